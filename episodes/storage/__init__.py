@@ -1,4 +1,5 @@
-"""Episode data sets on disk: Arrow files that several processes may write at a time, read as memory-mapped arrays."""
+"""Episode data sets on disk: Arrow files that several processes may write at the same time,
+read as memory-mapped arrays."""
 
 from episodes.storage.added_tracks import add_track
 from episodes.storage.checking import CheckReport, check

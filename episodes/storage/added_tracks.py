@@ -1,4 +1,4 @@
-"""Add an extra model output, such as a label, to all steps of a data set that is already on disk."""
+"""Add an extra model output, such as a label, to all steps of an existing data set on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episodes.tracks import nested
 
 
 def add_track(path: str | Path, key: str, item: Any) -> None:
-    """Add an extra model output with the same default value for all steps of a data set.
+    """Add an extra model output, such as a label, to a data set on disk. All existing steps get the same default value.
 
     Nothing is rewritten: existing steps get the value `item`, which also defines the dtype and shape. Writers that are
     created later need the output in every episode; running writers continue without it. To tell old episodes from new

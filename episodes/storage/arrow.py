@@ -1,4 +1,4 @@
-"""Import pyarrow only when it is needed, and convert between numpy arrays and Arrow list columns."""
+"""Lazy import of pyarrow, and conversion between numpy arrays and Arrow list columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def pyarrow() -> Any:
 
 @contextmanager
 def as_unreadable_data(source: str) -> Iterator[None]:
-    """Return a context manager that turns Arrow's errors for damaged files into `UnreadableData` naming `source`."""
+    """Return a context manager that converts Arrow's errors for damaged files to `UnreadableData`.
+    Its message names `source`."""
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
     damages = (*damages, MemoryError, RecursionError, AttributeError)
     try:
@@ -37,7 +38,8 @@ def as_unreadable_data(source: str) -> Iterator[None]:
 
 @cache
 def value_type(dtype: np.dtype) -> Any:
-    """Return the Arrow type that stores a numpy dtype: the same number type, or uint8 (raw bytes) for other dtypes."""
+    """Return the Arrow type that stores values of a numpy dtype: the same number type, or uint8
+    (raw bytes) for other dtypes."""
     arrow = pyarrow()
     natural = dtype.kind in "iuf" and dtype.itemsize <= 8 and dtype.isnative
     return arrow.from_numpy_dtype(dtype) if natural else arrow.uint8()
@@ -45,13 +47,14 @@ def value_type(dtype: np.dtype) -> Any:
 
 @cache
 def values_per_item(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """Return how many values an Arrow list needs to store one numpy array of this dtype and shape."""
+    """Return the number of Arrow values that store one numpy array of this dtype and shape."""
     count = int(np.prod(shape, dtype=np.int64))
     return count * (1 if value_type(dtype) != pyarrow().uint8() or dtype == np.uint8 else dtype.itemsize)
 
 
 def list_column(array: np.ndarray, offsets: np.ndarray, copies: bool) -> Any:
-    """Return an Arrow list column in which list i contains the values of `array[offsets[i]:offsets[i + 1]]`.
+    """Return an Arrow list column with one list per episode: list i contains the values of
+    `array[offsets[i]:offsets[i + 1]]`.
 
     The column shares the array's memory. It has a copy if `copies` is True or the array is not contiguous.
     """
@@ -81,7 +84,8 @@ def text_column(texts: Any) -> Any:
 
 
 def documents_column(data: bytes | np.ndarray, bounds: np.ndarray, offsets: np.ndarray) -> Any:
-    """Return an Arrow column in which list i contains the byte strings number `offsets[i]` to `offsets[i + 1]`.
+    """Return an Arrow column of lists of byte strings: list i contains the strings with the indices
+    `offsets[i]` to `offsets[i + 1]`.
 
     Document k is `data[bounds[k]:bounds[k + 1]]`.
     """
@@ -98,7 +102,7 @@ def _to_lists(type_: Any, offsets: np.ndarray, values: Any) -> Any:
 
 
 def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int, name: str) -> np.ndarray:
-    """Return all values of an Arrow list column as a numpy array [num_rows, *shape], without a copy.
+    """Return the values of all lists of an Arrow list column as one numpy array [num_rows, *shape], without a copy.
 
     Raises:
         UnreadableData: bytes are missing.
@@ -110,7 +114,8 @@ def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int
 
 
 def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the content of a `documents_column`: all bytes (uint8), string bounds and list offsets."""
+    """Return the contents of an Arrow column of lists of byte strings: all bytes (uint8), the bounds of each string,
+    and the bounds of each list."""
     _, lists, _, bounds, data = column.buffers()
     num_lists, num_documents = len(column), len(column.values)
     content = np.zeros(0, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
@@ -121,7 +126,7 @@ def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def check_offsets(column: Any, expected: np.ndarray, name: str) -> None:
-    """Raise `UnreadableData` unless the lists of an Arrow column begin and end at the offsets `expected` [n + 1]."""
+    """Raise `UnreadableData` unless the list bounds of an Arrow column are `expected`, int [n + 1]."""
     offsets = _numbers(column.buffers()[1], np.dtype(np.int64), len(expected), name)
     if len(column) != len(expected) - 1 or not np.array_equal(offsets, expected):
         raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")

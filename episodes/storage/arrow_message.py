@@ -1,4 +1,4 @@
-"""Validate the header of an Arrow record batch in a file before Arrow allocates memory for the batch.
+"""Validation of the header of an Arrow record batch in a file, before Arrow allocates memory for the batch.
 
     0xFFFFFFFF | size of the header | header (a flatbuffer) | body
 
@@ -19,7 +19,8 @@ _COMPRESSION = 3  # of a RecordBatch
 
 
 def check_message(data: Any, at: int) -> bool:
-    """Return True if an Arrow record batch begins at byte `at` of the file, and False at the end of the stream.
+    """Validate the header of the Arrow record batch at byte `at` of a file.
+    Return False at the end of the file's stream of batches.
 
     Raises:
         UnreadableData: something else is stored there, the batch is longer than the file, or its body is compressed:
@@ -49,7 +50,8 @@ def check_message(data: Any, at: int) -> bool:
 
 
 def _field(data: Any, table: int, number: int) -> int | None:
-    """Return the byte position of a table's field in a flatbuffer (Arrow's header format), or None if it is missing."""
+    """Return the byte position of field `number` of a table in a flatbuffer (the format of Arrow's headers),
+    or None if it is missing."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if not 0 <= vtable < len(data):
         raise UnreadableData(f"no table at byte {table}")

@@ -1,4 +1,5 @@
-"""Find the current Arrow files (shards) of a data set from its directory listing, manifests and commit files.
+"""Determine which Arrow files of a data set are current, from the directory listing, the writers'
+manifests and the commit files.
 
     NAME.manifest         one for each writer: a line when a shard of it begins and when it ends
     commit-000001.json    one for each compaction, merge or repair: the shards it made, and those that they replace
@@ -35,7 +36,8 @@ Place = tuple[str, int]  # a made shard, and the row in it
 
 
 def checked_name(name: Any, source: str) -> str:
-    """Return a writer or shard name that a file contains. Raise `UnreadableData` if it is not a plain file name."""
+    """Validate a writer or shard name that was read from a file, and return it.
+    Raise `UnreadableData` if it is not a plain file name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UnreadableData(f"{source}: {name!r} is no name of a writer or shard")
     return name
@@ -49,7 +51,7 @@ def _checked_count(value: Any, source: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """Arrow file (shard) of a data set: name, sort key, path and number of episodes.
+    """One Arrow file (shard) of a data set: name, sort key, path and number of episodes.
 
     Attributes:
         name: of the shard.
@@ -65,13 +67,13 @@ class ShardFile:
 
     @property
     def sealed(self) -> bool:
-        """Whether the writer has finished this Arrow file."""
+        """Whether this Arrow file is complete, because its writer has finished it."""
         return not self.path.name.endswith(UNFINISHED)
 
 
 @dataclass(slots=True)
 class Manifest:
-    """List of the Arrow files that one writer has created, stored next to them as a text file.
+    """List of the Arrow files that one writer has created, which the writer stores next to them as a text file.
 
     A live writer holds a lock on the file, which the field `lock` records. Without a lock (the file system has none, or
     the writer is of an earlier version) the host and the process id determine whether the writer may be alive.
@@ -80,7 +82,7 @@ class Manifest:
     writer: str
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
-    started: str = field(default_factory=lambda: _own_start(os.getpid()))
+    started: str = field(default_factory=lambda: _own_start_id(os.getpid()))
     lock: bool = False
     data_set: str | None = None  # the id of the data set that it was written for
     shards: dict[str, dict[str, Any]] = field(default_factory=dict)  # open, episodes
@@ -89,7 +91,7 @@ class Manifest:
 
     @staticmethod
     def of(data: bytes, source: str) -> Manifest:
-        """Return a writer's list of Arrow files from its file's bytes. Raise `UnreadableData` if damaged."""
+        """Parse the bytes of a manifest file. Raise `UnreadableData`, naming `source`, if they are damaged."""
         first, *lines = (
             verify_json(line, source) for line in data.split(b"\n")[:-1]
         )  # what comes after is half a line
@@ -107,7 +109,7 @@ class Manifest:
         return manifest
 
     def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Append a line to the manifest file with a shard's state (open or finished) and number of episodes.
+        """Record in the manifest file that an Arrow file is open or finished, and how many episodes it has.
 
         The file is not replaced for each line, since some file systems flush a file that replaces another one, which
         takes milliseconds.
@@ -124,7 +126,7 @@ class Manifest:
             sync(path)
 
     def _write(self, path: Path) -> None:
-        """Write the whole manifest file, and hold a lock on it until `release`."""
+        """Write the whole manifest file and keep it locked until `release`, to show that the writer is running."""
 
         def make_text(is_locked: bool) -> str:
             self.lock = is_locked
@@ -136,11 +138,11 @@ class Manifest:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the manifest file must be rewritten, because appending a line failed."""
+        """Whether appending a line to the manifest file has failed, so that the file must be rewritten."""
         return bool(self.shards) and not self._is_complete
 
     def release(self) -> None:
-        """Close the manifest file, which unlocks it and shows other processes that the writer has ended."""
+        """Close and thereby unlock the manifest file, which shows other processes that the writer has ended."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -150,7 +152,7 @@ class Manifest:
         return directory / (self.writer + MANIFEST)
 
     def of_shards(self, names: Container[str]) -> bytes:
-        """Return the contents of a manifest file that lists only the shards `names`."""
+        """Return the text of this manifest, as bytes, with only the shards `names`."""
         lines = [self._head, *(self._entry(shard) for shard in self.shards if shard in names)]
         return "".join(map(signed_line, lines)).encode()
 
@@ -165,15 +167,16 @@ class Manifest:
         return {"shard": shard, **self.shards[shard]}
 
     def is_abandoned(self, directory: Path) -> bool:
-        """Return True if the manifest's writer has certainly ended: its lock is free, or its local process is gone."""
+        """Return True if this manifest's writer has certainly ended: its lock is free, or its
+        process on this machine is gone."""
         if self.lock:
             return not is_locked(self.path(directory))
         return self.host == socket.gethostname() and process_start_id(self.pid) != self.started
 
 
 @lru_cache(maxsize=1)
-def _own_start(pid: int) -> str:
-    """Return the id of the current process's start, see `process_start_id`.
+def _own_start_id(pid: int) -> str:
+    """Return the (cached) `process_start_id` of the current process.
 
     The argument keeps a forked process from using its parent's cached value.
     """
@@ -181,7 +184,8 @@ def _own_start(pid: int) -> str:
 
 
 def process_start_id(pid: int) -> str:
-    """Return a string that identifies a process and when it started, or "" if no such process exists."""
+    """Return an opaque text on when the process with the id `pid` started (on Linux its start time),
+    or "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -197,7 +201,7 @@ def process_start_id(pid: int) -> str:
 
 @dataclass(slots=True)
 class Commit:
-    """Atomic replacement of some Arrow files of a data set by new ones, stored as one JSON file.
+    """Atomic replacement of some Arrow files of a data set by new files, stored as one JSON file.
 
     Attributes:
         made: the new shards by name, with `order`, `episodes`, and `data_set` if it was merged from that data set.
@@ -212,7 +216,7 @@ class Commit:
 
     @staticmethod
     def of(data: bytes, source: str) -> Commit:
-        """Return a file replacement read from its JSON file's bytes. Raise `UnreadableData` if they are damaged."""
+        """Parse the bytes of a commit file. Raise `UnreadableData`, naming `source`, if they are damaged."""
         value, commit = verify_json(data, source), Commit()
         for name, made in value["made"].items():
             order = checked_name(made["order"], source)
@@ -229,7 +233,8 @@ class Commit:
         return commit
 
     def put(self, directory: Path, number: int) -> None:
-        """Write the commit file with this number. From then on the new Arrow files count, not the old Arrow files.
+        """Write this commit as the commit file with index `number`. From then on the new Arrow
+        files replace the old ones.
 
         Raises:
             FileExistsError: another process wrote a commit with this number.
@@ -240,7 +245,8 @@ class Commit:
 
 @dataclass(slots=True)
 class Catalog:
-    """Current Arrow files of a data set directory, and the lost, replaced and useless files.
+    """Overview of the Arrow files in a data set directory: the current files in order, and lost,
+    replaced and useless ones.
 
     A commit may only make shards with new names, and every replaced shard points to one that the same commit made. So
     a chain of replacements ends, whatever the files contain.
@@ -260,7 +266,7 @@ class Catalog:
 
     @staticmethod
     def of(directory: Path, names: Iterable[str] | None = None) -> Catalog:
-        """Find out which Arrow files of a directory are current, from its manifests, commits and file names.
+        """Determine which Arrow files of a directory are current, from its manifests, commit files and file names.
 
         Args:
             directory: has the manifests and commits.
@@ -279,7 +285,8 @@ class Catalog:
         return catalog
 
     def _read(self, name: str, take: Any) -> None:
-        """Read a manifest or commit file and call `take` with its bytes. A damaged file is added to `problems`."""
+        """Read a manifest or commit file, and pass its bytes to the function `take`.
+        If it is damaged, note a problem instead."""
         try:
             take(read_file(self.directory / name), str(self.directory / name))
         except FileNotFoundError:  # it was removed meanwhile, with its shards
@@ -325,7 +332,8 @@ class Catalog:
         self.problems += [f"{self.directory}: shard {name} is lost; its writer made it" for name in self.lost]
 
     def place(self, name: str) -> Place | None:
-        """Return (shard, first episode) of where the episodes of shard `name` are now, or None if they were removed."""
+        """Return the shard that contains the episodes of the (possibly replaced) shard `name` now, and their first row,
+        or None if they were removed."""
         row = 0
         while name in self.replaced:
             target = self.replaced[name]
@@ -345,7 +353,7 @@ def _commit_number(name: str) -> int:
 
 
 def _newest_commit(names: Iterable[str]) -> int:
-    """Return the highest number of a commit file among the file names, or 0 without commit files."""
+    """Return the highest commit number among the given file names, or 0 if there is no commit file."""
     return max(0, 0, *map(_commit_number, names))
 
 
@@ -355,7 +363,8 @@ def list_names(directory: Path) -> list[str]:
 
 
 def newest_commit(directory: Path) -> int:
-    """Return the highest number of a commit file that is in a directory now, or 0 without commit files."""
+    """Return the highest commit number in a data set directory, or 0 if there is no commit file.
+    It rises when files are replaced."""
     return _newest_commit(list_names(directory))
 
 

@@ -1,4 +1,4 @@
-"""Check a data set on disk for damaged and lost files, and repair it as far as possible."""
+"""Check of a data set on disk for damaged and lost files, and repair."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from episodes.storage.shards import ShardRead, read_shard
 
 @dataclass(slots=True)
 class CheckReport:
-    """Result of checking a data set for damage: counts, problems found, and what was repaired.
+    """Result of a check of a data set: number of files and episodes, problems found, and repairs made.
 
     Attributes:
         episodes: number of readable episodes.
@@ -39,7 +39,8 @@ class CheckReport:
 
 
 def check(path: str | Path, *, repair: bool = False) -> CheckReport:
-    """Read a whole data set and report damaged, lost and useless files. If `repair` is True, repair it.
+    """Read a whole data set, and report damaged, lost and useless files. With `repair`,
+    all intact data are kept and the rest is set aside.
 
     A repair that is killed has changed nothing, or is completed by the next one.
 
@@ -57,7 +58,7 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
         raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
     report = CheckReport()
     _check_splits(directory, report, repair)
-    catalog = _put_aside(finish_commits(directory), report) if repair else Catalog.of(directory)
+    catalog = _rename_damaged(finish_commits(directory), report) if repair else Catalog.of(directory)
     report.problems += catalog.problems
     report.notes += [f"{file}: left over" for file in catalog.leftovers]
     shards, damaged = list[ShardRead](), list[ShardRead]()
@@ -67,7 +68,7 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
         except FileNotFoundError:
             read = ShardRead(file, problem="it is not there")
         shards.append(read)
-        problems = _problems(read)
+        problems = _find_problems(read)
         report.shards += 1
         report.episodes += read.num_episodes
         report.problems += problems
@@ -80,8 +81,8 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
     return report
 
 
-def _problems(read: ShardRead) -> list[str]:
-    """Return texts that describe the damage of an Arrow file: record batches, file end or footer."""
+def _find_problems(read: ShardRead) -> list[str]:
+    """Return the problems of one Arrow file as texts: damaged record batches, a damaged end, or a damaged footer."""
     path = read.file.path
     problems = [f"{path}: record batch {at} is damaged: {', '.join(columns)}" for at, columns in read.damaged().items()]
     if read.damage:
@@ -110,8 +111,8 @@ def _keep_aside(file: Path, report: CheckReport) -> None:
     report.repaired.append(f"{file}: kept as *{DAMAGED}")
 
 
-def _put_aside(catalog: Catalog, report: CheckReport) -> Catalog:
-    """Rename damaged manifest and commit files to `*.damaged`, and return a new catalog of the Arrow files."""
+def _rename_damaged(catalog: Catalog, report: CheckReport) -> Catalog:
+    """Rename damaged manifest and commit files to `*.damaged`, and return the catalog of the remaining files."""
     for file in catalog.damaged:
         _keep_aside(file, report)
     return finish_commits(catalog.directory) if catalog.damaged else catalog

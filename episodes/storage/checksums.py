@@ -1,4 +1,4 @@
-"""Checksums of Arrow record batches (stored in each batch's metadata) and of JSON objects.
+"""Checksums of Arrow record batches, which are stored in each batch's metadata, and of JSON objects.
 
     sums of a batch [1 + k] uint64     facts and row columns | 64 KiB of a track | 64 KiB | ... | of the next track
 
@@ -28,7 +28,8 @@ Digest = Callable[[Any], int]
 
 @cache
 def algorithm() -> str:
-    """Return the name of the algorithm for new checksums: "xxh3", or "crc32" without the package `xxhash`.
+    """Return the name of the checksum algorithm for new files: "xxh3", or "crc32" if the package
+    `xxhash` is not installed.
 
     "xxh3" runs at 13 GB/s, "crc32" at 2 GB/s.
     """
@@ -40,7 +41,8 @@ def algorithm() -> str:
 
 
 def digest_of(name: str) -> Digest:
-    """Return the checksum function named "crc32" or "xxh3". Raise `MissingExtra` if its package is not installed."""
+    """Return the checksum function with the name "crc32" or "xxh3". Raise `MissingExtra` if the package
+    it needs is not installed."""
     if name == "crc32":
         return zlib.crc32
     if name != "xxh3":
@@ -51,7 +53,8 @@ def digest_of(name: str) -> Digest:
 
 
 def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> np.ndarray:
-    """Return an Arrow record batch's checksums, uint64 [1 + k]: of its metadata columns, then of 64 KiB blocks.
+    """Compute the checksums of an Arrow record batch, uint64 [1 + k]: one of all metadata columns,
+    then one of each 64 KiB of arrays.
 
     Args:
         batch: the record batch.
@@ -66,7 +69,7 @@ def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> 
     rows: list[Any] = [place]
     blocks: list[int] = []
     for at, column in enumerate(batch.columns):
-        for part in _parts(column, facts):
+        for part in _buffers(column, facts):
             if at < num_rows_columns:
                 rows.append(part)
             elif len(part) <= BLOCK:
@@ -78,7 +81,8 @@ def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> 
 
 
 def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, stored_sums: bytes) -> list[str]:
-    """Return the names of a record batch's columns whose content does not match the checksums `stored_sums`.
+    """Return the names of the columns of a record batch that do not match the stored checksums,
+    or [] if the batch is intact.
 
     The row columns (ids and other metadata of episodes) together are called "the rows".
     """
@@ -92,14 +96,14 @@ def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, 
     wrong = sums != stored
     names, at = ["the rows"] if wrong[0] else [], 1
     for column_name, column in list(zip(batch.schema.names, batch.columns, strict=True))[num_rows_columns:]:
-        num = sum(-(-len(part) // BLOCK) or 1 for part in _parts(column, []))
+        num = sum(-(-len(part) // BLOCK) or 1 for part in _buffers(column, []))
         names += [column_name] * bool(wrong[at : at + num].any())
         at += num
     return names
 
 
-def _parts(array: Any, facts: list[int]) -> list[memoryview]:
-    """Return the memory buffers that contain an Arrow array's values and offsets, for checksums.
+def _buffers(array: Any, facts: list[int]) -> list[memoryview]:
+    """Return the memory buffers of an Arrow array (values, offsets, nulls), of which checksums are computed.
 
     The length and the null count of the array are appended to `facts`.
     """
@@ -115,14 +119,14 @@ def _parts(array: Any, facts: list[int]) -> list[memoryview]:
     bounds = _bytes(buffers[1], bounds_of.size * (size + 1))
     parts.append(bounds)
     if type_.num_fields:
-        return parts + _parts(array.values, facts)
+        return parts + _buffers(array.values, facts)
     (last,) = bounds_of.unpack(bounds[-bounds_of.size :])
     return [*parts, _bytes(buffers[2], last)] if last else parts
 
 
 @cache
 def _bounds_by_type() -> dict[int, Struct]:
-    """Return the `struct` format of one list or string offset for each Arrow type that has offsets."""
+    """Return a dict from Arrow type id to the `struct` format of its offsets, for all types that store offsets."""
     arrow = pyarrow()
     lists, documents, texts = arrow.large_list(arrow.null()), arrow.large_binary(), arrow.string()
     return {lists.id: Struct("<q"), documents.id: Struct("<q"), texts.id: Struct("<i")}
@@ -140,28 +144,29 @@ sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 
 def checksum_of_json(value: dict[str, Any], name: str | None = None) -> str:
-    """Return the checksum of a JSON object as "algorithm:hexadecimal"."""
+    """Return the checksum of a JSON object, as a text such as "xxh3:<hexadecimal>"."""
     return checksum_of_text(sorted_json(value), name or algorithm())
 
 
 def checksum_of_text(text: str, name: str) -> str:
-    """Return the checksum of a text from `sorted_json` as "algorithm:hexadecimal"."""
+    """Return the checksum of a text, as a text such as "xxh3:<hexadecimal>"."""
     return f"{name}:{digest_of(name)(text.encode()):016x}"
 
 
 def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a JSON object with the added key "sum", the checksum of the other keys."""
+    """Return a copy of a JSON object with an additional key "sum", which contains the checksum of the others."""
     return value | {"sum": checksum_of_json(value)}
 
 
 def signed_line(value: dict[str, Any]) -> str:
-    """Return a JSON object with its checksum as one line of text, with sorted keys."""
+    """Return a JSON object as one line of text (sorted keys), to which its checksum is added."""
     text = sorted_json(value)
     return f'{text[:-1]}, "sum": "{checksum_of_text(text, algorithm())}"}}\n'
 
 
 def verify_json(text: str | bytes, source: str) -> dict[str, Any]:
-    """Parse a JSON object, and return it without its checksum. Raise `UnreadableData` if the checksum is wrong.
+    """Parse a JSON object that contains its checksum, and return it without the checksum.
+    Raise `UnreadableData` if the checksum is wrong.
 
     A checksum whose algorithm is not installed is not compared.
 
@@ -178,7 +183,7 @@ def verify_json(text: str | bytes, source: str) -> dict[str, Any]:
 
 
 def verify_value(value: dict[str, Any], source: str) -> dict[str, Any]:
-    """Return a parsed JSON object without its checksum. Raise `UnreadableData` if the checksum is wrong."""
+    """Verify the checksum under the key "sum" of a JSON object, and return the object without it."""
     stored_sum = value.pop("sum", None)
     try:
         matches = isinstance(stored_sum, str) and stored_sum == checksum_of_json(value, stored_sum.partition(":")[0])

@@ -1,4 +1,4 @@
-"""Join small Arrow files of a data set, finish files of killed writers, and merge data sets.
+"""Join small Arrow files of a data set, finish the files of killed writers, and merge data sets.
 
 New shards are written next to the old ones, and count as soon as a commit file names them (see `catalog`). A process
 that is killed before has changed nothing. A process that is killed after it leaves old files, which the next one
@@ -46,7 +46,7 @@ def compact(path: str | Path) -> int:
     directory, header = _open_directory(path)
 
     def join(catalog: Catalog, commit: Commit) -> None:
-        for group in _groups([file for file in catalog.shards if file.sealed]):
+        for group in _joinable_groups([file for file in catalog.shards if file.sealed]):
             if len(group) > 1 or len(list(_batches_to_join(group))) < len(group[0].batches):
                 replace_shards(directory, header, commit, group, _batches_to_join(group))
 
@@ -73,7 +73,7 @@ def seal(path: str | Path, *, force: bool = False) -> int:
 
     def finish(catalog: Catalog, commit: Commit) -> None:
         for file in catalog.shards:
-            if not file.sealed and (force or _is_left(catalog, file)):
+            if not file.sealed and (force or _is_left_behind(catalog, file)):
                 read = read_shard(file)
                 replace_shards(directory, header, commit, [read], intact_batches(read))
 
@@ -113,7 +113,7 @@ def merge(target: str | Path, *sources: str | Path) -> int:
 
 
 def finish_commits(directory: Path) -> Catalog:
-    """Complete replacements of files that a killed process left half done, and return the directory's Arrow files."""
+    """Complete file replacements that a killed process has left half done, and return the catalog of current files."""
     catalog, changed = Catalog.of(directory), False
     for name in catalog.made:
         waiting = directory / (name + MADE)
@@ -137,7 +137,7 @@ def finish_commits(directory: Path) -> Catalog:
 
 
 def write_commit(catalog: Catalog, commit: Commit) -> bool:
-    """Write a commit file, or remove the new Arrow files and return False if another process committed first."""
+    """Write a commit file. If another process has written one first, remove the new Arrow files and return False."""
     sync(catalog.directory)
     try:
         commit.put(catalog.directory, catalog.newest_commit + 1)
@@ -153,7 +153,8 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """Write and return a commit that `propose` fills with replacements. Repeat if another process commits first."""
+    """Let `propose` fill a commit with file replacements, and write it. If another process
+    commits first, start again."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = finish_commits(directory), Commit()
@@ -172,7 +173,7 @@ def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit],
 
 
 def _open_directory(path: str | Path) -> tuple[Path, Header]:
-    """Return a data set's directory and header. Raise `UnreadableData` if there is no data set at `path`."""
+    """Return the directory and the header of the data set at `path`. Raise `UnreadableData` if there is no data set."""
     directory = local_path(path)
     header = read_header(directory)
     if header is None:
@@ -180,16 +181,17 @@ def _open_directory(path: str | Path) -> tuple[Path, Header]:
     return directory, header
 
 
-def _is_left(catalog: Catalog, file: ShardFile) -> bool:
-    """Return True if no writer can still append to this unfinished Arrow file."""
+def _is_left_behind(catalog: Catalog, file: ShardFile) -> bool:
+    """Return True if this unfinished Arrow file was abandoned, that is, no running writer will append to it."""
     manifest: Manifest | None = catalog.manifests.get(file.name.rpartition("-")[0])
     if manifest is None:
         return False
     return manifest.is_abandoned(catalog.directory) or not manifest.shards.get(file.name, {"open": True})["open"]
 
 
-def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
-    """Yield groups of successive Arrow files that can be joined: equal schemas, at most `SHARD_BYTES` together."""
+def _joinable_groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
+    """Yield groups of consecutive Arrow files that can be joined to one: they have equal schemas,
+    and at most `SHARD_BYTES` in total."""
     group: list[ShardRead] = []
     for file in files:
         read = read_shard(file)
@@ -208,7 +210,8 @@ def _groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
 
 
 def _batches_to_join(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
-    """Yield lists of record batches to be joined, each of at most `BATCH_BYTES` (or a single larger batch)."""
+    """Yield lists of record batches that are joined to one batch each, of at most `BATCH_BYTES` (unless
+    a single batch is larger)."""
     waiting: list[Any] = []
     size = 0
     for read in group:
@@ -223,14 +226,15 @@ def _batches_to_join(group: Sequence[ShardRead]) -> Iterator[list[Any]]:
 
 
 def intact_batches(read: ShardRead) -> Iterator[list[Any]]:
-    """Yield each record batch of an Arrow file whose checksums are correct, in a list with one item."""
+    """Yield the undamaged record batches of an Arrow file, each as a list of one (Arrow file, batch) pair."""
     return ([(read, stored)] for stored in read.batches if not stored.damaged())
 
 
 def replace_shards(
     directory: Path, header: Header, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]
 ) -> None:
-    """Write one Arrow file with the batches of `parts`, and note in `commit` that it replaces the files of `group`."""
+    """Write the batches of `parts` to one new Arrow file, and note in `commit` that it replaces
+    the Arrow files in `group`."""
     name, episodes = f"{writer_name()}-00000", 0
     writer: ShardWriter | None = None
     for part in parts:
@@ -262,7 +266,7 @@ def _write(writer: ShardWriter, batches: list[Any]) -> int:
 
 
 def _copy_shard(directory: Path, commit: Commit, file: ShardFile) -> None:
-    """Copy an Arrow file of another data set into `directory`, and note in `commit` that it is new."""
+    """Copy an Arrow file of another data set into `directory`, and note it in `commit` as a new file."""
     if not file.sealed:
         raise UnreadableData(f"{file.path} is not finished; seal({str(file.path.parent)!r}) it first")
     read = read_shard(file)

@@ -1,4 +1,4 @@
-"""Compressed array columns, stored as small zstd blocks so that a few items can be read without all others."""
+"""Array columns that are stored as small compressed (zstd) blocks, so that single items can be read quickly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 18
 
 
 def rows_per_block(field: TrackField) -> int:
-    """Return how many array items fit into one compressed block of 256 KiB, at least 1.
+    """Return the number of array items that form one compressed block, about 256 KiB, but at least 1.
 
     The last block of an episode may have fewer.
     """
@@ -29,12 +29,13 @@ def rows_per_block(field: TrackField) -> int:
 
 @cache
 def codec() -> Any:
-    """Return Arrow's zstd codec at compression level 1."""
+    """Return Arrow's codec for zstd compression at level 1."""
     return pyarrow().Codec("zstd", compression_level=1)
 
 
 def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> Any:
-    """Return an Arrow column in which list i contains `array[offsets[i]:offsets[i + 1]]` as compressed blocks."""
+    """Return an Arrow column with one list per episode: the items `array[offsets[i]:offsets[i + 1]]` of
+    episode i as compressed blocks."""
     starts, stops, lists = _blocks(offsets, num_rows)
     array, compress = np.ascontiguousarray(array), codec().compress
     rows = array.reshape(len(array), -1).view(np.uint8) if array.size else np.zeros((len(array), 0), np.uint8)
@@ -44,7 +45,8 @@ def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> 
 
 
 def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first and stop item of each block, int64 [k] each, and the first block of each episode [n + 1]."""
+    """Divide the items of each episode into blocks of `num_rows` items. Return each block's first and stop item, and
+    each episode's first block."""
     sizes = np.diff(offsets)
     counts = -(-sizes // num_rows)
     place = ranges(np.zeros_like(counts), counts)
@@ -55,7 +57,7 @@ def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray,
 
 @dataclass(frozen=True, slots=True)
 class CompressedTrack:
-    """Array of a record batch whose items are stored in compressed blocks, and decompressed on access."""
+    """Array of a record batch that is stored in compressed blocks. Items are decompressed when they are read."""
 
     name: str
     field: TrackField
@@ -66,7 +68,8 @@ class CompressedTrack:
 
     @staticmethod
     def of(column: Any, field: TrackField, offsets: np.ndarray, num_rows: int, name: str) -> CompressedTrack:
-        """Return the array stored in a `compressed_column`. Raise `UnreadableData` if its blocks are inconsistent."""
+        """Open the compressed array in an Arrow column that `compressed_column` has created. Raise `UnreadableData` if
+        its blocks are inconsistent."""
         data, bounds, lists = documents_of(column, name)
         num_blocks = int((-(-np.diff(offsets) // num_rows)).sum())
         if num_blocks != len(bounds) - 1:
@@ -77,7 +80,8 @@ class CompressedTrack:
         return CompressedTrack(name, field, data, bounds, starts, stops)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the items with the indices `rows` [k], an array [k, *shape]. Only their blocks are decompressed."""
+        """Return the items at the indices `rows` [k] as an array [k, *shape].
+        Only the blocks that contain them are decompressed."""
         out = self.field.empty(len(rows))
         if not out.size:
             return out
@@ -93,7 +97,7 @@ class CompressedTrack:
         return out
 
     def span(self, start: int, stop: int) -> np.ndarray:
-        """Return the items [start, stop) as an array [stop - start, *shape]."""
+        """Return the items at the indices start ... stop - 1 as an array [stop - start, *shape]."""
         first, last = np.searchsorted(self.starts, [start, stop], side="right") - 1
         parts = [
             self.decoded(block)[max(start - int(self.starts[block]), 0) : stop - int(self.starts[block])]
@@ -114,20 +118,21 @@ class CompressedTrack:
 
 
 def _span(rows: np.ndarray) -> slice | np.ndarray:
-    """Return consecutive indices as a slice, which copies faster, and other indices unchanged."""
+    """Return an index array as a slice if its indices are consecutive, because slices copy faster.
+    Otherwise return it unchanged."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == len(rows) - 1 and (np.diff(rows) == 1).all() else rows
 
 
 @dataclass(frozen=True, slots=True)
 class CompressedRaggedTrack:
-    """Array of items with different lengths in a record batch, whose values are stored in compressed blocks."""
+    """Ragged array of a record batch (items have different lengths), whose values are stored in compressed blocks."""
 
     values: CompressedTrack
     offsets: np.ndarray  # int64 [num_rows + 1], of the items in the values
 
     def take(self, rows: np.ndarray) -> Ragged:
-        """Return the items with the indices `rows` [k]. Only blocks with their values are decompressed."""
+        """Return the items at the indices `rows` [k]. Only the blocks that contain their values are decompressed."""
         starts, lengths = self.offsets[:-1][rows], np.diff(self.offsets)[rows]
         if len(rows) and (np.diff(rows) == 1).all():
             values = self.values.span(int(starts[0]), int(starts[-1] + lengths[-1]))

@@ -1,4 +1,4 @@
-"""Copy the episodes of a data set that satisfy a condition on their metadata to a new data set."""
+"""Copy the episodes that satisfy a condition, such as "length > 10", to a new data set."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from episodes.storage.writer import EpisodeWriter
 
 
 def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | None = None) -> int:
-    """Copy the episodes that satisfy a condition, such as "length > 10", to a new data set.
+    """Copy all episodes that satisfy the condition `where`, such as "length > 10", to a new data set.
 
     The target appears when everything is written. A copy that was killed can be repeated. Both may be remote
     (`s3://bucket/data`).
@@ -58,7 +58,8 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
 
 
 def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
-    """Copy episodes to a temporary data set, upload that to the URL `target`, and return the number of episodes."""
+    """Copy episodes to a remote data set with the URL `target`, by way of a temporary local one,
+    and return the number of episodes."""
     if NAME in RemoteDirectory(target).sizes():
         raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +69,8 @@ def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str
 
 
 def condition(text: str) -> Callable[[Table], np.ndarray]:
-    """Compile a condition on episode columns, such as "length > 10", into a function: table -> mask, bool [n].
+    """Compile a condition such as "length > 10" to a function that takes a table of n episodes and
+    returns a mask, bool [n].
 
     Conditions have column names, numbers, strings, comparisons, arithmetic, `and`, `or` and `not`.
 
@@ -79,7 +81,7 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         InvalidArgument: the text is no such condition. The function raises it for an unknown column.
     """
     try:
-        source, columns = _with_names(text)
+        source, columns = _replace_names(text)
         body = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
         raise InvalidArgument(f"{text!r} is no condition: {error.args[0]}") from None
@@ -87,29 +89,31 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
     def picks(table: Table) -> np.ndarray:
         num = len(next(iter(table.values())))
         try:
-            return np.broadcast_to(np.asarray(_value(body, _Named(table, columns)), bool), num).copy()
+            return np.broadcast_to(np.asarray(_evaluate(body, _NamedColumns(table, columns)), bool), num).copy()
         except (TypeError, ArithmeticError) as error:  # of words and numbers, of None
             raise InvalidArgument(f"{text!r} cannot be said of these episodes: {error}") from None
 
     return picks
 
 
-class _Named(NamedTuple):
-    """Table of episodes in which a parsed condition looks up its column names."""
+class _NamedColumns(NamedTuple):
+    """Table of episodes, with the dict that maps names in a condition to the table's column names."""
 
     table: Table
     columns: dict[str, str]
 
     def column(self, name: str) -> np.ndarray:
-        """Return the column to which a name in the condition refers. Raise `InvalidArgument` if it is missing."""
+        """Return the table column for a name in the condition. Raise `InvalidArgument` if the
+        table has no such column."""
         column = self.columns.get(name, name)
         if column not in self.table:
             raise InvalidArgument(f"there is no column {column!r}; there are {', '.join(self.table)}")
         return self.table[column]
 
 
-def _with_names(text: str) -> tuple[str, dict[str, str]]:
-    """Replace names such as `custom_data/x` in a condition by Python names, and return text and replacements.
+def _replace_names(text: str) -> tuple[str, dict[str, str]]:
+    """Make a condition valid Python: replace column names such as `custom_data/x` by identifiers.
+    Return the new text and the replacements.
 
     They are `return`, and `custom_data/KEY`, whose key is in quotes if it is no Python name.
     """
@@ -156,8 +160,8 @@ _COMBINE = {
 }
 
 
-def _value(node: Any, table: _Named) -> Any:
-    """Evaluate a node of a parsed condition on a table of n episodes, and return an array [n] or a scalar."""
+def _evaluate(node: Any, table: _NamedColumns) -> Any:
+    """Evaluate one node of a condition's syntax tree on a table of n episodes. Return an array [n] or a scalar."""
     of = _COMBINE.get(type(getattr(node, "op", None)))
     match node:
         case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):
@@ -165,13 +169,13 @@ def _value(node: Any, table: _Named) -> Any:
         case ast.Name(id=name):
             return table.column(name)
         case ast.BoolOp(values=values) if of:
-            return reduce(of, (_value(value, table) for value in values))
+            return reduce(of, (_evaluate(value, table) for value in values))
         case ast.UnaryOp(operand=operand) if of:
-            return of(_value(operand, table))
+            return of(_evaluate(operand, table))
         case ast.BinOp(left=left, right=right) if of:
-            return of(_value(left, table), _value(right, table))
+            return of(_evaluate(left, table), _evaluate(right, table))
         case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARE for op in ops):
-            values = [_value(part, table) for part in (left, *others)]
+            values = [_evaluate(part, table) for part in (left, *others)]
             pairs = zip(ops, values, values[1:], strict=False)
             return reduce(np.logical_and, (_COMPARE[type(op)](a, b) for op, a, b in pairs))
     raise InvalidArgument(f"{ast.unparse(node)!r}: conditions have names, numbers, strings, comparisons, and, or, not")

@@ -106,7 +106,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read all Arrow files of the data set, or only the files with the current episodes of the shards `known`."""
+        """Read the Arrow files of the data set. If `known` is given, read only files that contain the
+        episodes of these shards."""
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
@@ -122,7 +123,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         if verify:
             read_splits(files.directory)
         for shard in shards:
-            problems += self._put(shard, verify)
+            problems += self._add_shard(shard, verify)
         for problem in problems:
             if verify:
                 raise UnreadableData(problem)
@@ -134,10 +135,10 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._opened: np.ndarray | None = None  # numbers of the episodes when the data set was opened; None for all
         self._known, self._is_part = known, False
         if known is not None:
-            self._opened = self._numbers = _numbers_of(known, catalog, self._shards)
+            self._opened = self._numbers = _episode_numbers(known, catalog, self._shards)
 
-    def _put(self, shard: ShardRead, verify: bool) -> list[str]:
-        """Add the episodes of one Arrow file to this sequence, and return the file's problems as texts."""
+    def _add_shard(self, shard: ShardRead, verify: bool) -> list[str]:
+        """Append the episodes of one Arrow file to this sequence, and return texts on problems of the file."""
         file, source = shard.file, str(shard.file.path)
         self._shards.append((file.name, shard.num_episodes))
         self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
@@ -167,7 +168,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, index: slice) -> EpisodeDataset: ...
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodeDataset:
-        """Return the episode number `index`, or for a slice a data set of these episodes.
+        """Return the episode at `index`, or for a slice a data set of the selected episodes.
 
         Raises:
             WrongType: the index is no int and no slice.
@@ -175,22 +176,23 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         """
         if isinstance(index, slice):
             return self._view(self._all_numbers()[index])
-        batch, row = self._place(index)
+        batch, row = self._locate(index)
         return batch.episode(row)
 
     def __iter__(self) -> Iterator[SingleAgentEpisode]:
         return map(self.__getitem__, range(len(self)))
 
     def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode:
-        """Return steps `start` to `stop` of the episode number `index`, like `dataset[index][start:stop]`.
+        """Return steps `start` to `stop` of the episode at `index`, like `dataset[index][start:stop]`,
+        but read only these steps.
 
         Of compressed tracks, only the blocks with these steps are decompressed.
         """
-        batch, row = self._place(index)
+        batch, row = self._locate(index)
         return batch.episode(row, slice(start, stop))
 
-    def _place(self, index: int) -> tuple[StoredBatch, int]:
-        """Return the record batch that stores the episode number `index`, and the episode's row in the batch."""
+    def _locate(self, index: int) -> tuple[StoredBatch, int]:
+        """Return where the episode at `index` is stored: its record batch, and its row in the batch."""
         if not isinstance(index, (int, np.integer)):
             raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
         size = len(self)
@@ -206,7 +208,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     # --- many episodes -----------------------------------------------------------------------------------------
 
     def pack(self, indices: Any = None) -> EpisodePack:
-        """Return the episodes with these indices (default: all) concatenated in one pack.
+        """Return the episodes at `indices` (default: all), concatenated to an `EpisodePack` with
+        one array per time series.
 
         Consecutive episodes of one record batch are views of it, unless tracks are compressed. Other episodes are
         copied once.
@@ -227,13 +230,13 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._batches[0].pack(np.zeros(1, np.int64))[:0]
 
     def packs(self) -> Iterator[EpisodePack]:
-        """Yield all episodes in order, in packs of episodes that are stored together."""
+        """Yield all episodes in order, as packs of the episodes that are stored together."""
         numbers = self._all_numbers()
         for start, stop in self._runs(numbers):
             yield self._pack(numbers[start:stop])
 
     def select(self, which: Callable[[Table], Any] | Any) -> Self:
-        """Return a data set of the episodes that `which` selects: a function of the metadata, a mask or indices.
+        """Return a data set of selected episodes. `which` is a function of the metadata table, a mask, or indices.
 
         Args:
             which: a function from `metadata` to a mask, such as `lambda rows: rows["episode_return"] > 100`; or a mask
@@ -246,11 +249,12 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._view(self._picked(which(self.metadata) if callable(which) else which))
 
     def snapshot(self) -> list[tuple[str, int]]:
-        """Return the name and the number of episodes of each Arrow file that the data set has read."""
+        """Return a list of (shard name, number of episodes) that identifies the current contents, for `at_snapshot`."""
         return list(self._shards if self._known is None else self._known)
 
     def at_snapshot(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Self:
-        """Return the data set as it was when `snapshot` was taken, or the current data set if None.
+        """Return the data set with the contents that it had when `snapshot` was taken, or with its
+        current contents for None.
 
         Args:
             snapshot: the value of `snapshot()`; None for the present state. Compactions since then do not matter.
@@ -266,7 +270,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return dataset
 
     def stored_batches(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
-        """Return all record batches (stored groups of episodes), the episode numbers [n] in them, and the header."""
+        """Return all record batches, the numbers of this data set's episodes among all episodes stored in them,
+        int64 [n], and the header."""
         self._here = [stored.here for stored in self._batches]  # keeps the mappings: samplers read them by address
         return self._here, self._all_numbers(), self._header
 
@@ -283,7 +288,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         pool_bytes: int = POOL_BYTES,
         cache: str | Path | None = None,
     ) -> Sampler:
-        """Return a sampler of batches of steps, windows or whole episodes, read straight from the files.
+        """Return a sampler that reads batches of steps, windows of steps or whole episodes directly from the files.
 
         Give one of `steps`, `windows` and `episodes`.
 
@@ -340,7 +345,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return EpisodePack.concat([self._pack(numbers[start:stop]) for start, stop in runs])
 
     def _runs(self, numbers: np.ndarray) -> list[tuple[int, int]]:
-        """Return the (start, stop) ranges of the array `numbers` whose episodes are in the same record batch."""
+        """Split an array of episode numbers into runs from the same record batch, and return the (start,
+        stop) indices of each run."""
         if not len(numbers):
             return []
         of = np.searchsorted(self._starts, numbers, side="right")
@@ -359,7 +365,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     # --- search ------------------------------------------------------------------------------------------------
 
     def sql(self, query: str, *, decode: bool = False) -> Selection[Self]:
-        """Return the result of a SELECT over the tables `steps` and `episodes`, computed by DuckDB.
+        """Run a SQL SELECT over the tables `steps` and `episodes` of this data set, with DuckDB, and return the result.
 
         A row of `episodes` is a row of `metadata`. A row of `steps` has the columns `step`, `episode`, `t`,
         `terminated`, `truncated`, `policy_version`, `observations`, `next_observations`, `actions`, `rewards`,
@@ -377,7 +383,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return Selection(self, query, run(query, lambda: self.step_table(decode=decode), lambda: self.metadata))
 
     def step_table(self, *, decode: bool = False) -> StepTable:
-        """Return the steps of all episodes as a table with one row per step, whose columns are computed when read.
+        """Return a table with one row per step of all episodes. Its columns are computed when they are first read.
 
         Args:
             decode: include compressed tracks. They are decompressed completely.
@@ -400,7 +406,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return parts
 
     def load_selection(self, path: str | Path) -> Selection[Self]:
-        """Load a file that `Selection.save` wrote, and find its steps in the data set, which may have grown since.
+        """Load the steps that `Selection.save` wrote to a file, and find them in this data set,
+        which may have grown since.
 
         Raises:
             UnreadableData: the file is damaged.
@@ -410,7 +417,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return Selection(self, saved.query, None, changes, (numbers, t))
 
     def add_splits(self, shares: Mapping[str, Any], *, seed: int = 0) -> None:
-        """Define and store named parts of the data set, such as a training and a test set.
+        """Define named parts of the data set, such as a training and a test set, and store their
+        definitions with the data set.
 
         Chunks of one episode, and agents of one multi-agent episode, are always in the same split. Episodes that are
         written later are assigned too.
@@ -428,7 +436,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def splits(self) -> list[str]:
-        """Names of the stored splits, such as "train" and "test"."""
+        """Names of the stored splits (parts of the data set), such as "train" and "test"."""
         return [*read_splits(self._files.directory)]
 
     def split(self, name: str) -> Self:
@@ -440,7 +448,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self._view(self._all_numbers()[split_mask(name, read_splits(self._files.directory), self.metadata)])
 
     def statistics(self) -> OfTracks:
-        """Return statistics of each numeric array by path: count, mean, standard deviation, extremes and quantiles.
+        """Return statistics of each numeric array, as a dict by path: count, mean,
+        standard deviation, extremes and quantiles.
 
         The statistics of finished shards are stored with the data set, so the next call reads only new shards. For a
         part of a data set, all its steps are read.
@@ -467,7 +476,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @cached_property
     def metadata(self) -> EpisodeTable:
-        """Table with one row per chunk and columns such as `id`, `length` and `return`, each [n].
+        """Table of metadata with one row per stored episode chunk, and columns such as `id`,
+        `length` and `return`, each [n].
 
         - `id`, `agent_id`, `module_id`, `multi_agent_episode_id`: objects.
         - `t_started`, `length` (steps), `return`, `terminated`, `truncated`, `lookback`: of the chunk. A chunk that is
@@ -505,7 +515,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return self.metadata["length"]
 
     def shard_locations(self) -> tuple[list[tuple[str, int]], np.ndarray, np.ndarray]:
-        """Return the shards (name, number of episodes), and each episode's shard index and row, int64 [n] each."""
+        """Return a list of all shards (Arrow files), and for each episode the index of its shard and its
+        row there, int64 [n] each."""
         return self._shards, *_shards_and_rows(self._shards, self._all_numbers())
 
     @cached_property
@@ -515,37 +526,38 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def stored_header(self) -> Header:
-        """Contents of `episodes.json`: the spaces, array schemas and metadata that all episodes share."""
+        """Contents of the file `episodes.json`: the spaces, array schemas and metadata that
+        apply to the whole data set."""
         return self._header
 
     @property
     def observation_space(self) -> spaces.Space | None:
-        """Space of all observations, or None if unknown."""
+        """Observation space of the environment, or None if unknown."""
         return self._header.observation_space
 
     @property
     def action_space(self) -> spaces.Space | None:
-        """Space of all actions, or None if unknown."""
+        """Action space of the stored actions, or None if unknown."""
         return self._header.action_space
 
     @property
     def env_spec(self) -> EnvSpec | str | None:
-        """Gymnasium `EnvSpec` or id of the environment, or None."""
+        """Gymnasium `EnvSpec` of the environment, or only its id, or None if unknown."""
         return self._header.env_spec
 
     @property
     def user_metadata(self) -> dict[str, Any]:
-        """Metadata that was given to `EpisodeWriter(metadata=...)`."""
+        """Metadata that the user gave to `EpisodeWriter(metadata=...)`."""
         return self._header.metadata
 
     @property
     def num_steps(self) -> int:
-        """Number of steps of all episodes, without lookbacks."""
+        """Total number of steps of all episodes, without lookback steps."""
         return int(self.metadata["length"].sum())
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the episodes in all Arrow files that were read, compressed arrays as stored."""
+        """Size in bytes of all stored episodes. Compressed arrays count with their compressed size."""
         return sum(stored.nbytes for stored in self._batches)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -579,8 +591,8 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read and return a data set's catalog, Arrow files (all, or those with the episodes of `known`) and header.
-
+    """Read a data set, and return its catalog, Arrow files and header. With `known`, only files with the episodes
+    of these shards are read.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing that was not missing in the listing before.
@@ -610,15 +622,18 @@ def _read_all(
 
 
 def _shards_and_rows(shards: list[tuple[str, int]], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each episode the index of its Arrow file in `shards`, and its row in the file, int64 [n] each."""
+    """Return for each episode the index of its shard in `shards`, and its row in that shard, int64 [n] each."""
     sizes = np.array([num for _, num in shards], np.int64)
     ends = np.cumsum(sizes)
     shard_of = np.searchsorted(ends, numbers, side="right")
     return shard_of, numbers - (ends - sizes)[shard_of]
 
 
-def _numbers_of(known: list[tuple[str, int]], catalog: Catalog, shards: list[tuple[str, int]]) -> np.ndarray | None:
-    """Return which of all episodes belong to the shards `known`, as episode numbers, or None if all do."""
+def _episode_numbers(
+    known: list[tuple[str, int]], catalog: Catalog, shards: list[tuple[str, int]]
+) -> np.ndarray | None:
+    """Return the numbers of the episodes that the earlier shards `known` contained, int64 [n],
+    or None if these are all episodes."""
     starts = dict(zip([name for name, _ in shards], np.cumsum([0, *(num for _, num in shards)]).tolist(), strict=False))
     sizes, parts = dict(shards), []
     for name, num in known:

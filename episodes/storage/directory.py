@@ -1,4 +1,4 @@
-"""Access to the files of a data set, in a local directory or in remote storage."""
+"""Interface to the files of a data set, and its implementation for local directories."""
 
 from __future__ import annotations
 
@@ -14,43 +14,44 @@ from episodes.storage.shards import ShardRead, read_shard
 
 
 class Files(Protocol):
-    """Interface to the files of a local or remote data set."""
+    """Interface through which a data set reads its files, from a local directory or from remote storage."""
 
     @property
     def path(self) -> Path | str:
-        """Path or URL of the data set, as given by the user."""
+        """Path or URL of the data set, as the user gave it."""
         ...
 
     @property
     def directory(self) -> Path:
-        """Local directory with the JSON files of the data set. For a remote data set it is a cache."""
+        """Local directory that contains the JSON files of the data set, which for a remote data set is a cache."""
         ...
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the data set is in remote storage, and can therefore only be read."""
+        """Whether the data set is in remote storage, where it can only be read."""
         ...
 
     def refresh(self) -> Catalog:
-        """List the files again, and return which Arrow files are current."""
+        """List the files of the data set again, and return the catalog of its current Arrow files."""
         ...
 
     def has_new_commit(self, catalog: Catalog) -> bool:
-        """Return True if other processes have replaced Arrow files since `catalog` was read."""
+        """Return True if another process has replaced Arrow files after `catalog` was created."""
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read the given Arrow files. Return None for files that another process has renamed or replaced."""
+        """Read Arrow files, and return the result for each, which is None if another process has
+        renamed or replaced the file."""
         ...
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """Return the batches of episodes in one Arrow file, given what `read` returned for the file."""
+        """Return the record batches of one Arrow file, whose contents are `read`, as `StoredBatch` objects."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Access to the files of a data set in a local directory."""
+    """Files of a data set in a local directory."""
 
     directory: Path
     mapped: bool

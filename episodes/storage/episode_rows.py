@@ -1,4 +1,4 @@
-"""Store the metadata of episode chunks (ids, lengths, endings, ...) in Arrow columns with one value per chunk."""
+"""Storage of episode metadata (ids, lengths, endings, ...) in Arrow columns with one value per episode chunk."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _
 
 @cache
 def row_fields() -> list[Any]:
-    """Return the Arrow fields (name and type) of all metadata columns, in order: ids, ending, length and so on."""
+    """Return the names and types (Arrow fields) of all metadata columns, such as ids,
+    endings and lengths, in stored order."""
     pa = pyarrow()
     types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
     types |= {Kind.VERSIONS: pa.large_list(pa.int64()), Kind.TEXT: pa.string()}
     named = [
-        *((name, types[kind]) for fact, kind in FACTS.items() for name in _names(fact, kind)),
+        *((name, types[kind]) for fact, kind in FACTS.items() for name in _column_names(fact, kind)),
         ("length", pa.int64()),
         ("lookback", pa.int64()),
         ("return", pa.float64()),
@@ -48,12 +49,12 @@ def row_fields() -> list[Any]:
 
 @cache
 def optional_names() -> frozenset[str]:
-    """Return the names of metadata columns that older files may lack. A missing column counts as null."""
-    return frozenset(name for fact, kind in FACTS.items() if kind in OPTIONAL for name in _names(fact, kind))
+    """Return the names of the metadata columns that files of older versions may lack. Their values are then null."""
+    return frozenset(name for fact, kind in FACTS.items() if kind in OPTIONAL for name in _column_names(fact, kind))
 
 
 def num_columns(names: Sequence[str]) -> int:
-    """Return how many of an Arrow file's column names are metadata columns with one value per chunk."""
+    """Return how many of `names`, the column names of an Arrow file, are metadata columns (one value per chunk)."""
     known = _known_names()
     return sum(name in known for name in names)
 
@@ -64,18 +65,19 @@ def _known_names() -> frozenset[str]:
 
 
 @cache
-def _names_of_facts() -> list[str]:
-    """Return the names of the metadata columns with one value per chunk, that is, all except policy versions."""
-    return [name for fact, kind in FACTS.items() if kind is not Kind.VERSIONS for name in _names(fact, kind)]
+def _names_of_fact_columns() -> list[str]:
+    """Return the names of the columns that store episode facts (ids, endings, ...), except for policy versions."""
+    return [name for fact, kind in FACTS.items() if kind is not Kind.VERSIONS for name in _column_names(fact, kind)]
 
 
-def _names(fact: str, kind: Kind) -> tuple[str, ...]:
-    """Return the names of the Arrow columns that store the metadata field `fact` of kind `kind`."""
+def _column_names(fact: str, kind: Kind) -> tuple[str, ...]:
+    """Return the names of the Arrow columns that store one fact of an episode. An ending has two:
+    `terminated` and `truncated`."""
     return _NAMES.get(kind, (fact.rstrip("_"),))
 
 
 def row_columns(pack: EpisodePack) -> list[Any]:
-    """Return the metadata of a pack's chunks as Arrow columns with one value per chunk.
+    """Return the metadata of a pack's episodes as a list of Arrow columns with one value per chunk.
 
     Raises:
         WrongType: custom data or an id cannot be encoded as msgpack; the message names the key.
@@ -100,13 +102,14 @@ def row_columns(pack: EpisodePack) -> list[Any]:
         *facts,
         *(pa.array(values) for values in (pack.lengths, pack.lookbacks, pack.returns())),
         seeds,
-        _documents(((i, _encode(value, "ids")) for i, value in other_ids.items()), len(pack)),
-        _documents(((i, _encode(data, "custom_data")) for i, data in enumerate(custom or ()) if data), len(pack)),
+        _bytes_column(((i, _encode(value, "ids")) for i, value in other_ids.items()), len(pack)),
+        _bytes_column(((i, _encode(data, "custom_data")) for i, data in enumerate(custom or ()) if data), len(pack)),
     ]
 
 
 def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any]]) -> Any:
-    """Return the string ids as an Arrow column of `num` values. Ids of other types are added to `other_ids` by row."""
+    """Return ids as an Arrow column of `num` strings. Ids that are not strings become null,
+    and are added to `other_ids` by row."""
     pa = pyarrow()
     if ids is None:
         return _nulls(num, pa.string())
@@ -144,8 +147,8 @@ def _encode(value: Any, name: str) -> bytes:
     return msgpack_codec.encode(value, name)
 
 
-def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
-    """Return an Arrow column of `num` byte strings, given as (row, bytes) pairs. The other rows are null."""
+def _bytes_column(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
+    """Return an Arrow column of `num` byte strings, which are null except for the given (row, bytes) pairs."""
     pa = pyarrow()
     documents = dict(by_row)
     if not documents:
@@ -155,7 +158,7 @@ def _documents(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRows:
-    """Metadata of n chunks read from Arrow: arrays [n] by column name, policy versions and custom data."""
+    """Metadata of n stored episode chunks, converted from Arrow columns to numpy arrays [n]."""
 
     columns: dict[str, np.ndarray]
     versions: VersionColumn | None
@@ -163,15 +166,15 @@ class EpisodeRows:
 
     @staticmethod
     def of(batch: Any) -> EpisodeRows:
-        """Return the episode metadata in an Arrow record batch or table as numpy columns with one row per chunk.
+        """Convert the metadata columns of an Arrow record batch or table to numpy arrays with one value per chunk.
 
         Raises:
             UnreadableData: columns are inconsistent. Arrow raises errors of its own.
         """
         batch = _with_optional_columns(batch)
-        _check(batch)
+        _check_columns(batch)
         numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
-        columns = {name: numpy(name) for name in _names_of_facts()}
+        columns = {name: numpy(name) for name in _names_of_fact_columns()}
         versions = _versions_of(batch)
         columns |= dict(zip(_BOUNDS, _lowest_and_highest(versions, batch.num_rows), strict=True))
         if batch.column(_OTHER_IDS).null_count < batch.num_rows:
@@ -188,7 +191,7 @@ class EpisodeRows:
 
     @staticmethod
     def joined(batches: Sequence[Any]) -> EpisodeRows:
-        """Return the episode metadata of several record batches as one table."""
+        """Return the metadata of several record batches, concatenated."""
         pa, fields = pyarrow(), row_fields()
         names = [field.name for field in fields]
         whole = [_with_optional_columns(batch).select(names) for batch in batches]
@@ -205,31 +208,34 @@ class EpisodeRows:
         return self.columns["lookback"]
 
     def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
-        """Return the metadata and the given spaces as a `PackFacts`, the form in which packs store metadata."""
+        """Return the metadata, and the given spaces, as `PackFacts`, the form in which an
+        `EpisodePack` stores metadata."""
         values = {}
         for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
             if kind is Kind.VERSIONS:
                 values[column] = self.versions
                 continue
-            first, *columns = (self.columns[name] for name in _names(fact, kind))
+            first, *columns = (self.columns[name] for name in _column_names(fact, kind))
             values[column] = _READ[kind](first, *columns) if kind in _READ else first
         spaces = {"observation_space": observation_space, "action_space": action_space}
         custom = self.custom_data if self.custom_data is not None and any(self.custom_data) else None
         return PackFacts((), (), ()).changed(**values, **spaces, custom_data=custom)
 
     def table(self, index: Any) -> dict[str, np.ndarray]:
-        """Return the metadata columns of the chunks that `index` selects, as arrays by column name."""
+        """Return the metadata of selected chunks as a dict of arrays by column name.
+        `index` is anything that indexes an array."""
         return {name: column[index] for name, column in self.columns.items()}
 
     def facts_of(self, index: Any) -> list[dict[str, Any] | None]:
-        """Return the `custom_data` dicts of the chunks that `index` selects, or an empty list if no chunk has any."""
+        """Return the `custom_data` dicts of selected chunks as a list, or [] if no chunk has any.
+        `index` is anything that indexes an array."""
         if self.custom_data is None:
             return []
         return [self.custom_data[i] for i in np.arange(len(self.lengths))[index].tolist()]
 
 
-def _check(batch: Any) -> None:
-    """Raise an error if metadata columns of an Arrow batch are damaged, or a required column has missing values."""
+def _check_columns(batch: Any) -> None:
+    """Raise an error if the metadata columns of a record batch are inconsistent, or lack required values."""
     names = [field.name for field in row_fields()]
     batch.select(names).validate(full=True)
     for name in ("t_started", "length", "lookback", "return", "terminated", "truncated"):
@@ -238,7 +244,8 @@ def _check(batch: Any) -> None:
 
 
 def _with_optional_columns(batch: Any) -> Any:
-    """Return the record batch or table with null columns added for metadata that older files lack."""
+    """Return a record batch (or table) in which metadata columns that older files lack are
+    added as columns of nulls."""
     missing = optional_names().difference(batch.schema.names)
     if not missing:
         return batch
@@ -251,16 +258,16 @@ _BOUNDS = ("policy_version_min", "policy_version_max")
 
 
 def _versions_of(batch: Any) -> VersionColumn | None:
-    """Return the policy versions of the chunks in a record batch or table, or None if no version is stored."""
+    """Return the policy versions stored in a record batch or table, or None if no step has one."""
     versions, begins = (batch.column(name) for name in _NAMES[Kind.VERSIONS])
     if versions.null_count == len(versions):
         return None
-    (values, bounds), (since, _) = _lists(versions), _lists(begins)
+    (values, bounds), (since, _) = _values_and_bounds(versions), _values_and_bounds(begins)
     return VersionColumn.of_runs(values, since, np.diff(bounds))
 
 
-def _lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the concatenated values of an Arrow list column, and where each list begins and ends, [n + 1]."""
+def _values_and_bounds(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the concatenated values of an Arrow list column, and the bounds of its n lists in them, [n + 1]."""
     array = column.combine_chunks() if isinstance(column, pyarrow().ChunkedArray) else column
     bounds = array.offsets.to_numpy()
     return array.values.to_numpy()[bounds[0] : bounds[-1]], bounds - bounds[0]
@@ -275,7 +282,7 @@ _READ = {Kind.ENDING: codes_of}
 
 
 def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[bytes | None]) -> None:
-    """Put ids of other types than string, decoded from msgpack, into the id columns by row."""
+    """Insert ids that are not strings into the id columns. They are stored as one msgpack document per row."""
     ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
     copies = {name: columns[name].copy() for name in ids}
     for i, document in enumerate(documents_by_row):
@@ -285,7 +292,7 @@ def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[byt
 
 
 class CustomData(Sequence[dict[str, Any] | None]):
-    """Sequence of the `custom_data` dicts in an Arrow column, each decoded when it is read."""
+    """Sequence of the `custom_data` dicts of stored chunks, each of which is decoded when it is read."""
 
     __slots__ = ("column",)
 

@@ -1,4 +1,4 @@
-"""Read and write files such that a killed process never leaves a half-written file under the final name."""
+"""Reading and writing of files such that a killed process never leaves a half-written file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wai
 
 
 def local_path(path: str | Path) -> Path:
-    """Return a path as a `Path`. Raise `InvalidArgument` if it is a URL of remote storage."""
+    """Convert a path to a `Path`. Raise `InvalidArgument` if it is the URL of a remote data set."""
     scheme, separator, _ = str(path).partition("://")
     if separator and scheme.isalnum():
         raise InvalidArgument(
@@ -37,7 +37,7 @@ def local_path(path: str | Path) -> Path:
 
 
 def open_file(path: Path) -> int:
-    """Open a regular file for reading, and return its descriptor. Directories, pipes and devices are refused.
+    """Open a regular file for reading, and return its file descriptor. Directories, pipes and devices are rejected.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -66,7 +66,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_or_map(path: Path, *, mapped: bool) -> np.ndarray:
-    """Return the bytes of a file, uint8 [size], memory-mapped or read into memory.
+    """Return the bytes of a file as an array, uint8 [size], which is memory-mapped if `mapped` is True.
 
     The mapping is private: a write into it (by torch, in place) changes pages of this process, and never the file. No
     memory is reserved for that, so the file may be larger than the memory. A mapping needs no file descriptor.
@@ -90,7 +90,8 @@ def read_or_map(path: Path, *, mapped: bool) -> np.ndarray:
 
 
 def _map(descriptor: int, size: int) -> np.ndarray:
-    """Map an open file into memory, and return its bytes, uint8 [size]. Writes to them do not change the file."""
+    """Map an open file into memory, and return its bytes as an array, uint8 [size].
+    Writing to the array does not change the file."""
     libc = _libc()
     if libc is None:
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY), np.uint8)
@@ -106,7 +107,7 @@ def _map(descriptor: int, size: int) -> np.ndarray:
 
 
 class _Mapping:
-    """Memory-mapped file that is unmapped when the last array using its memory is freed.
+    """Memory mapping of a file. It is removed when the last array that uses its memory is garbage-collected.
 
     Python's own `mmap` keeps a file descriptor for each mapping, so a process could not map more than 1,000 files.
     """
@@ -124,7 +125,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @cache
 def _libc() -> Any:
-    """Return the C library with the functions `mmap` and `munmap`, or None if the system lacks these functions."""
+    """Return the C library, to call its `mmap` and `munmap`, or None if the system lacks these functions."""
     if not hasattr(mmap, "MAP_PRIVATE"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -135,16 +136,16 @@ def _libc() -> Any:
 
 
 def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> None:
-    """Write a text file atomically. An existing file is replaced unless `new` is True.
+    """Write a text file atomically. An existing file is replaced, or if `new` is True `FileExistsError` is raised.
 
     Raises:
         FileExistsError: the file exists, and `new` is True.
     """
-    final, draft = os.fspath(path), _draft_of(path)
+    final, draft = os.fspath(path), _temporary_name(path)
     try:
         _write(draft, os.O_CREAT | os.O_EXCL, text, fsync)
         if new:
-            _link(draft, final)
+            _give_name(draft, final)
             os.unlink(draft)
         else:
             os.replace(draft, final)
@@ -156,7 +157,7 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
 
 
 def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
-    """Write and lock a file atomically, and return the descriptor that holds the lock.
+    """Write a text file atomically and lock it. Return the descriptor that holds the lock.
 
     Args:
         path: of the file.
@@ -165,7 +166,7 @@ def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
     Returns:
         The descriptor, or None if the file system has no locks.
     """
-    draft = _draft_of(path)
+    draft = _temporary_name(path)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     try:
         could = try_lock(descriptor)
@@ -182,18 +183,18 @@ def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
 
 
 def append(path: Path, text: str) -> None:
-    """Append the whole text to a file. Raise `OSError` on failure."""
+    """Append a text to a file. Raise `OSError` if not all of it can be written."""
     _write(os.fspath(path), os.O_APPEND, text)
 
 
-def _draft_of(path: Path) -> str:
-    """Return a unique name for a temporary file next to `path`."""
+def _temporary_name(path: Path) -> str:
+    """Return a unique name of a temporary file in the directory of `path`."""
     folder, name = os.path.split(os.fspath(path))
     return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
 def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
-    """Create or open a file with the `os.open` flags `flags`, and write the whole text.
+    """Open a file with the `os.open` flags `flags`, and write the whole text to it.
 
     Python's file objects would make three times as many system calls.
     """
@@ -212,8 +213,9 @@ def _write_all(descriptor: int, text: str) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _link(draft: str, final: str) -> None:
-    """Link or copy the finished temporary file `draft` to `final`. Raise `FileExistsError` if `final` exists."""
+def _give_name(draft: str, final: str) -> None:
+    """Give the finished temporary file `draft` the name `final`, by a link or a copy.
+    Raise `FileExistsError` if `final` exists."""
     try:
         os.link(draft, final)
     except FileExistsError:
@@ -227,7 +229,7 @@ _WORTH_RESERVING = 1 << 21  # bytes; one system call takes 50 us
 
 
 def reserve(descriptor: int, start: int, size: int) -> None:
-    """Reserve disk space for a large write to an open file, which makes the write faster on ext4.
+    """Reserve disk space before a large write to an open file, which makes the write faster on ext4 file systems.
 
     Without such a system call, or without space, nothing happens: the write raises the error.
     """
@@ -237,7 +239,7 @@ def reserve(descriptor: int, start: int, size: int) -> None:
 
 @cache
 def _fallocate() -> Any:
-    """Return the C function `fallocate64`, which reserves disk space, or None if the system lacks this function.
+    """Return the C function `fallocate64`, which reserves disk space, or None if the system does not have it.
 
     Python's `posix_fallocate` writes to each block if a file system lacks the call.
     """
@@ -253,7 +255,7 @@ def _fallocate() -> Any:
 
 @contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """Context manager that yields a temporary directory, which becomes `target` if no error occurs.
+    """Context manager that yields a temporary directory, and renames it to `target` if the block succeeds.
 
     After an error the temporary directory is removed.
 
@@ -271,7 +273,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_beside(target: Path) -> Iterator[Path]:
-    """Yield a temporary directory next to `target` in a context, and finally remove the directory.
+    """Context manager that yields a temporary directory in the parent directory of `target`, and removes it afterwards.
 
     Temporary directories of killed processes are removed first.
     """
@@ -292,7 +294,7 @@ def draft_beside(target: Path) -> Iterator[Path]:
 
 
 def sync(file: Path) -> None:
-    """Flush a file and its directory entry to disk (fsync), so that both survive a crash of the machine."""
+    """Flush a file and its directory entry to disk (fsync), so that the file survives a crash of the machine."""
     _sync(file)
     _sync(file.parent)
 

@@ -1,4 +1,4 @@
-"""Read and write `episodes.json`: the spaces, array schemas and metadata that all episodes of a data set share."""
+"""Reading and writing of the file `episodes.json`, which has a data set's spaces, array schemas and metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMAT, VERSION = "rl-episodes", 2  # the newest version; only data sets with a 
 
 
 class TrackKnowledge(IntEnum):
-    """Known part of the schema of a data set's arrays: nothing, only the observations, or all."""
+    """How much of the schema of a data set's arrays is known, which depends on the episodes written so far."""
 
     NOTHING = 0  # no episode was written
     OBSERVATIONS = 1  # no episode has a step
@@ -36,7 +36,7 @@ class TrackKnowledge(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Contents of `episodes.json`: spaces, array schemas and metadata of a data set.
+    """Contents of the file `episodes.json`: spaces, array schemas and metadata of a data set.
 
     Attributes:
         observation_space, action_space: of all episodes, or None.
@@ -70,7 +70,8 @@ class Header:
         }
 
     def check_given(self, header: Header) -> None:
-        """Raise `InvalidArgument` if `header` has other spaces, `env_spec` or metadata than this header."""
+        """Raise `InvalidArgument` if the spaces, `env_spec` or metadata that a user gave (`header`)
+        differ from the stored ones."""
         for name in ("observation_space", "action_space", "env_spec"):
             stored, value = getattr(self, name), getattr(header, name)
             if value is not None and stored != value and not (name == "env_spec" and _have_equal_json(stored, value)):
@@ -81,7 +82,8 @@ class Header:
             raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {header.metadata}; leave it out")
 
     def check_tracks(self, tracks: Fields, has_steps: bool) -> None:
-        """Raise `TrackMismatch` unless arrays with the schema `tracks` match the data set's arrays as far as known.
+        """Raise `TrackMismatch` unless new arrays with the schema `tracks` have the dtypes and shapes that the
+        data set is known to have.
 
         If there are no steps, only observations are compared.
         """
@@ -93,7 +95,7 @@ class Header:
 
     @property
     def known(self) -> TrackKnowledge:
-        """Part of the array schema that is known so far: nothing, only the observations, or all."""
+        """How much of the schema of the data set's arrays is known so far: nothing, the observations, or everything."""
         return (
             TrackKnowledge.ALL
             if self.knows_steps
@@ -103,7 +105,7 @@ class Header:
         )
 
     def learning(self, header: Header) -> Header:
-        """Return this header with the array schema of `header`, and with its spaces if no episode was written yet."""
+        """Return a copy with the array schemas of `header`, and if no episode was written yet, also with its spaces."""
         learned = replace(self, tracks=header.tracks, structure=header.structure)
         if self.known > TrackKnowledge.NOTHING:
             return learned
@@ -120,7 +122,7 @@ class Header:
 
 
 def read_header(directory: Path) -> Header | None:
-    """Return the contents of `episodes.json`, or None if the directory has no such file.
+    """Read the file `episodes.json` in `directory`. Return None if there is no such file.
 
     Raises:
         UnreadableData: the header is damaged, or of a newer format version.
@@ -133,7 +135,7 @@ def read_header(directory: Path) -> Header | None:
 
 
 def header_of(text: bytes, file: str) -> Header:
-    """Return the header decoded from the bytes of `episodes.json`.
+    """Parse the bytes of the file `episodes.json`, and return them as a `Header`.
 
     Raises:
         UnreadableData: the header is damaged, or of a newer format version; the message names the file.
@@ -171,7 +173,7 @@ def _checked_id(id_: Any) -> str | None:
 
 
 def create_or_load_header(directory: Path, header: Header) -> Header:
-    """Write `episodes.json` unless the directory has one, and return the header on disk.
+    """Write `episodes.json` if the directory does not have it. Return the header that is on disk afterwards.
 
     An existing header is only completed: with the tracks of steps, and before the first episode with the spaces.
 
@@ -195,7 +197,7 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
 
 
 def put_header(directory: Path, header: Header, *, new: bool) -> bool:
-    """Write `episodes.json` and return True. If `new` is True and the file exists, return False instead."""
+    """Write `episodes.json`. If `new` is True and the file exists already, leave it unchanged and return False."""
     value = header.to_json()
     parts = {name: sorted_json(part) for name, part in value.items()}
     whole = ", ".join(f'"{name}": {parts[name]}' for name in sorted(parts))  # as `sorted_json` writes the value
@@ -220,12 +222,12 @@ def _spec_to_json(spec: EnvSpec | str | None) -> Any:
 
 
 def _have_equal_json(spec: EnvSpec | str | None, second_spec: EnvSpec | str | None) -> bool:
-    """Return True if two environment specs are equal when written as JSON."""
+    """Return True if two environment specs are stored as equal JSON values."""
     return _spec_to_json(spec) == _spec_to_json(second_spec)
 
 
 def to_storable_spec(spec: EnvSpec | None) -> EnvSpec | str | None:
-    """Return the environment spec, or only its id if JSON cannot represent the spec. None for None."""
+    """Return an environment spec, or only its id if JSON cannot represent the spec, or None for None."""
     try:
         _spec_to_json(spec)
     except WrongType:
@@ -238,7 +240,7 @@ def _spec_from_json(value: Any) -> EnvSpec | str | None:
 
 
 def _metadata_to_json(metadata: dict[str, Any]) -> Any:
-    """Return user metadata as a JSON value, or msgpack in base64 if JSON would change the metadata."""
+    """Return the user's metadata as a JSON value. Metadata that JSON would change are encoded as msgpack in base64."""
     if not metadata:
         return {"json": {}}
     document = msgpack_codec.encode(metadata, "metadata")

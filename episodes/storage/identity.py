@@ -1,4 +1,4 @@
-"""Detect Arrow files and manifests that were moved into the directory of another data set, by its id.
+"""Detection of Arrow files and manifests that belong to another data set, for example because they were moved.
 
 A data set has a random id, which its header, manifests and shards contain. Data sets of earlier versions have none, and
 are not checked. A merged shard keeps the id of its source; the commit that added it names that id.
@@ -15,7 +15,8 @@ from episodes.storage.shards import ShardRead
 
 
 def foreign_parts(path: Path | str, header: Header, catalog: Catalog, shards: Sequence[ShardRead]) -> list[str]:
-    """Return texts about Arrow files and manifests in a data set directory that belong to another data set."""
+    """Return texts on those Arrow files and manifests in a data set's directory that belong to
+    another data set, by their ids."""
     if header.id is None:
         return []
     foreign = [read.file.name for read in shards if not _belongs(read, header.id, catalog)]
