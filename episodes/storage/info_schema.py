@@ -1,4 +1,5 @@
-"""Storage of info dicts in Arrow: one column per key, of numbers or arrays if all have one form, else of msgpack bytes.
+"""Storage of info dicts in Arrow: one column per key, typed if all values have one dtype and
+shape, else as msgpack bytes.
 
 A path whose values change their dtype or shape between batches becomes documents from then on. So a writer begins at
 most two shards for each path.
@@ -28,7 +29,8 @@ from episodes.tracks.infos.infos import EmptyInfos
 
 @dataclass(frozen=True, slots=True)
 class InfoField:
-    """Dtype and shape of the info values under one key path, such as "episode/r". Other values are msgpack bytes.
+    """Dtype and shape of the values under one info key, such as "episode/r", or a mark that they
+    are stored as msgpack bytes.
 
     Attributes:
         dtype: of the values; None for documents.
@@ -54,7 +56,7 @@ class InfoField:
         return {"dtype": self.dtype, "shape": list(self.shape), "plain": self.plain}
 
     def column_types(self, path: str) -> dict[str, Any]:
-        """Return names and types of the Arrow columns for the info values under the key path `path`."""
+        """Return the names and types of the Arrow columns that store the values under the info key `path`."""
         arrow = pyarrow()
         if self.dtype is None:
             return {_values(path): arrow.large_list(arrow.large_binary())}
@@ -74,12 +76,14 @@ def _present(path: str) -> str:
 
 
 def columns_of(infos: Infos) -> dict[str, Column]:
-    """Return the infos as columns by key path. Raise `WrongType` if msgpack cannot encode a value, naming its key."""
+    """Return infos as a dict of columns by key path. Raise `WrongType`, naming the key, if a value
+    cannot be encoded as msgpack."""
     return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
 
 
 def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
-    """Return the schema `known` extended to fit `columns`. Keys of another type or shape become msgpack."""
+    """Return the schema `known`, extended by the keys of new infos. Keys whose dtypes or shapes
+    differ change to msgpack."""
     new = {path: InfoField.of(column) for path, column in columns.items()}
     fields = {path: field if known.get(path, field) == field else InfoField() for path, field in new.items()}
     changed = {path: field for path, field in fields.items() if known.get(path) != field}
@@ -87,7 +91,7 @@ def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
 
 
 def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, copies: bool) -> list[Any]:
-    """Return the Arrow columns for the key paths in `fields`, each with one list of info values per episode."""
+    """Convert columns of infos to Arrow columns with one list of values per episode, for all keys in `fields`."""
     num_rows, result = int(offsets[-1]), []
     for path, field in fields.items():
         if field.dtype is None:
@@ -114,7 +118,7 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
 
 
 def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
-    """Return the infos stored in an Arrow record batch, without copies of numeric values.
+    """Return the infos that are stored in an Arrow record batch. Typed values are not copied.
 
     Raises:
         UnreadableData: the number of infos differs from that of observations.

@@ -1,4 +1,4 @@
-"""Convert a pack of episodes to an Arrow record batch, and a record batch back to a pack.
+"""Conversion of packs of episodes to Arrow record batches, and of record batches to packs.
 
 The columns are those of `episode_rows`, one list column per track, and those of the infos. The metadata of the shard's
 Arrow schema describes them, so a shard can be read without other files.
@@ -48,7 +48,7 @@ LENGTHS = np.dtype(np.uint32)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Columns of an Arrow file of episodes: dtype and shape of each array, and how arrays are nested.
+    """Column layout of an Arrow file of episodes: dtype and shape of each array and info, and how arrays are nested.
 
     Attributes:
         structure: how tracks are nested, see `structure_of`.
@@ -62,19 +62,20 @@ class Layout:
 
     @property
     def is_flat(self) -> bool:
-        """Whether observations, actions and each extra output are plain arrays, not nested arrays."""
+        """Whether observations, actions and each extra output are plain arrays, without nesting."""
         parts = dict(self.structure["dict"]) if self.structure else {}
         extra = [part for _, part in parts.pop("extra_model_outputs", {"dict": []})["dict"]]
         return all(isinstance(part, str) for part in (*parts.values(), *extra))
 
     @property
     def with_lengths(self) -> list[str]:
-        """Paths of the arrays with items of different lengths that need a column for the lengths of their items."""
+        """Paths of the ragged arrays for which the file has an additional column, with the lengths of their items."""
         return [path for path, field in self.tracks.items() if field.is_ragged and field.bounds is None]
 
     @staticmethod
     def from_schema(schema: Any) -> Layout:
-        """Return the layout that the metadata of an Arrow file's schema describes.
+        """Read the layout from the metadata of an Arrow schema. Raise `UnreadableData` if the file
+        does not contain episodes.
 
         Raises:
             UnreadableData: the schema is not one of an episode file.
@@ -91,7 +92,7 @@ class Layout:
         return layout
 
     def schema(self) -> Any:
-        """Return the Arrow schema of files with these columns."""
+        """Return the Arrow schema (column names and types) for files of this layout."""
         value = {
             "structure": self.structure,
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
@@ -100,7 +101,8 @@ class Layout:
         return _schema_of(json.dumps(value).encode(), _row_names())
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], copies: bool) -> Any:
-        """Return a pack's episodes as an Arrow record batch. Memory is shared with the pack unless `copies` is True."""
+        """Convert a pack of episodes and its infos to an Arrow record batch. It shares memory with the
+        pack unless `copies` is True."""
         columns = rows.row_columns(pack)
         for path, field in self.tracks.items():
             array: Any = pack.tracks[path]
@@ -136,7 +138,7 @@ def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
-    """Return the Arrow schema for a layout in JSON, with the chunk metadata columns `row_names`.
+    """Return the (cached) Arrow schema for a layout, which is given as JSON, with the metadata columns `row_names`.
 
     Building it takes 0.1 ms.
     """
@@ -155,7 +157,7 @@ def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
 
 
 class StoredBatch:
-    """Arrow record batch of episodes, readable as a pack or episode by episode.
+    """Arrow record batch of episodes from a file, which can be read as a pack or episode by episode.
 
     In its pack, a compressed track is replaced by row numbers. So an index, slice or selection selects row numbers, and
     only the selected rows are decompressed in the end.
@@ -178,7 +180,7 @@ class StoredBatch:
 
     @property
     def here(self) -> StoredBatch:
-        """Record batch with all data on this machine: this one, or the downloaded copy of a remote one."""
+        """This record batch with all its data on this machine. A remote batch is downloaded."""
         return self
 
     @property
@@ -188,12 +190,12 @@ class StoredBatch:
 
     @property
     def fields(self) -> Fields:
-        """Dtype, shape and compression of each stored array, by path."""
+        """Dtype, shape and compression of each array stored in this batch, by path."""
         return self._layout.tracks
 
     @property
     def info_paths(self) -> Collection[str]:
-        """Key paths of the infos in this batch, such as "episode/r"."""
+        """Keys of the infos in this batch, with "/" between nested keys, such as "episode/r"."""
         return self._layout.infos.keys()
 
     @property
@@ -203,7 +205,8 @@ class StoredBatch:
 
     @property
     def written(self) -> Collection[str]:
-        """Paths of the arrays stored in this file. Arrays that were added to the data set later are not in it."""
+        """Paths of the arrays that this file contains. An array that was added to the data
+        set later is missing here."""
         return self._layout.tracks.keys()
 
     @cached_property
@@ -212,12 +215,16 @@ class StoredBatch:
 
     @cached_property
     def compressed(self) -> dict[str, Any]:
-        """Compressed arrays by path, which decompress items on access."""
+        """Compressed arrays of this batch, by path. Their items are decompressed when they are read."""
         result: dict[str, Any] = {}
         for path, field in self._layout.tracks.items():
             if field.compression != "zstd":
                 continue
-            column, num_rows, offsets = self.batch.column(path), rows_per_block(field), self._offsets(is_observed(path))
+            column, num_rows, offsets = (
+                self.batch.column(path),
+                rows_per_block(field),
+                self._episode_offsets(is_observed(path)),
+            )
             if field.is_ragged:
                 items = self._item_offsets(path)
                 values = CompressedTrack.of(column, field.of_values, items[offsets], num_rows, path)
@@ -227,7 +234,7 @@ class StoredBatch:
         return result
 
     def _item_offsets(self, path: str) -> np.ndarray:
-        """Return where each item of a ragged array begins in the array of all values, int64 [num_rows + 1]."""
+        """Return the bounds of the items of a ragged array in the array of all values, int64 [num_rows + 1]."""
         bounds = self._layout.tracks[path].bounds
         if bounds is not None:
             if self._layout.tracks[bounds].bounds is not None or not self._layout.tracks[bounds].is_ragged:
@@ -235,7 +242,7 @@ class StoredBatch:
             return self._item_offsets(bounds)
         known = self._known_item_offsets.get(path)
         if known is None:
-            column, expected = self.batch.column(LENGTHS_OF + path), self._offsets(is_observed(path))
+            column, expected = self.batch.column(LENGTHS_OF + path), self._episode_offsets(is_observed(path))
             check_offsets(column, expected, LENGTHS_OF + path)
             lengths = array_of(column, LENGTHS, (), int(expected[-1]), LENGTHS_OF + path)
             known = np.zeros(len(lengths) + 1, np.int64)
@@ -247,8 +254,9 @@ class StoredBatch:
     def _known_item_offsets(self) -> dict[str, np.ndarray]:
         return {}
 
-    def _offsets(self, observed: bool) -> np.ndarray:
-        """Return where each episode begins in an array with one item per observation (or per step), int64 [n + 1]."""
+    def _episode_offsets(self, observed: bool) -> np.ndarray:
+        """Return the bounds of the n episodes in arrays with one item per observation, or if not
+        `observed` per step, int64 [n + 1]."""
         return self._observed_offsets if observed else self._stepped_offsets
 
     @cached_property
@@ -263,7 +271,8 @@ class StoredBatch:
 
     @cached_property
     def whole(self) -> EpisodePack:
-        """Pack of all episodes without copies. Compressed arrays are represented by the indices of their items."""
+        """All episodes as a pack without copies. In place of compressed arrays it contains
+        the indices of their items."""
         with as_unreadable_data(self.source):
             return self._make_pack()
 
@@ -282,7 +291,7 @@ class StoredBatch:
                 tracks[path] = np.arange(num_rows)
             else:
                 column, dtype, shape = self.batch.column(path), np.dtype(field.dtype), field.value_shape
-                offsets, items = self._offsets(is_observed(path)), None
+                offsets, items = self._episode_offsets(is_observed(path)), None
                 if field.is_ragged:
                     items = self._item_offsets(path)
                     offsets, num_rows = items[offsets], int(items[-1])
@@ -297,7 +306,7 @@ class StoredBatch:
     def _make_pack(self) -> EpisodePack:
         known, header = self._rows, self._header
         num_steps = int((known.lengths + known.lookbacks).sum())
-        infos = info_schema.infos_of(self._layout.infos, self.batch, self._offsets(True))
+        infos = info_schema.infos_of(self._layout.infos, self.batch, self._episode_offsets(True))
         stored = self._columns(num_steps)
         steps = stored["actions"], stored["rewards"], stored.get("extra_model_outputs", {})
         columns = Tracks.finished(stored["observations"], infos, *steps)
@@ -307,7 +316,8 @@ class StoredBatch:
         return pack
 
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
-        """Return episode `i`, or only its steps `steps`. Arrays are views of the file unless they are compressed."""
+        """Return episode `i` of the batch, or only its steps in the slice `steps`.
+        Only compressed arrays are copied."""
         episode = self.whole[i]
         if steps is not None:
             episode = episode[steps]
@@ -316,7 +326,8 @@ class StoredBatch:
         return episode
 
     def pack(self, numbers: np.ndarray) -> EpisodePack:
-        """Return the episodes `numbers` [k] as a pack, without copies if they are consecutive and not compressed."""
+        """Return the episodes with the indices `numbers` [k] as a pack. If these are consecutive,
+        only compressed arrays are copied."""
         first, last = int(numbers[0]), int(numbers[-1])
         in_a_row = last - first == len(numbers) - 1 and bool((np.diff(numbers) == 1).all())
         picked = self.whole
@@ -329,7 +340,8 @@ class StoredBatch:
         return EpisodePack.of(picked.columns.map_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
 
     def decoded(self, path: str, array: Any) -> Any:
-        """Return the items of a compressed array, given their indices. Other arrays are returned unchanged."""
+        """Decompress items of the array at `path`, given their indices as `array`.
+        If the array is not compressed, return `array`."""
         if path not in self.compressed:
             return array
         with as_unreadable_data(self.source):

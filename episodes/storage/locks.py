@@ -1,4 +1,4 @@
-"""Locks on files and directories that the operating system releases when a process ends.
+"""Locks on files and directories, which the operating system releases when a process ends.
 
 They are flock(2) locks: they work between processes in different PID namespaces and containers, and on NFS between
 machines. A file system may lack them, and so does Windows. A forked process shares its parent's locks until it ends.
@@ -18,7 +18,8 @@ except ImportError:  # Windows
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file without waiting. Return False if another process holds the lock, or without system support.
+    """Try to lock an open file without waiting. Return False if another process holds the lock,
+    or the system has no locks.
 
     The lock is held until all descriptors of the file are closed.
     """
@@ -33,7 +34,8 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Context manager that tries to lock a file or directory without waiting, and yields whether it succeeded."""
+    """Context manager that tries to lock a file or directory without waiting. It yields True
+    if the lock was acquired."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         yield try_lock(descriptor, shared=shared)
@@ -42,7 +44,8 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if another process has locked the path, or might have because the system has no locks."""
+    """Return True if another process holds a lock on `path`, or if this cannot be known
+    because the system has no locks."""
     try:
         with locked(path, shared=path.is_file()) as could:  # NFS refuses an exclusive lock on a file opened for reading
             return not could

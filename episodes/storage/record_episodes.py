@@ -1,4 +1,4 @@
-"""Gymnasium wrappers that write every episode of an environment to a data set on disk."""
+"""Gymnasium wrappers that write all episodes of an environment to a data set on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBERS = frozenset((int, float, bool, np.int64, np.int32, np.float32, np.float
 
 
 class RecordEpisodes(gym.Wrapper):
-    """Gymnasium wrapper that writes the environment's episodes to a data set.
+    """Gymnasium wrapper that writes all episodes of the environment to a data set on disk.
 
     An episode is written when it ends. A long episode is written in several chunks. An episode that is interrupted by a
     reset or by `close` is written as a cut chunk. `writer.flush()` makes written episodes survive a killed process. The
@@ -71,7 +71,8 @@ class RecordEpisodes(gym.Wrapper):
         self._num_steps = 0  # of the current chunk
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment and begin to record a new episode. An unfinished episode is written as a cut chunk."""
+        """Reset the environment, and begin to record a new episode. If the previous episode is
+        unfinished, it is written as it is."""
         self._write_rest()
         observation, infos = self.env.reset(seed=seed, options=options)
         episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
@@ -82,7 +83,7 @@ class RecordEpisodes(gym.Wrapper):
         return observation, infos
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment and record the step. Ended episodes, and chunks of long ones, are written to disk.
+        """Step the environment and record the step. An episode is written when it ends, a long one in several chunks.
 
         Raises:
             EpisodeStateError: there is no ongoing episode.
@@ -116,7 +117,7 @@ class RecordEpisodes(gym.Wrapper):
         return result
 
     def close(self) -> None:
-        """Write the unfinished episode, if any, as a cut chunk, finish the data set, and close the environment."""
+        """Write the unfinished episode (if any) as it is, finish the data set, and close the environment."""
         self._write_rest()
         self.writer.close()
         super().close()
@@ -128,7 +129,7 @@ class RecordEpisodes(gym.Wrapper):
 
 
 class RecordVectorEpisodes(gym.vector.VectorWrapper):
-    """Gymnasium vector wrapper that writes the episodes of all environments to a data set, like `RecordEpisodes`.
+    """Gymnasium vector wrapper that writes the episodes of all its environments to a data set on disk.
 
     Raises:
         InvalidArgument: the environment's metadata has no autoreset mode; and as in `RecordEpisodes`.
@@ -146,14 +147,14 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         self._num_rows = 0  # recorded vector steps that are not written yet
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments, or only `options["reset_mask"]`, and start new episodes."""
+        """Reset all environments, or those in `options["reset_mask"]`, and begin to record new episodes."""
         mask = (options or {}).get("reset_mask")  # read it first: Gymnasium removes it from the options
         observations, infos = self.env.reset(seed=seed, options=options)
         self._recorder.reset(observations, infos, mask)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the environments, and record the steps."""
+        """Step all environments and record the steps. Recorded steps are written to disk in chunks."""
         copied_actions = _copy(actions)
         result = self.env.step(actions)
         observations, rewards, terminated, truncated, infos = result
@@ -164,7 +165,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         return result
 
     def close(self, **options: Any) -> None:
-        """Write unfinished episodes as cut chunks, finish the data set, and close the environments."""
+        """Write unfinished episodes as they are, finish the data set, and close the environments."""
         self._write()
         self.writer.close()
         super().close(**options)
@@ -191,7 +192,7 @@ def _chunk_steps(chunk_steps: int | None, space: spaces.Space, num_envs: int) ->
 
 
 def _item_bytes(space: Any) -> int:
-    """Return the approximate memory size in bytes of one element of a Gymnasium space."""
+    """Return the approximate size in bytes of one item of a Gymnasium space."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         return sum(map(_item_bytes, parts.values() if isinstance(parts, dict) else parts)) or 1
@@ -200,7 +201,7 @@ def _item_bytes(space: Any) -> int:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of an observation or action, since environments and policies may reuse its memory."""
+    """Return a copy of an observation or action, because environments and policies may overwrite their arrays."""
     if type(value) is np.ndarray:
         return value.copy()
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""Write and read the Arrow files (shards) of a data set, which stay readable if the writer is killed.
+"""Writing and reading of a data set's Arrow files (shards), which stay readable if the writer is killed.
 
     ARROW1.. | schema | batch | batch | ... | end of stream | footer | ARROW1
 
@@ -34,12 +34,12 @@ _NAME, _SUM, _DATA_SET = b"rl-episodes.shard", b"rl-episodes.sum", b"rl-episodes
 
 
 def writer_name() -> str:
-    """Return a unique name for a writer of a data set. Names of later writers sort after names of earlier writers."""
+    """Return a unique name for a new writer of a data set. Sorted names are in the order of creation."""
     return f"{time.time_ns():016x}-{os.getpid():x}-{os.urandom(4).hex()}"
 
 
 class ShardWriter:
-    """Writer of one Arrow file (shard), by default with the suffix `.arrow.partial` until it is finished.
+    """Writer of one Arrow file (shard). Until the file is finished, its name ends with `.arrow.partial`.
 
     After a failed write (a full disk) it takes no more batches. Its complete batches stay readable, also for processes
     that have mapped the file, since nothing is ever cut off.
@@ -87,7 +87,7 @@ class ShardWriter:
         return self._sink.tell()
 
     def write(self, batch: Any) -> None:
-        """Append a record batch of episodes, which then survives a killed process."""
+        """Append a record batch of episodes to the file. It then survives a killed process."""
         try:
             self.append(batch)
         except BaseException:
@@ -97,7 +97,7 @@ class ShardWriter:
         self.num_episodes += batch.num_rows
 
     def abandon(self) -> None:
-        """Close the file as it is, without the footer that Arrow would write at the end.
+        """Close the file without the footer that Arrow writes at the end. Complete record batches stay readable.
 
         Arrow's destructors cannot write either.
         """
@@ -113,8 +113,9 @@ class ShardWriter:
         self.abandon()
 
     def append(self, batch: Any) -> None:
-        """Append a record batch with its checksums. After an error, a part of the batch may be in the file."""
-        sums = sums_of(batch, self._num_rows_columns, _place(self.name, self.num_batches), self._digest)
+        """Append a record batch and its checksums to the file. After an error, a part of the
+        batch may be in the file."""
+        sums = sums_of(batch, self._num_rows_columns, _batch_label(self.name, self.num_batches), self._digest)
         reserve(self._file.fileno(), self.nbytes, pyarrow().ipc.get_record_batch_size(batch))
         self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
         self._sink.flush()
@@ -124,7 +125,7 @@ class ShardWriter:
         sync(self.path)
 
     def seal(self) -> None:
-        """Finish the file: write the footer of the Arrow format, and rename it to its final name.
+        """Finish the file: write Arrow's footer, and rename the file to its final name.
 
         Raises:
             UnreadableData: the file is not there any more.
@@ -142,7 +143,7 @@ class ShardWriter:
 
 
 def _arrow_path(path: Path) -> str | bytes:
-    """Return the path as bytes or text, whichever Arrow accepts for all file names of this system.
+    """Return a path in the form (bytes or text) in which Arrow accepts all file names of this system.
 
     Arrow encodes text as UTF-8, but a directory's name may have another encoding.
     """
@@ -151,20 +152,22 @@ def _arrow_path(path: Path) -> str | bytes:
 
 @cache
 def _options() -> Any:
-    """Return default options for writing Arrow files, created once.
+    """Return the (cached) default options for writing Arrow files.
 
     Without this cache, Arrow would read environment variables each time.
     """
     return pyarrow().ipc.IpcWriteOptions()
 
 
-def _place(name: str, batch: int) -> bytes:
-    """Return "shard name:batch number" as bytes, which the batch's checksum covers to detect misplaced batches."""
+def _batch_label(name: str, batch: int) -> bytes:
+    """Return "<shard name>:<batch number>" as bytes. A batch's checksum covers this text,
+    so that misplaced batches are detected."""
     return f"{name}:{batch}".encode()
 
 
 def _with_checksum(schema: Any, name: str, data_set: str | None, name_of_sum: str) -> Any:
-    """Return the Arrow schema with file name, data set id and their checksum added to its metadata."""
+    """Return an Arrow schema to whose metadata the file's name, the data set's id, and a checksum
+    of all metadata are added."""
     metadata = {**schema.metadata, _NAME: name.encode()}
     metadata.pop(_DATA_SET, None)
     if data_set is not None:
@@ -179,15 +182,15 @@ def _sum(metadata: dict[bytes, bytes], sum_name: str) -> str:
 
 @dataclass(slots=True)
 class ShardBatch:
-    """Batch of episodes read from an Arrow file, with its stored checksums."""
+    """Record batch of episodes that was read from an Arrow file, with its stored checksums."""
 
     batch: Any
-    place: bytes  # see `_place`
+    place: bytes  # see `_batch_label`
     algorithm: str
     sums: bytes
 
     def damaged(self) -> list[str]:
-        """Return the names of the batch's columns whose checksums are wrong.
+        """Return the names of the columns that do not match their checksums.
 
         Raises:
             MissingExtra: the checksum's package is not installed.
@@ -202,7 +205,7 @@ class ShardBatch:
 
 @dataclass(slots=True)
 class ShardRead:
-    """Readable part of an Arrow file, and the reason why the rest is unreadable.
+    """Contents of an Arrow file as far as it is readable, and the reason if a part is unreadable.
 
     Attributes:
         file: of the shard.
@@ -228,13 +231,14 @@ class ShardRead:
         return sum(stored.batch.num_rows for stored in self.batches)
 
     def damaged(self) -> dict[int, list[str]]:
-        """Return the names of columns whose checksums are wrong, by record batch number."""
+        """Return the names of the columns that do not match their checksums, as a dict from
+        record batch number to names."""
         damaged = {number: batch.damaged() for number, batch in enumerate(self.batches)}
         return {number: columns for number, columns in damaged.items() if columns}
 
     @property
     def damage(self) -> str:
-        """Text about the damage of the file, or "" if it is intact.
+        """Description of the file's damage, or "" if the file is intact.
 
         A shard that ends with its last complete batch is intact.
         """
@@ -248,7 +252,8 @@ class ShardRead:
 def read_shard(
     file: ShardFile, *, mapped: bool = True, layout_of: Callable[[Any], Any] = Layout.from_schema
 ) -> ShardRead:
-    """Read all complete record batches of an Arrow file, without copies of their data.
+    """Read an Arrow file up to its last complete record batch. Its data are memory-mapped, not copied,
+    unless `mapped` is False.
 
     Args:
         file: of the shard.
@@ -272,7 +277,8 @@ def read_shard(
 
 
 def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) -> None:
-    """Read record batches into `result` up to the first incomplete one, and validate the end of a finished file."""
+    """Read record batches into `result` up to the first incomplete one. If the file is
+    finished, also validate its end."""
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:
@@ -298,7 +304,8 @@ def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) 
 
 
 def _ends_at(data: Any, whole: int) -> bool:
-    """Return True if the data ends properly after its last record batch, which ends at byte `whole`."""
+    """Return True if the file has a valid end (Arrow's footer) after its last record batch,
+    which ends at byte `whole`."""
     tail = data.slice(max(data.size - len(_END) - 4, 0)).to_pybytes()
     if len(tail) < len(_END) + 4 or not tail.endswith(_END):
         return False
@@ -306,7 +313,8 @@ def _ends_at(data: Any, whole: int) -> bool:
 
 
 def checked_name(schema: Any) -> str:
-    """Return the file name stored in an Arrow schema. Raise `UnreadableData` if the schema's checksum is wrong."""
+    """Return the shard name stored in an Arrow schema. Raise `UnreadableData` if the schema
+    does not match its checksum."""
     metadata = schema.metadata or {}
     sum_name, _, stored_sum = metadata.get(_SUM, b"").decode(errors="replace").partition(":")
     try:
@@ -330,5 +338,5 @@ def _batches(reader: Any, source: Any, data: Any, name: str) -> Iterator[ShardBa
         batch.validate()
         sums = {} if metadata is None else dict(metadata.items())
         sum_name = next((sum_name for sum_name in NAMES if sum_name.encode() in sums), NAMES[0])
-        yield ShardBatch(batch, _place(name, number), sum_name, sums.get(sum_name.encode(), b""))
+        yield ShardBatch(batch, _batch_label(name, number), sum_name, sums.get(sum_name.encode(), b""))
         number += 1

@@ -1,4 +1,4 @@
-"""Queue of small episodes that a writer collects to write them together."""
+"""Queue in which a writer or sender collects small episodes, to process them together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.tracks import Tracks
 
 
 class SmallEpisodes:
-    """Queue of small episodes with equal dtypes, shapes and spaces, which are written together.
+    """Queue of small episodes with equal dtypes, shapes and spaces, which are then written or sent together.
 
     A pack and a record batch for each episode would cost ten times as much as copying its arrays. Only episodes that
     cannot fail later are queued: finished, flat, with the dtypes and shapes of the kind, without custom data, and with
@@ -31,7 +31,8 @@ class SmallEpisodes:
         self._queue: list[tuple[EpisodeFacts, Tracks, dict[str, np.ndarray]]] = []
 
     def take(self, episodes: Sequence[Any], limit: int) -> bool:
-        """Queue copies of all given episodes, or return False if one of them is too large or differs from the queue.
+        """Add copies of episodes to the queue. Return False, and add none, if they are too large or
+        differ from the queued ones.
 
         All episodes must be of the kind, and smaller than `limit` bytes together.
         """
@@ -39,7 +40,7 @@ class SmallEpisodes:
             return False
         nbytes, copies = 0, []
         for episode in episodes:
-            arrays = _plain_arrays(episode)
+            arrays = _queueable_arrays(episode)
             if arrays is None or _kind_of(episode, arrays) != self.kind:
                 return False
             for array in arrays.values():
@@ -55,11 +56,11 @@ class SmallEpisodes:
         return True
 
     def accept_like(self, episodes: Sequence[Any]) -> None:
-        """Accept from now on only episodes with the dtypes, shapes and spaces of `episodes[0]` into the queue.
+        """Set which episodes the queue accepts from now on: those with the dtypes, shapes and spaces of `episodes[0]`.
 
         If that episode has nested arrays, custom data or Python objects, no episode is accepted.
         """
-        arrays = _plain_arrays(episodes[0]) if type(episodes) is list else None
+        arrays = _queueable_arrays(episodes[0]) if type(episodes) is list else None
         tracks = [] if arrays is None else episodes[0].tracks.all()
         is_flat = arrays is not None and all(track.field.path in arrays for track in tracks if track is not tracks[1])
         self.kind = _kind_of(episodes[0], arrays) if arrays is not None and is_flat else None
@@ -76,8 +77,9 @@ class SmallEpisodes:
         self._queue, self.nbytes = [], 0
 
 
-def _plain_arrays(episode: Any) -> dict[str, np.ndarray] | None:
-    """Return an episode's arrays by path, or None if the episode is of a kind that cannot be queued."""
+def _queueable_arrays(episode: Any) -> dict[str, np.ndarray] | None:
+    """Return the arrays of an episode by path, or None if the episode cannot be queued,
+    for example because it has custom data."""
     if type(episode) is not SingleAgentEpisode or not episode.is_numpy or episode.custom_data:
         return None
     facts, tracks = episode.facts, episode.tracks
@@ -96,5 +98,5 @@ def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _episode(facts: EpisodeFacts, tracks: Tracks, arrays: dict[str, np.ndarray]) -> SingleAgentEpisode:
-    """Return an episode with these metadata and the arrays in `arrays`, by path."""
+    """Create an episode from its metadata and its time series, in which `arrays` (by path) replace the arrays."""
     return SingleAgentEpisode.of(facts, tracks.map_arrays(lambda path, _: arrays[path]), {})

@@ -1,4 +1,4 @@
-"""Convert Gymnasium spaces to JSON values and back."""
+"""Conversion of Gymnasium spaces to JSON values and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Json = dict[str, Any]
 
 
 def to_json(space: spaces.Space | None, name: str) -> Json | None:
-    """Return a Gymnasium space (or None) as a JSON value. Raise `WrongType` if JSON cannot represent a part of it.
+    """Convert a Gymnasium space (or None) to a JSON value. Raise `WrongType`, naming `name`,
+    if JSON cannot represent it.
 
     >>> to_json(spaces.Discrete(2), "action_space")
     {'type': 'Discrete', 'n': 2, 'start': 0, 'dtype': '<i8'}
@@ -40,7 +41,7 @@ def to_json(space: spaces.Space | None, name: str) -> Json | None:
 
 
 def from_json(value: Json | None) -> spaces.Space | None:
-    """Return the Gymnasium space (or None) that a JSON value of `to_json` describes.
+    """Create the Gymnasium space (or None) from a JSON value that `to_json` returned.
 
     Raises:
         UnreadableData: the type of the space is unknown.
@@ -59,8 +60,8 @@ def from_json(value: Json | None) -> spaces.Space | None:
     return _READERS[kind](value)
 
 
-def _array(array: np.ndarray) -> Json:
-    """Return an array as JSON: dtype, shape, and bytes in base64 (of one element if all are equal)."""
+def _array_to_json(array: np.ndarray) -> Json:
+    """Convert an array to JSON: dtype, shape, and data in base64 (a single element if all are equal)."""
     array = np.asarray(array, order="C")
     body = array.reshape(-1)[:1] if array.size and (array == array.reshape(-1)[0]).all() else array
     data = base64.b64encode(body.tobytes()).decode()
@@ -74,7 +75,7 @@ def _array_of(value: Json) -> np.ndarray:
 
 
 def _box(space: Any) -> Json:
-    return {"low": _array(space.low), "high": _array(space.high), "dtype": space.dtype.str}
+    return {"low": _array_to_json(space.low), "high": _array_to_json(space.high), "dtype": space.dtype.str}
 
 
 def _policy_box(space: Any) -> Json:
@@ -82,7 +83,7 @@ def _policy_box(space: Any) -> Json:
 
 
 def _multi_discrete(space: Any) -> Json:
-    return {"nvec": _array(space.nvec), "start": _array(space.start), "dtype": space.dtype.str}
+    return {"nvec": _array_to_json(space.nvec), "start": _array_to_json(space.start), "dtype": space.dtype.str}
 
 
 def _text(space: Any) -> Json:

@@ -1,4 +1,4 @@
-"""Schema of the arrays in a data set: dtype, item shape, compression, and how arrays are nested."""
+"""Schemas of the arrays in a data set: dtype, item shape and compression of each array, and how arrays are nested."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class TrackField:
 
     @staticmethod
     def of(path: str, array: np.ndarray, compression: str) -> TrackField:
-        """Return the schema of an array [rows, ...]. Raise `WrongType` for object and structured dtypes."""
+        """Determine the schema of an array [n, ...] with n items. Raise `WrongType` for dtypes
+        of objects and structures."""
         if array.dtype.kind in "OV" or not array.dtype.itemsize:
             raise WrongType(
                 f"track {path!r} has dtype {array.dtype}: a track on disk holds numbers, bools, times or strings of a "
@@ -68,23 +69,24 @@ class TrackField:
         return value if self.bounds is None else value | {"bounds": self.bounds}
 
     def alike(self, field: TrackField) -> bool:
-        """Return True if dtypes and item shapes are equal. Strings of all lengths count as one dtype."""
+        """Return True if this schema and `field` have equal dtypes and item shapes.
+        Strings of all lengths count as one dtype."""
         same = self.dtype == field.dtype or (self.is_text and field.is_text)
         return same and self.shape == field.shape
 
     @property
     def is_ragged(self) -> bool:
-        """Whether items have different lengths (a ragged array)."""
+        """Whether the items of the array have different lengths."""
         return self.shape[:1] == (LENGTH,)
 
     @property
     def value_shape(self) -> tuple[int, ...]:
-        """Shape of one item, or for items of variable length, of one of the values that make up an item."""
+        """Shape of one item, or if items have different lengths, shape of one of the values in an item."""
         return self.shape[1:] if self.is_ragged else self.shape
 
     @property
     def of_values(self) -> TrackField:
-        """Schema of the concatenated values of an array with items of variable length."""
+        """Schema of the concatenated values of a ragged array, whose items have different lengths."""
         return TrackField(self.dtype, self.value_shape, self.compression)
 
     @property
@@ -96,13 +98,15 @@ class TrackField:
         return np.dtype(self.dtype).kind == "U" and np.dtype(self.dtype).isnative
 
     def empty(self, num_rows: int = 0) -> Any:
-        """Return an array of `num_rows` zero items, or for variable lengths of `num_rows` empty items."""
+        """Return an array of this schema with `num_rows` items, which are zero, or have length
+        0 if the array is ragged."""
         if self.is_ragged:
             return Ragged.of(self.of_values.empty(), np.zeros(num_rows + 1, np.int64))
         return np.zeros((num_rows, *self.shape), np.dtype(self.dtype))
 
     def filled(self, num_rows: int) -> np.ndarray:
-        """Return `num_rows` times the default item of an added array, [num_rows, *shape], a view of one item."""
+        """Return an array of `num_rows` default items [num_rows, *shape], for episodes stored before the array was
+        added. It is a view of one item."""
         item = np.frombuffer(bytes.fromhex(self.fill or ""), np.dtype(self.dtype)).reshape(self.shape)
         return np.broadcast_to(item, (num_rows, *self.shape))
 
@@ -115,7 +119,7 @@ Fields = dict[str, TrackField]
 
 
 def fields_of(pack: EpisodePack, compression: str) -> Fields:
-    """Return the schema of each array of a pack, by the array's path."""
+    """Return the schema of each array of a pack, as a dict by path."""
     fields = {path: TrackField.of(path, array, compression) for path, array in pack.tracks.items()}
     if ACTIONS.path in fields and fields[ACTIONS.path].is_ragged:
         fields |= {
@@ -125,13 +129,15 @@ def fields_of(pack: EpisodePack, compression: str) -> Fields:
 
 
 def has_bounds(path: str, field: TrackField) -> bool:
-    """Return whether a track is a ragged extra model output. Its lengths equal the lengths of ragged actions."""
+    """Return True if the array at `path` is a ragged extra model output. Its items are as
+    long as the ragged actions."""
     parts = path.split("/")
     return field.is_ragged and len(parts) == 2 and parts[0] == "extra_model_outputs"
 
 
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
-    """Return the pack with strings as wide as in the current file, and its schema, so that one file can hold both.
+    """Return a pack, and its schemas, with strings in the width of the current file, or if they are longer in the next
+    power of two, so that few files are needed.
 
     The width for longer text is the next power of two, so that ever longer text starts only a few shards.
     """
@@ -151,18 +157,18 @@ def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> 
 
 
 def columns_of(pack: EpisodePack) -> dict[str, Any]:
-    """Return observations, actions, rewards and extra outputs of a pack by these names."""
+    """Return the observations, actions, rewards and extra model outputs of a pack as a dict by these names."""
     names = ("observations", "actions", "rewards", "extra_model_outputs")
     return {name: getattr(pack, name) for name in names}
 
 
 def observation_fields(fields: Fields) -> Fields:
-    """Return those entries of a schema that belong to observations."""
+    """Return the schemas of the observation arrays, out of a dict of schemas by path."""
     return {path: field for path, field in fields.items() if is_observed(path)}
 
 
 def is_flat(pack: EpisodePack) -> bool:
-    """Return True if observations, actions and extra outputs of the pack are plain arrays, not nested."""
+    """Return True if a pack's observations, actions and extra model outputs are plain arrays, without nesting."""
     observations, _, actions, _, extra = pack.columns
     if type(observations.whole()) not in _PLAIN or type(actions.whole()) not in _PLAIN:
         return False
@@ -170,12 +176,13 @@ def is_flat(pack: EpisodePack) -> bool:
 
 
 def is_observed(path: str) -> bool:
-    """Return True if the array at `path` has T + 1 items per episode (observations) instead of T."""
+    """Return True if the array at `path` belongs to the observations, which have T + 1 items
+    per episode instead of T."""
     return path.split("/", 1)[0] == "observations"
 
 
 def check_same(stored: Fields, new: Fields, label: str) -> None:
-    """Raise `TrackMismatch` unless the two schemas have equal paths, dtypes and item shapes.
+    """Raise `TrackMismatch` unless two sets of array schemas have equal paths, dtypes and item shapes.
 
     The message names the first array that differs.
     """
@@ -194,7 +201,8 @@ def check_same(stored: Fields, new: Fields, label: str) -> None:
 
 
 def structure_of(value: Any, prefix: str = "") -> Any:
-    """Describe the nesting of a value as JSON: a leaf's path, `{"dict": [[key, ...]]}` or `{"tuple": [...]}`."""
+    """Return the nesting of a value as JSON: a dict is `{"dict": [[key, ...]]}`, a tuple is `{"tuple":
+    [...]}`, and a leaf is its path."""
     if nested.is_leaf(value):
         return prefix
     parts = [
@@ -210,7 +218,7 @@ def structure_of(value: Any, prefix: str = "") -> Any:
 
 
 def assemble(structure: Any, leaves: Mapping[str, Any]) -> Any:
-    """Return a value nested as `structure_of` has described, with the leaves taken from `leaves` by path."""
+    """Create a nested value from its leaves, a dict by path, and its nesting, which `structure_of` returned."""
     if isinstance(structure, str):
         return leaves[structure]
     if "tuple" in structure:

@@ -1,4 +1,4 @@
-"""Write episodes to a data set directory, also from several processes at a time."""
+"""Writer of episodes to a data set directory. Several processes may write at the same time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
 
 
 class _Addition(NamedTuple):
-    """Arrow record batch that a writer is about to queue or write, with its schema and size."""
+    """Pack of episodes converted to an Arrow record batch, with its schema, ready to be queued or written."""
 
     header: Header
     layout: Layout
@@ -57,7 +57,7 @@ class _Addition(NamedTuple):
 
 
 class EpisodeWriter:
-    """Writer that appends episodes to a data set directory, which `EpisodeDataset` reads.
+    """Writer that adds episodes to a data set directory, which `EpisodeDataset` reads.
 
     The directory is created with the first episodes; an existing data set is appended to. Several writers, in several
     processes and threads, may write to one data set at a time. `flush` makes added episodes survive a killed process. A
@@ -137,7 +137,7 @@ class EpisodeWriter:
         self,
         episodes: SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode],
     ) -> None:
-        """Add a pack, an episode, a chunk of an episode, or a list of episodes to the data set.
+        """Add episodes to the data set: a pack, an episode (or a chunk of one), or a list of episodes.
 
         They are copied or written, so they may be changed afterwards. Large ones are written at once, small ones
         together with others; `flush` writes them now. Agents of multi-agent episodes are added as separate episodes;
@@ -172,12 +172,12 @@ class EpisodeWriter:
         addition = self._prepare(self._packed(episodes))
         self._put_header(addition.header)
         self._pack_small()
-        self._take(addition)
+        self._queue_or_write(addition)
         self._small.accept_like(episodes)
 
     def _prepare(self, pack: EpisodePack) -> _Addition:
-        """Convert a pack to an Arrow record batch that fits the data set. The writer itself is not changed."""
-        header, pack, tracks = self._fitted(pack)
+        """Convert a pack to an Arrow record batch that fits into the data set, without any change to the writer."""
+        header, pack, tracks = self._check_fit(pack)
         pack, tracks = with_common_text_width(pack, tracks, self._layout.tracks)
         columns = info_schema.columns_of(pack.infos)
         layout = Layout(self._structure(pack, header), tracks, info_schema.combine_fields(self._layout.infos, columns))
@@ -190,7 +190,7 @@ class EpisodeWriter:
         return _Addition(header, layout, schema, batch, pack.nbytes, is_small)
 
     def flush(self, *, fsync: bool = False) -> None:
-        """Write all queued episodes, so that they survive the end of this process.
+        """Write all queued episodes to disk, so that they survive the end of this process.
 
         Args:
             fsync: also wait until the disk has them (milliseconds), so that they survive a crash of the machine.
@@ -208,10 +208,10 @@ class EpisodeWriter:
                 sync(self.path / HEADER)
                 if self._shard is not None:
                     self._shard.sync()
-                    self._tell(self._shard, is_open=True, fsync=True)
+                    self._record_in_manifest(self._shard, is_open=True, fsync=True)
 
     def close(self) -> None:
-        """Write all queued episodes, and finish the file. Later calls do nothing.
+        """Write all queued episodes, finish the current file, and close the writer. Later calls have no effect.
 
         Raises:
             UnreadableData: the directory was moved, removed or replaced.
@@ -225,7 +225,7 @@ class EpisodeWriter:
                 self._put_header(self._header)
             self._seal()
             if self._untold is not None:
-                self._tell(self._untold, is_open=False)
+                self._record_in_manifest(self._untold, is_open=False)
             self._closed = True
             self._manifest.release()
 
@@ -274,8 +274,9 @@ class EpisodeWriter:
             return packs[0]
         return EpisodePack.from_episodes(episodes)
 
-    def _fitted(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
-        """Return header, pack and array schemas as they will be after writing. Raise an error if the pack does not fit.
+    def _check_fit(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
+        """Validate that a pack fits into the data set. Return the data set's header after the pack is written,
+        the pack, and its schemas.
 
         Raises:
             TrackMismatch, InvalidArgument: the pack does not fit into the data set.
@@ -293,7 +294,8 @@ class EpisodeWriter:
         return replace(header, tracks=observation_fields(tracks)), pack, tracks
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
-        """Return how the pack's arrays are nested, as JSON. Keys in another order than in the data set are accepted."""
+        """Return the nesting of a pack's arrays as JSON. If its dict keys only have another order,
+        return the stored nesting."""
         if header.knows_steps and not self._header.knows_steps:
             return header.structure  # of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
@@ -321,7 +323,7 @@ class EpisodeWriter:
     # --- files -------------------------------------------------------------------------------------------------
 
     def _put_header(self, header: Header) -> None:
-        """Write `episodes.json` if it does not exist yet or does not know all arrays.
+        """Write the file `episodes.json` if it is missing, or if this writer knows more array schemas than it contains.
 
         Raises:
             InvalidArgument, TrackMismatch: another writer has written a header that differs.
@@ -330,26 +332,26 @@ class EpisodeWriter:
             self._header, self._is_there = create_or_load_header(self.path, header), True
             self._manifest.data_set = self._header.id
 
-    def _begin_if_other(self, addition: _Addition) -> None:
-        """Finish the current file if the new record batch has another schema, since a file has only one schema."""
+    def _start_file_if_needed(self, addition: _Addition) -> None:
+        """Finish the current file if the new record batch has another schema, because each file has one schema."""
         if addition.layout != self._layout:
             self._commit()
             self._seal()
             self._layout, self._schema = addition.layout, addition.schema
 
     def _pack_small(self) -> None:
-        """Convert the queued small episodes to one record batch, and then queue or write that batch."""
+        """Convert all queued small episodes to one record batch, and queue or write it."""
         pack = self._small.pack()
         if pack is not None:
             addition = self._prepare(pack)
             self._put_header(addition.header)
-            self._begin_if_other(addition)
+            self._start_file_if_needed(addition)
             self._small.clear()
-            self._take(addition)
+            self._queue_or_write(addition)
 
-    def _take(self, addition: _Addition) -> None:
-        """Add a small record batch to the queue, or write a large batch at once, after the queued batches."""
-        self._begin_if_other(addition)
+    def _queue_or_write(self, addition: _Addition) -> None:
+        """Queue a small record batch. Write a large one at once, after the queued ones."""
+        self._start_file_if_needed(addition)
         if not addition.is_small:
             self._commit()
             self._write(addition.batch)
@@ -360,7 +362,7 @@ class EpisodeWriter:
             self._commit()
 
     def _commit(self) -> None:
-        """Write all queued record batches as a single batch. After an error they stay queued."""
+        """Write all queued record batches to the file as one batch. If that fails, they stay queued."""
         if not self._waiting:
             return
         if len(self._waiting) == 1:
@@ -381,10 +383,10 @@ class EpisodeWriter:
             shard.write(batch)
         except BaseException:
             self._shard = None
-            self._tell(shard, is_open=False)
+            self._record_in_manifest(shard, is_open=False)
             raise
         if shard.num_batches == 1:
-            self._tell(shard, is_open=True)
+            self._record_in_manifest(shard, is_open=True)
         if shard.nbytes >= self._shard_bytes:
             self._seal()
 
@@ -398,16 +400,17 @@ class EpisodeWriter:
             )
 
     def _seal(self) -> None:
-        """Finish the current Arrow file. If that fails, the file stays readable as an unfinished one."""
+        """Finish the current Arrow file. If that fails, the file stays readable as an unfinished file."""
         shard, self._shard = self._shard, None
         if shard is not None:
             try:
                 shard.seal()
             finally:
-                self._tell(shard, is_open=False)
+                self._record_in_manifest(shard, is_open=False)
 
-    def _tell(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
-        """Record in the manifest whether a file is open, and its number of episodes. `close` retries on failure."""
+    def _record_in_manifest(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
+        """Record in the manifest whether an Arrow file is open, and how many episodes it has.
+        If that fails, `close` tries again."""
         try:
             if self._manifest.is_damaged:
                 self._check_directory()
@@ -418,7 +421,8 @@ class EpisodeWriter:
 
 
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:
-    """Return a pack of episodes without steps, with empty arrays of actions, rewards and extra outputs added."""
+    """Return a pack of episodes that have no steps, with empty arrays for the actions,
+    rewards and extra outputs that the data set has."""
     empty = {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
     columns = assemble(header.structure, pack.tracks | empty)
     return pack.replace(**{name: columns[name] for name in ("actions", "rewards", "extra_model_outputs")})

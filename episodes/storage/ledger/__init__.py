@@ -1,4 +1,4 @@
-"""Ledgers: logs of the exact batches that each training update used, with which two runs can be compared."""
+"""Ledgers: logs of the batches that each training update learned from, by which two runs can be compared."""
 
 from episodes.storage.ledger.difference import Difference, difference
 from episodes.storage.ledger.ledger import Ledger

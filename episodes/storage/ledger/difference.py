@@ -14,7 +14,7 @@ from episodes.storage.ledger.ledger_reader import LedgerReader, LedgerUpdate
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """First difference between the ledgers (logs of training updates) of two runs.
+    """First difference between two training runs, found by comparing their ledgers (logs of training updates).
 
     Attributes:
         update: number of the update.
@@ -39,7 +39,8 @@ class Difference:
 
 
 def difference(a: LedgerReader | str | Path, b: LedgerReader | str | Path) -> Difference | None:
-    """Return the first difference between two training runs, or None if all updates are equal row by row.
+    """Compare the ledgers of two training runs row by row, and return their first difference,
+    or None if they are equal.
 
     Episodes are compared by the order in which a run learned from them, by time and by content, not by id.
 
@@ -84,7 +85,7 @@ def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: Ledg
 
 
 def _describe_row(update: LedgerUpdate, row: int, ledger: LedgerReader) -> str:
-    """Return a text with the episode, time and content hash of one batch row of an update."""
+    """Describe one batch row of a training update as text, by its time, its episode and the hash of its content."""
     episode = int(update.episode[row])
     step = "a step that is not known" if episode == UNKNOWN else f"t={update.t[row]} of episode {ledger.ids[episode]}"
     return f"{step}, content {update.content[row]:016x}"

@@ -1,4 +1,4 @@
-"""Log of the data on which each update of a training run was computed, row by row, for comparing runs.
+"""Ledger: a log of the data that each update of a training run learned from, by which two runs can be compared.
 
     update | module | weights | settings | named        | episode [n] | t [n] | content [n]
     1      |        | 9a3f..  | 77c1..   | ["5f0c", ..] | 0 0 1 ..    | 0 1 0 | hashes of the rows
@@ -35,7 +35,7 @@ _MOST_NAMES = 1 << 16  # number of episodes at which a new shard starts, since t
 
 
 def schema() -> Any:
-    """Return the Arrow schema of ledger files: one row per training update and module."""
+    """Return the Arrow schema of ledger files, which have one row per training update and module."""
     pa = pyarrow()
     numbers = {"update": pa.int64(), "module": pa.string(), "weights": pa.uint64(), "settings": pa.uint64()}
     lists = {"named": pa.string(), "episode": pa.int32(), "t": pa.uint32(), "content": pa.uint64()}
@@ -43,7 +43,7 @@ def schema() -> Any:
 
 
 class _Note(NamedTuple):
-    """Record of one training update with its batch, in the form stored in a ledger file."""
+    """Record of one training update, with the columns of a ledger file."""
 
     update: int
     module: str
@@ -56,7 +56,7 @@ class _Note(NamedTuple):
 
 
 class Ledger:
-    """Log of the batches with which a training run updated its networks. It may be shared by threads.
+    """Log, on disk, of the batches that each update of a training run learned from. Threads may share it.
 
     The directory is created with the first note. `flush` makes notes survive a killed process. A ledger that is dropped
     without `close` loses only notes that were not flushed, with a `ResourceWarning`.
@@ -102,7 +102,8 @@ class Ledger:
         settings: Mapping[str, Any] | None = None,
         module: str = "",
     ) -> None:
-        """Record a training update: hashes of the rows of its batch, their episodes, and a hash of the new weights.
+        """Record one training update: a hash of each row of its batch, the rows' episodes and times,
+        and a hash of the new weights.
 
         Args:
             update: its number. A number that is not higher than the last one's shows that the run was resumed.
@@ -123,13 +124,14 @@ class Ledger:
         hashes = hash_of_arrays(weights), hash_of_values(settings)
         with self._lock:
             named: list[str] = []
-            episode, t = self._steps(batch, len(content), named)
-            self._waiting.append(_Note(int(update), _text(module), *hashes, named, episode, t, content))
+            episode, t = self._row_origins(batch, len(content), named)
+            self._waiting.append(_Note(int(update), _utf8_text(module), *hashes, named, episode, t, content))
             if len(self._waiting) >= self._every:
                 self.flush()
 
-    def _steps(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return each batch row's episode number and time, int [B] each, and append new episodes' ids to `named`."""
+    def _row_origins(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the episode number and the time of each batch row, int [B] each.
+        The ids of new episodes are appended to `named`."""
         episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
         try:
             origin: Origin = batch.origin
@@ -144,7 +146,7 @@ class Ledger:
         distinct, first = np.unique(owners, return_index=True)
         for i in distinct[first.argsort()].tolist():  # in the order of the rows
             key = keys[i]
-            numbers[i] = UNKNOWN if key is None else self._number(_text(key.id_), named)
+            numbers[i] = UNKNOWN if key is None else self._number(_utf8_text(key.id_), named)
         episode[real], t[real] = numbers[owners], times
         return episode, t
 
@@ -155,7 +157,8 @@ class Ledger:
         return self._numbers[id_]
 
     def flush(self, *, fsync: bool = False) -> None:
-        """Write queued records, so that they survive a killed process, and with `fsync` a crash of the machine."""
+        """Write all queued records to disk. They then survive a killed process, and with
+        `fsync` a crash of the machine."""
         with self._lock:
             if self._waiting:
                 if self._shard is None:
@@ -169,7 +172,7 @@ class Ledger:
                 self.close()
 
     def close(self) -> None:
-        """Write queued records and finish the ledger's file. Records added later start another file."""
+        """Write all queued records and finish the ledger's file. Later records begin a new file."""
         with self._lock:
             if self._waiting:
                 self.flush()
@@ -195,13 +198,14 @@ class Ledger:
         return f"Ledger({str(self.path)!r})"
 
 
-def _text(value: Any) -> str:
-    """Return a value as a string that can be encoded as UTF-8, with lone surrogates escaped."""
+def _utf8_text(value: Any) -> str:
+    """Convert a value to a string that UTF-8 can encode. Lone surrogates are escaped."""
     return str(value).encode(errors="backslashreplace").decode()
 
 
 def _first_steps(numbers: np.ndarray) -> np.ndarray:
-    """Return the step index of each batch row [B]. For sequences [B, W] it is the index of the first real step."""
+    """Return the step index of each batch row, int [B]. For a row that is a sequence, it is that of the first
+    step that is not padding."""
     if numbers.ndim == 1 or not numbers.size:
         return numbers if numbers.ndim == 1 else np.full(len(numbers), UNKNOWN)
     return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]

@@ -1,4 +1,4 @@
-"""Read the training updates that a ledger has recorded."""
+"""Reader of the training updates in a ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.storage.shards import read_shard
 
 
 class LedgerUpdate(NamedTuple):
-    """Record of one training update: hashes of weights, settings and batch rows, and the rows' episodes and times.
+    """One training update in a ledger: hashes of weights, settings and batch rows, and each row's episode and time.
 
     Attributes:
         update: its number.
@@ -40,7 +40,7 @@ class LedgerUpdate(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Number of a training update and where it is stored: file, record batch and row."""
+    """Location of one training update in a ledger: the update's number, and its file, record batch and row."""
 
     update: int
     shard: int
@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class LedgerReader(Sequence[LedgerUpdate]):
-    """Read-only sequence of the training updates that a ledger contained when it was opened.
+    """Read-only sequence of the training updates in a ledger, as of the time when it was opened.
 
     If updates were repeated after a checkpoint was resumed, the last ones are read.
 
@@ -77,7 +77,8 @@ class LedgerReader(Sequence[LedgerUpdate]):
         self._in_shard = [np.full(len(names) + 1, UNKNOWN, np.int64) for names in self._names]
 
     def _valid_places(self) -> list[_Place]:
-        """Return where each update is stored, without updates that were repeated after the run was resumed."""
+        """Return the locations of all updates, except updates that were repeated after the run was
+        resumed from a checkpoint."""
         standing: dict[str, list[_Place]] = {}
         for shard, batches in enumerate(self._shards):
             for number, batch in enumerate(batches):
@@ -109,13 +110,14 @@ class LedgerReader(Sequence[LedgerUpdate]):
             batch["module"][place.row].as_py(),
             weights,
             settings,
-            self._numbered(place.shard, episode),
+            self._unique_numbers(place.shard, episode),
             t,
             content,
         )
 
-    def _numbered(self, shard: int, episode: np.ndarray) -> np.ndarray:
-        """Convert episode numbers of one ledger file to numbers that are unique in the whole ledger, int64 [n]."""
+    def _unique_numbers(self, shard: int, episode: np.ndarray) -> np.ndarray:
+        """Convert episode numbers, which begin at 0 in each ledger file, to numbers that are unique in
+        the whole ledger, int64 [n]."""
         numbers = self._in_shard[shard]
         for i in np.unique(episode[numbers[episode] == UNKNOWN]).tolist():
             if i != UNKNOWN:
@@ -130,7 +132,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
 
 
 def _folder(path: Path) -> Path:
-    """Return the directory of the ledger at `path`, which may also be a run's folder that contains a ledger."""
+    """Return the ledger's directory: `path` itself, or its subdirectory "ledger" if `path` is the folder of a run."""
     return path / "ledger" if (path / "ledger").is_dir() else path
 
 
@@ -141,7 +143,7 @@ def _files(path: Path) -> list[ShardFile]:
 
 
 def _batches(file: ShardFile) -> list[Any]:
-    """Read the record batches of a ledger file. Raise `UnreadableData` if the file is damaged."""
+    """Read all record batches of one ledger file. Raise `UnreadableData` if the file is damaged."""
     shard = read_shard(file, layout_of=partial(_check_schema, file))
     damaged = shard.damaged()
     if shard.damage or damaged:
@@ -157,5 +159,5 @@ def _check_schema(file: ShardFile, column_types: Any) -> None:
 
 
 def _episode_ids(batches: list[Any]) -> list[str]:
-    """Return the ids of the episodes in a ledger file, in the order of their numbers."""
+    """Return the list of episode ids in one ledger file. An id's index is its episode's number in this file."""
     return [id_ for batch in batches for id_ in batch["named"].values.to_pylist()]

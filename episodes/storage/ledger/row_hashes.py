@@ -1,4 +1,4 @@
-"""Hashes (64-bit xxh3) of batch rows, network weights and settings."""
+"""64-bit hashes of batch rows, network weights and settings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ _SMALL = 256  # bytes of a row's column; what is larger is hashed before it is h
 
 
 def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
-    """Return a hash of each batch row's content, over all columns without objects except `indices`, uint64 [B]."""
+    """Return a hash of the content of each batch row, uint64 [B]. Columns of objects and the
+    column `indices` are ignored."""
     digest = digest_of("xxh3")
     columns = batch.to_dict() if isinstance(batch, Batch) else batch
     leaves = [leaf for name in sorted(columns) if name not in _NOT_CONTENT for leaf in nested.leaves(columns[name])]
     num_rows = next((len(leaf) for leaf in leaves if getattr(leaf, "ndim", 0)), 0)
-    parts = [part for leaf in leaves if (part := _bytes(leaf, num_rows)) is not None]
+    parts = [part for leaf in leaves if (part := _row_bytes(leaf, num_rows)) is not None]
     if not parts or not num_rows:
         return np.zeros(num_rows, np.uint64)
     small = [part if part.shape[1] <= _SMALL else _hash_rows(part, digest).view(np.uint8) for part in parts]
     return _hash_rows(np.concatenate(small, axis=1), digest)[:, 0]
 
 
-def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
-    """Return the bytes of each row of one column, uint8 [B, k], or None if it holds objects or has other rows."""
+def _row_bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
+    """Return the bytes of each row of a batch column, uint8 [B, k], or None if the column has objects
+    or another number of rows."""
     torch = torch_of(leaf)
     if torch:
         leaf = leaf.detach().cpu().contiguous()
@@ -42,17 +44,17 @@ def _bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
 
 
 def _hash_rows(rows: np.ndarray, digest: Any) -> np.ndarray:
-    """Return the 64-bit hash of each row of a byte array [B, k], uint64 [B, 1]."""
+    """Return the hash of each row of a byte array [B, k], uint64 [B, 1], computed by `digest`."""
     return np.fromiter(map(digest, rows), np.uint64, len(rows))[:, None]
 
 
 def hash_of_arrays(arrays: Iterable[np.ndarray]) -> int:
-    """Return one hash of several arrays, which depends on their order."""
+    """Return a single hash of several arrays, such as all network weights. The order of the arrays matters."""
     digest = digest_of("xxh3")
     each = [digest(np.ascontiguousarray(array)) for array in arrays]
     return digest(np.array(each, np.uint64))
 
 
 def hash_of_values(values: Mapping[str, Any] | None) -> int:
-    """Return a hash of settings, encoded as JSON. Values that JSON cannot represent count by their `str`."""
+    """Return a hash of settings, given as a dict, by way of JSON. Other values than JSON's are converted by `str`."""
     return digest_of("xxh3")(json.dumps(values or {}, sort_keys=True, default=str).encode())

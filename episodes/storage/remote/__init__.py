@@ -1,4 +1,4 @@
-"""Data sets in remote storage, such as S3: read through a local cache, and uploaded."""
+"""Data sets in remote storage, such as S3: reading through a local cache, and uploading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a remote data set, with downloaded files kept in a local cache directory.
+"""Reading of remote data sets. Downloaded files are kept in a local cache directory.
 
 When the data set is opened, the facts of all episodes are read: each shard's footer gives the positions of its record
 batches, and only the row columns of these are downloaded, once. A shard is downloaded when an episode in it is first
@@ -35,7 +35,7 @@ _BLOCK = 1 << 16  # bytes that are read at a time, of footers and rows
 
 
 class Mirror:
-    """Local cache of a remote data set: all JSON files, and the most recently used Arrow files.
+    """Local cache of a remote data set, which holds all JSON files and the most recently used Arrow files.
 
     Args:
         url: of the data set.
@@ -68,7 +68,7 @@ class Mirror:
         return True
 
     def refresh(self) -> Catalog:
-        """Download all JSON files and manifests, and return which Arrow files are current."""
+        """Download all JSON files and manifests, and return the catalog of the current Arrow files."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sizes = self.place.sizes()
         small = [name for name in self._sizes if name.endswith((".json", ".manifest"))]
@@ -87,7 +87,7 @@ class Mirror:
         return False  # a listing of an object store is of one moment
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Download the episode metadata of each Arrow file, or the complete files if `verify` is True.
+        """Download the episode metadata of each Arrow file, or if `verify` is True the whole files.
 
         The result has None for a missing file.
         """
@@ -102,7 +102,8 @@ class Mirror:
             return list(pool.map(read, files))
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """Return the batches of episodes in an Arrow file. Their arrays are downloaded on first access."""
+        """Return the record batches of an Arrow file as `StoredBatch` objects, whose arrays are
+        downloaded when first read."""
         if read.layout is None:
             return []
         size = self._sizes.get(read.file.path.name) or 0
@@ -112,7 +113,8 @@ class Mirror:
         ]
 
     def batch(self, file: ShardFile, number: int, header: Header) -> StoredBatch:
-        """Return record batch `number` of an Arrow file. The file is downloaded unless it is in the cache."""
+        """Return one record batch of an Arrow file by its index `number`. The file is downloaded
+        if it is not in the cache."""
         with self._lock:
             batches = self._open.get(file.name)
             if batches is None:
@@ -133,7 +135,7 @@ class Mirror:
             return batches[number]
 
     def _fetch(self, file: ShardFile) -> ShardRead:
-        """Return the contents of an Arrow file, downloaded unless it is in the cache.
+        """Read an Arrow file from the cache. If it is not there, download it first.
 
         Raises:
             FileNotFoundError: the remote file was removed.
@@ -153,7 +155,7 @@ class Mirror:
         return read_shard(ShardFile(file.name, file.order, local, file.num_episodes))
 
     def _make_room(self) -> None:
-        """Delete the least recently used Arrow files if the cache exceeds its size limit."""
+        """Delete the least recently used Arrow files from the cache until it does not exceed its size limit."""
         files = []
         for entry in os.scandir(self.directory):
             with suppress(FileNotFoundError):
@@ -172,14 +174,14 @@ class Mirror:
         cached = self.directory / f"{file.path.name}.{self._sizes.get(file.path.name)}{_ROWS}"
         try:
             with suppress(FileNotFoundError, UnreadableData), as_unreadable_data(cached.name):
-                return _read_rows(file, cached.read_bytes())
+                return _decode_metadata(file, cached.read_bytes())
             place = self.place.path(file.path.name)
             with (
                 self.place.reached(),
                 self.place.system.open(place, "rb", block_size=_BLOCK, cache_type="readahead") as remote,
             ):
-                data = _row_columns(pyarrow().PythonFile(remote, mode="r"))
-            result = _read_rows(file, data)
+                data = _extract_metadata(pyarrow().PythonFile(remote, mode="r"))
+            result = _decode_metadata(file, data)
         except (FileNotFoundError, pyarrow().ArrowException, UnreadableData, ValueError, KeyError):
             return self._fetch(file)  # unfinished or damaged: the stream of the shard shows the problem
         self._put(cached.name, data)
@@ -200,7 +202,8 @@ class Mirror:
 
 
 class RemoteBatch(StoredBatch):
-    """Batch of episodes in remote storage: metadata is in memory, and arrays are downloaded on first access."""
+    """Record batch of episodes in remote storage. Its metadata are in memory, and its arrays are
+    downloaded when first read."""
 
     def __init__(
         self, rows: Any, layout: Layout, header: Header, mirror: Mirror, file: ShardFile, number: int, size: int
@@ -214,7 +217,7 @@ class RemoteBatch(StoredBatch):
 
     @property
     def here(self) -> StoredBatch:
-        """The same batch with all data on this machine. Its file is downloaded if needed."""
+        """The same record batch on this machine. Its file is downloaded if it is not in the cache."""
         return self._mirror.batch(self._file, self._number, self._header)
 
     @property
@@ -226,8 +229,9 @@ class RemoteBatch(StoredBatch):
         return self.here.compressed
 
 
-def _row_columns(source: Any) -> bytes:
-    """Return the episode metadata columns of an Arrow file, without its arrays, as the bytes of an Arrow stream."""
+def _extract_metadata(source: Any) -> bytes:
+    """Copy the episode metadata columns of an Arrow file, without its arrays, and return them as the
+    bytes of an Arrow stream."""
     ipc = pyarrow().ipc
     schema = ipc.open_file(source).schema
     fields = list(range(num_columns(schema.names)))
@@ -240,8 +244,8 @@ def _row_columns(source: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _read_rows(file: ShardFile, data: bytes) -> ShardRead:
-    """Decode the episode metadata columns of an Arrow file from bytes that `_row_columns` returned."""
+def _decode_metadata(file: ShardFile, data: bytes) -> ShardRead:
+    """Decode the episode metadata of an Arrow file from bytes that `_extract_metadata` returned."""
     arrow, read = pyarrow(), ShardRead(file)
     reader = arrow.ipc.open_stream(data)
     whole = arrow.BufferReader(base64.b64decode(reader.schema.metadata[_SCHEMA]))

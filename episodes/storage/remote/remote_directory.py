@@ -1,4 +1,4 @@
-"""Remote directories, accessed by fsspec: `s3://bucket/data`, `http://host/data`, `memory://data`."""
+"""Remote directories, which are accessed through fsspec, such as `s3://bucket/data` or `http://host/data`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_elsewhere(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class RemoteDirectory:
-    """Remote directory whose files can be listed, read, written and removed, through fsspec.
+    """Remote directory, accessed through fsspec, whose files can be listed, read, written and removed.
 
     Args:
         url: of the directory.
@@ -66,11 +66,11 @@ class RemoteDirectory:
         object.__setattr__(self, "root", root.rstrip("/"))
 
     def path(self, name: str) -> str:
-        """Return the path of the file `name` in the form that the remote file system needs."""
+        """Return the full path of the file `name`, as the remote file system expects it."""
         return f"{self.root}/{name}"
 
     def sizes(self) -> dict[str, int | None]:
-        """List the files, and return the size in bytes by name, or None for an unknown size."""
+        """List all files of the directory, and return their sizes in bytes by name. An unknown size is None."""
         self.system.invalidate_cache()
         try:
             with self.reached():
@@ -97,19 +97,19 @@ class RemoteDirectory:
             raise ConnectionError(f"{self.url}/{name}: {num_bytes} of {size} bytes came")
 
     def make(self) -> None:
-        """Create the remote directory, if the file system has directories (object stores have none)."""
+        """Create the remote directory. Object stores have no directories, so nothing is done for them."""
         protocol = self.system.protocol
         if _FLAT.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
             with self.reached():
                 self.system.makedirs(self.root, exist_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file with the contents `data` to the remote directory."""
+        """Write the bytes `data` to the small file `name` in the remote directory."""
         with self.reached():
             self.system.pipe_file(self.path(name), data)
 
     def send(self, file: Path, name: str) -> None:
-        """Upload a local file to the remote directory, under the name `name`."""
+        """Upload a local file to the remote directory, where it is called `name`."""
         with self.reached():
             self.system.put_file(str(file), self.path(name))
 
@@ -120,7 +120,7 @@ class RemoteDirectory:
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """Context manager that turns the remote file system's own classes of errors into `OSError`."""
+        """Context manager that converts the remote file system's own errors to `OSError`."""
         try:
             yield
         except (OSError, EpisodeError, ValueError, LookupError, TypeError, pyarrow().ArrowException):

@@ -1,4 +1,4 @@
-"""Upload of a data set to remote storage, or only of its new parts.
+"""Upload of a data set to remote storage. If it was uploaded before, only new files are sent.
 
 Files are sent in an order that keeps the remote data set complete at any time: shards, commits, manifests, and the
 header of a new data set last. An upload that was killed can be repeated, and sends only missing files.
@@ -65,7 +65,8 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
 
 
 def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | None:
-    """Return the remote data set's header, or None if it is missing. Raise an error for another data set's header."""
+    """Return the header of the remote data set, or None if there is none yet.
+    Raise an error if it belongs to a different data set."""
     try:
         remote_header = header_of(place.read(NAME), place.path(NAME))
     except FileNotFoundError:
@@ -90,7 +91,7 @@ def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str,
 
 
 def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int | None]) -> int:
-    """Upload the finished Arrow files that the remote directory lacks, and return the number of these files.
+    """Upload the finished Arrow files that the remote directory does not have yet, and return their number.
 
     A commit's shards get names that count only after the commit.
     """
@@ -108,7 +109,8 @@ def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int 
 
 
 def _manifests(catalog: Catalog) -> dict[str, bytes]:
-    """Return the manifests to upload as bytes by file name, limited to the finished Arrow files."""
+    """Return the writers' manifests as bytes by file name. They list only finished Arrow files,
+    since only these are uploaded."""
     sealed = {file.name for file in catalog.shards if file.sealed} | catalog.replaced.keys()
     return {
         manifest.path(catalog.directory).name: manifest.of_shards(sealed)

@@ -1,4 +1,4 @@
-"""Samplers of training batches that read the files of a data set directly, without loading it into memory."""
+"""Samplers of training batches that read directly from the files of a data set, without loading it into memory."""
 
 from episodes.storage.sampling.batch_kinds import ChunkBatches, EpisodeBatches, StepBatches, WindowBatches
 from episodes.storage.sampling.sampler import Sampler

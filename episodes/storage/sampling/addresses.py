@@ -1,4 +1,4 @@
-"""Gather array items by memory address, as if all memory-mapped files of a data set were one array.
+"""Fast gathering of array items by memory address, as if the arrays in all memory-mapped files were one array.
 
 A track of a record batch is contiguous, so an item is at address `base(batch) + row * bytes`. One array spans the
 addresses of all batches, and an item begins at each `unit` bytes. So sampling from any number of files is one gather,
@@ -23,7 +23,7 @@ _MOVED_AS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.compl
 
 
 class _Memory:
-    """Read-only buffer over the memory addresses [lo, hi), which numpy can view as one array.
+    """Read-only buffer of all memory between the addresses `lo` and `hi`, which numpy can view as one array of bytes.
 
     Addresses between the record batches are never read.
     """
@@ -34,7 +34,8 @@ class _Memory:
 
 
 class MappedColumn:
-    """Array of a data set, spread over the memory-mapped files of all record batches, but read like one array.
+    """One array of a data set (such as the rewards) that is read like a single array,
+    though its parts are in many memory-mapped files.
 
     Args:
         arrays: of each batch [rows, *shape], C-contiguous; None for a batch without the track.
@@ -66,14 +67,15 @@ class MappedColumn:
         )
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """Return the array items at the memory offsets `units` [...], an array [..., *shape]."""
+        """Return the items at the memory offsets `units` [...] as an array [..., *shape]."""
         if not self._bytes_of_item:
             return np.zeros(units.shape + self.shape, self.dtype)
         items = self._each[units]
         return items if self._is_each else items.view(self.dtype).reshape(units.shape + self.shape)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return B windows of W successive items [B, W, *shape] from the offsets `units` [B], padded with zeros."""
+        """Return B windows of W successive items, [B, W, *shape], which begin at the memory offsets `units` [B]. `grid`
+        tells which items are padding (zeros)."""
         shape = (*grid.there.shape, *self.shape)
         if not self._bytes_of_item:
             return np.zeros(shape, self.dtype)
@@ -91,7 +93,8 @@ class MappedColumn:
         return result
 
     def _items(self, count: int) -> np.ndarray:
-        """Return an overlapping view in which element u is the `count` successive items from memory offset u on."""
+        """Return a view in which element u is `count` successive items, beginning at memory offset u.
+        Elements overlap in memory."""
         view = self._views.get(count)
         if view is None:
             size = self._bytes_of_item * count

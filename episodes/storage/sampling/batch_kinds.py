@@ -1,4 +1,5 @@
-"""Options for the contents of a batch sampled from disk: steps, windows of steps, chunks or whole episodes."""
+"""Options for what a batch sampled from disk contains: steps, windows of steps, chunks of
+episodes, or whole episodes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from episodes.storage.sampling.time_windows import TimeWindows
 
 @dataclass(frozen=True, slots=True)
 class StepBatches:
-    """Options for batches of transitions with columns [n, ...], as `EpisodeReplayBuffer.sample` returns.
+    """Options for batches of single transitions, whose columns [n, ...] are those of `EpisodeReplayBuffer.sample`.
 
     Attributes:
         size: number n of transitions.
@@ -45,7 +46,7 @@ class StepBatches:
 
 @dataclass(frozen=True, slots=True)
 class WindowBatches:
-    """Options for batches of windows of W = lookback + burn_in + length successive steps, columns [B, W, ...].
+    """Options for batches of B windows of W = lookback + burn_in + length successive steps, with columns [B, W, ...].
 
     Columns are those of `EpisodeReplayBuffer.sample_sequences`. A window stays within its episode. If an episode's
     first chunk has a lookback, columns on the left show it.
@@ -75,13 +76,14 @@ class WindowBatches:
 
 
 def columns_asked_for(kind: StepBatches | WindowBatches) -> dict[str, Any]:
-    """Return the options `keys`, `views` and `include_infos` as keyword arguments of `sample` or `sample_sequences`."""
+    """Return the options on columns (`keys`, `views` and `include_infos`) as keyword
+    arguments for a sampler's methods."""
     return {"keys": kind.keys, "views": kind.views, "include_infos": kind.include_infos}
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeBatches:
-    """Options for batches of whole episodes, returned as packs.
+    """Options for batches of whole episodes, which are returned as packs.
 
     Attributes:
         size: number of episodes.
@@ -98,7 +100,8 @@ class EpisodeBatches:
 
 @dataclass(frozen=True, slots=True)
 class ChunkBatches:
-    """Options for batches of parts of episodes, as packs. It is the way to sample arrays of variable-length items.
+    """Options for batches of parts of episodes, which are returned as packs.
+    They may have ragged arrays, unlike windows.
 
     Each sampled step begins a chunk of `length` steps, or fewer at the end of its episode.
 
@@ -129,7 +132,8 @@ def kind_of(
     windows: tuple[int, int] | WindowBatches | ChunkBatches | TimeWindows | None,
     episodes: int | EpisodeBatches | None,
 ) -> Kind:
-    """Return the batch options for the one argument that is given. Raise `InvalidArgument` unless exactly one is."""
+    """Return the batch options that the one given argument (steps, windows or episodes) means. Raise `InvalidArgument`
+    unless exactly one is given."""
     if sum(option is not None for option in (steps, windows, episodes)) != 1:
         raise InvalidArgument(
             f"steps={steps}, windows={windows}, episodes={episodes}: give one of them, such as steps=256, "

@@ -1,4 +1,4 @@
-"""Find which stored chunks continue each other, so that their steps are sampled as steps of one episode.
+"""Search for stored chunks that continue each other, so that they can be sampled as one episode.
 
 chunk   0: a, t = 0..4     1: b, t = 0..2     2: a, t = 5..7        chunk 2 continues chunk 0
 head    0                  1                  0
@@ -12,7 +12,8 @@ import numpy as np
 def find_heads(
     t_started: np.ndarray, lengths: np.ndarray, ended: np.ndarray, ids: np.ndarray, agent_ids: np.ndarray
 ) -> np.ndarray | None:
-    """Return the index of the first chunk of each chunk's episode, int64 [n], or None if no chunk continues another.
+    """Return for each of n stored chunks the index of its episode's first stored chunk, int64 [n],
+    or None if no chunk continues another.
 
     A chunk continues the chunk of the same episode that stops, without an ending, at the step where it begins. Chunks
     without steps belong to no other.

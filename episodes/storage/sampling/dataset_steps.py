@@ -1,4 +1,4 @@
-"""Source of `batch.origin`: finds the episode and time of steps that were sampled from disk."""
+"""Source for `batch.origin` of batches sampled from disk: it finds the episode and time of each step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from episodes.storage.sampling.stored_tracks import StoredTracks
 
 
 class DatasetSteps:
-    """Source that returns the episode and time of steps in a data set, by step index."""
+    """Lookup, by step index, of the episode and time from which a sampled step of a data set comes."""
 
     def __init__(self, tracks: StoredTracks, path: str) -> None:
         self._tracks: StoredTracks | None = tracks
         self._path = path
 
     def step(self, number: int) -> StepOrigin:
-        """Return the episode, time and ending of the step with index `number` as a `StepOrigin`."""
+        """Return where the step with index `number` comes from, as a `StepOrigin`:
+        episode, time, and how the episode ends."""
         tracks, chunk = self._chunk_of(number)
         table, (batch, row) = tracks.table, tracks.place(chunk)
         facts, chain = batch.whole.facts.at(row), table.chain(chunk)
@@ -39,12 +40,12 @@ class DatasetSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the episode that contains the step with index `number`, joined from all its chunks on disk."""
+        """Return the whole episode that contains the step with index `number`. Chunks stored separately are joined."""
         tracks, chunk = self._chunk_of(number)
         return tracks.episode(chunk)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return the episodes (ids, agents) and times of the steps with the indices `numbers` [n]."""
+        """Return the episodes (ids, agents) and the times of n steps, given their indices `numbers` [n]."""
         tracks = self._tracks
         if tracks is None:
             return StepLocations([None], np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64))

@@ -1,4 +1,4 @@
-"""Random access to items of compressed arrays, decompressed into a memory pool or once into a cache file."""
+"""Random access to compressed arrays, whose blocks are decompressed into a memory pool or once into a cache file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.storage.sampling.window_grid import WindowGrid
 
 
 class BlockRows(Protocol):
-    """Interface to one array of a record batch that can be decompressed block by block."""
+    """Interface of an array of one record batch that is decompressed block by block."""
 
     @property
     def starts(self) -> np.ndarray: ...  # [k], the first row of each block
@@ -30,7 +30,7 @@ class BlockRows(Protocol):
 
 
 class PlainRows:
-    """Array that is not compressed, with the interface of a compressed array, in blocks of `rows_per_block` items."""
+    """Uncompressed array that looks like a compressed array with blocks of `rows_per_block` items."""
 
     def __init__(self, array: np.ndarray, rows_per_block: int) -> None:
         self._array = array
@@ -42,7 +42,8 @@ class PlainRows:
 
 
 class DecodedColumn:
-    """Compressed array of a data set, over all record batches, with a memory pool of decompressed blocks.
+    """One compressed array of a data set (over all record batches), with a memory pool of decompressed
+    blocks for random access.
 
     Sampled blocks are decompressed into a pool, and stay until others need the space. If all blocks of a batch are in
     the pool, sampling is one gather.
@@ -87,7 +88,8 @@ class DecodedColumn:
         self.num_decoded = 0
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """Return the items number `units` [...], an array [..., *shape]. Their blocks are decompressed if needed."""
+        """Return the items with the indices `units` [...] as an array [..., *shape].
+        Blocks that are not in the pool are decompressed."""
         rows = units.ravel()
         blocks = self._starts.searchsorted(rows, side="right") - 1
         with self._lock:
@@ -107,7 +109,7 @@ class DecodedColumn:
         return result
 
     def _put(self, blocks: np.ndarray) -> None:
-        """Decompress these blocks into the memory pool, in place of the blocks that were decompressed first."""
+        """Decompress blocks into the memory pool, where they replace the blocks that were decompressed first."""
         slots = self._slot_of[blocks]
         missing = blocks[slots < 0]
         if not len(missing):
@@ -127,7 +129,8 @@ class DecodedColumn:
         self.num_decoded += len(missing)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return B windows of W successive items [B, W, *shape] from item number `units` [B] on, padded with zeros."""
+        """Return B windows of W successive items, [B, W, *shape], which begin at the item indices `units` [B]. `grid`
+        tells which items are padding (zeros)."""
         rows = units[:, None] + np.arange(grid.there.shape[1])
         if not len(grid.padding):
             return self.take(rows)
@@ -137,7 +140,8 @@ class DecodedColumn:
 
 
 def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, source: str) -> np.ndarray:
-    """Return all items of a compressed array, memory-mapped from a cache file, which is written if missing.
+    """Return all items of a compressed array, memory-mapped from a file of decompressed items,
+    which is created if it is missing.
 
     The file appears when it is complete, so a killed process leaves none, and several processes may write it at a time.
 

@@ -1,4 +1,4 @@
-"""Sampled steps, or windows of steps, of a data set on disk, at which any of its arrays can be read."""
+"""Sampled steps, or sampled windows of steps, of a data set on disk. Any array of the data set can be read at them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from episodes.storage.sampling.window_grid import WindowGrid
 
 
 class _Draw:
-    """Base class of sampled steps or windows: position in the data set and chunk of each sampled step, [n] each."""
+    """Base class of sampled steps and sampled windows, with the position and the chunk of
+    each of the n sampled steps."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps) -> None:
         self.tracks, self.steps = tracks, steps
@@ -33,12 +34,12 @@ class _Draw:
 
     @property
     def ends(self) -> np.ndarray:
-        """Position after the last step of each sampled step's episode, int64 [n]."""
+        """Position, for each sampled step, after the last step of its episode, int64 [n]."""
         return self.steps.known(END)
 
     @cached_property
     def before(self) -> np.ndarray:
-        """Number of stored steps before each sampled step in its episode, lookback included, int64 [n]."""
+        """Number of steps stored before each sampled step in its episode, with the lookback, int64 [n]."""
         return self.numbers - self.ends + self.steps.known(LENGTH) + self.steps.known(LOOKBACK)
 
     @cached_property
@@ -49,7 +50,8 @@ class _Draw:
 
 
 class StepDraw(_Draw):
-    """Sampled steps [n]. With n-step returns, the next observation and ending belong to the last of n steps."""
+    """Sampled steps [n], at which items can be read. For n-step returns, next observations and endings are those
+    of the last of the n steps."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps, last: np.ndarray | None = None) -> None:
         super().__init__(tracks, steps)
@@ -59,61 +61,68 @@ class StepDraw(_Draw):
     def shape(self) -> tuple[int, ...]:
         return self.numbers.shape
 
-    def items(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the items [n, ...] of array number `place` at the sampled steps.
+    def items(self, track: int, *, after: bool = False) -> np.ndarray:
+        """Return the sampled steps' items [n, ...] of the array with the index `track`, or with
+        `after` the items that follow.
 
         With `after`, return the items after the last of the n steps of each return.
         """
         if after and self.last is not self.numbers:
-            return self.at(place, self.last + 1)
-        return self._items(place, self.steps.units(place, after=after))
+            return self.at(track, self.last + 1)
+        return self._items(track, self.steps.units(track, after=after))
 
-    def at(self, place: int, numbers: np.ndarray) -> np.ndarray:
-        """Return the items [n, ...] or [n, k, ...] of array number `place` at other positions in the same episodes."""
-        table, step = self.tracks.table, self.tracks.columns[place].step
+    def at(self, track: int, numbers: np.ndarray) -> np.ndarray:
+        """Return items [n, ...] or [n, k, ...] of the array with the index `track`, at other positions `numbers` in
+        the sampled steps' episodes."""
+        table, step = self.tracks.table, self.tracks.columns[track].step
         if table.is_joined:
             chunks = self.episodes if numbers.ndim == 1 else self.episodes[:, None]
             owners = table.owners(numbers, chunks)
-            return _take(self.tracks, place, table.known[FIRST_BASE + place][owners] + numbers * step, owners)
-        base = self.steps.known(FIRST_BASE + place)
-        return self._items(place, (base if numbers.ndim == 1 else base[:, None]) + numbers * step)
+            return _take_items(self.tracks, track, table.known[FIRST_BASE + track][owners] + numbers * step, owners)
+        base = self.steps.known(FIRST_BASE + track)
+        return self._items(track, (base if numbers.ndim == 1 else base[:, None]) + numbers * step)
 
-    def _items(self, place: int, units: np.ndarray) -> np.ndarray:
-        return _take(self.tracks, place, units, self.episodes)
+    def _items(self, track: int, units: np.ndarray) -> np.ndarray:
+        return _take_items(self.tracks, track, units, self.episodes)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether each episode is terminated, and whether truncated, at the last n-step step, bool [n] each."""
+        """Return two masks, bool [n]: whether the episode is terminated, and whether it is truncated,
+        at the last of the n steps."""
         if self.last is not self.numbers:
             return self.steps.endings_at(self.last)
         terminated, truncated = self.steps.endings()
         return terminated.copy(), truncated.copy()
 
     def step_indices(self) -> np.ndarray:
-        """Return the indices of the sampled steps in the data set, int64 [n]."""
+        """Return the step indices (numbers among all steps of the data set) of the sampled steps, int64 [n]."""
         return self.steps.indices
 
     def is_first(self) -> np.ndarray:
-        """Return whether each sampled step is the first stored one of its episode, bool [n]."""
+        """Return a mask of the sampled steps that are the first stored step of their episode, bool [n]."""
         return self.before == 0
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """Return for each sampled step the element of `values` [number of chunks] that belongs to its chunk, [n]."""
+        """Return for each sampled step the value of its chunk, [n], given `values`, an array
+        with one value per chunk."""
         return values[self.episodes]
 
     def times(self) -> np.ndarray:
         return self.t
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return positions of the sampled steps and of their last n-step steps, and their chunks, int64 [n] each."""
+        """Return for each sampled step its position, the position of the last of its n steps,
+        and its chunk, int64 [n] each."""
         return self.numbers, self.last, self.episodes
 
-    def laid_out(self, values: np.ndarray) -> np.ndarray:
-        """Return `values` [n, ...] of the sampled steps unchanged. The same method of `WindowDraw` forms windows."""
+    def arrange(self, values: np.ndarray) -> np.ndarray:
+        """Return `values` [n, ...] of the sampled steps unchanged, since one row is one step here.
+        (`WindowDraw` forms windows.)"""
         return values
 
 
 class WindowDraw(_Draw):
-    """Sampled windows of W steps [B, W]: `left` context steps, the sampled step, and the steps after it."""
+    """Sampled windows of W steps [B, W]: each has `left` steps as context, then the sampled
+    step, then the steps after it."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps, left: int, length: int) -> None:
         super().__init__(tracks, steps)
@@ -131,37 +140,40 @@ class WindowDraw(_Draw):
 
     @cached_property
     def _positions(self) -> np.ndarray:
-        """Positions of all steps of the windows in the data set, int64 [B, W], including positions that are padding."""
+        """Position of each step of the windows, int64 [B, W], padding included."""
         return (self.numbers - self.left)[:, None] + np.arange(self.shape[1])
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.grid.there.shape
 
-    def items(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the items [B, W, ...] of array number `place`, or with `after` the next items. Padding is zeros."""
-        column = self.tracks.columns[place]
-        if self.tracks.unwritten[place] is not None:
+    def items(self, track: int, *, after: bool = False) -> np.ndarray:
+        """Return the windows' items [B, W, ...] of the array with the index `track`, or with `after` the items
+        that follow. Padding is 0."""
+        column = self.tracks.columns[track]
+        if self.tracks.unwritten[track] is not None:
             result = np.zeros((*self.shape, *column.shape), column.dtype)
-            result[self.grid.there] = self._items_of(place, self.grid.there, after)
+            result[self.grid.there] = self._items_of(track, self.grid.there, after)
             return result
-        units = self.steps.units(place, after=after)
+        units = self.steps.units(track, after=after)
         if self.left:
             units = units - self.left * column.step
         result = column.windows(units, self._chunk_grid)
         if self._others is not None:
-            result[self._others] = self._items_of(place, self._others, after)
+            result[self._others] = self._items_of(track, self._others, after)
         return result
 
-    def _items_of(self, place: int, cells: np.ndarray, after: bool) -> np.ndarray:
-        """Return the items [k, ...] of array number `place` at the k window steps selected by `cells`, bool [B, W]."""
+    def _items_of(self, track: int, cells: np.ndarray, after: bool) -> np.ndarray:
+        """Return items [k, ...] of the array with the index `track` at those k window steps where the mask
+        `cells`, bool [B, W], is True."""
         table, positions = self.tracks.table, self._positions[cells]
         owners = table.owners(positions, np.repeat(self.episodes, cells.sum(1)))
-        units = table.known[FIRST_BASE + place][owners] + (positions + after) * self.tracks.columns[place].step
-        return _take(self.tracks, place, units, owners)
+        units = table.known[FIRST_BASE + track][owners] + (positions + after) * self.tracks.columns[track].step
+        return _take_items(self.tracks, track, units, owners)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episodes are terminated, and whether truncated, at each window step, bool [B, W] each."""
+        """Return two masks, bool [B, W]: whether the episode is terminated, and whether it is
+        truncated, at each window step."""
         grid, (num, width) = self.grid, self.shape
         last = np.arange(0, num * width, width) + grid.stops - 1
         ended = self.ends == self.numbers - self.left + grid.stops
@@ -172,7 +184,7 @@ class WindowDraw(_Draw):
         return flags_at[0].reshape(num, width), flags_at[1].reshape(num, width)
 
     def is_first(self) -> np.ndarray:
-        """Return which window steps are the first stored step of their episode, bool [B, W]."""
+        """Return a mask of the window steps that are the first stored step of their episode, bool [B, W]."""
         first = np.zeros(self.shape, bool)
         at = self.left - self.before
         shown = at >= 0
@@ -180,7 +192,8 @@ class WindowDraw(_Draw):
         return first
 
     def step_indices(self) -> np.ndarray:
-        """Return the index of each window step in the data set, int64 [B, W], or -1 for padding and lookback steps."""
+        """Return the step index (number among all steps of the data set) of each window step, int64 [B, W]. It is -1
+        for padding and lookback steps."""
         positions, stored = self._positions, self.grid.there
         if self.left:
             stored = stored & (positions >= (self.ends - self.steps.known(LENGTH))[:, None])
@@ -190,22 +203,25 @@ class WindowDraw(_Draw):
         return np.where(stored, positions, -1)
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
-        """Return the element of `values` [number of chunks] of each window step's chunk, [B, W]. Padding: None or 0."""
+        """Return for each window step the value of its chunk, [B, W], given `values`, an array with one value per
+        chunk. Padding is 0 or None."""
         result = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
         result[~self.grid.there] = None if result.dtype == object else np.zeros((), result.dtype)
         return result
 
     def times(self) -> np.ndarray:
-        """Return the time index of each window step in its episode, int64 [B, W], with 0 as padding."""
+        """Return the time index of each window step in its episode, int64 [B, W]. Padding is 0."""
         return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return positions of all window steps that are not padding (twice), and their chunks, int64 [k] each."""
+        """Return for each of the k window steps that are not padding its position (twice, as in `StepDraw.places`) and
+        its chunk, int64 [k] each."""
         numbers = self._positions[self.grid.there]
         return numbers, numbers, np.repeat(self.episodes, self.grid.there.sum(1))
 
-    def laid_out(self, values: np.ndarray) -> np.ndarray:
-        """Arrange values [k, ...] of all real window steps as a column [B, W, ...], with zeros or None as padding."""
+    def arrange(self, values: np.ndarray) -> np.ndarray:
+        """Arrange `values` [k, ...], one for each of the k window steps that are not padding, as a column [B, W, ...].
+        Padding is 0 or None."""
         result = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
         if result.dtype == object:
             result[...] = None
@@ -216,16 +232,18 @@ class WindowDraw(_Draw):
 Draw = StepDraw | WindowDraw
 
 
-def _take(tracks: StoredTracks, place: int, units: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-    """Return the items [..., *shape] of array number `place` at the memory offsets `units` [...]."""
-    take, unwritten = tracks.columns[place].take, tracks.unwritten[place]
+def _take_items(tracks: StoredTracks, track: int, units: np.ndarray, chunks: np.ndarray) -> np.ndarray:
+    """Return items [..., *shape] of the array with the index `track` at the memory offsets `units` [...]. Chunks
+    without the array give its default item."""
+    take, unwritten = tracks.columns[track].take, tracks.unwritten[track]
     return take(units) if unwritten is None else _take_or_fill(take, units, *unwritten, chunks)
 
 
 def _take_or_fill(
     take, units: np.ndarray, chunks_without: np.ndarray, item: np.ndarray, episodes: np.ndarray
 ) -> np.ndarray:
-    """Return the items at the offsets `units` [n, ...], or the default `item` for chunks that lack the array."""
+    """Return the items at the memory offsets `units` [n, ...], or the default `item` for steps of chunks
+    that do not have the array."""
     missing = chunks_without[episodes]
     result = np.empty((*units.shape, *item.shape), item.dtype)
     result[missing] = item

@@ -1,4 +1,4 @@
-"""Read the infos that the environment returned with sampled observations, as dicts or as columns."""
+"""Reading of the info dicts of sampled observations, as dicts or as columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 
 
 class StoredInfos:
-    """Infos of all observations of a data set, loaded at once, from which the infos of sampled steps are picked."""
+    """All infos of a data set, loaded into memory, from which the infos of sampled steps are selected."""
 
     def __init__(self, tracks: StoredTracks) -> None:
         packs = [batch.whole for batch in tracks.batches]
@@ -30,13 +30,14 @@ class StoredInfos:
 
     @staticmethod
     def of(tracks: StoredTracks) -> StoredInfos:
-        """Return the infos of the data set that `tracks` belongs to, loaded on first use."""
+        """Return the infos of the data set of `tracks`. They are loaded at the first call."""
         if tracks.infos is None:
             tracks.infos = StoredInfos(tracks)
         return tracks.infos
 
     def dicts(self, numbers: np.ndarray, episodes: np.ndarray) -> list[dict[str, Any]]:
-        """Return the info dict of each observation at the positions `numbers` [n] of the chunks `episodes` [n]."""
+        """Return the info dicts of n observations, given by their positions `numbers` [n] and
+        their chunks `episodes` [n]."""
         result: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
         for infos, indices, rows in self._by_batch(numbers, episodes):
             for place, info in zip(indices.tolist(), infos.take(rows).dicts(), strict=True):
@@ -44,7 +45,8 @@ class StoredInfos:
         return result
 
     def columns(self, numbers: np.ndarray, episodes: np.ndarray) -> dict[str, np.ndarray]:
-        """Return info values [n, ...] by key path, and as "_<path>" whether each value is present, bool [n].
+        """Return the infos of n observations as columns: for each key path the values [n, ...], and under "_<path>"
+        whether there is a value, bool [n].
 
         A missing value is 0 or None.
         """
@@ -64,7 +66,8 @@ class StoredInfos:
     def _by_batch(
         self, numbers: np.ndarray, episodes: np.ndarray
     ) -> Iterator[tuple[ColumnInfos, np.ndarray, np.ndarray]]:
-        """Yield (infos of a record batch, indices [k] of sampled steps, rows [k] of their infos in the batch)."""
+        """Group n observations by record batch: yield each batch's infos, the indices [k] of its observations,
+        and the rows [k] of their infos."""
         owners = self._table.owners(numbers - 1, episodes)  # the info after a step is of the step's chunk
         rows = self._firsts[owners] + numbers
         of = self._ends.searchsorted(rows, side="right")
@@ -79,7 +82,8 @@ Kind = tuple[np.dtype, tuple[int, ...]] | None  # None: objects
 
 
 def _kinds(parts: list[Any]) -> dict[str, Kind]:
-    """Return the dtype and shape of the info values of each key path, or None if these differ between batches.
+    """Return a dict from each info key path to the dtype and shape of its values, or to None if these
+    differ between record batches.
 
     Text has the width of the longest.
     """

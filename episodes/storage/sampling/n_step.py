@@ -1,4 +1,4 @@
-"""Compute n-step returns of sampled steps on disk."""
+"""n-step returns of steps sampled from disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ REWARDS = "rewards"
 
 
 def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
-    """Return the sampled steps with the last steps of their n-step windows, the discounted sums [n] and lengths [n].
+    """Compute n-step returns. Return the sampled steps with the last step of each return, the discounted sums [n], and
+    the numbers of steps [n].
 
     A window has up to `n_step` steps, one number or one for each row [n], and stops with its episode.
     """
@@ -29,7 +30,7 @@ def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tu
 
 
 def as_summable(rewards: np.ndarray) -> np.ndarray:
-    """Return rewards converted to float32 or float64, the dtypes in which replay buffers sum rewards."""
+    """Convert rewards to a dtype in which they can be summed, float32 or float64, as replay buffers do."""
     if rewards.dtype in SUMS:
         return rewards
     return rewards.astype(np.float32 if rewards.dtype == np.float16 else np.float64)

@@ -1,4 +1,4 @@
-"""Cursor that reads a sampling order step by step, and looks up where the next steps are in large blocks."""
+"""Cursor over a sampling order (such as shuffled), which locates the sampled steps in large blocks for speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ CHUNK = 1 << 13  # positions: small enough for the processor's caches, and many 
 
 
 class OrderCursor:
-    """Cursor over a sampling order that looks up the sampled steps in blocks, which is faster than one batch at a time.
+    """Cursor over a sampling order. It locates the sampled steps in blocks of several batches,
+    which is faster than batch by batch.
 
     Args:
         order: maps positions to numbers of steps or episodes.
@@ -33,16 +34,16 @@ class OrderCursor:
 
     @property
     def epoch(self) -> int:
-        """Number of complete passes over the data before the next sampled step."""
+        """Number of complete passes over the data so far."""
         return self.position // self.order.num
 
     @property
     def left(self) -> int:
-        """Number of steps (or episodes) that are still to be sampled in the current epoch."""
+        """Number of steps (or episodes) left to sample in the current pass over the data."""
         return self.order.num - self.position % self.order.num
 
     def take(self, num: int) -> Any:
-        """Return the next `num` sampled steps or episodes, and move on."""
+        """Return the next `num` sampled steps (or episodes), and advance the cursor."""
         start, stop = self.position, self.position + num
         if not self._start <= start < stop <= self._stop:
             return self._taken_in_parts(num)
@@ -61,7 +62,7 @@ class OrderCursor:
         return self._found[parts[0]] if len(parts) == 1 else self._find(np.concatenate(numbers))
 
     def _work_out(self) -> None:
-        """Compute the sampled steps from the current position to the end of its block or epoch."""
+        """Locate the sampled steps from the current position to the end of its block, or to the end of the epoch."""
         start, num = self.position, self.order.num
         place = start % num
         stop = start - place + min(place - place % CHUNK + CHUNK, num)

@@ -1,4 +1,4 @@
-"""Sampling orders: functions that return which step or episode comes at position 0, 1, 2, ...
+"""Sampling orders, such as shuffled: they determine which step or episode is sampled at position 0, 1, 2, ...
 
 So sampling can be repeated, resumed at a position and divided among workers. Position p is in epoch p // num.
 """
@@ -20,17 +20,18 @@ _32, _31, _30, _27, _11 = (np.uint64(bits) for bits in (32, 31, 30, 27, 11))
 
 
 class Order(Protocol):
-    """Interface of a sampling order: a function that returns which step or episode comes at each position."""
+    """Interface of a sampling order: it determines which step (or episode) is sampled at each position."""
 
     num: int  # positions in an epoch
 
     def at(self, start: int, stop: int) -> np.ndarray:
-        """Return which steps or episodes come at the positions `start` to `stop` of one epoch, int64 [stop - start]."""
+        """Return the numbers of the steps (or episodes) that are sampled at the positions `start` to
+        `stop`, int64 [stop - start]."""
         ...
 
 
 class InOrder:
-    """Order in which each step or episode comes once per epoch, as stored."""
+    """Sampling order of the stored data: each step (or episode) once per epoch, without shuffling."""
 
     def __init__(self, num: int) -> None:
         self.num = num
@@ -40,7 +41,8 @@ class InOrder:
 
 
 class ShuffledOrder:
-    """Order in which each step or episode comes once per epoch, shuffled again for each epoch, in constant memory."""
+    """Sampling order in which each step (or episode) comes once per epoch, shuffled anew in each epoch.
+    It needs constant memory."""
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:
         self.num, self.seed, self._small = num, seed, small
@@ -54,7 +56,7 @@ class ShuffledOrder:
 
 
 class UniformOrder:
-    """Order that samples steps or episodes with replacement, with equal probabilities."""
+    """Sampling order with replacement, in which all steps (or episodes) have the same probability."""
 
     def __init__(self, num: int, seed: int) -> None:
         self.num, self.seed = num, seed
@@ -64,7 +66,8 @@ class UniformOrder:
 
 
 class WeightedOrder:
-    """Order that samples steps or episodes with replacement, by a function `find` of uniform random numbers."""
+    """Sampling order with replacement and unequal probabilities. The function `find` maps uniform random
+    numbers to steps (or episodes)."""
 
     def __init__(self, num: int, seed: int, find: Callable[[np.ndarray], np.ndarray]) -> None:
         self.num, self.seed, self._find = num, seed, find
@@ -74,7 +77,7 @@ class WeightedOrder:
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """Return a numpy random generator whose seed is determined by all given integers."""
+    """Return a numpy random generator that is seeded with all the given integers."""
     return np.random.default_rng(np.random.SeedSequence(numbers))
 
 
@@ -86,7 +89,8 @@ def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
-    """Return reproducible random numbers in [0, 1), one for each position, float64 [stop - start]."""
+    """Return a reproducible random number in [0, 1) for each position from `start` to
+    `stop`, float64 [stop - start]."""
     (key,) = _keys(seed, stream, 1)
     hashed = _hash(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
     hashed >>= _11
@@ -94,7 +98,7 @@ def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
 
 
 def permute(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the elements [n] with the indices `places` [n] of a pseudo-random permutation of 0 ... num - 1.
+    """Evaluate a pseudo-random permutation of 0 ... num - 1 at the indices `places` [n], without computing all of it.
 
     The permutation is a Feistel network on a rectangle slightly larger than `num`. Values outside pass it again.
     """
@@ -121,7 +125,7 @@ def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.
 
 
 def _hash(values: np.ndarray, key: np.uint64) -> np.ndarray:
-    """Return a keyed 64-bit hash of each value (the finalizer of SplitMix64)."""
+    """Return a 64-bit hash of each value that depends on `key` (the finalizer of SplitMix64)."""
     mixed = values + key
     mixed *= _ODD
     mixed ^= mixed >> _30
@@ -138,7 +142,8 @@ def _keys(seed: int, stream: int, num: int) -> np.ndarray:
 
 
 class Blocks:
-    """Order in which each step comes once per epoch, shuffled so that few compressed blocks are needed at a time.
+    """Sampling order in which each step comes once per epoch, shuffled such that few compressed
+    blocks are in use at a time.
 
     Runs of steps are put into a random order, and the steps of `at_once` runs at a time are shuffled. So a block of
     compressed items is decompressed once per epoch.
@@ -184,7 +189,8 @@ class Blocks:
 
 
 def runs_of(starts: np.ndarray, lengths: np.ndarray, lookbacks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split chunks into runs of at most `size` successive steps, and return the runs' starts and stops, int64 [k].
+    """Split stored chunks into runs of at most `size` successive steps. Return the first and the stop step of
+    each run, int64 [k] each.
 
     A run stays within its chunk, and within a block of `size` rows, counted from the chunk's lookback on.
     """

@@ -77,7 +77,7 @@ class StoredEpisodes(Protocol):
 
 
 class Sampler:
-    """Iterator over batches of steps, windows or episodes that are read from the files of a data set.
+    """Iterator over batches of steps, windows or whole episodes, which are read directly from the files of a data set.
 
     `for batch in sampler` iterates over the rest of the epoch, and later over the next one. `sample`, `at` and
     `sample_sequences` have the arguments, columns and errors of `EpisodeReplayBuffer`. All methods but `at` advance one
@@ -155,11 +155,12 @@ class Sampler:
         if self.order == "stored":
             return InOrder(num)
         if self.order == "blocks":
-            return self._blocks()
+            return self._block_order()
         return ShuffledOrder(num, self.seed) if self.order == "shuffled" else UniformOrder(num, self.seed)
 
-    def _blocks(self) -> Order:
-        """Return the order "blocks", which mixes only as many compressed blocks at a time as the memory pool holds."""
+    def _block_order(self) -> Order:
+        """Create the sampling order "blocks", which shuffles only as many compressed blocks at a time as
+        fit into the memory pool."""
         if isinstance(self.what, EpisodeBatches):
             raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
         decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
@@ -171,11 +172,12 @@ class Sampler:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps that can be sampled from the data set."""
+        """Number of steps in the data set that can be sampled."""
         return self._tracks.table.num_steps
 
     def acting_pipelines(self) -> frozenset[str | None]:
-        """Return the rewriters and views with which the episodes were recorded, as the distinct JSON texts.
+        """Return the set of rewriters and views (as JSON texts) with which the policies acted
+        that recorded the episodes.
 
         It has None if they are unknown for some episode.
         """
@@ -187,29 +189,31 @@ class Sampler:
     # --- an epoch ----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch, that is, in one pass over the data."""
+        """Return the number of batches per epoch, that is, in one pass over the data."""
         return -(-self._ahead.order.num // self.what.size)
 
     @property
     def num_left(self) -> int:
-        """Number of batches left in this epoch. At an epoch's end, the number of batches of a whole epoch."""
+        """Number of batches left in the current epoch. If the epoch has just ended, it is the
+        number of batches per epoch."""
         return -(-self._ahead.left // self.what.size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the remaining batches of this epoch, or the batches of the next epoch if this one has ended."""
+        """Yield the remaining batches of the current epoch. If it has just ended, yield all
+        batches of the next epoch."""
         epoch = self._ahead.epoch
         while self._ahead.epoch == epoch:
             yield self.draw()
 
     def draw(self) -> Any:
-        """Return the next batch. After the end of an epoch the next epoch begins."""
+        """Return the next batch. At the end of an epoch the next epoch begins automatically."""
         with self._lock:
             num = min(self.what.size, self._ahead.left)
             if isinstance(self.what, EpisodeBatches):
                 batch: Any = self.dataset.pack(self._ahead.take(num))
                 self.num_sampled += batch.num_steps
             elif isinstance(self.what, ChunkBatches):
-                batch = self._chunks(self.what, self._ahead.take(num))
+                batch = self._chunk_pack(self.what, self._ahead.take(num))
                 self.num_sampled += batch.num_steps
             elif isinstance(self.what, TimeWindows):
                 batch = self._moments(self.what, num)
@@ -221,8 +225,8 @@ class Sampler:
                 batch = self.sample_sequences(num, self.what.length, **left, **columns_asked_for(self.what))
         return batch if self.collate is None else self.collate(batch)
 
-    def _chunks(self, kind: ChunkBatches, steps: LocatedSteps) -> EpisodePack:
-        """Return the parts of episodes that begin at the given steps as a pack of chunks."""
+    def _chunk_pack(self, kind: ChunkBatches, steps: LocatedSteps) -> EpisodePack:
+        """Return the parts of episodes that begin at the sampled steps, with the options `kind`, as one pack."""
         pairs = zip(steps.episodes.tolist(), steps.numbers.tolist(), strict=True)
         windows = [self._tracks.window(chunk, position, kind.length, kind.lookback) for chunk, position in pairs]
         return EpisodePack.from_episodes(windows)
@@ -234,7 +238,7 @@ class Sampler:
         return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
-        """Skip batches, for example the batches that other data loading workers return."""
+        """Skip the next `num_batches` batches, for example those that other data loading workers return."""
         with self._lock:
             for _ in range(num_batches):
                 self._ahead.position += min(self.what.size, self._ahead.left)
@@ -251,7 +255,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the next `n` transitions, with the columns of `EpisodeReplayBuffer.sample`."""
+        """Return a batch of the next `n` transitions, with the same columns as `EpisodeReplayBuffer.sample`."""
         check_counts(n=n)
         names = self._checked_keys(n_step, gamma, include_infos, keys)
         with self._lock:
@@ -263,13 +267,14 @@ class Sampler:
     def _checked_keys(
         self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
     ) -> Sequence[str]:
-        """Validate the arguments of `sample` and `at`, and return the names of the batch's columns."""
+        """Validate arguments of `sample` and `at`, and return the names of the columns that the batch will have."""
         check_n_step(n_step)
         check_fraction("gamma", gamma)
         return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
 
     def _num_steps_of(self, n_step: int | tuple[int, int], start: int, num: int) -> int | np.ndarray:
-        """Return how many steps the n-step returns of `num` transitions cover: an int, or random ints, int64 [num]."""
+        """Return the number of steps of each of `num` n-step returns: an int, or if `n_step` is a range,
+        random ints, int64 [num]."""
         return self._random_steps(n_step, start, num) if isinstance(n_step, tuple) else int(n_step)
 
     def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
@@ -306,7 +311,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the transitions of the steps with the indices `indices` [n], with the columns of `sample`.
+        """Return a batch of the transitions with the step indices `indices` [n], with the same columns as `sample`.
 
         A row with index -1 is padding: zeros in the tracks.
 
@@ -327,7 +332,8 @@ class Sampler:
         return self._with_padding(batch, padded) if padded.any() else batch
 
     def _with_padding(self, batch: Batch, padded: np.ndarray) -> Batch:
-        """Return the batch with the rows `padded`, bool [n], set to padding: zeros, empty infos and index -1."""
+        """Return a batch in which the rows selected by the mask `padded`, bool [n], are padding:
+        zeros, empty infos and index -1."""
         columns = batch.to_dict()
         for key, column in columns.items():
             fill: Any = {
@@ -357,7 +363,7 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return the next `batch_size` windows of `length` steps, as a `Batch` of columns [B, W, ...]."""
+        """Return a batch of the next `batch_size` windows of successive steps, with columns [B, W, ...]."""
         check_sequences(batch_size, length, burn_in, lookback, boundary, None)
         names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         with self._lock:
@@ -384,7 +390,8 @@ class Sampler:
     # --- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's position, seed, options and files as plain values, for a checkpoint."""
+        """Return the sampler's position, seed, options and list of files as a dict of plain
+        values, for a checkpoint."""
         return {
             "seed": self.seed,
             "position": self._ahead.position,
@@ -396,7 +403,7 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state_dict`, so that the next batches continue from the saved state.
+        """Restore a state that `state_dict` returned. The next batches are then those that followed the saved state.
 
         If the data set has grown since then, only the earlier part is sampled. `refresh` adds the rest.
 
@@ -432,7 +439,8 @@ class Sampler:
             self._ahead.position, self.num_sampled = position, num_sampled
 
     def refresh(self) -> int:
-        """Start a new epoch with all data that the data set contains now, and return the number of new episodes.
+        """Include episodes that were added to the data set meanwhile. A new epoch begins if there are any.
+        Return their number.
 
         Returns:
             0 if there are none; the epoch then continues.
@@ -453,7 +461,8 @@ class Sampler:
             return len(self._tracks.table) - before
 
     def _is_all_of(self, dataset: StoredEpisodes) -> bool:
-        """Return True if `dataset` has no episodes that the sampler lacks, even if its files were compacted."""
+        """Return True if the sampler already has all episodes of `dataset`, which may be a newer
+        state of the same data set."""
         known = self.dataset.snapshot()
         if known == dataset.snapshot():
             return True
@@ -463,7 +472,7 @@ class Sampler:
             return False
 
     def copy(self) -> Sampler:
-        """Return an independent sampler with the same files, order and position."""
+        """Return an independent copy of the sampler, with the same files, order and position."""
         return type(self)._of(self.__getstate__())
 
     @classmethod
@@ -473,7 +482,8 @@ class Sampler:
         return sampler
 
     def with_origin(self, batch: Batch) -> Batch:
-        """Return a batch that another process sampled with an `origin` that this process can read."""
+        """Return a batch that another process sampled, with an `origin` from which this process
+        can read the rows' episodes."""
         return batch_of(batch.to_dict(), (self.source, np.asarray(batch[INDICES])))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Index of all steps of a data set: the chunk and episode that each step belongs to, and where it is in memory."""
+"""Index of all steps of a data set, which finds the chunk, the episode and the memory location of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEPS_ON = 8  # how many chunks further is searched, before the chunk is found 
 
 
 class StepIndex:
-    """Index that maps each step of a data set to its chunk, its position and its place in memory.
+    """Index of all steps of a data set. For a step index it finds the step's chunk, position and memory offset.
 
     A step has an index, counted chunk after chunk in the stored order, and a position. Positions count the steps of
     chunks that continue each other one after another:
@@ -59,7 +59,8 @@ class StepIndex:
         self._buckets = self.ends.searchsorted(firsts, side="right").astype(np.int32)
 
     def _join(self, heads: np.ndarray) -> np.ndarray:
-        """Join chunks with the same first chunk in `heads`, and return the first position of each chunk, int64 [n]."""
+        """Treat chunks with the same first chunk (`heads`) as one episode.
+        Return the position of each chunk's first step, int64 [n]."""
         order = np.lexsort((self.known[T_STARTED], heads))
         first = np.empty_like(self.starts)
         first[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
@@ -79,7 +80,8 @@ class StepIndex:
         return len(self.ends)
 
     def chain(self, chunk: int) -> list[int]:
-        """Return the numbers of all chunks of the episode that contains `chunk`, in order of time."""
+        """Return the numbers of all chunks of one episode, in order of time. The episode is
+        given by any of them, `chunk`."""
         if not self.is_joined:
             return [chunk]
         head = self.heads[chunk]
@@ -87,7 +89,8 @@ class StepIndex:
         return self._order[at : int(self._heads_in_order.searchsorted(head, side="right"))].tolist()
 
     def owners(self, positions: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-        """Return which chunks store the items at `positions` [...], given any chunk of the same episodes in `chunks`.
+        """Return the chunk that stores each of the `positions` [...]. `chunks` [...] are any
+        chunks of the same episodes.
 
         Positions before and after the episode's steps belong to its first and its last chunk.
         """
@@ -98,18 +101,19 @@ class StepIndex:
         return self._order[self._stops.searchsorted(steps, side="right")]
 
     def episodes_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return which chunk each of the steps with the indices `numbers` [n] belongs to, int64 [n]."""
+        """Return the chunk that contains each step, int64 [n], given the step indices `numbers` [n]."""
         return self._episodes_and_ends(numbers)[0]
 
     def located(self, numbers: np.ndarray) -> LocatedSteps:
-        """Return the steps with the indices `numbers` [n], with their chunks, positions and places in memory."""
+        """Return the chunk, position and memory offset of each step as a `LocatedSteps`,
+        given the step indices `numbers` [n]."""
         chunks, ends = self._episodes_and_ends(numbers)
         if self.is_joined:
             return LocatedSteps(self, numbers + self.shifts[chunks], chunks, numbers)
         return LocatedSteps(self, numbers, chunks, numbers, {END: ends})
 
     def _episodes_and_ends(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return each step's chunk, and the index after the last step of that chunk, int64 [n] each.
+        """Return the chunk that contains each step, and the index after the last step of that chunk, int64 [n] each.
 
         A table of buckets gives a chunk that is mostly at most two chunks too early.
         """
@@ -126,20 +130,22 @@ class StepIndex:
         ends[late] = self.ends.take(chunks[late])
         return chunks, ends
 
-    def units(self, place: int, numbers: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-        """Return memory offsets [n] of items of array number `place`, at positions `numbers` [n] in chunks `episodes`.
+    def units(self, track: int, numbers: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+        """Return memory offsets [n] of items of the array with the index `track`, at the positions `numbers` [n] of
+        the chunks `episodes` [n].
 
         Chunks that are contiguous, as those of one record batch without lookbacks, have one base.
         """
-        step, same = self.units_of_items[place], self._same[FIRST_BASE + place]
+        step, same = self.units_of_items[track], self._same[FIRST_BASE + track]
         units = numbers if step == 1 else numbers * step
         if same is None:
-            return units + self.known[FIRST_BASE + place].take(episodes)
+            return units + self.known[FIRST_BASE + track].take(episodes)
         return units + same if same else units
 
 
 def shift_back(steps: LocatedSteps, table: StepIndex, length: int) -> LocatedSteps:
-    """Return steps moved back within their episodes such that `length` steps follow, if the episodes are that long."""
+    """Move sampled steps back within their episodes, so that at least `length` steps begin there
+    if the episode has as many."""
     ends, lengths = steps.known(END), steps.known(LENGTH)
     positions = np.minimum(steps.numbers, np.maximum(ends - length, ends - lengths))
     chunks = table.owners(positions, steps.episodes)
@@ -147,7 +153,7 @@ def shift_back(steps: LocatedSteps, table: StepIndex, length: int) -> LocatedSte
 
 
 class LocatedSteps:
-    """Some steps of a data set, with the position, chunk and memory offset of each, [n] each.
+    """Selected steps of a data set, with the chunk, position and memory offset of each, [n] each.
 
     A slice of it shares what the whole computes: for thousands of steps at once, which costs less than for each draw.
 
@@ -180,7 +186,8 @@ class LocatedSteps:
         return part
 
     def known(self, fact: int) -> np.ndarray:
-        """Return one property of each step's chunk, such as END or LENGTH, int64 [n], read-only."""
+        """Return one property of each step's chunk, int64 [n]. `fact` is the property's
+        index, such as END or LENGTH."""
         if self._whole is not None:
             return self._whole.known(fact)[self._own]
         values = self._known.get(fact)
@@ -188,21 +195,23 @@ class LocatedSteps:
             values = self._known[fact] = self._table.known[fact].take(self.episodes)
         return values
 
-    def units(self, place: int, *, after: bool = False) -> np.ndarray:
-        """Return the offset, in units of array `place`, of each step's item or the next item, int64 [n]."""
+    def units(self, track: int, *, after: bool = False) -> np.ndarray:
+        """Return the memory offset of each step's item of the array with the index `track`,
+        or with `after` of the next item, int64 [n]."""
         if self._whole is not None:
-            return self._whole.units(place, after=after)[self._own]
-        units = self._units.get((place, after))
+            return self._whole.units(track, after=after)[self._own]
+        units = self._units.get((track, after))
         if units is None:
             if after:
-                units = self.units(place) + self._table.units_of_items[place]
+                units = self.units(track) + self._table.units_of_items[track]
             else:
-                units = self._table.units(place, self.numbers, self.episodes)
-            self._units[place, after] = units
+                units = self._table.units(track, self.numbers, self.episodes)
+            self._units[track, after] = units
         return units
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether each step ends its episode by termination, and whether by truncation, bool [n] each."""
+        """Return two masks, bool [n]: the steps at which the episode is terminated, and those
+        at which it is truncated."""
         if self._whole is not None:
             terminated, truncated = self._whole.endings()
             return terminated[self._own], truncated[self._own]
@@ -211,7 +220,8 @@ class LocatedSteps:
         return self._endings
 
     def endings_at(self, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether episodes are terminated, and whether truncated, at the positions `last`, bool [n] each."""
+        """Return two masks, bool [n]: whether each step's episode is terminated, and whether it is truncated,
+        at the position in `last` [n]."""
         endings = np.zeros((2, len(last)), bool)
         ended = (self.known(END) == last + 1).nonzero()[0]
         flags = self._table.known[FLAGS].take(self.episodes[ended])

@@ -1,4 +1,4 @@
-"""Compute the columns of batches sampled from disk, with the names and dtypes that replay buffers use."""
+"""Columns of batches that are sampled from disk, with the same names and dtypes as in replay buffers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def columns_of(
     known: Mapping[str, np.ndarray] = MappingProxyType({}),
     views: BoundViews | None = None,
 ) -> dict[str, Any]:
-    """Return the batch columns `keys` of sampled steps or windows as a dict of arrays.
+    """Return the columns `keys` of a batch of sampled steps or windows, as a dict of arrays.
 
     Args:
         draw: the sampled steps or windows. `draw.endings()` gives the columns "terminateds" and "truncateds".
@@ -50,7 +50,8 @@ def columns_of(
 
 
 def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
-    """Return views' columns for observations before the steps and, as "new_<column>", after the (n-step) last steps."""
+    """Compute what the policy sees: the views' columns at the sampled observations and, as "new_<column>",
+    at the next observations."""
     steps, last, episodes = draw.places()
     none = steps[:0]
     before, after = (steps if Columns.OBS in keys else none), (last + 1 if Columns.NEXT_OBS in keys else none)
@@ -61,7 +62,7 @@ def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[st
     columns = views(StoredHistory(draw.tracks, numbers, owners, views.given, views.lookback))
     parts = {"": (0, len(before)), "new_": (len(before), len(numbers))}
     return {
-        f"{prefix}{name}": nested.map_leaves(lambda leaf, part=part: draw.laid_out(leaf[slice(*part)]), column)
+        f"{prefix}{name}": nested.map_leaves(lambda leaf, part=part: draw.arrange(leaf[slice(*part)]), column)
         for prefix, part in parts.items()
         if part[0] < part[1]
         for name, column in columns.items()
@@ -96,19 +97,21 @@ def _column(draw: Draw, key: str) -> Any:
 
 
 def _infos(draw: Draw, as_dicts: bool) -> Any:
-    """Return the infos that came with the observations after the steps, as dicts [n] or as columns by key path."""
+    """Return the infos that were returned with the next observations, as dicts [n] or as a
+    dict of columns by key path."""
     _, last, episodes = draw.places()
     infos = StoredInfos.of(draw.tracks)
     if not as_dicts:
-        return {path: draw.laid_out(values) for path, values in infos.columns(last + 1, episodes).items()}
-    result = draw.laid_out(as_object_array(infos.dicts(last + 1, episodes)))
+        return {path: draw.arrange(values) for path, values in infos.columns(last + 1, episodes).items()}
+    result = draw.arrange(as_object_array(infos.dicts(last + 1, episodes)))
     flat = result.reshape(-1)
     flat[:] = [{} if info is None else info for info in flat.tolist()]
     return result
 
 
 def states_before(draw: WindowDraw, burn_in: int) -> Any:
-    """Return the recurrent state [B, ...] in which the policy took each window's first burn-in step, zeros if none."""
+    """Return the recurrent state of the policy, [B, ...], before the first burn-in step of each window.
+    It is 0 if no earlier step is stored."""
     has_state = draw.before > burn_in
     numbers, indices = draw.numbers[has_state], draw.steps.indices[has_state]
     steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, numbers, draw.episodes[has_state], indices))

@@ -1,4 +1,4 @@
-"""Observation history of steps on disk, from which views (such as frame stacking) compute the policy's input."""
+"""History of observations on disk, from which views (such as frame stacking) compute the policy's input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from episodes.tracks import nested
 
 
 class BoundViews(Protocol):
-    """Interface of views prepared for certain spaces: functions from a history to a policy's input columns."""
+    """Interface of views that are prepared for certain spaces: a function from a history to the
+    columns that the policy sees."""
 
     given: HistorySpaces
     lookback: int
@@ -27,7 +28,8 @@ class BoundViews(Protocol):
 
 
 class StoredHistory(History):
-    """B observations of a data set, each with access to the earlier observations and steps of its episode.
+    """History of B observations of a data set, which gives access to the earlier observations
+    and steps of their episodes.
 
     The observation before the step at position k has position k. The history goes back to the episode's first step, or
     to the beginning of its lookback.
@@ -66,7 +68,8 @@ class StoredHistory(History):
         return None if places is None else self._last(places, back(k) + 1, ~self.stepped(k))
 
     def _last(self, places: Any, backs: np.ndarray, missing: np.ndarray) -> Any:
-        """Return items [B, k, ...] of arrays from `backs` positions before each observation, zeros where `missing`."""
+        """Return earlier items [B, k, ...]: those `backs` positions before each observation,
+        with zeros where the mask `missing` is True."""
         numbers = self._draw.numbers[:, None] - np.where(missing, 0, backs)
         at_end = numbers == self._draw.ends[:, None]  # steps have no item there; what is missing is blanked
         clipped = numbers - (at_end & missing)
@@ -90,5 +93,5 @@ class StoredHistory(History):
         return self._tracks.facts("module_ids")[self._draw.episodes]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the episode of observation `i` of this history, up to that observation."""
+        """Return the episode of the history's observation `i`, up to that observation."""
         return self._tracks.episode(int(self._draw.episodes[i]), int(self._draw.numbers[i]))

@@ -1,4 +1,4 @@
-"""Arrays of a data set, joined over all its files, and the memory location of each step's item."""
+"""Arrays of a data set, each joined over all files, with an index by which the items of any step are found."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ SUMS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Column(Protocol):
-    """Interface of one array of a data set, joined over all files, whose items are read by memory offset."""
+    """Interface of one array of a data set (such as the rewards), joined over all files,
+    from which items are read by memory offset."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -51,7 +52,7 @@ class Column(Protocol):
 
 
 class RaggedColumn:
-    """Array whose items have different lengths. They cannot be rows of a batch, only parts of whole chunks."""
+    """Array whose items have different lengths. It cannot be a column of a batch, only a part of sampled packs."""
 
     step = 1
 
@@ -60,7 +61,7 @@ class RaggedColumn:
         self.bases = np.zeros(num_batches, np.int64)
 
     def take(self, units: np.ndarray) -> np.ndarray:
-        """Raise `TrackMismatch`, because items of different lengths cannot be rows of a batch."""
+        """Raise `TrackMismatch`, because items of different lengths cannot be a column of a batch."""
         raise TrackMismatch(
             f"track {self.path!r} is ragged: items of several lengths are no rows of a batch; sample packs with "
             "episodes=n or windows=ChunkBatches(n, length), or leave the column out of keys"
@@ -71,7 +72,7 @@ class RaggedColumn:
 
 
 class StoredTracks:
-    """All arrays of a data set, joined over all files, and an index of the locations of each step's items.
+    """All arrays of a data set, each joined over all files, with an index by which the items of any step are found.
 
     Args:
         batches: of the data set.
@@ -101,7 +102,7 @@ class StoredTracks:
     ) -> None:
         self.batches, self.numbers = batches, numbers
         stored_fields = header.tracks if header.knows_steps else {}
-        fields = {path: _widest(batches, path, field) for path, field in stored_fields.items()}
+        fields = {path: _widest_schema(batches, path, field) for path, field in stored_fields.items()}
         self.paths = list(fields)
         compressed = [
             path
@@ -113,7 +114,7 @@ class StoredTracks:
             if field.is_ragged:
                 return RaggedColumn(path, field, len(batches))
             if _are_of_several_widths(batches, path, field):
-                return _text(batches, path, field)
+                return _joined_strings(batches, path, field)
             if cache is None and path in compressed:
                 return _decoded(batches, path, field, pool_bytes // len(compressed))
             return _mapped(batches, path, field, cache)
@@ -127,7 +128,7 @@ class StoredTracks:
             self.structure = {**extra, Columns.OBS: tree.pop("observations"), **tree}
             self.extra = tuple(extra)
         self.plain = self._plain()
-        known = self._known()[:, numbers]
+        known = self._chunk_properties()[:, numbers]
         self.table = StepIndex(known, [column.step for column in self.columns], self._heads(known))
         self.infos: Any = None  # see `StoredInfos.of`
         self.unwritten = [
@@ -143,16 +144,17 @@ class StoredTracks:
             result[Columns.NEXT_OBS] = (result[Columns.OBS][0], True)
         return result
 
-    def _known(self) -> np.ndarray:
-        """Return the properties of all chunks (length, ending, ...) for the `StepIndex`, int64 [properties, n]."""
+    def _chunk_properties(self) -> np.ndarray:
+        """Return the properties (length, ending, ...) of all n chunks that `StepIndex` needs, int64 [properties, n]."""
         parts = [
-            _known(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
+            _batch_properties(batch, [int(column.bases[at]) for column in self.columns], self.columns, self.paths)
             for at, batch in enumerate(self.batches)
         ]
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
     def _heads(self, known: np.ndarray) -> np.ndarray | None:
-        """Return the first chunk of each chunk's episode, int64 [n], or None if no chunk continues another."""
+        """Return for each of n chunks the first chunk of its episode, int64 [n], or None if
+        no chunk continues another."""
         if not (known[T_STARTED] > 0).any():
             return None
         agents = self.facts("agent_ids")
@@ -161,7 +163,8 @@ class StoredTracks:
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return which chunks lack the array at `path`, bool [n], and their default item. None without such chunks."""
+        """Return a mask of the chunks without the array at `path`, bool [n], and the default item for them,
+        or None if all chunks have it."""
         lacks = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacks):
             return None
@@ -175,23 +178,25 @@ class StoredTracks:
         return self.table.known[T_STARTED]
 
     def facts(self, name: str) -> np.ndarray:
-        """Return an `EpisodePack` attribute such as "ids" of each chunk, [n], with None for unknown values."""
+        """Return one attribute of `EpisodePack`, such as "ids", for all n chunks, [n]. Unknown values are None."""
         parts = [_fact(batch, name) for batch in self.batches]
         return np.concatenate(parts)[self.numbers] if parts else np.zeros(0, np.int64)
 
     @cached_property
     def acting_pipelines(self) -> frozenset[str | None]:
-        """Distinct acting pipelines of all chunks, with None if one is unknown."""
+        """Set of the rewriters and views (as JSON texts) with which the policies acted,
+        with None if some are unknown."""
         return frozenset(self.facts("acting_pipelines").tolist())
 
     def place(self, episode: int) -> tuple[StoredBatch, int]:
-        """Return the record batch that stores a chunk, and at which row of the batch."""
+        """Return the record batch that stores the chunk with the number `episode`, and the chunk's row in it."""
         number = int(self.numbers[episode])
         at = int(self._batch_ends.searchsorted(number, side="right"))
         return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])
 
     def versions_at(self, indices: np.ndarray) -> np.ndarray:
-        """Return the version of the policy that took the steps `indices` [...], int64 [...], or -1 if unknown."""
+        """Return the version of the policy that acted at each step, int64 [...], given step indices [...].
+        Unknown versions are -1."""
         begins, versions = self._version_runs
         if not len(begins):
             return np.full(indices.shape, UNKNOWN)
@@ -199,7 +204,8 @@ class StoredTracks:
 
     @cached_property
     def _version_runs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Policy versions of all steps, run-length encoded: first step and version of each run, int64 [k] each."""
+        """Policy versions of all steps as runs of equal versions: each run's first step index and
+        its version, int64 [k] each."""
         parts = [batch.whole.facts.policy_versions for batch in self.batches]
         column = VersionColumn.concat(parts, [len(batch) for batch in self.batches])
         column = None if column is None else column[self.numbers]
@@ -208,7 +214,8 @@ class StoredTracks:
         return self.table.starts.repeat(column.counts()) + column.all_begins(), column.versions
 
     def episode(self, chunk: int, stop: int | None = None) -> SingleAgentEpisode:
-        """Return the whole episode of which `chunk` is a part, or its steps before the position `stop`."""
+        """Return the episode that contains `chunk`, joined from all its chunks, or only its steps
+        before the position `stop`."""
         first, *later = self.table.chain(chunk)
         episode = self._chunk(first, stop)
         for part in later:
@@ -217,7 +224,7 @@ class StoredTracks:
         return episode
 
     def window(self, chunk: int, position: int, length: int, lookback: int | None) -> SingleAgentEpisode:
-        """Return at most `length` steps from `position` on, of the episode of which `chunk` is a part.
+        """Return a part of the episode that contains `chunk`: at most `length` steps from the position `position` on.
 
         Args:
             lookback: maximal number of steps before them that are the lookback; None for all.
@@ -229,11 +236,11 @@ class StoredTracks:
         )
 
     def _begin(self, chunk: int) -> int:
-        """Return the position of a chunk's first step, counted as in `StepIndex`: joined chunks follow one another."""
+        """Return the position of a chunk's first step. Positions are explained in `StepIndex`."""
         return int(self.table.known[CHUNK_END][chunk] - self.table.lengths[chunk])
 
     def _chunk(self, chunk: int, stop: int | None) -> SingleAgentEpisode:
-        """Return one chunk as an episode, or only its steps before the position `stop`."""
+        """Return one stored chunk as an episode, or only its steps before the position `stop`."""
         batch, row = self.place(chunk)
         return batch.episode(row, None if stop is None else slice(0, max(stop - self._begin(chunk), 0)))
 
@@ -247,8 +254,11 @@ def _fact(batch: StoredBatch, name: str) -> np.ndarray:
     return np.full(len(batch), None, object) if values is None else values
 
 
-def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]) -> np.ndarray:
-    """Return the properties of one record batch's chunks for the `StepIndex`, int64 [properties, n]."""
+def _batch_properties(
+    batch: StoredBatch, bases: list[int], columns: Sequence[Column], paths: Sequence[str]
+) -> np.ndarray:
+    """Return the properties (length, ending, ...) of one record batch's n chunks that `StepIndex`
+    needs, int64 [properties, n]."""
     pack, num_rows = batch.whole, int(batch.whole.offsets[-1])
     known = np.zeros((FIRST_BASE + len(columns), len(batch)), np.int64)
     known[LENGTH], known[LOOKBACK] = pack.lengths, pack.lookbacks
@@ -260,8 +270,8 @@ def _known(batch: StoredBatch, bases: list[int], columns: Sequence[Column], path
     return known
 
 
-def _widest(batches: Sequence[StoredBatch], path: str, field: TrackField) -> TrackField:
-    """Return the schema of an array, for strings with the longest width of all record batches."""
+def _widest_schema(batches: Sequence[StoredBatch], path: str, field: TrackField) -> TrackField:
+    """Return the schema of an array. Strings get the longest width that any record batch has."""
     if not field.is_text:
         return field
     dtypes = (batch.fields[path].dtype for batch in batches if path in batch.written)
@@ -272,8 +282,9 @@ def _are_of_several_widths(batches: Sequence[StoredBatch], path: str, field: Tra
     return any(batch.fields[path].dtype != field.dtype for batch in batches if path in batch.written)
 
 
-def _text(batches: Sequence[StoredBatch], path: str, field: TrackField) -> MappedColumn:
-    """Return a string array joined over all record batches, with one string width. Narrower strings are copied."""
+def _joined_strings(batches: Sequence[StoredBatch], path: str, field: TrackField) -> MappedColumn:
+    """Return an array of strings, joined over all record batches. Narrower strings are copied,
+    since all need one width."""
     dtype = np.dtype(field.dtype)
     arrays = [
         batch.decoded(path, batch.whole.tracks[path]).astype(dtype, copy=False) if path in batch.written else None

@@ -1,4 +1,4 @@
-"""Batches of items at given times in seconds before and after sampled steps, as used for robot data."""
+"""Batches of items at given times (in seconds) before and after sampled steps, as robot learning uses them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_FPS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class TimeWindows:
-    """Options for batches of items at given times (in seconds) before and after sampled steps.
+    """Options for batches of items at given times (in seconds) before and after the sampled steps.
 
     A batch has a column [n, k, ...] for each name, with items in the order of the times, and a mask `<column>_is_pad`,
     bool [n, k]. It is True if the episode has no item at the time; the nearest item replaces it.
@@ -65,10 +65,11 @@ class TimeWindows:
                     f"delta_timestamps[{name!r}]={self.delta_timestamps[name]}: give seconds in a list"
                 )
             if self.fps is not None:
-                self._steps(name, times)
+                self._to_steps(name, times)
 
     def columns(self, draw: StepDraw) -> dict[str, Any]:
-        """Return the batch columns for sampled steps. Raise `InvalidArgument` if no item is near a requested time."""
+        """Return the batch columns for the sampled steps `draw`. Raise `InvalidArgument` if no item
+        is near a requested time."""
         result: dict[str, Any] = {}
         for name, times in self.delta_timestamps.items():
             places, column, observed = _resolve_name(name, draw.tracks)
@@ -77,7 +78,7 @@ class TimeWindows:
                     f"delta_timestamps: two names mean the column {column!r}; give all times with one"
                 )
             if self.fps is not None:
-                numbers = draw.numbers[:, None] + self._steps(name, np.atleast_1d(times))
+                numbers = draw.numbers[:, None] + self._to_steps(name, np.atleast_1d(times))
             else:
                 numbers = self._nearest(name, draw, np.atleast_1d(times).astype(np.float64))
             first = (draw.numbers - draw.before)[:, None]
@@ -87,8 +88,9 @@ class TimeWindows:
             result[f"{column}_{IS_PAD}"] = clipped != numbers
         return result
 
-    def _steps(self, name: str, times: np.ndarray) -> np.ndarray:
-        """Convert times in seconds to numbers of steps, int64 [k]. Raise `InvalidArgument` for times between steps."""
+    def _to_steps(self, name: str, times: np.ndarray) -> np.ndarray:
+        """Convert relative times in seconds to relative numbers of steps, int64 [k].
+        Raise `InvalidArgument` if a time is between two steps."""
         exact = times * float(self.fps or 0)
         steps = np.round(exact)
         off = np.abs(exact - steps) / (self.fps or 1)
@@ -102,7 +104,8 @@ class TimeWindows:
         return steps.astype(np.int64)
 
     def _nearest(self, name: str, draw: StepDraw, times: np.ndarray) -> np.ndarray:
-        """Return the positions [n, k] of the steps whose time stamps are nearest to the requested times.
+        """Return the positions of the steps with the nearest time stamps, [n, k], for k requested times
+        relative to n sampled steps.
 
         A position is outside the episode if no step is near.
         """
@@ -135,7 +138,8 @@ def _is_time(column: Any) -> bool:
 def _first_not_before(
     at: Callable[[np.ndarray], np.ndarray], times: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Find by bisection the first positions, from `first` to `last`, whose time is at least `times`, else last + 1."""
+    """Find by bisection the first position between `first` and `last` whose time `at(position)` is at least `times`, or
+    last + 1 if there is none."""
     low, high = first.copy(), last.copy()
     while (low <= high).any():
         middle, searching = (low + high) // 2, low <= high
@@ -146,7 +150,8 @@ def _first_not_before(
 
 
 def _resolve_name(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
-    """Return for a user's column name the stored arrays, the batch column, and whether these are observations."""
+    """Resolve a user's column name: return the indices of its arrays, the batch column's name,
+    and whether it is an observation."""
     head, *parts = name.split(".")
     track = head if head in tracks.structure else _NAMES.get(head, head)
     places = tracks.structure.get(track)

@@ -1,4 +1,4 @@
-"""Weighted sampling: functions that map uniform random numbers to steps or episodes."""
+"""Weighted sampling: functions that map uniform random numbers to steps or episodes with given probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _AT_ONCE = 1 << 16  # steps that are read at a time
 
 
 def find_steps(weights: Any, tracks: StoredTracks) -> Find:
-    """Return a function from uniform random numbers to steps, for weights per episode, per step or from a column.
+    """Return a function from uniform random numbers [n] to steps. `weights` are per episode, per step,
+    or the name of a stored column.
 
     Raises:
         InvalidArgument: weights of another length, or negative, not finite or all zero.
@@ -27,7 +28,7 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
     """
     table = tracks.table
     if isinstance(weights, str):
-        return _StepWeights(_of_track(weights, tracks), table.num_steps)
+        return _StepWeights(_column_weights(weights, tracks), table.num_steps)
     array = _checked(_numbers(weights), "weights")
     if array.shape == (len(table),):
         return _EpisodeWeights(array, table.lengths, table.starts)
@@ -40,7 +41,8 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
 
 
 def find_episodes(weights: Any, num: int) -> Find:
-    """Return a function from uniform random numbers [n] to episodes, with one weight per episode."""
+    """Return a function from uniform random numbers [n] to episodes, whose probabilities are
+    proportional to `weights` [num]."""
     array = _checked(np.zeros(0) if isinstance(weights, str) else _numbers(weights), "weights")
     if array.shape != (num,):
         raise InvalidArgument(f"weights={weights!r}: give one number for each of {num} episodes")
@@ -60,8 +62,9 @@ def _checked(weights: np.ndarray, label: str) -> np.ndarray:
     return weights
 
 
-def _bounds(sums: np.ndarray) -> np.ndarray:
-    """Return the cumulative sums [n] of weights. Raise `InvalidArgument` if their total is 0 or infinite."""
+def _cumulative_sums(sums: np.ndarray) -> np.ndarray:
+    """Return cumulative sums [n] of weights, for sampling by bisection. Raise `InvalidArgument` if
+    the total is 0 or infinite."""
     with np.errstate(over="ignore"):
         ends = np.cumsum(sums)
     if len(ends) and not np.isfinite(ends[-1]):
@@ -72,13 +75,14 @@ def _bounds(sums: np.ndarray) -> np.ndarray:
 
 
 class _EpisodeWeights:
-    """Function from uniform random numbers [n] to steps, whose probabilities are given per episode."""
+    """Callable from uniform random numbers [n] to steps, for weights per episode.
+    Each step of an episode has the episode's weight."""
 
     def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
         self._weights, self._lengths, self._starts = weights, lengths, starts
         with np.errstate(over="ignore"):
             sums = weights * lengths
-        self._ends = _bounds(sums)
+        self._ends = _cumulative_sums(sums)
         self._last = int(np.flatnonzero(sums)[-1])
 
     def __call__(self, uniform: np.ndarray) -> np.ndarray:
@@ -90,7 +94,7 @@ class _EpisodeWeights:
 
 
 class _StepWeights:
-    """Function from uniform random numbers [n] to steps, whose probabilities are given per step.
+    """Callable from uniform random numbers [n] to steps, for weights per step.
 
     It stores one sum per block of steps, and reads the weights of sampled blocks.
     """
@@ -99,7 +103,7 @@ class _StepWeights:
         self._weights, self._num_steps = weights, num_steps
         sums = [self._sums(start) for start in range(0, num_steps, _AT_ONCE)]
         joined = np.concatenate([np.zeros(0), *sums])
-        self._ends = _bounds(joined)
+        self._ends = _cumulative_sums(joined)
         self._last = int(np.flatnonzero(joined)[-1])
 
     def _sums(self, start: int) -> np.ndarray:
@@ -123,8 +127,8 @@ class _StepWeights:
         return blocks * _BLOCK + np.minimum(places, last)
 
 
-def _of_track(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that reads the stored column `name` at given step indices, to use its numbers as weights."""
+def _column_weights(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that reads the column `name` at given step indices, so that its numbers can be weights."""
     names = [key for key, place in tracks.structure.items() if _is_number(place, tracks)]
     if name not in names:
         raise UnknownKey(f"weights={name!r}: no column of one number a step has this name; there are {names}")

@@ -1,4 +1,4 @@
-"""Steps of sampled windows that exist, and padding before or after the episode."""
+"""Layout of sampled windows: which of their steps exist, and which are padding before or after the episode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class WindowGrid:
-    """For each of B windows of W steps: which steps exist in the episode, and which are padding.
+    """Layout of B windows of W steps: which steps exist in the episode, and which are padding.
 
         left = 3, length = 3    . . 5 | 6 7 8     the first known step is 5
                                 2 3 4 | 5 6 .     the last step is 6
@@ -32,7 +32,8 @@ class WindowGrid:
     def of(
         before: np.ndarray, onward: np.ndarray, left: int, length: int, around: tuple[np.ndarray, np.ndarray]
     ) -> WindowGrid:
-        """Return which steps exist in windows of `left` steps before, and `length` steps from, each sampled step.
+        """Compute the layout of windows that begin `left` steps before each sampled step and have
+        `length` steps from it on.
 
         Args:
             before: number of steps before each sampled step, int64 [B].
@@ -52,6 +53,7 @@ class WindowGrid:
         return WindowGrid(begins, stops, has_step, padding, apart if apart is not None and apart.any() else None)
 
     def nearest(self) -> np.ndarray:
-        """Return for each step of the k windows `apart` the nearest column with an existing step, int64 [k, W]."""
+        """Return for each step of the k windows in `apart` the nearest existing step, as an index into
+        the window, int64 [k, W]."""
         columns = np.arange(self.there.shape[1])
         return np.clip(columns, self.begins[self.apart, None], self.stops[self.apart, None] - 1)

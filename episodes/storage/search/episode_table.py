@@ -1,4 +1,4 @@
-"""Table of episode metadata (ids, lengths, returns, ...) as numpy columns, for filters and data frames."""
+"""Table of episode metadata (ids, lengths, returns, ...), for filters and data frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ ENDING_WORDS = np.array(["cut", "terminated", "truncated", "terminated and trunc
 
 
 class EpisodeTable(Mapping[str, np.ndarray]):
-    """Table of episode metadata, with numpy columns [n] by name that are computed on first access.
+    """Table of episode metadata: a mapping from column name to numpy array [n].
+    Columns are computed when they are first read.
 
     `pyarrow.table(table)`, `polars.DataFrame(table)` and DuckDB take it as it is, and numpy's masks work on its
     columns: `table["return"] > 100`. Values of `custom_data` are columns `custom_data/KEY`, if all values of the key
@@ -33,7 +34,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         column = self._columns.get(name)
         if column is None:
             if isinstance(name, str) and name.startswith(CUSTOM) and name in self._custom_columns:
-                column = _numpy(self._custom_columns[name])
+                column = _to_numpy(self._custom_columns[name])
             elif name in self._later and name != CUSTOM:
                 column = self._later[name]()
             else:
@@ -50,13 +51,13 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
     @property
     def plain_names(self) -> list[str]:
-        """Names of the columns that every data set has, that is, all except the keys of `custom_data`."""
+        """Names of the columns that the table has in every data set. Columns of `custom_data` are not among them."""
         names = dict.fromkeys((*self._columns, *self._later))
         return [name for name in names if not name.startswith(CUSTOM)]
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of the table. An episode that is stored in several chunks has a row for each chunk."""
+        """Number of rows: one per stored chunk, so an episode stored in several chunks has several rows."""
         return len(next(iter(self._columns.values())))
 
     def to_arrow(self, names: Any = None) -> Any:
@@ -84,15 +85,15 @@ class EpisodeTable(Mapping[str, np.ndarray]):
     @property
     def _custom_columns(self) -> dict[str, Any]:
         if self._custom is None:
-            self._custom = _of_facts(self._later[CUSTOM]() if CUSTOM in self._later else ())
+            self._custom = _custom_data_columns(self._later[CUSTOM]() if CUSTOM in self._later else ())
         return self._custom
 
     def __repr__(self) -> str:
         return f"EpisodeTable({self.num_rows} episodes: {', '.join(self)})"
 
 
-def _numpy(column: Any) -> np.ndarray:
-    """Return an Arrow column as a numpy array [n], with NaN (numbers) or None for missing values."""
+def _to_numpy(column: Any) -> np.ndarray:
+    """Convert an Arrow column to a numpy array [n]. Missing numbers become NaN, other missing values None."""
     if column.null_count and pyarrow().types.is_integer(column.type):
         values = column.fill_null(0).to_numpy()
         if (np.abs(values.astype(np.float64)) >= _EXACT).any():
@@ -109,12 +110,13 @@ def _arrow(column: np.ndarray) -> Any:
     return pyarrow().array([value if value is None else str(value) for value in column], pyarrow().string())
 
 
-def _of_facts(facts: Any) -> dict[str, Any]:
-    """Return an Arrow column for each key of the `custom_data` dicts whose values are all bools, strings or numbers."""
+def _custom_data_columns(facts: Any) -> dict[str, Any]:
+    """Return Arrow columns of the `custom_data` of all episodes: one for each key whose values are all
+    bools, strings or numbers."""
     facts = [fact or {} for fact in facts]
     columns = {}
     for key in dict.fromkeys(key for fact in facts for key in fact if isinstance(key, str)):
-        values = [_plain(fact.get(key)) for fact in facts]
+        values = [_to_plain(fact.get(key)) for fact in facts]
         kinds = {type(value) for value in values if value is not None}
         if kinds in ({bool}, {str}, {float}, {int, float}, {int}):
             try:
@@ -125,7 +127,8 @@ def _of_facts(facts: Any) -> dict[str, Any]:
     return columns
 
 
-def _plain(value: Any) -> Any:
-    """Return a bool, number, string or None as a Python value. Any other value is returned in a list."""
+def _to_plain(value: Any) -> Any:
+    """Return a bool, number, string or None as a Python value. Wrap any other value in a list,
+    which marks it as not plain."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if value is None or isinstance(value, (bool, int, float, str)) else [value]

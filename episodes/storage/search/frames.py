@@ -1,4 +1,4 @@
-"""Convert Arrow tables to data frames of pandas and polars."""
+"""Conversion of Arrow tables to data frames of pandas and polars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL over the tables `steps` and `episodes` of a data set, executed by DuckDB.
+"""SQL queries over the tables `steps` and `episodes` of a data set, executed by DuckDB.
 
 DuckDB reads the Arrow columns without copying. Only the columns that a query names are computed. A query can read these
 two tables and nothing else: no files, no network, no variables of the program.
@@ -22,7 +22,7 @@ STEPS, EPISODES = "steps", "episodes"
 
 
 def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], EpisodeTable]) -> Any:
-    """Execute a SQL query over the tables `steps` and `episodes`, and return the result as a `pyarrow.Table`.
+    """Execute a SQL query over the tables `steps` and `episodes`, and return its result as a `pyarrow.Table`.
 
     Raises:
         MissingExtra: duckdb is not installed.
@@ -36,7 +36,7 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
     try:
         if STEPS in named:
             table = steps()
-            column_names = _columns(table, words, _has_star(tree))
+            column_names = _needed_columns(table, words, _has_star(tree))
             known.append(table.names)
             connection.register(STEPS, table.table(column_names))
         if EPISODES in named:
@@ -64,7 +64,8 @@ def duckdb() -> Any:
 
 @cache
 def database(process: int) -> Any:
-    """Return this process's in-memory DuckDB database, which cannot access files or change its settings."""
+    """Return the in-memory DuckDB database of this process. It cannot access files, and its
+    settings cannot be changed."""
     return duckdb().connect(
         config={"enable_external_access": "false", "python_enable_replacements": "false", "lock_configuration": "true"}
     )
@@ -82,14 +83,14 @@ def _parse(connection: Any, query: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
-    """Yield a JSON value and all values nested in this value."""
+    """Yield all values nested in a JSON value, and the value itself."""
     yield tree
     for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from _nodes(part)
 
 
 def _strings(tree: Any) -> Iterator[str]:
-    """Yield all strings in a query's syntax tree, including all names of columns and tables."""
+    """Yield all strings in the syntax tree of a query. They include the names of all columns and tables."""
     return (node for node in _nodes(tree) if isinstance(node, str))
 
 
@@ -97,8 +98,9 @@ def _has_star(tree: Any) -> bool:
     return any(isinstance(node, dict) and node.get("class") == "STAR" for node in _nodes(tree))
 
 
-def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
-    """Return the columns of the table `steps` that a query needs, given the words in it, or `["step"]` for none."""
+def _needed_columns(table: StepTable, words: set[str], star: bool) -> list[str]:
+    """Return the names of the columns of the table `steps` that a query needs. `words` are all names in the query, and
+    `star` tells if it selects `*`."""
     by_lower: dict[str, list[str]] = {}
     for name in table.names:
         by_lower.setdefault(name.lower(), []).append(name)
@@ -109,7 +111,7 @@ def _columns(table: StepTable, words: set[str], star: bool) -> list[str]:
 
 
 def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
-    """Return column names without the names that SQL would confuse with a name in the query, as only the case differs.
+    """Return column names without those that SQL, which ignores case, would confuse with a column that the query names.
 
     Raises:
         InvalidArgument: the query matches several of these names, or none of them exactly.
@@ -127,7 +129,7 @@ def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
 
 
 def _in_any_case(word: str, by_lower: dict[str, list[str]]) -> list[str]:
-    """Return the columns named `word` in any case. An index at the end, such as "/2", is kept."""
+    """Return the columns whose names equal `word` if case is ignored. An index at the end, such as "/2", is kept."""
     name, numbers = word.lower(), ""
     while name not in by_lower:
         name, slash, number = name.rpartition("/")

@@ -1,4 +1,4 @@
-"""Result of a SQL query over a data set, through which the found episodes and steps can be read."""
+"""Result of a SQL query over a data set, from which the found episodes and steps can be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shards = list[tuple[str, int]]
 
 
 class Searchable(Protocol):
-    """Interface of the data sets that a `Selection` can refer to."""
+    """Interface of the data sets whose episodes and steps a `Selection` can read."""
 
     @property
     def lengths(self) -> np.ndarray: ...
@@ -39,7 +39,7 @@ Data = TypeVar("Data", bound=Searchable)
 
 @dataclass(frozen=True)
 class Selection(Generic[Data]):
-    """Result of a SQL query over a data set, through which the found episodes and steps can be read.
+    """Result of a SQL query over a data set, from which the found episodes and steps can be read.
 
     The result's episodes and steps are known if the query selects `step`, or `episode`, or `episode` and `t`. A
     selection can be passed to `pyarrow.table`, `polars.DataFrame` and DuckDB.
@@ -62,7 +62,7 @@ class Selection(Generic[Data]):
 
     @property
     def numbers(self) -> np.ndarray:
-        """Episode number of each row of the query's result, int64 [k].
+        """Episode number (index in the data set) for each row of the query's result, int64 [k].
 
         Raises:
             InvalidArgument: the query selects neither steps nor episodes.
@@ -71,7 +71,8 @@ class Selection(Generic[Data]):
 
     @property
     def t(self) -> np.ndarray:
-        """Time of each row's step in its chunk, int64 [k]. Raises `InvalidArgument` if the query selects no steps."""
+        """Time of the step in its chunk, for each row of the query's result, int64 [k].
+        Raises `InvalidArgument` if the query selects no steps."""
         t = self._found[1]
         if t is None:
             raise InvalidArgument(f"{self.query!r} is of episodes: let it select step, or episode and t")
@@ -79,12 +80,12 @@ class Selection(Generic[Data]):
 
     @property
     def steps(self) -> np.ndarray:
-        """Index among all steps of the data set of each step that the query found, int64 [k]."""
+        """Step index among all steps of the data set, for each row of the query's result, int64 [k]."""
         return (np.cumsum(self.dataset.lengths) - self.dataset.lengths)[self.numbers] + self.t
 
     @cached_property
     def episodes(self) -> Data:
-        """Data set of the episodes that the query found, without duplicates, in stored order."""
+        """Data set of the episodes that the query found, each once, in stored order."""
         return self.dataset.select(np.unique(self.numbers))
 
     def to_pandas(self) -> Any:
@@ -115,7 +116,7 @@ class Selection(Generic[Data]):
         return self.table
 
     def windows(self, before: int = 0, after: int = 0) -> list[SingleAgentEpisode]:
-        """Return for each found step an episode of `before` steps, the step itself, and `after` steps.
+        """Return a list of episode parts, one for each found step: `before` steps, the step itself, and `after` steps.
 
         Args:
             before: number of steps before it, as far as the chunk has them.
@@ -130,7 +131,7 @@ class Selection(Generic[Data]):
         return [self.dataset.steps(number, max(t - before, 0), t + after + 1) for number, t in pairs]
 
     def save(self, path: str | Path) -> None:
-        """Write the query and the found steps to a file, for `EpisodeDataset.load_selection`."""
+        """Write the query, and which steps it found, to a file that `EpisodeDataset.load_selection` can load."""
         shards, shard_of, row_of = self.dataset.shard_locations()
         numbers, t = self._found
         value = {
@@ -171,7 +172,7 @@ class Selection(Generic[Data]):
 
 @dataclass(frozen=True, slots=True)
 class SavedSelection:
-    """Query and found steps that `Selection.save` has written to a file."""
+    """Contents of a file that `Selection.save` wrote: the query, and the steps that it found."""
 
     query: str
     shards: Shards
@@ -190,7 +191,8 @@ class SavedSelection:
     def found_in(
         self, dataset: Searchable, place_of: Callable[[str], Place | None]
     ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-        """Return episode numbers and times of the saved steps in a data set, and texts about data changed since.
+        """Find the saved steps in a data set. Return their episode numbers and times, and texts on how the
+        data set has changed since.
 
         Args:
             dataset: to search.
@@ -222,7 +224,7 @@ _ROWS = 1 << 40  # more than any shard has
 
 
 def _changes(earlier: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
-    """Return texts about Arrow files that have disappeared, or have new episodes, since a selection was saved."""
+    """Return texts on the Arrow files that were removed, or have new episodes, since a selection was saved."""
     sizes, known, words = dict(shards), Counter[str](), []
     for (name, num), place in zip(earlier, places, strict=True):
         if place is None or place[0] not in sizes:

@@ -1,4 +1,4 @@
-"""Histogram of many numbers from which quantiles are estimated, and which can be merged with others.
+"""Compact histogram of many numbers, from which quantiles are estimated. Histograms of parts can be merged.
 
 A number's bin is its leading bits: sign, exponent and 7 bits of the mantissa. So counting needs no other numbers,
 merged sketches are exact sums, and quantiles have a relative error of at most 1/256. It is the histogram of DDSketch
@@ -18,14 +18,14 @@ _SHIFT = 52 - 7  # bits of a float64 that a bin does not look at
 
 @dataclass(frozen=True)
 class Sketch:
-    """Histogram of numbers with bins of constant relative width, given by the leading bits of a float."""
+    """Histogram of numbers whose bins have a constant relative width, because a bin is the leading bits of a float."""
 
     bins: np.ndarray  # [k] int32, in the order of the numbers
     counts: np.ndarray  # [k] int64
 
     @staticmethod
     def of(values: np.ndarray) -> Sketch:
-        """Return the histogram of an array of numbers [n], which must not contain NaN.
+        """Compute the histogram of an array of numbers [n], none of which is NaN.
 
         >>> sketch = Sketch.of(np.arange(1000.0))
         >>> float(sketch.quantile(0.5)), float(Sketch.of(np.ones(3)).merged(sketch).quantile(0.0))
@@ -42,29 +42,29 @@ class Sketch:
         return Sketch((used + lowest).astype(np.int32), counts[used])
 
     def merged(self, sketch: Sketch) -> Sketch:
-        """Return one histogram of the numbers in this histogram and in another."""
+        """Return the histogram of all numbers in this histogram and in `sketch`."""
         bins, place = np.unique(np.concatenate([self.bins, sketch.bins]), return_inverse=True)
         counts = np.bincount(place, np.concatenate([self.counts, sketch.counts]), len(bins))
         return Sketch(bins, counts.astype(np.int64))
 
     def quantile(self, share: float) -> np.float64:
-        """Return an estimate of the quantile `share` in [0, 1], with a relative error of at most 1/256.
+        """Estimate the quantile `share`, such as 0.5 for the median, with a relative error of at most 1/256.
 
         The quantile of no numbers is NaN.
         """
         if not len(self.bins):
             return np.float64(np.nan)
         rank = share * (int(self.counts.sum()) - 1)
-        return _middle(self.bins[np.searchsorted(np.cumsum(self.counts), rank, side="right")])
+        return _middle_of_bin(self.bins[np.searchsorted(np.cumsum(self.counts), rank, side="right")])
 
     def to_text(self) -> str:
-        """Return the histogram as a short string (compressed, base64)."""
+        """Encode the histogram as a short string (compressed, in base64)."""
         data = self.bins.astype("<i4").tobytes() + self.counts.astype("<i8").tobytes()
         return base64.b64encode(zlib.compress(data)).decode()
 
     @staticmethod
     def of_text(text: str) -> Sketch:
-        """Return the histogram encoded in a string that `to_text` returned."""
+        """Decode a histogram from a string that `to_text` returned."""
         data = zlib.decompress(base64.b64decode(text))
         size = len(data) // 12
         return Sketch(np.frombuffer(data, "<i4", size), np.frombuffer(data, "<i8", size, 4 * size))
@@ -73,8 +73,8 @@ class Sketch:
 _ALL_BUT_SIGN = np.int64((1 << 63) - 1)
 
 
-def _middle(bin_: np.int32) -> np.float64:
-    """Return the number in the middle of a histogram bin, or exactly 0 or infinity for the bins of these numbers."""
+def _middle_of_bin(bin_: np.int32) -> np.float64:
+    """Return the number in the middle of a histogram bin. The bins of 0 and of infinity give exactly these numbers."""
     low, high = (np.int64(abs(int(bin_)) + magnitude << _SHIFT).view(np.float64) for magnitude in (0, 1))
     middle = (low + high) / 2 if low and np.isfinite(high) else low
     return -middle if bin_ < 0 else middle

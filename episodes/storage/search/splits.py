@@ -1,4 +1,5 @@
-"""Named parts of a data set, such as a training set and a test set, which are stable when the data set grows.
+"""Splits of a data set into named parts, such as training and test set. New episodes never change
+the split of earlier ones.
 
 A split by share is a rule on ids: each episode has a number in [0, 1), a hash of its id and a seed. So episodes that
 are written later are assigned too, and none moves. All chunks of an episode, and all agents of a multi-agent episode,
@@ -26,7 +27,8 @@ Split = dict[str, Any]  # {"from", "to", "seed"} or {"ids"}
 
 
 def read_splits(directory: Path) -> dict[str, Split]:
-    """Return the definitions of a data set's splits by name. Raise `UnreadableData` if the file is damaged."""
+    """Read the definitions of a data set's splits, as a dict by split name.
+    Raise `UnreadableData` if the file is damaged."""
     try:
         data = read_file(directory / NAME)
     except FileNotFoundError:
@@ -35,12 +37,12 @@ def read_splits(directory: Path) -> dict[str, Split]:
 
 
 def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:
-    """Write the definitions of all splits (training set, test set, ...) of a data set to `splits.json`."""
+    """Write the definitions of a data set's splits (training set, test set, ...) to the file `splits.json`."""
     put(directory / NAME, json.dumps(with_checksum(dict(splits))) + "\n")
 
 
 def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict[str, Split]:
-    """Convert split definitions of a user, shares of the episodes or lists of ids by split name, to their stored form.
+    """Convert a user's definition of splits to its stored form. A split is a share of the episodes, or a list of ids.
 
     >>> parse_splits({"train": 0.75, "test": 0.25}, seed=0)["test"]
     {'from': 0.75, 'to': 1.0, 'seed': 0}
@@ -53,7 +55,7 @@ def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict
         if not isinstance(name, str) or not name or name == "sum":
             raise InvalidArgument(f"{name!r} is no name of a split")
         if not isinstance(share, Real):
-            splits[name] = {"ids": _ids(name, share)}
+            splits[name] = {"ids": _checked_ids(name, share)}
             continue
         part = float(share)
         end = begin + part
@@ -67,15 +69,16 @@ def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict
     return splits
 
 
-def _ids(name: str, ids: Any) -> list[str]:
-    """Return a split's episode ids as sorted strings. Raise `InvalidArgument` if they are no collection."""
+def _checked_ids(name: str, ids: Any) -> list[str]:
+    """Return the episode ids of a split as a sorted list of strings. Raise `InvalidArgument` if
+    `ids` is not a collection."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise InvalidArgument(f"split {name!r}: {ids!r} is no share and no list of ids; give 0.2, or ['3f2a', ...]")
     return sorted({str(id_) for id_ in ids})
 
 
 def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return which episodes of a metadata table belong to the split `name`, bool [n].
+    """Return a mask of the episodes that belong to the split `name`, bool [n], for a metadata table with n rows.
 
     Raises:
         UnknownKey: there is no such split; the message lists all splits.
@@ -83,7 +86,7 @@ def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.nd
     if name not in splits:
         names = ", ".join(splits) or "none"
         raise UnknownKey(f"no split {name!r}; there are: {names}")
-    split, ids = splits[name], _whole_ids(table)
+    split, ids = splits[name], _ids_for_splits(table)
     if "ids" in split:
         known = set(split["ids"])
         return np.array(
@@ -93,19 +96,20 @@ def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.nd
             ],
             bool,
         )
-    drawn = np.array([_draw(id_, split["seed"]) for id_ in ids], np.float64)
+    drawn = np.array([_hash_to_share(id_, split["seed"]) for id_ in ids], np.float64)
     return (drawn >= split["from"]) & (drawn < split["to"])
 
 
-def _whole_ids(table: Mapping[str, np.ndarray]) -> list[str]:
-    """Return for each chunk the id of its multi-agent episode, or of its episode if there is only one agent."""
+def _ids_for_splits(table: Mapping[str, np.ndarray]) -> list[str]:
+    """Return for each row of a metadata table the id by which splits are made:
+    that of the multi-agent episode, or else the episode's."""
     return [
         str(id_ if all_ is None else all_)
         for id_, all_ in zip(table["id"], table["multi_agent_episode_id"], strict=True)
     ]
 
 
-def _draw(id_: str, seed: int) -> float:
-    """Return a number in [0, 1) that depends only on an episode id and a seed, by hashing both."""
+def _hash_to_share(id_: str, seed: int) -> float:
+    """Return a number in [0, 1) that is computed from an episode id and a seed by hashing, and so never changes."""
     digest = hashlib.blake2b(f"{seed}/{id_}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 11) / (1 << 53)

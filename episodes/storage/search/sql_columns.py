@@ -42,7 +42,7 @@ MOST_KEPT = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class ColumnLocation:
-    """Contents of a SQL column: an array or info key, an index into its items, and before or after the step.
+    """Source of a SQL column: the path of an array or info, an index into its items, and whether it is after the step.
 
     Attributes:
         path: of a track or info.
@@ -57,7 +57,7 @@ class ColumnLocation:
 
 @dataclass(frozen=True)
 class BatchSteps:
-    """Steps of the episodes in one record batch, as rows of the SQL table `steps`.
+    """Part of the SQL table `steps`: the steps of the episodes in one record batch.
 
     Attributes:
         stored: the record batch.
@@ -82,7 +82,8 @@ class BatchSteps:
         return int(self.lengths.sum())
 
     def items(self, path: str, *, later: bool = False) -> Any:
-        """Return a slice, mask or indices that select one item per step from the stored array at `path`."""
+        """Return the index (a slice, mask or int array) by which one item per step is selected
+        from the array at `path`."""
         observed = is_observed(path) or path.startswith(INFO)
         return self._observed(later) if observed else self._stepped
 
@@ -105,7 +106,7 @@ class BatchSteps:
         return ranges(starts if self.rows is None else starts[self.rows], self.lengths)
 
     def own(self, name: str) -> np.ndarray:
-        """Return a column [num_steps] that does not come from an array, such as "step", "episode" or "t"."""
+        """Compute a column [num_steps] that is not stored as an array, such as "step", "episode" or "t"."""
         num = self.num_steps
         if name == "step":
             return np.arange(self.first_step, self.first_step + num)
@@ -120,20 +121,20 @@ class BatchSteps:
         pack = self.stored.whole
         if name == "policy_version":
             versions = pack.get_policy_versions()
-            return versions if self.rows is None else versions[ranges(_ends(pack)[self.rows], self.lengths)]
+            return versions if self.rows is None else versions[ranges(_first_steps(pack)[self.rows], self.lengths)]
         flags = np.zeros(num, bool)
         ended = getattr(pack, name) if self.rows is None else getattr(pack, name)[self.rows]
         flags[(ends - 1)[ended & (self.lengths > 0)]] = True
         return flags
 
 
-def _ends(pack: Any) -> np.ndarray:
-    """Return the number of steps before each chunk of a pack, without lookbacks, int64 [n]."""
+def _first_steps(pack: Any) -> np.ndarray:
+    """Return the number of steps before each of the n chunks of a pack, lookback steps not counted, int64 [n]."""
     return np.cumsum(pack.lengths) - pack.lengths
 
 
 class StepTable:
-    """SQL table `steps` of a data set, whose columns are computed on first access.
+    """SQL table `steps` of a data set, with one row per step. Its columns are computed when they are first read.
 
     Args:
         stretches: the steps, by record batch.
@@ -148,7 +149,7 @@ class StepTable:
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of all columns of the table. Columns for one number of an item (`observations/2`) are not listed."""
+        """Names of the table's columns, except for columns of a single number of an item, such as `observations/2`."""
         names = [*OWN]
         for path in self._paths:
             names += (path, NEXT + path) if is_observed(path) else (path,)
@@ -156,11 +157,12 @@ class StepTable:
 
     @property
     def plain(self) -> list[str]:
-        """Names of the columns that `select *` returns, that is, all unless compressed arrays may not be read."""
+        """Names of the columns that `select *` returns: all columns, or if compressed arrays may not be
+        read, those of other arrays."""
         return [name for name in self.names if self._decode or not self._is_compressed(name)]
 
     def resolve(self, name: str) -> ColumnLocation | None:
-        """Return which array or info the column `name` contains, or None if there is no such column."""
+        """Return the source of the column `name`, which is an array or info, or None if there is no such column."""
         parts: list[int] = []
         while name:
             if name in self.names:
@@ -173,7 +175,7 @@ class StepTable:
         return None
 
     def table(self, names: Sequence[str]) -> Any:
-        """Compute the columns `names` of all steps, unless cached, and return them as a `pyarrow.Table`.
+        """Return the columns `names` for all steps as a `pyarrow.Table`. Columns that are not cached are computed.
 
         Raises:
             InvalidArgument: there is no such column, or it is compressed and may not be read.
@@ -193,7 +195,8 @@ class StepTable:
         return result
 
     def _remember(self, place: ColumnLocation, column: Any) -> None:
-        """Cache a computed column. The least recently used columns are dropped if the cache exceeds 256 MiB."""
+        """Store a computed column in the cache. If the cache exceeds 256 MiB, the least recently
+        used columns are removed."""
         if column.nbytes > MOST_KEPT:
             return
         self._made[place] = column
@@ -201,7 +204,8 @@ class StepTable:
             self._made.pop(next(iter(self._made)))
 
     def batches(self, names: Sequence[str]) -> Iterator[Any]:
-        """Yield the columns `names` as a `pyarrow.Table` for the steps of each record batch in turn."""
+        """Yield a `pyarrow.Table` of the columns `names` for each record batch in turn,
+        which needs less memory than `table`."""
         for part in self.stretches:
             yield StepTable([part], self._paths, self._decode).table(names)
 
@@ -218,10 +222,10 @@ class StepTable:
 
     def _column(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
         if place.path in OWN:
-            return _array(spill.keep(part.own(place.path)))
+            return _to_arrow(spill.keep(part.own(place.path)))
         if place.path.startswith(INFO):
             return _info_column(_infos(part.stored).get(place.path[len(INFO) :]), part, place)
-        return _array(self._values(part, place, spill))
+        return _to_arrow(self._values(part, place, spill))
 
     def _values(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
         array: Any = part.stored.whole.tracks.get(place.path)
@@ -232,20 +236,21 @@ class StepTable:
             if not self._decode:
                 raise InvalidArgument(f"{place.path!r} is compressed: give decode=True to read all of it")
             array, items = part.stored.decoded(place.path, array[items]), slice(None)
-        picked = _part(array, place)[items]
+        picked = _select_part(array, place)[items]
         if type(picked) is Ragged:
             return Ragged.of(spill.keep(picked.flat), spill.keep(picked.bounds))
         return picked if isinstance(items, slice) and not place.part else spill.keep(picked)
 
 
 class Spill:
-    """Storage for computed arrays: in memory up to 256 MiB, then in temporary files."""
+    """Storage for computed arrays: memory for the first 256 MiB, temporary files for the rest."""
 
     def __init__(self) -> None:
         self._kept, self._lock = 0, Lock()
 
     def keep(self, array: np.ndarray) -> np.ndarray:
-        """Return the array, or a copy in a temporary file mapped into memory if too much memory is used already."""
+        """Return the array itself, or if too much memory is used already, a copy that is
+        memory-mapped from a temporary file."""
         with self._lock:
             self._kept += array.nbytes
             fits = self._kept <= MOST_KEPT
@@ -257,8 +262,8 @@ class Spill:
             return np.memmap(file, array.dtype, "r", shape=array.shape)
 
 
-def _part(array: Any, place: ColumnLocation) -> Any:
-    """Return the array, or only the number at index `place.part` of each of its items."""
+def _select_part(array: Any, place: ColumnLocation) -> Any:
+    """Return `array` [n, ...] or, if the SQL column is a single number of each item, these numbers [n]."""
     if type(array) is Ragged and place.part:
         raise InvalidArgument(f"{place.path!r} is ragged: its column is a list, whose values SQL reads as column[1]")
     try:
@@ -270,11 +275,11 @@ def _part(array: Any, place: ColumnLocation) -> Any:
         ) from None
 
 
-def _array(array: Any) -> Any:
-    """Return a numpy array as an Arrow array. Items of several numbers become lists."""
+def _to_arrow(array: Any) -> Any:
+    """Convert a numpy array to an Arrow array. Items that are arrays become lists."""
     arrow = pyarrow()
     if type(array) is Ragged:
-        return arrow.LargeListArray.from_arrays(arrow.array(np.array(array.bounds)), _array(array.flat))
+        return arrow.LargeListArray.from_arrays(arrow.array(np.array(array.bounds)), _to_arrow(array.flat))
     if array.dtype == np.float16:
         array = array.astype(np.float32)
     if not array.dtype.isnative:
@@ -298,7 +303,8 @@ def _infos(stored: StoredBatch) -> dict[str, Column]:
 
 
 def _info_column(column: Column | None, part: BatchSteps, place: ColumnLocation) -> Any:
-    """Return info values after the steps as an Arrow array: numbers or strings. Other values become JSON text."""
+    """Return the values of one info key after each step as an Arrow array of numbers or strings.
+    Other values become JSON texts."""
     arrow, items = pyarrow(), part.items(place.path, later=True)
     if column is None:
         return arrow.nulls(part.num_steps)
@@ -306,7 +312,7 @@ def _info_column(column: Column | None, part: BatchSteps, place: ColumnLocation)
     if isinstance(column, PackedColumn):
         rows = np.flatnonzero(items) if isinstance(items, np.ndarray) and items.dtype == bool else items
         return arrow.array([_text(value) for value in column.list(rows)], arrow.string())
-    values = _array(_part(column.values, place)[items])
+    values = _to_arrow(_select_part(column.values, place)[items])
     if not absent.any():
         return values
     return arrow.compute.if_else(arrow.array(absent), arrow.scalar(None, values.type), values)
@@ -321,7 +327,7 @@ def _to_list(value: Any) -> Any:
 
 
 def _with_common_type(chunks: list[Any]) -> list[Any]:
-    """Return Arrow arrays converted to one type, so that they form one column: text if their types differ."""
+    """Convert Arrow arrays to a common type, so that they can form one column. If their types differ, this is text."""
     arrow = pyarrow()
     types = [kind for kind in dict.fromkeys(chunk.type for chunk in chunks) if not arrow.types.is_null(kind)]
     if len(types) > 1:

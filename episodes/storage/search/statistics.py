@@ -1,4 +1,4 @@
-"""Compute and store mean, standard deviation and quantiles of the arrays of a data set.
+"""Mean, standard deviation and quantiles of the arrays of a data set, which are stored with the data set.
 
 They are computed when first read, since writing would take twice as long with them.
 """
@@ -34,7 +34,8 @@ _RAGGED_ITEMS = 1 << 14  # the same for a ragged track, in items
 
 @dataclass(frozen=True)
 class TrackStatistics:
-    """Statistics of one array for each number in its items. Large items such as images share one set of statistics.
+    """Statistics of one array, such as the rewards. Each number of an item has its own,
+    but large items such as images have one in common.
 
     NaN is only counted. Quantiles have a relative error of at most 1/256. Observations are all T + 1 of a chunk,
     without lookbacks.
@@ -60,7 +61,7 @@ class TrackStatistics:
 
     @staticmethod
     def of(array: np.ndarray) -> TrackStatistics:
-        """Compute the statistics of an array of n items, [n, ...]."""
+        """Compute the statistics of an array [n, ...] of n items."""
         if int(np.prod(array.shape[1:])) > MOST_PARTS:
             array = array.reshape(-1)
         values = array.astype(np.float64)
@@ -81,19 +82,20 @@ class TrackStatistics:
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation of the values, without correction for the sample size, like `np.std`."""
+        """Standard deviation of the values, as `np.std` computes it (divided by n, not n - 1)."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.sqrt(self.squares / self.count)
 
     def quantile(self, share: float) -> np.ndarray:
-        """Return the quantile `share`, such as 0.5. Raise `InvalidArgument` unless it is in [0, 1]."""
+        """Return the estimated quantile `share`, such as 0.5 for the median.
+        Raise `InvalidArgument` unless it is in [0, 1]."""
         check_fraction("share", share)
         values = np.array([sketch.quantile(share) for sketch in self.sketches]).reshape(self.mean.shape)
         values = np.trunc(values) if self.is_whole else values
         return np.clip(values, self.min, self.max)
 
     def merged(self, statistics: TrackStatistics) -> TrackStatistics:
-        """Return the joint statistics of two sets of values (algorithm of Chan, Golub and LeVeque, 1979)."""
+        """Return the statistics of the values of both parts together (algorithm of Chan, Golub and LeVeque, 1979)."""
         count = self.count + statistics.count
         with np.errstate(all="ignore"):
             share, apart = statistics.count / np.maximum(count, 1), statistics.mean - self.mean
@@ -114,14 +116,14 @@ class TrackStatistics:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statistics as a value that JSON can store."""
+        """Return the statistics as a value that can be stored in JSON."""
         arrays = np.stack([np.asarray(getattr(self, name), np.float64).reshape(-1) for name in _ARRAYS])
         value = {"shape": list(self.mean.shape), "numbers": base64.b64encode(arrays.astype("<f8").tobytes()).decode()}
         return value | {"whole": self.is_whole, "sketches": [sketch.to_text() for sketch in self.sketches]}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> TrackStatistics:
-        """Return the statistics from a JSON value that `to_json` returned."""
+        """Create the statistics from a JSON value that `to_json` returned."""
         arrays = np.frombuffer(base64.b64decode(value["numbers"]), "<f8").reshape(len(_ARRAYS), *value["shape"])
         fields = dict(zip(_ARRAYS, arrays, strict=True))
         counts = {name: fields[name].astype(np.int64) for name in ("count", "num_nan")}
@@ -135,17 +137,19 @@ OfTracks = dict[str, TrackStatistics]
 
 
 def of_batch(stored: StoredBatch, rows: np.ndarray | None = None) -> OfTracks:
-    """Compute the statistics of each numeric array of a record batch, or only of the episodes in its rows `rows`."""
+    """Compute the statistics of each numeric array of a record batch, as a dict by path.
+    `rows` selects some of its episodes."""
     pack, result = stored.whole, dict[str, TrackStatistics]()
     for path in pack.tracks:
-        parts = [TrackStatistics.of(part) for part in _items(stored, path, rows) if part.dtype.kind in "biuf"]
+        parts = [TrackStatistics.of(part) for part in _parts_of_array(stored, path, rows) if part.dtype.kind in "biuf"]
         if parts:
             result[path] = reduce(TrackStatistics.merged, parts)
     return result
 
 
-def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[np.ndarray]:
-    """Yield the items of the array at `path`, without lookbacks. Compressed arrays are yielded in several parts."""
+def _parts_of_array(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[np.ndarray]:
+    """Yield the items of the array at `path`, without lookbacks. A compressed array is yielded in
+    several parts to save memory."""
     pack, is_observation = stored.whole, is_observed(path)
     array: Any = pack.tracks[path]
     if rows is not None or pack.lookbacks.any():
@@ -163,7 +167,7 @@ def _items(stored: StoredBatch, path: str, rows: np.ndarray | None) -> Iterator[
 
 
 def merge_statistics(parts: list[OfTracks]) -> OfTracks:
-    """Return the joint statistics of several record batches, by array path."""
+    """Merge the statistics of several record batches, each a dict by array path, to one dict."""
     result: OfTracks = {}
     for part in parts:
         result |= {
@@ -173,7 +177,7 @@ def merge_statistics(parts: list[OfTracks]) -> OfTracks:
 
 
 def read_statistics(directory: Path) -> dict[str, OfTracks]:
-    """Return the stored statistics by shard name, or an empty dict if `statistics.json` is missing or damaged."""
+    """Read the stored statistics, as a dict by shard name. It is empty if `statistics.json` is missing or damaged."""
     try:
         stored = verify_json(read_file(directory / NAME), NAME)
         return {
@@ -185,7 +189,8 @@ def read_statistics(directory: Path) -> dict[str, OfTracks]:
 
 
 def put_statistics(directory: Path, shards: Mapping[str, OfTracks]) -> None:
-    """Store the statistics of Arrow files in `statistics.json`. Disk errors are ignored, as it is only a cache."""
+    """Write the statistics of each shard to `statistics.json`. Disk errors are ignored,
+    since the file is only a cache."""
     values = {
         name: {path: statistics.to_json() for path, statistics in tracks.items()} for name, tracks in shards.items()
     }

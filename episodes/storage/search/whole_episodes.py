@@ -1,4 +1,4 @@
-"""Compute length, return and completeness of whole episodes that are stored in several chunks.
+"""Length, return and completeness of whole episodes, which may be stored in several chunks.
 
 chunk            id  t_started  length  return  ending       episode_length  episode_return  is_complete
 0                a   0          5       5.0     cut          8               6.5             True
@@ -19,7 +19,8 @@ NAMES = ("episode_length", "episode_return", "is_complete")
 def columns_of_whole_episodes(
     table: Mapping[str, np.ndarray], rows: np.ndarray | None, of: np.ndarray | None
 ) -> dict[str, Callable[[], np.ndarray]]:
-    """Return a function for each of the columns `episode_length`, `episode_return` and `is_complete`.
+    """Return functions that compute the columns `episode_length`, `episode_return` and
+    `is_complete` of a metadata table.
 
     Args:
         table: columns [N] of the chunks' facts.
@@ -32,7 +33,7 @@ def columns_of_whole_episodes(
         num = len(table["length"])
         chunks = np.arange(num) if rows is None else rows
         result = {}
-        for name, values in _compute({key: table[key][chunks] for key in _READ}).items():
+        for name, values in _compute_columns({key: table[key][chunks] for key in _READ}).items():
             result[name] = np.zeros(num, values.dtype)
             result[name][chunks] = values
         return result if of is None else {name: values[of] for name, values in result.items()}
@@ -47,8 +48,9 @@ def _read(compute: Callable[[], dict[str, np.ndarray]], name: str) -> np.ndarray
     return compute()[name]
 
 
-def _compute(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return for each chunk the length and return of its whole episode, and if all of it is stored, columns [n]."""
+def _compute_columns(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Compute for each chunk the length, the return and the completeness of its whole episode,
+    as a dict of columns [n]."""
     episode = episode_codes(table)
     if not len(episode):
         return {
@@ -73,7 +75,8 @@ def _compute(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def episode_codes(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Number the episodes by the order of their first chunks, and return each chunk's episode number, int64 [n].
+    """Return for each chunk the number of its episode, int64 [n]. Episodes are numbered in the
+    order of their first chunks.
 
     Chunks are of one episode if their id, agent id and multi-agent episode id are equal.
     """
