@@ -327,7 +327,7 @@ def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
         for name, column in batch.items()
         if type(column) is Tensor or all(isinstance(leaf, Tensor) for leaf in leaves(column))
     }
-    return TrainBatch(tensors, getattr(batch, "came", None))
+    return TrainBatch(tensors, getattr(batch, "lazy_origin", None))
 
 
 def means(measured: list[Measured]) -> dict[str, float]:

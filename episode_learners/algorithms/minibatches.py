@@ -34,13 +34,13 @@ def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> 
             f"{algorithm}: the train batch has no {', '.join(missing)} (it has {', '.join(batch)}); add a connector to "
             "the learner pipeline that makes the column"
         )
-    return TrainBatch({name: batch[name] for name in names}, getattr(batch, "came", None))
+    return TrainBatch({name: batch[name] for name in names}, getattr(batch, "lazy_origin", None))
 
 
 def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     """Return the rows that an index, mask or slice selects, in all columns of nested tensors."""
     indexed = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
-    return TrainBatch(indexed, select_rows_lazily(getattr(columns, "came", None), rows))
+    return TrainBatch(indexed, select_rows_lazily(getattr(columns, "lazy_origin", None), rows))
 
 
 def shuffled(

@@ -146,7 +146,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         device = next(iter(self.optimizers.values())).parameters[0].device
         if self._to_tensors.device != device:
             self._to_tensors = NumpyToTensor(device=device)
-        return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "came", None))
+        return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "lazy_origin", None))
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
         """Take gradient steps on all transitions of episodes, without replay, and return metrics. `n_step` must be

@@ -1,4 +1,4 @@
-"""`Batch`: named columns of arrays or tensors that know from which episode and step each row came."""
+"""`Batch`: named columns of arrays or tensors, with the episode and step from which each row came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Batch`: named columns of arrays or tensors with a common first axis, nested like the observations or actions.
+"""`Batch`: named columns of arrays or tensors with a common first axis. Columns may be nested.
 
 >>> batch = Batch(obs={"camera": np.zeros((4, 8, 8)), "joints": np.ones((4, 2))}, rewards=np.arange(4.0))
 >>> batch
@@ -29,7 +29,7 @@ View = TypeVar("View")
 
 
 class Batch:
-    """Named columns [B, ...] of arrays or tensors: `batch[i]` is a row, `batch["rewards"]` or `batch.rewards` a column.
+    """Named columns [B, ...] of arrays or tensors. `batch[i]` is a row, `batch["rewards"]` or `batch.rewards` a column.
 
     Leaves are numpy arrays or torch tensors. They are shared with the given ones, never copied, and other values become
     arrays. A dict inside a batch is read as a `Batch` of the same memory; tuples stay tuples. Lengths are checked by
@@ -43,40 +43,40 @@ class Batch:
         more: further columns by name.
     """
 
-    __slots__ = ("_came", "_columns")
+    __slots__ = ("_columns", "_lazy_origin")
     __hash__ = None  # type: ignore[assignment]
     _columns: dict[str, Any]
-    _came: LazyOrigin | None
+    _lazy_origin: LazyOrigin | None
     _repr_html_ = notebook_repr("episodes.inspect.html", "batch")
 
     def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
-        came = None
+        lazy_origin = None
         if columns is not None:
-            came = columns._came if isinstance(columns, Batch) else getattr(columns, "came", None)
+            lazy_origin = columns._lazy_origin if isinstance(columns, Batch) else getattr(columns, "lazy_origin", None)
             more = {**(columns._columns if isinstance(columns, Batch) else columns), **more}
         object.__setattr__(self, "_columns", _adopt(more, ""))
-        object.__setattr__(self, "_came", came)
+        object.__setattr__(self, "_lazy_origin", lazy_origin)
 
     @classmethod
-    def _of(cls, columns: dict[str, Any], came: LazyOrigin | None = None) -> Batch:
-        """Return a batch that uses the given dict of valid columns itself, without a copy."""
+    def _of(cls, columns: dict[str, Any], lazy_origin: LazyOrigin | None = None) -> Batch:
+        """Create a batch around a dict of valid columns, without a copy."""
         batch = cls.__new__(cls)
         _set_columns(batch, columns)
-        _set_came(batch, came)
+        _set_lazy_origin(batch, lazy_origin)
         return batch
 
     @property
     def origin(self) -> Origin:
-        """Episode and step from which each row came, known for samples of buffers and for train batches.
+        """Origin of the rows: the episode and step of each. Known for samples of replay buffers and for train batches.
 
         Raises:
             EpisodeStateError: the origin is unknown.
         """
-        return origin_of(self._came, self._columns)
+        return origin_of(self._lazy_origin, self._columns)
 
     def with_columns(self, columns: Mapping[str, Any]) -> Batch:
-        """Return a batch with other columns for the same rows, which keep their origin (episode and step)."""
-        return self._of(_adopt(columns, ""), self._came)
+        """Return a batch with other columns for the same rows. The rows keep their origin (episode and step)."""
+        return self._of(_adopt(columns, ""), self._lazy_origin)
 
     # Columns
 
@@ -130,7 +130,7 @@ class Batch:
         return _shown(self._columns[name]) if name in self._columns else default
 
     def update(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
-        """Add columns to this batch in place. Columns with the same names are replaced."""
+        """Add columns to this batch in place, replacing columns of the same names."""
         self._columns.update(Batch(columns, **more)._columns)
 
     def _names(self) -> str:
@@ -156,7 +156,7 @@ class Batch:
         if isinstance(index, tuple):
             raise WrongType(f"rows {index!r}: give one index for the rows; index the columns for more axes")
         columns = nested.map_leaves(lambda leaf: batch_leaves.take(leaf, index), self._columns)
-        return self._of(columns, None if self._came is None else select_rows(self._came, index))
+        return self._of(columns, None if self._lazy_origin is None else select_rows(self._lazy_origin, index))
 
     def _set_rows(self, index: Any, rows: Any) -> None:
         if not isinstance(rows, (Batch, Mapping)):
@@ -169,7 +169,7 @@ class Batch:
             batch_leaves.check_assignable(target, parts[path], new_leaves[path], path)
         for path, target in targets.items():
             batch_leaves.put(target, index, new_leaves[path])
-        object.__setattr__(self, "_came", None)
+        object.__setattr__(self, "_lazy_origin", None)
 
     def split(
         self,
@@ -179,7 +179,7 @@ class Batch:
         generator: np.random.Generator | None = None,
         merge_last: bool = False,
     ) -> Iterator[Batch]:
-        """Yield minibatches of `size` rows, in order (views), or shuffled by the generator (copies).
+        """Yield minibatches of `size` rows: consecutive rows (as views) or shuffled rows (as copies).
 
         The last part may be smaller. With `merge_last` it is joined with the previous part.
 
@@ -200,7 +200,7 @@ class Batch:
 
     @classmethod
     def stack(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
-        """Return one batch of several, with each column stacked along a new first axis.
+        """Stack several batches to one: each column is stacked along a new first axis.
 
         Args:
             batches: batches of the same columns and shapes.
@@ -210,7 +210,10 @@ class Batch:
 
     @classmethod
     def cat(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
-        """Return one batch of several, with each column concatenated along the first axis. `fill` as in `stack`."""
+        """Concatenate several batches to one: each column is concatenated along the first axis.
+
+        See `stack` for `fill`.
+        """
         return cls._join(batches, "cat", fill)
 
     @classmethod
@@ -225,8 +228,10 @@ class Batch:
         columns = _same_columns([cls._of(c) for c in columns], mode)
         flat = [nested.flatten(c) for c in columns]
         leaves = [batch_leaves.join([columns_of_one[path] for columns_of_one in flat], path, mode) for path in flat[0]]
-        came = concat_origins([part._came for part in parts], np.concatenate if mode == "cat" else np.stack)
-        return cls._of(nested.unflatten_like(columns[0], leaves), came)
+        lazy_origin = concat_origins(
+            [part._lazy_origin for part in parts], np.concatenate if mode == "cat" else np.stack
+        )
+        return cls._of(nested.unflatten_like(columns[0], leaves), lazy_origin)
 
     # Arithmetic: column by column, paired by name
 
@@ -249,7 +254,7 @@ class Batch:
         return self._of(nested.map_leaves(fn, *columns))
 
     def __eq__(self, other: object) -> bool:
-        """Return True if both have the same columns and equal values, as arrays or tensors. NaN equals NaN."""
+        """Return True if both batches have the same columns with equal values. NaN equals NaN."""
         if not isinstance(other, Batch):
             return NotImplemented
         return nested.equal(self.to_numpy()._columns, other.to_numpy()._columns)
@@ -257,7 +262,7 @@ class Batch:
     # Missing values
 
     def isnull(self) -> Batch:
-        """Return a batch of bool columns in the same shapes: True where a value is NaN or None."""
+        """Return a batch of bool columns of the same shapes, True where a value is NaN or None."""
         return self._map(batch_leaves.nulls)
 
     def hasnull(self) -> bool:
@@ -275,11 +280,11 @@ class Batch:
     # Other forms
 
     def to_numpy(self) -> Batch:
-        """Return the batch with numpy arrays in place of tensors. CPU tensors share their memory."""
+        """Return the batch with tensors converted to numpy arrays. CPU tensors share their memory."""
         return self._map(batch_leaves.as_numpy)
 
     def to_torch(self, dtype: Any = None, device: Any = None) -> Batch:
-        """Return the batch with torch tensors in place of arrays, of the given dtype and on the given device.
+        """Return the batch with arrays converted to torch tensors of the given dtype on the given device.
 
         Args:
             dtype: dtype of the floating-point leaves. Integers and booleans keep theirs.
@@ -300,17 +305,18 @@ class Batch:
 
         flat = nested.flatten(self._columns)
         return self._of(
-            nested.unflatten_like(self._columns, [convert(leaf, path) for path, leaf in flat.items()]), self._came
+            nested.unflatten_like(self._columns, [convert(leaf, path) for path, leaf in flat.items()]),
+            self._lazy_origin,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the columns as nested dicts. The outermost one is a `TrainBatch`, which keeps the rows' origin."""
+        """Return the columns as nested dicts. The outermost is a `TrainBatch`, which keeps the rows' origin."""
         columns = self._columns.items()
         copied = {k: v if type(v) is np.ndarray else nested.map_leaves(lambda leaf: leaf, v) for k, v in columns}
-        return TrainBatch(copied, self._came)
+        return TrainBatch(copied, self._lazy_origin)
 
     def require(self, view: type[View]) -> View:
-        """Return this batch if it has the columns that the Protocol `view` declares, for type checkers.
+        """Check that this batch has the columns of the Protocol `view`. Return it, typed as `view` for type checkers.
 
         Raises:
             TrackMismatch: names the columns that the view needs and the batch lacks.
@@ -319,7 +325,7 @@ class Batch:
         return self  # type: ignore[return-value]
 
     def _map(self, fn: Any) -> Batch:
-        return self._of(nested.map_leaves(fn, self._columns), self._came)
+        return self._of(nested.map_leaves(fn, self._columns), self._lazy_origin)
 
     def __repr__(self) -> str:
         flat = nested.flatten(self._columns)
@@ -331,14 +337,16 @@ class Batch:
         return f"Batch({rows}{': ' if columns else ''}{columns})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (self._columns if self._came is None else TrainBatch(self._columns, self._came),)
+        return Batch, (self._columns if self._lazy_origin is None else TrainBatch(self._columns, self._lazy_origin),)
 
 
-_set_columns, _set_came = (vars(Batch)[slot].__set__ for slot in ("_columns", "_came"))  # faster than `object`'s setter
+_set_columns, _set_lazy_origin = (
+    vars(Batch)[slot].__set__ for slot in ("_columns", "_lazy_origin")
+)  # faster than `object`'s setter
 
 
 def _shown(value: Any) -> Any:
-    """Return a column in the form for users: a nested column becomes a `Batch` that shares its memory."""
+    """Return a column as users read it: a nested column becomes a `Batch` that shares its memory."""
     if isinstance(value, dict):
         return Batch._of(value)
     if isinstance(value, tuple):
@@ -347,7 +355,7 @@ def _shown(value: Any) -> Any:
 
 
 def _adopt(value: Any, path: str) -> Any:
-    """Return a column in the form that a batch stores: arrays are shared, dicts are copied."""
+    """Convert a column to the form that a batch stores: dicts are copied, arrays are shared."""
     if isinstance(value, Batch):
         value = value._columns
     if isinstance(value, (dict, Mapping)):
@@ -363,7 +371,7 @@ def _adopt(value: Any, path: str) -> Any:
 
 
 def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
-    """Return the column dicts of the batches. Raise `TrackMismatch` if only some of them have a column."""
+    """Return the column dict of each batch. Raise `TrackMismatch` unless all batches have the same columns."""
     first = nested.flatten(batches[0]._columns).keys()
     for i, batch in enumerate(batches):
         paths = nested.flatten(batch._columns).keys()
@@ -379,7 +387,7 @@ def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
 def _filled(
     columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, mode: str, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the column dicts of the batches, in which a missing column is added, full of `fill`."""
+    """Return the column dict of each batch, where columns that the batch lacks are added and filled with `fill`."""
     cut = 1 if mode == "cat" else 0
     complete: list[dict[str, Any]] = [{} for _ in columns]
     for name in dict.fromkeys(name for columns_of_one in columns for name in columns_of_one):

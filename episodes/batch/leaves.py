@@ -1,4 +1,4 @@
-"""Operations of a batch on one array of the batch: a numpy array or a torch tensor, called a leaf in this module.
+"""Operations on one array of a batch, called a leaf, which is a numpy array or a torch tensor.
 
 torch is not imported here: if there is a tensor, it has been imported already.
 """
@@ -16,13 +16,13 @@ from episodes.tracks.filling import check_fill
 
 
 def torch_of(leaf: Any) -> Any:
-    """Return the torch module if the array is a tensor, otherwise None."""
+    """Return the torch module if the leaf is a tensor, otherwise None."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(leaf, torch.Tensor) else None
 
 
 def as_leaf(value: Any, path: str) -> Any:
-    """Return arrays, numpy scalars and tensors unchanged, and other values converted by `np.asarray`."""
+    """Convert a value to an array by `np.asarray`, unless it is an array, a numpy scalar or a tensor already."""
     if isinstance(value, (np.ndarray, np.generic)) or torch_of(value):
         return value
     try:
@@ -32,18 +32,18 @@ def as_leaf(value: Any, path: str) -> Any:
 
 
 def describe(leaf: Any) -> str:
-    """Return dtype and shape of an array or tensor as text, such as "float32 [4, 2]"."""
+    """Return the dtype and shape of an array or tensor as text, such as "float32 [4, 2]"."""
     return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
 
 
 def numpy_dtype(leaf: Any) -> np.dtype:
-    """Return the numpy dtype of an array, or the nearest one for a tensor."""
+    """Return the numpy dtype of an array, or the corresponding numpy dtype of a tensor."""
     name = str(leaf.dtype).removeprefix("torch.")
     return np.dtype("float32" if name == "bfloat16" else name) if torch_of(leaf) else leaf.dtype
 
 
 def take(leaf: Any, rows: Any) -> Any:
-    """Return `leaf[rows]` of an array or tensor. Tensors accept slices with a negative step, too, which copy."""
+    """Return `leaf[rows]`. For tensors too, a slice may have a negative step."""
     is_tensor = torch_of(leaf) is not None
     if is_tensor and isinstance(rows, slice) and (rows.step or 1) < 0:
         rows = np.arange(len(leaf))[rows].copy()
@@ -51,7 +51,7 @@ def take(leaf: Any, rows: Any) -> Any:
 
 
 def join(parts: Sequence[Any], path: str, mode: str) -> Any:
-    """Return the arrays or tensors stacked along a new first axis (mode "stack") or concatenated ("cat")."""
+    """Stack arrays or tensors along a new first axis (mode "stack"), or concatenate them (mode "cat")."""
     first = parts[0]
     torch = torch_of(first)
     if any(torch_of(part) is not torch for part in parts):
@@ -66,7 +66,7 @@ def join(parts: Sequence[Any], path: str, mode: str) -> Any:
 
 
 def filled(like: Any, shape: tuple[int, ...], fill: Any, path: str) -> Any:
-    """Return an array of the given shape full of `fill`, with the dtype (and device) of `like`."""
+    """Return an array of the given shape filled with `fill`, in the dtype (and on the device) of `like`."""
     torch = torch_of(like)
     try:
         check_fill(fill, np.empty(0, numpy_dtype(like)))
@@ -76,7 +76,7 @@ def filled(like: Any, shape: tuple[int, ...], fill: Any, path: str) -> Any:
 
 
 def nulls(leaf: Any) -> Any:
-    """Return a bool mask of the shape of an array or tensor: True where a value is NaN or None."""
+    """Return a bool mask of the shape of the leaf, True where a value is NaN or None."""
     if torch := torch_of(leaf):
         return torch.isnan(leaf)
     leaf = np.asarray(leaf)
@@ -90,12 +90,12 @@ def nulls(leaf: Any) -> Any:
 
 
 def as_numpy(leaf: Any) -> Any:
-    """Return a tensor as a numpy array, which shares CPU memory. Arrays are returned unchanged."""
+    """Convert a tensor to a numpy array, which shares CPU memory. Arrays are returned unchanged."""
     return leaf.detach().cpu().numpy() if torch_of(leaf) else leaf
 
 
 def check_assignable(target: Any, rows: Any, value: Any, path: str) -> None:
-    """Raise an error unless `value` can be assigned to `rows` of `target` without loss (no float to int)."""
+    """Raise an error unless `value` can be assigned to `rows` of `target` without loss, such as float to int."""
     torch = torch_of(target)
     if torch:
         fits = torch.can_cast(value.dtype if torch_of(value) else torch.as_tensor(value).dtype, target.dtype)

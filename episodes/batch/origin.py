@@ -1,4 +1,4 @@
-"""`Origin`: from which episode and step each row of a batch came. It is looked up only when it is read.
+"""`Origin`: the episode and step from which each row of a batch came, looked up when it is read.
 
 A batch holds a source of steps and one integer per row, the index of its step in the source, computed lazily. The
 source provides episode, agent and time, and keeps no episode alive.
@@ -20,7 +20,7 @@ PADDING = -1  # index of a row without a step
 
 
 class EpisodeKey(NamedTuple):
-    """Identity of an episode: episode id, agent id and module id."""
+    """Key that identifies an episode: episode id, agent id and module id."""
 
     id_: str  # id of the episode
     agent_id: Any = None
@@ -28,7 +28,7 @@ class EpisodeKey(NamedTuple):
 
 
 class StepLocations(NamedTuple):
-    """Episodes and times of several steps, as arrays."""
+    """Episodes and times of n steps, as arrays."""
 
     keys: list[EpisodeKey | None]  # distinct episodes; None if an episode is unknown
     episode_of_step: np.ndarray  # [n] int64, index into `keys` of each step's episode
@@ -36,7 +36,7 @@ class StepLocations(NamedTuple):
 
 
 class StepOrigin(NamedTuple):
-    """Origin of a step: its episode and time, and the part (chunk) of the episode that has the step."""
+    """Origin of one step: its episode, its time, and the chunk (part of the episode) that contains it."""
 
     id_: str  # id of the episode
     t: int  # time in the episode, 0 at the reset
@@ -49,7 +49,7 @@ class StepOrigin(NamedTuple):
 
 
 class StepSource(Protocol):
-    """Interface of a storage that finds steps by index. Raises `EpisodeStateError` for a step that was dropped."""
+    """Interface of a storage that finds the episode of a step by the step's index."""
 
     def step(self, number: int) -> StepOrigin: ...
     def episode(self, number: int) -> Any: ...
@@ -60,7 +60,7 @@ LazyOrigin = tuple[StepSource, Any]  # a source, and step indices int64 [B] or [
 
 
 class Origin:
-    """From which episode and step each row of a batch came.
+    """Origin of a batch's rows: the episode and step from which each row came.
 
     Attributes:
         source: the storage of the steps.
@@ -86,7 +86,7 @@ class Origin:
         return None if numbers == PADDING else self.source.step(int(numbers))
 
     def episode(self, row: Any = ()) -> Any:
-        """Return the stored episode from which a row came. For a sequence: the episode of its first step.
+        """Return the stored episode from which a row came. The row of a sequence belongs to its first step's episode.
 
         Raises:
             EpisodeStateError: the episode is not stored any more, or the row is padding.
@@ -106,22 +106,22 @@ class Origin:
 
     @property
     def ids(self) -> np.ndarray:
-        """Episode id of each row (or step), an object array shaped like `numbers`; None for padding and if unknown."""
+        """Episode id of each row (or step), an object array shaped like `numbers`. None for padding or if unknown."""
         return self._of_episodes(lambda key: key.id_)
 
     @property
     def agent_ids(self) -> np.ndarray:
-        """Agent id of each row (or step), an object array shaped like `numbers`; None for padding and if unknown."""
+        """Agent id of each row (or step), an object array shaped like `numbers`. None for padding or if unknown."""
         return self._of_episodes(lambda key: key.agent_id)
 
     @property
     def module_ids(self) -> np.ndarray:
-        """Module id of each row (or step), an object array shaped like `numbers`; None for padding or if unknown."""
+        """Module id of each row (or step), an object array shaped like `numbers`. None for padding or if unknown."""
         return self._of_episodes(lambda key: key.module_id)
 
     @property
     def t(self) -> np.ndarray:
-        """Time of each row (or step) in its episode, an object array like `numbers`; None for padding or if unknown."""
+        """Time of each row (or step) in its episode, an object array like `numbers`. None for padding or if unknown."""
         real, (keys, episode_of_step, t) = self._places
         times = t.astype(object)
         times[np.array([key is None for key in keys], bool)[episode_of_step]] = None
@@ -134,7 +134,7 @@ class Origin:
 
     @property
     def _places(self) -> tuple[np.ndarray, StepLocations]:
-        """Mask of the steps that are no padding, and the episodes and times of these steps."""
+        """Mask of the steps that are not padding, and the locations (episode and time) of these steps."""
         real = self.numbers != PADDING
         return real, self.source.places(self.numbers[real])
 
@@ -147,49 +147,52 @@ class Origin:
         return f"Origin({list(self.numbers.shape)} steps of {self.source})"
 
 
-def resolved(came: LazyOrigin) -> Origin:
-    """Return the `Origin` for a pair (source, step indices), where the indices may be a function still to be called."""
-    source, numbers = came
+def resolved(lazy_origin: LazyOrigin) -> Origin:
+    """Return the `Origin` for a pair of source and step indices. The indices may be a function that computes them."""
+    source, numbers = lazy_origin
     indices: Any = numbers() if callable(numbers) else numbers
     return Origin(source, indices)
 
 
-def select_rows(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Return the origin of the batch rows that an index selects, or None if the batch has no origin."""
-    return None if came is None else (came[0], resolved(came).numbers[batch_leaves.as_numpy(rows)])
+def select_rows(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
+    """Return the origin of those rows of a batch that the index `rows` selects, or None if the origin is unknown."""
+    return None if lazy_origin is None else (lazy_origin[0], resolved(lazy_origin).numbers[batch_leaves.as_numpy(rows)])
 
 
-def select_rows_lazily(came: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Return the origin of the batch rows that an index selects, or None. The index is applied at the first read."""
-    return None if came is None else (came[0], _Taken(came, rows))
+def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
+    """Return the origin of the rows that the index `rows` selects, without computing it before the first read."""
+    return None if lazy_origin is None else (lazy_origin[0], _Taken(lazy_origin, rows))
 
 
 class _Taken(NamedTuple):
-    """Function that returns the step indices of the batch rows that an index selects."""
+    """Function that computes the step indices of the selected rows of a batch."""
 
-    came: LazyOrigin
+    lazy_origin: LazyOrigin
     rows: Any
 
     def __call__(self) -> np.ndarray:
-        return resolved(self.came).numbers[batch_leaves.as_numpy(self.rows)]
+        return resolved(self.lazy_origin).numbers[batch_leaves.as_numpy(self.rows)]
 
 
 def concat_origins(
-    cames: Sequence[LazyOrigin | None], join: Callable[[list[np.ndarray]], np.ndarray]
+    lazy_origins: Sequence[LazyOrigin | None], join: Callable[[list[np.ndarray]], np.ndarray]
 ) -> LazyOrigin | None:
-    """Return the origin of joined batches, or None if a batch has no origin or the shapes do not fit together."""
-    known = [came for came in cames if came is not None]
-    if len(known) < len(cames):
+    """Return the origin of several batches joined to one, or None if the origin of a batch is unknown.
+
+    The result is None too if the shapes of the step indices do not fit together.
+    """
+    known = [lazy_origin for lazy_origin in lazy_origins if lazy_origin is not None]
+    if len(known) < len(lazy_origins):
         return None
-    numbers = [resolved(came).numbers for came in known]
-    sources = list({id(came[0]): came[0] for came in known}.values())
+    numbers = [resolved(lazy_origin).numbers for lazy_origin in known]
+    sources = list({id(lazy_origin[0]): lazy_origin[0] for lazy_origin in known}.values())
     try:
         if len(sources) == 1:
             return sources[0], join(numbers)
         places = {id(source): i for i, source in enumerate(sources)}
         mixed = [
-            np.where(indices == PADDING, PADDING, indices * len(sources) + places[id(came[0])])
-            for indices, came in zip(numbers, known, strict=True)
+            np.where(indices == PADDING, PADDING, indices * len(sources) + places[id(lazy_origin[0])])
+            for indices, lazy_origin in zip(numbers, known, strict=True)
         ]
         return _CombinedSource(tuple(sources)), join(mixed)
     except ValueError:  # the shapes differ, since rows are not steps
@@ -197,7 +200,7 @@ def concat_origins(
 
 
 class _CombinedSource(NamedTuple):
-    """Several step storages as one storage: step `number` of storage i has the index `number * len(sources) + i`."""
+    """Several step storages combined to one. Step `number` of storage i has the index `number * len(sources) + i`."""
 
     sources: tuple[StepSource, ...]
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments with which steps are sampled from replay buffers and data sets."""
+"""Checks of arguments for sampling from replay buffers and data sets, such as counts and n-step bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS,
 
 
 def check_counts(least: int = 1, **counts: Any) -> None:
-    """Raise `InvalidArgument` unless each keyword argument is an int from `least` to `LARGEST_COUNT`."""
+    """Raise `InvalidArgument` unless each of the counts, given by name, is an int from `least` to `LARGEST_COUNT`."""
     for name, count in counts.items():
         if type(count) is not int and not is_int(count):
             raise InvalidArgument(f"{name}={count!r}: give an int")
@@ -30,7 +30,7 @@ def check_counts(least: int = 1, **counts: Any) -> None:
 
 
 def check_n_step(n_step: Any) -> None:
-    """Raise `InvalidArgument` unless `n_step` is an int of at least 1, or a pair of bounds."""
+    """Raise `InvalidArgument` unless `n_step` is an int of at least 1 or a pair (lowest, highest) of such ints."""
     if type(n_step) is int and 1 <= n_step <= LARGEST_COUNT:
         return
     bounds = n_step if isinstance(n_step, tuple) else (n_step, n_step)
@@ -41,7 +41,7 @@ def check_n_step(n_step: Any) -> None:
 
 
 def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: int | None) -> None:
-    """Raise `InvalidArgument` unless the arguments of `sample` (transitions) are valid."""
+    """Raise `InvalidArgument` unless these arguments for sampling transitions are valid."""
     check_counts(n=n)
     check_n_step(n_step)
     checked_number("gamma", gamma, 0.0, 1.0)
@@ -52,7 +52,7 @@ def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: i
 def check_sequences(
     batch_size: int, length: int, burn_in: int, lookback: int, boundary: str, period: int | None
 ) -> None:
-    """Raise `InvalidArgument` unless the arguments of `sample_sequences` are valid."""
+    """Raise `InvalidArgument` unless these arguments for sampling sequences are valid."""
     check_counts(batch_size=batch_size, length=length)
     check_counts(0, burn_in=burn_in, lookback=lookback)
     if not isinstance(boundary, str) or boundary not in ("pad", "stop"):
@@ -66,7 +66,7 @@ def check_sequences(
 def checked_keys(
     keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], other_columns: Sequence[str]
 ) -> Sequence[str]:
-    """Return the names of the columns to sample. Raise an error for a name that is not available.
+    """Return the names of the columns to sample. Raise an error if a requested column is not available.
 
     Raises:
         UnknownKey: there is no such column.
@@ -95,7 +95,7 @@ def checked_keys(
 
 
 def checked_step_indices(indices: Any, ndim: int | None = None) -> np.ndarray:
-    """Return the indices of steps as an int64 array. Raise an error unless they are integers.
+    """Return step indices as an int64 array. Raise an error unless they are integers.
 
     Args:
         indices: ints in an array or nested lists.

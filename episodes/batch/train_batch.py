@@ -1,4 +1,4 @@
-"""`TrainBatch`: the batch that a learner pipeline returns."""
+"""`TrainBatch`: dict of columns that a learner pipeline returns."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ __all__ = ["TrainBatch"]
 
 
 class TrainBatch(dict[str, Any]):
-    """Dict of columns that also stores the origin (episode and step) of each row.
+    """Dict of the columns of a train batch, which also stores the origin (episode and step) of each row.
 
     `Batch(train_batch)` keeps the origin. A plain dict of the same columns (`dict(train_batch)`,
     `train_batch | {...}`) has no origin.
     """
 
-    __slots__ = ("came",)
+    __slots__ = ("lazy_origin",)
     _repr_html_ = notebook_repr("episodes.inspect.html", "batch")
 
-    def __init__(self, columns: Any = (), came: LazyOrigin | None = None) -> None:
+    def __init__(self, columns: Any = (), lazy_origin: LazyOrigin | None = None) -> None:
         super().__init__(columns)
-        self.came = came
+        self.lazy_origin = lazy_origin
 
     @property
     def origin(self) -> Origin:
-        """Episode and step from which each row came.
+        """Origin of the rows: the episode and step from which each row came.
 
         Raises:
             EpisodeStateError: the origin is unknown, since a connector or the user changed the number of rows.
         """
-        return origin_of(self.came, self)
+        return origin_of(self.lazy_origin, self)
 
     def __reduce__(self) -> Any:
-        return TrainBatch, (dict(self), self.came)
+        return TrainBatch, (dict(self), self.lazy_origin)
 
 
-def origin_of(came: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
+def origin_of(lazy_origin: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
     """Return the `Origin` (episode and step) of the rows of `columns`.
 
     Raises:
         EpisodeStateError: the origin is unknown, or no column has as many rows.
     """
-    if came is None:
+    if lazy_origin is None:
         raise EpisodeStateError(
             "it is not known where these rows came from: batches of a learner pipeline or a replay buffer know it, "
             "and what is taken, split or joined of them; not what was made of bare columns"
         )
-    origin = resolved(came)
+    origin = resolved(lazy_origin)
     if not _has_rows(next(iter(columns.values()), None), origin.numbers) and not any(
         _has_rows(leaf, origin.numbers) for leaf in nested.leaves(dict(columns))
     ):
@@ -64,6 +64,6 @@ def origin_of(came: LazyOrigin | None, columns: Mapping[str, Any]) -> Origin:
 
 
 def _has_rows(leaf: Any, numbers: np.ndarray) -> bool:
-    """Return True if a column has as many rows as `numbers`, the step indices. A single row always fits."""
+    """Return True if the column has one row per step index in `numbers`. Any column fits a single index."""
     shape = getattr(leaf, "shape", None)
     return numbers.ndim == 0 or (bool(shape) and shape[0] == len(numbers))

@@ -1,4 +1,4 @@
-"""Protocols that list the batch columns an algorithm needs, for type checkers and checks at run time.
+"""Protocols that name the batch columns that an algorithm needs, for type checkers and run-time checks.
 
 `batch.require(RolloutBatch)` returns the batch itself, typed as the view, or raises an error that names every column
 that is missing or of the wrong kind. A user's own view is a Protocol with annotations, defined at the top of a module.
@@ -31,7 +31,7 @@ Flags = Annotated[Any, "booleans"]  # [B], one array or tensor
 
 
 class BatchView(Protocol):
-    """Methods common to all batch Protocols in this module."""
+    """Methods that all batch Protocols in this module share."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -44,13 +44,13 @@ class BatchView(Protocol):
 
 
 class ObsBatch(BatchView, Protocol):
-    """Batch with the column that a policy reads: observations."""
+    """Batch with a column of observations, the input of a policy."""
 
     obs: Nested
 
 
 class RolloutBatch(ObsBatch, Protocol):
-    """Batch of transitions: observations, actions, rewards, flags and next observations."""
+    """Batch of transitions: observations, actions, rewards, ending flags and next observations."""
 
     new_obs: Nested
     actions: Nested
@@ -60,14 +60,14 @@ class RolloutBatch(ObsBatch, Protocol):
 
 
 class BatchWithReturns(ObsBatch, Protocol):
-    """Batch of steps with the discounted sum of rewards from each step on."""
+    """Batch of steps with a column of returns: the discounted sum of rewards from each step on."""
 
     actions: Nested
     returns_to_go: Numbers
 
 
 class BatchWithAdvantages(ObsBatch, Protocol):
-    """Batch of steps with advantages and value targets."""
+    """Batch of steps with columns of advantages and value targets."""
 
     actions: Nested
     advantages: Numbers
@@ -75,34 +75,34 @@ class BatchWithAdvantages(ObsBatch, Protocol):
 
 
 class ActStateBatch(BatchView, Protocol):
-    """Batch of a recurrent policy's actions, with its state after each action."""
+    """Batch of a recurrent policy's actions and its recurrent state after each action."""
 
     actions: Nested
     state_out: Nested
 
 
 class ModelOutputBatch(BatchView, Protocol):
-    """Batch of a policy's outputs: the inputs of the action distribution."""
+    """Batch of a policy's outputs, the parameters of its action distribution."""
 
     action_dist_inputs: Numbers
 
 
 class DistBatch(ModelOutputBatch, Protocol):
-    """Batch of actions sampled from a distribution, with its inputs and the log-probabilities."""
+    """Batch of sampled actions, with the parameters of their distribution and the log-probabilities."""
 
     actions: Nested
     action_logp: Numbers
 
 
 class PrioBatch(BatchView, Protocol):
-    """Sample of a prioritized replay buffer, with importance weights and the indices for `update_priorities`."""
+    """Batch sampled by priority, with importance weights, and the step indices for `update_priorities`."""
 
     weights: Numbers
     indices: Numbers
 
 
 def check_view(columns: Mapping[str, Any], view: type) -> None:
-    """Raise `TrackMismatch` unless the columns fit the annotations of the Protocol `view`."""
+    """Raise `TrackMismatch` unless `columns` has the columns and column types that the Protocol `view` declares."""
     problems = _problems(columns, view, "")
     if problems:
         names = ", ".join(nested.flatten(dict(columns))) or "nothing"
@@ -135,7 +135,7 @@ def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
 
 
 def _kind_problem(value: Any, kind: str, path: str) -> list[str]:
-    """Return a message in a list if a column does not fit the annotation `kind`, or an empty list."""
+    """Return [message] if a column does not have the annotated type `kind`, otherwise []."""
     if kind not in ("numbers", "booleans"):
         return []
     if not nested.is_leaf(value):

@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line program. Wrong arguments print one line to stderr, and exit with status 2."""
+    """Run the command line program. For wrong arguments, print one line to stderr and exit with status 2."""
     try:
         import typer  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""The command line application `episodes`. Commands import heavy modules when they run, so that the help is fast."""
+"""The command line application `episodes`. Commands import heavy modules only when they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `episodes convert`: converts data sets between file formats, such as Minari, LeRobot and Parquet."""
+"""Command `episodes convert`: converts data sets between formats such as Minari, LeRobot and Parquet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def convert(
     lossless: Annotated[bool | None, typer.Option("--lossless", help="lerobot: videos without loss.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Convert a data set to another format, and report lost information.
+    """Convert a data set to another format, and report what information was lost.
 
     IN is not changed, and OUT appears once it is complete. Run a killed conversion again.
     """
@@ -51,7 +51,7 @@ def convert(
 
 
 class _Counted:
-    """Iterable over episodes that passes the numbers of episodes and steps so far to the function `show`."""
+    """Iterable over episodes that calls `show` with the number of episodes and of steps after each episode."""
 
     def __init__(self, episodes: Iterator[Any], show: Callable[[int, int], None]) -> None:
         self._episodes, self._show = episodes, show
@@ -67,7 +67,7 @@ class _Counted:
 
 @contextmanager
 def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
-    """Return a context with a function that shows the numbers of converted episodes and steps on a terminal."""
+    """Return a context manager for a progress display. It gives a function that shows numbers of episodes and steps."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -82,7 +82,7 @@ def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _number_of(source: str) -> int | None:
-    """Return the number of episodes in the source, or None if it is unknown before reading."""
+    """Return the number of episodes in the source, or None if only reading it would tell."""
     from episodes.converters.formats import format_of
     from episodes.storage import EpisodeDataset
 

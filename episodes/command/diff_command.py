@@ -1,4 +1,4 @@
-"""Command `episodes diff`: prints the first difference of two episodes, data sets or training runs."""
+"""Command `episodes diff`: prints the first difference between two episodes, data sets or training runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def diff(
     tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference of equal numbers.")] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare two data sets, two episodes or two runs, step by step. The exit status is 1 if they differ.
+    """Compare two data sets, two episodes or two training runs step by step. The exit status is 1 if they differ.
 
     Data sets pair episodes with the same id, or else with the same index. Runs compare their ledgers, or else the
     episodes that `episodes play` has recorded.
@@ -44,7 +44,7 @@ def diff(
 
 
 def _source(path: Path) -> Any:
-    """Open the path as a data set, or as a training run's ledger (log of learned rows) or recorded episodes."""
+    """Open a path as a data set, or as the ledger (log of learned steps) or recorded episodes of a training run."""
     from episodes.storage import EpisodeDataset
     from episodes.storage.header import NAME
     from episodes.storage.ledger import LedgerReader
@@ -63,7 +63,7 @@ def _source(path: Path) -> Any:
 
 
 def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool) -> None:
-    """Print the differences of two data sets, or of one chosen episode of each."""
+    """Print the differences between two data sets, or between one episode of each."""
     from episodes.command.inspect_commands import index_of_episode
     from episodes.inspect.comparison import compare_data_sets, compare_episodes
 

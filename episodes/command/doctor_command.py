@@ -1,4 +1,4 @@
-"""Command `episodes doctor`: finds faulty endings and faulty data in an environment or a data set."""
+"""Command `episodes doctor`: finds errors in the endings and data of an environment or a data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def doctor(
     seed: Annotated[int, typer.Option(help="Seed of the environment and of the actions.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Report problems of endings and data. The exit status is 1 if there are any, and 2 for a wrong call."""
+    """Report errors in endings and data. The exit status is 1 if there are any, and 2 for wrong arguments."""
     from episodes.converters.formats import format_of, read
     from episodes.inspect.doctor.examine import examine
 

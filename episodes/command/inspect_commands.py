@@ -1,4 +1,4 @@
-"""Commands that show a data set: `episodes info`, `ls`, `show`, `record`, `report` and `watch`."""
+"""Commands that display a data set: `episodes info`, `ls`, `show`, `record`, `report` and `watch`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def info(
     stats: Annotated[bool, typer.Option("--stats", help="Statistics of each track, which reads all tracks.")] = False,
     json: Json = False,
 ) -> None:
-    """Print the numbers of episodes and steps, returns, endings and spaces of a data set."""
+    """Print a summary of a data set: numbers of episodes and steps, returns, endings and spaces."""
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)
@@ -72,7 +72,7 @@ def ls(
     limit: Annotated[int, typer.Option(help="Most rows to print; 0 for all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """Print a row for each episode of a data set."""
+    """Print a table with one row for each episode of a data set."""
     from episodes.storage import EpisodeDataset
     from episodes.storage.copying import condition
 
@@ -100,7 +100,7 @@ def show(
     decode: Decode = None,
     json: Json = False,
 ) -> None:
-    """Print the tracks of one episode with shape, dtype, lowest, mean and highest number, or write it as HTML.
+    """Print shape, dtype, lowest, mean and highest value of each array of one episode, or write an HTML view.
 
     The turns of a language agent are printed too.
     """
@@ -141,7 +141,10 @@ def show(
 
 
 def _function(name: str | None) -> Any:
-    """Import and return the function "MODULE:NAME", None for None. Raise `typer.BadParameter` if there is none."""
+    """Import and return the function named "MODULE:NAME". Raise `typer.BadParameter` if it does not exist.
+
+    Returns None for None.
+    """
     if name is None:
         return None
     module, _, attribute = name.partition(":")
@@ -157,7 +160,7 @@ def _function(name: str | None) -> Any:
 
 
 def _track_facts(series: Any) -> dict[str, Any]:
-    """Return the statistics of a time series as a dict for JSON, with None in place of NaN and infinities."""
+    """Return the statistics of a time series as a dict for JSON, in which None replaces NaN and infinities."""
     low, mean, high = map(finite, series.range) if series.is_numeric else (None, None, None)
     counts = series.counts._asdict() if series.is_numeric else {}
     stats = {"lowest": low, "mean": mean, "highest": high} if series.is_numeric else {}
@@ -171,7 +174,7 @@ def record(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the actions.")] = 0,
     max_steps: Annotated[int, typer.Option(min=1, help="Truncate an episode after so many steps.")] = 10_000,
 ) -> None:
-    """Record episodes with random actions into a data set. Ctrl-C keeps the complete episodes."""
+    """Record episodes with random actions into a data set. Ctrl-C stops early and keeps complete episodes."""
     import gymnasium as gym
 
     from episodes.storage import EpisodeWriter
@@ -201,7 +204,7 @@ def report(
     doctor: Annotated[bool, typer.Option("--doctor", help="List what `episodes doctor` finds on the page.")] = False,
     decode: Decode = None,
 ) -> None:
-    """Write one HTML page of all episodes: charts, a table, tracks and frames. The page needs no network."""
+    """Write a single HTML page that shows all episodes: charts, a table, arrays and frames. It works offline."""
     _check_jinja2()
     from episodes.inspect.doctor.examine import examine
     from episodes.inspect.html_report import write_report
@@ -217,7 +220,7 @@ def watch(
     port: Annotated[int, typer.Option(help="0 for a free port.", min=0, max=65535)] = 0,
     decode: Decode = None,
 ) -> None:
-    """Serve a web page of a data set or of training curves, to this machine only, until Ctrl-C.
+    """Serve a web page of a data set or of training curves on this machine until Ctrl-C.
 
     The page follows the processes that write.
     """
@@ -238,19 +241,19 @@ def watch(
 
 
 def _columns(dataset: Any) -> list[str]:
-    """Return the names of the metadata columns that the commands print."""
+    """Return the names of those metadata columns of a data set that commands print."""
     return [*COLUMNS, *(name for name in dataset.metadata if name.startswith("custom_data/"))]
 
 
 def _rows(dataset: Any) -> list[dict[str, Any]]:
-    """Return the metadata of each episode of a data set as a list of dicts."""
+    """Return the metadata of a data set as a list with one dict per episode."""
     names, table = _columns(dataset), dataset.metadata
     columns = [table[name].tolist() for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _statistics(dataset: Any) -> list[dict[str, Any]]:
-    """Return table rows of statistics of a data set: one for each number in the items of each track.
+    """Return the rows of a table of statistics: one row for each component of each time series of a data set.
 
     Items of more than 256 numbers, such as images, have one row for all their numbers.
     """
@@ -267,7 +270,7 @@ def _statistics(dataset: Any) -> list[dict[str, Any]]:
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """Return a sort key for mixed values: numbers first, then NaN, then texts, then None."""
+    """Return the sort key of a value in a column of mixed types: numbers first, then NaN, texts and None."""
     if value is None:
         return 3, ""
     if isinstance(value, (int, float)):
@@ -276,7 +279,7 @@ def _order(value: Any) -> tuple[int, Any]:
 
 
 def index_of_episode(dataset: Any, text: str) -> int:
-    """Return the index of the episode that `text` names: an id, the beginning of an id, or an index."""
+    """Return the index of the episode that `text` names by its id, the beginning of its id, or its index."""
     ids = [str(id_) for id_ in dataset.metadata["id"].tolist()]
     if not ids:
         raise InvalidArgument(f"{dataset.path}: the data set has no episodes")
@@ -310,7 +313,7 @@ def _page(episode: Any, decode: Any) -> str:
 
 
 def _random_episode(env: Any, seed: int, max_steps: int) -> Any:
-    """Run an environment with random actions, and return the episode."""
+    """Run an environment with random actions for one episode, and return the episode."""
     from episodes.single_agent import SingleAgentEpisode
 
     episode = SingleAgentEpisode(observation_space=env.observation_space, action_space=env.action_space)
@@ -325,7 +328,7 @@ def _random_episode(env: Any, seed: int, max_steps: int) -> Any:
 
 
 def _progress(items: Any, description: str) -> Any:
-    """Return the items with a progress bar on stderr, if it is a terminal."""
+    """Return an iterable over the items that shows a progress bar if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import track
 

@@ -1,4 +1,4 @@
-"""Command `episodes ledger diff`: compares the rows that the updates of two training runs learned from."""
+"""Command `episodes ledger diff`: compares the steps from which two training runs learned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Run = Annotated[Path, typer.Argument(help="A ledger, or the folder of a run with
 
 @app.command("diff")
 def diff(a: Run, b: Run, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print the first update and row at which two runs differ. The exit status is 1 if they differ."""
+    """Print the first update and batch row at which two training runs differ. The exit status is 1 if they differ."""
     from episodes.errors import InvalidArgument
     from episodes.storage.header import NAME as DATASET_FILE
     from episodes.storage.ledger import LedgerReader, difference

@@ -1,4 +1,4 @@
-"""Commands added by other packages through entry points, such as `episodes train`.
+"""Commands that other packages add to `episodes` through entry points, such as `episodes train`.
 
 A package declares a command in its pyproject.toml. The function receives the name of the command and its arguments, and
 returns the exit status. It is imported when the command runs, and not for `episodes --help`:
@@ -29,7 +29,7 @@ HELP = {
 
 
 class Commands(TyperGroup):
-    """Command group that also offers the commands found in entry points.
+    """Group of commands that includes those found in entry points.
 
     It prints an error of the library as one line on stderr, and the exit status is 2. Warnings are one line too.
     """
@@ -55,7 +55,7 @@ class Commands(TyperGroup):
 
 
 class Plugin(TyperCommand):
-    """Command that passes all its arguments on to the function of an entry point."""
+    """Command that passes all its arguments to the function of an entry point."""
 
     def __init__(self, entry: EntryPoint) -> None:
         self.entry = entry
@@ -72,7 +72,7 @@ def _plugins() -> dict[str, EntryPoint]:
 
 
 def print_version(is_asked: bool) -> None:
-    """Print the version of the package and exit if `is_asked` is True. Callback of `--version`."""
+    """Print the version of the package and exit, if `is_asked` is True. This is the callback of `--version`."""
     if is_asked:
         try:
             typer.echo(f"episodes {version(DISTRIBUTION)}")

@@ -1,4 +1,4 @@
-"""Output of the commands: tables, short texts for values, and numbers for JSON."""
+"""Output of commands: tables, short texts for values, and JSON numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PIPED_WIDTH = 10_000
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of texts on the terminal, without a header if all `names` are empty."""
+    """Print a table of texts on the terminal, with the column titles `names` unless all are empty."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -25,7 +25,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def text(value: Any) -> str:
-    """Return a value as short text for a table cell. None becomes an empty text."""
+    """Return a value as short text for a table cell, "" for None."""
     from episodes.inspect.formatting import clipped, number
 
     if isinstance(value, float):
@@ -36,7 +36,7 @@ def text(value: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return the value with None in place of NaN and infinities, as JSON requires."""
+    """Return the value with NaN and infinities replaced by None, because JSON has no such numbers."""
     if isinstance(value, list):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,7 +11,7 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")]
 
 
 def compact(directory: Directory) -> None:
-    """Join many small shards and record batches into few. Other processes may read and write meanwhile."""
+    """Merge many small shard files of a data set into few. Other processes may read and write meanwhile."""
     from episodes import storage
 
     typer.echo(f"{storage.compact(directory)} shards joined")
@@ -21,7 +21,7 @@ def seal(
     directory: Directory,
     force: Annotated[bool, typer.Option("--force", help="Also if their writers may still run.")] = False,
 ) -> None:
-    """Complete the shard files that killed writers of a data set left unfinished."""
+    """Complete the shard files that writers left unfinished when they were killed."""
     from episodes import storage
 
     typer.echo(f"{storage.seal(directory, force=force)} shards finished")
@@ -35,7 +35,7 @@ def merge(
         list[Path], typer.Argument(metavar="SOURCE...", help="Data sets to read; they are not changed.")
     ],
 ) -> None:
-    """Add the episodes of other data sets to one data set."""
+    """Append the episodes of several data sets to the data set `target`."""
     from episodes import storage
 
     typer.echo(f"{storage.merge(target, *sources)} shards copied")
@@ -46,7 +46,7 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A new directory or URL.")],
     where: Annotated[str | None, typer.Option(help="For example 'return > 100 and not truncated'.")] = None,
 ) -> None:
-    """Copy the episodes that satisfy a condition to a new data set."""
+    """Copy those episodes that satisfy the condition `where` to a new data set."""
     from episodes import storage
 
     typer.echo(f"{storage.copy(source, target, where)} episodes copied")
@@ -56,7 +56,7 @@ def upload(
     source: Directory,
     target: Annotated[str, typer.Argument(metavar="URL", help="Such as s3://bucket/data.")],
 ) -> None:
-    """Upload the shards that a remote data set lacks. Run a killed upload again to complete it."""
+    """Upload those shard files that the remote data set lacks. An interrupted upload can be repeated."""
     from episodes import storage
 
     typer.echo(f"{storage.upload(source, target)} shards sent")

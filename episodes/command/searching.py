@@ -1,4 +1,4 @@
-"""Commands that query a data set: `episodes sql` and `episodes split`."""
+"""Commands that query a data set by SQL (`episodes sql`) or split it (`episodes split`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sql(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run an SQL query with DuckDB, and print the result."""
+    """Run an SQL query on a data set with DuckDB, and print the result."""
     from episodes.storage import EpisodeDataset
 
     result = EpisodeDataset(directory).sql(query, decode=decode)
@@ -44,7 +44,7 @@ def split(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed that assigns ids to splits.")] = 0,
 ) -> None:
-    """Define splits of a data set and store the splits with the data set. Without names, list the splits."""
+    """Divide a data set into named splits, such as train and test. Without `shares`, list the existing splits."""
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)

@@ -1,4 +1,4 @@
-"""Converters of episodes to and from the formats of other libraries. Each reports what information was lost."""
+"""Converters between episodes and the formats of other libraries. Each one reports what information it lost."""
 
 from episodes.converters.d4rl import from_d4rl
 from episodes.converters.formats import read, write

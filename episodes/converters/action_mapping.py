@@ -1,4 +1,4 @@
-"""Conversion of actions between the policy's units and the environment's, when episodes are exported or imported."""
+"""Conversion of actions between the ranges of a policy and of the environment, on export and import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Converted = TypeVar("Converted", SingleAgentEpisode, MultiAgentEpisode, EpisodeP
 
 
 def export_actions(episodes: Converted, report: LossReport, mapping: str | None = None) -> Converted:
-    """Return the episodes with the environment's actions, or with a policy's if `mapping` is given.
+    """Return episodes that hold the environment's actions, or with `mapping` the actions in a policy's range.
 
     Args:
         episodes: an episode or a pack.
@@ -44,5 +44,5 @@ def export_actions(episodes: Converted, report: LossReport, mapping: str | None 
 
 
 def imported_space(space: Any, mapping: str | None) -> Any:
-    """Return the action space of imported actions: `space` itself, or with `mapping` the policy's space for it."""
+    """Return the action space of imported actions: `space`, or with `mapping` the policy's rescaled version of it."""
     return space if mapping is None or space is None else policy_space_of(space, mapping)

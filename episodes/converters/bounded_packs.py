@@ -1,4 +1,4 @@
-"""Iteration over episodes in lists and packs of bounded size, so that not all of them are in memory at once."""
+"""Iteration over episodes in lists and packs of limited size, so that few are in memory at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Given = Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode] | EpisodePack
 
 
 def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpisode]:
-    """Yield single episodes. A multi-agent episode yields one episode per agent.
+    """Yield the episodes one by one. A multi-agent episode yields a single-agent episode per agent.
 
     Args:
         episodes: the episodes.
@@ -41,7 +41,7 @@ def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpi
 
 
 def refuse_ragged(episodes: Iterable[Any]) -> list[Any]:
-    """Return the episodes as a list. Raise `TrackMismatch` if one has items of varying length."""
+    """Return the episodes as a list. Raise `TrackMismatch` if one has ragged items (of varying length)."""
     episodes = list(episodes)
     for episode in episodes:
         kinds = episode.tracks.ragged_kinds() if isinstance(episode, SingleAgentEpisode) else {}
@@ -56,13 +56,13 @@ def refuse_ragged(episodes: Iterable[Any]) -> list[Any]:
 
 
 def packs_of(episodes: Given) -> Iterator[EpisodePack]:
-    """Yield packs of bounded size, each of consecutive episodes with equal dtypes, shapes and spaces."""
+    """Yield packs of limited size that hold consecutive episodes with equal dtypes, shapes and spaces."""
     for some in bounded_lists(episodes):
         yield EpisodePack.from_episodes(some)
 
 
 def bounded_lists(episodes: Given, *, alike: bool = True, ragged: bool = False) -> Iterator[list[SingleAgentEpisode]]:
-    """Yield the episodes in order, in lists of bounded size. With `alike`, a list has equal dtypes and shapes.
+    """Yield lists of consecutive episodes of limited size. With `alike`, a list has equal dtypes, shapes and spaces.
 
     Args:
         episodes: the episodes.
@@ -84,7 +84,7 @@ def bounded_lists(episodes: Given, *, alike: bool = True, ragged: bool = False) 
 
 
 def _kind_of(episode: SingleAgentEpisode) -> tuple[Any, int]:
-    """Return the dtypes, shapes, nesting and spaces of an episode as one comparable value, and its size in bytes."""
+    """Return an episode's schema (dtypes, shapes, nesting and spaces) as a comparable value, and its size in bytes."""
     tracks = episode.finalized_tracks()
     arrays = tracks.arrays()
     kinds = tuple((path, _kind(array.dtype), array.shape[1:]) for path, array in arrays.items())

@@ -1,4 +1,4 @@
-"""Conversion of numpy arrays to portable Arrow columns (numbers, text, fixed-size lists) and back."""
+"""Conversion of numpy arrays to Arrow columns (numbers, text, fixed-size lists) and back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NUMBERS = "biufMm"  # numpy kinds that become columns of numbers
 
 
 def has_column(array: np.ndarray) -> bool:
-    """Return True if an Arrow column can store the array's items: numbers up to 64 bits, times or text."""
+    """Return True if the array's items can be stored in an Arrow column: numbers up to 64 bits, times or text."""
     return array.dtype.kind in "UT" or (array.dtype.kind in NUMBERS and array.dtype.itemsize <= 8)
 
 
 def column_of(array: np.ndarray, present: np.ndarray | None = None) -> Any:
-    """Convert an array [n, ...] to an Arrow column, null where `present` is False. Shaped items become lists.
+    """Convert an array [n, ...] to an Arrow column with null where `present` is False. Shaped items become lists.
 
     Args:
         array: the items.
@@ -39,7 +39,7 @@ def column_of(array: np.ndarray, present: np.ndarray | None = None) -> Any:
 
 
 def nested_column(array: np.ndarray) -> Any:
-    """Convert an array [n, ...] to an Arrow column of nested variable-size lists, one level per axis."""
+    """Convert an array [n, ...] to an Arrow column of nested lists of variable size, one level per axis."""
     pa = pyarrow()
     if array.ndim < 3:
         return column_of(array.reshape(-1) if array.shape[1:] == (1,) else array)
@@ -50,7 +50,7 @@ def nested_column(array: np.ndarray) -> Any:
 
 
 def rare_column(array: np.ndarray, rows: np.ndarray, num_rows: int) -> Any:
-    """Return an Arrow column with the items of an array [k, ...] at the indices `rows` [k], null elsewhere."""
+    """Return an Arrow column of `num_rows` values: items of the array [k, ...] at the indices `rows` [k], else null."""
     pa, size = pyarrow(), int(np.prod(array.shape[1:], dtype=np.int64))
     if not size:
         return pa.nulls(num_rows, pa.int8())
@@ -66,7 +66,7 @@ def rare_column(array: np.ndarray, rows: np.ndarray, num_rows: int) -> Any:
 
 
 def array_of(column: Any, dtype: np.dtype | None = None, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Convert an Arrow column to an array, without its nulls. Lists become axes and must have one length.
+    """Convert an Arrow column without its nulls to an array. Lists become axes, so they must have equal lengths.
 
     Args:
         column: the column.

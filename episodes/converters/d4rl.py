@@ -1,4 +1,4 @@
-"""Import of episodes from HDF5 files in the layout of D4RL."""
+"""Import of episodes from HDF5 files in D4RL's layout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def from_d4rl(
     action_space: spaces.Space | None = None,
     strict: bool = False,
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """Return the episodes "FILE/0", "FILE/1", ... of an HDF5 file in D4RL's layout, and a report of what was lost.
+    """Return the episodes of an HDF5 file in D4RL's layout, and a report of what was lost.
+
+    Their ids are "FILE/0", "FILE/1" and so on.
 
     If the file has no "next_observations", the observation after an episode's last step is unknown: a terminated
     episode repeats its last observation, and any other episode loses its last step.
@@ -49,7 +51,7 @@ def from_d4rl(
 
 
 def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of an HDF5 file in D4RL's layout. What gets lost is added to `report`."""
+    """Yield the episodes of an HDF5 file in D4RL's layout, and add losses to `report`."""
     with needing("minari", "D4RL's files need h5py"):
         import h5py
     try:
@@ -85,7 +87,7 @@ def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentE
 def _of_rows(
     file: Any, rows: slice, terminated: np.ndarray, truncated: np.ndarray, name: str, number: int, report: LossReport
 ) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes in a range of rows of the file, at the end of which an episode ends."""
+    """Yield the episodes stored in a range of rows of the file. The last of these rows ends an episode."""
     observations, actions, rewards = (
         file["observations"][rows],
         file["actions"][rows],

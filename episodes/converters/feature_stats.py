@@ -1,4 +1,4 @@
-"""Statistics that LeRobot data sets store for each feature (column or video), per episode and in total."""
+"""Statistics of each feature (column or video) that LeRobot data sets store, per episode and in total."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Stats = dict[str, np.ndarray]
 
 
 def stats_of(items: np.ndarray) -> Stats:
-    """Return min, max, mean, std and quantiles [...] of items [n, ...], and their count [1]."""
+    """Return a dict of min, max, mean, std, quantiles [...] and count [1] of items [n, ...]."""
     wide = items.reshape(len(items), -1).astype(np.float64)
     stats = {"min": wide.min(0), "max": wide.max(0), "mean": wide.mean(0), "std": wide.std(0)}
     stats |= dict(zip(map(_name, QUANTILES), np.quantile(wide, QUANTILES, axis=0), strict=True))
@@ -22,7 +22,7 @@ def stats_of(items: np.ndarray) -> Stats:
 
 
 def frame_stats_of(frames: np.ndarray) -> Stats:
-    """Return statistics [C, 1, 1] of video frames [n, H, W, C], scaled to 0..1, from at most 100 frames."""
+    """Return statistics [C, 1, 1] of video frames [n, H, W, C] scaled to 0..1, computed from at most 100 frames."""
     some = frames[:: max(1, len(frames) // _MOST_FRAMES)]
     stats = stats_of(some.reshape(-1, some.shape[-1]) / 255.0)
     return {name: value.reshape(-1, 1, 1) for name, value in stats.items()} | {"count": np.array([len(some)])}
@@ -33,7 +33,7 @@ def _name(quantile: float) -> str:
 
 
 class RunningStats:
-    """Statistics of all episodes, combined from the statistics of each episode.
+    """Statistics of a whole data set, accumulated from the statistics of its episodes.
 
     Quantiles are approximate: means of the parts' quantiles, weighted by count.
     """
@@ -42,7 +42,7 @@ class RunningStats:
         self._known: Stats | None = None
 
     def add(self, part: Stats) -> None:
-        """Include the statistics of one more episode."""
+        """Add the statistics of one more episode."""
         known = self._known
         if known is None:
             self._known = {name: np.array(value) for name, value in part.items()}
@@ -56,5 +56,5 @@ class RunningStats:
         self._known = mixed | ends | {"std": np.sqrt(variance), "count": known["count"] + part["count"]}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the combined statistics as a dict of lists."""
+        """Return the accumulated statistics as a dict of lists."""
         return {name: value.tolist() for name, value in (self._known or {}).items()}

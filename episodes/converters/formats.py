@@ -1,4 +1,4 @@
-"""Reading and writing of episodes in any supported format, given by name or recognized from the path."""
+"""Reading and writing of episodes in all supported formats, named by the user or recognized from the path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from episodes.storage.files import local_path, whole_directory
 
 
 def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
-    """Write episodes to a new data set in this library's format, which keeps everything.
+    """Write episodes to a new data set in this library's own format, in which nothing is lost.
 
     An iterator of episodes is not collected in memory.
 
@@ -51,13 +51,13 @@ def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
 
 
 def dataset_episodes(path: str | Path, report: LossReport) -> Iterator[Any]:
-    """Yield the episodes of a data set in this library's format."""
+    """Yield the episodes of a data set in this library's own format."""
     yield from EpisodeDataset(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Functions that read and write one format, and the file by which its directories are recognized."""
+    """Reader and writer of one format, and the name of a file that identifies its directories."""
 
     read: Callable[[Any, LossReport], Iterator[Any]]
     write: Callable[..., Any] | None = None  # (episodes, target, strict=, ...) -> a report, or a result and a report
@@ -76,7 +76,7 @@ FORMATS = {
 
 
 def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossReport]:
-    """Open a source in any supported format. Returns an iterator over its episodes and a report of losses.
+    """Open a source in any supported format. Return an iterator over its episodes and the report of what gets lost.
 
     Args:
         source: a path (of one of `FORMATS`), the id of a Minari data set (with `format="minari"`), or an object of
@@ -107,7 +107,7 @@ def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossRep
 
 
 def write(episodes: Given, target: str | Path, format: str, **options: Any) -> LossReport:
-    """Write episodes to a new data set in the given format, atomically, and return a report of what was lost.
+    """Write episodes to a new data set in the given format, and return a report of what was lost.
 
     Args:
         episodes: the episodes.
@@ -133,7 +133,7 @@ def writable() -> list[str]:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the name of the format of a file or directory, or None if it is not recognized or cannot be read."""
+    """Return the name of the format of a file or directory, or None if it is not recognized."""
     place = Path(path)
     if place.is_dir():
         for name, known in FORMATS.items():
@@ -164,7 +164,7 @@ def _held(source: Any, report: LossReport) -> Iterator[Any]:
 
 
 def _reader_of(source: Any) -> Callable[[Any, LossReport], Iterator[Any]] | None:
-    """Return the function that converts an object of another library, or None if its type is unknown.
+    """Return the reader of an object of another library, such as its replay buffer, or None if its type is unknown.
 
     The other library is not imported.
     """
@@ -190,7 +190,7 @@ def _is_rllibs(value: Any) -> bool:
 def _reader_of_list(
     convert: Callable[[Any], tuple[list[Any], LossReport]],
 ) -> Callable[[Any, LossReport], Iterator[Any]]:
-    """Return a generator function that yields the episodes of `convert`, which returns a list."""
+    """Turn `convert`, which returns a list of episodes and a report, into a function that yields the episodes."""
 
     def episodes(source: Any, report: LossReport) -> Iterator[Any]:
         episodes_read, losses = convert(source)

@@ -1,4 +1,4 @@
-"""Conversion of info dicts to one array [T + 1, ...] per key and back."""
+"""Conversion of info dicts to arrays, one array [T + 1, ...] per key, and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ODD = ("", ".", "..")  # keys with another meaning in HDF5
 
 
 def info_arrays(infos: Sequence[dict[Any, Any]], lost: Callable[[str], None], prefix: str = "") -> dict[str, Any]:
-    """Return info dicts as nested arrays. Keys not in all dicts, or without a common type, are left out.
+    """Convert info dicts to a nested dict of arrays. Keys that some dicts lack, or of mixed types, are left out.
 
     Args:
         infos: the infos, dicts of numbers, bools, str, arrays and nested dicts.
@@ -41,7 +41,7 @@ def info_arrays(infos: Sequence[dict[Any, Any]], lost: Callable[[str], None], pr
 
 
 def _array_of(values: list[Any]) -> Any:
-    """Return values as one array, or a list of str unchanged, or None if their types or shapes differ."""
+    """Stack values to one array, or return a list of str unchanged. Returns None if types or shapes differ."""
     kind = type(values[0])
     if any(type(value) is not kind for value in values):
         return None
@@ -63,7 +63,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def infos_from(arrays: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Convert nested arrays back to `count` info dicts. Shorter arrays fill the last dicts.
+    """Convert nested arrays back to `count` info dicts. An array with fewer items fills the last dicts only.
 
     Scalars of float64, int64 and bool become Python's own.
     """

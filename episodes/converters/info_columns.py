@@ -1,4 +1,4 @@
-"""Conversion of info dicts to portable table columns (numbers, arrays, text, msgpack) and back."""
+"""Conversion of info dicts to table columns (numbers, arrays, text, msgpack) and back."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TEXT, _DOCUMENTS = "text", "msgpack"
 
 @dataclass(frozen=True, slots=True)
 class InfoColumns:
-    """Values of n info dicts as one column per key path, with the type of each column."""
+    """Values of n info dicts as one typed column per key path."""
 
     kinds: dict[str, Any]
     values: dict[str, Column]
 
     @classmethod
     def of(cls, infos: Infos, ids: Sequence[Any], report: LossReport) -> InfoColumns:
-        """Convert info dicts to columns. Keys that cannot be encoded are added to `report`.
+        """Convert info dicts to columns. Keys that cannot be stored are added to `report`.
 
         Args:
             infos: the infos [n].
@@ -49,7 +49,7 @@ class InfoColumns:
         return self.kinds
 
     def columns(self, prefix: str, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> dict[str, Any]:
-        """Return the infos at the indices `rows` as Arrow columns by name.
+        """Return the infos at the indices `rows` as a dict of Arrow columns, whose names start with `prefix`.
 
         Args:
             prefix: the first part of the columns' names.
@@ -90,7 +90,7 @@ class InfoColumns:
 
     @staticmethod
     def read(kinds: dict[str, Any], table: Any, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
-        """Read info dicts back from the columns of an Arrow table.
+        """Convert the columns of an Arrow table back to info dicts.
 
         Args:
             kinds: the kind of each column, by path.

@@ -1,4 +1,4 @@
-"""Export to data sets in LeRobot's layout, version 3 (Parquet and mp4), without the package LeRobot."""
+"""Export of episodes to LeRobot's layout, version 3 (Parquet and mp4), without the package LeRobot."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def to_lerobot(
 
 
 class _Writer:
-    """Writer of a LeRobot data set, one episode after another."""
+    """Writer of a LeRobot data set that takes one episode after another."""
 
     def __init__(self, root: Path, fps: int, videos: bool, lossless: bool, report: LossReport) -> None:
         self._root, self._fps, self._are_videos, self._lossless = root, fps, videos, lossless
@@ -147,7 +147,7 @@ class _Writer:
             pyav()
 
     def _base(self, num: int, task: int) -> dict[str, np.ndarray]:
-        """Return the columns that LeRobot requires for an episode of `num` steps, such as "timestamp"."""
+        """Return the columns that every LeRobot data set has, such as "timestamp", for an episode of `num` steps."""
         frame = np.arange(num)
         return {
             "timestamp": (frame / self._fps).astype(np.float32),
@@ -158,7 +158,7 @@ class _Writer:
         }
 
     def _write_video(self, feature: Feature, frames: np.ndarray) -> dict[str, Any]:
-        """Append frames [T + 1, H, W, 3] to a video file, and return their location as LeRobot's metadata.
+        """Append frames [T + 1, H, W, 3] to a video file. Return metadata with the file and the frames' time range.
 
         The location covers the first T frames, since LeRobot stores no last observation.
         """
@@ -195,7 +195,7 @@ class _Writer:
         files: dict[str, Any],
         stats: dict[str, Stats],
     ) -> None:
-        """Write one episode's row of metadata below meta/episodes."""
+        """Write the row of one episode to the tables of metadata below meta/episodes."""
         row = {"episode_index": self._num_episodes, "tasks": [task], "length": num}
         row |= {"data/chunk_index": number // _FOLDER, "data/file_index": number % _FOLDER}
         row |= {"dataset_from_index": self._num_frames, "dataset_to_index": self._num_frames + num} | files
@@ -207,7 +207,7 @@ class _Writer:
         self._num_frames += num
 
     def _rest(self, episode: SingleAgentEpisode) -> bytes:
-        """Return what LeRobot has no place for, such as ids and infos of an episode, as msgpack bytes."""
+        """Encode the parts of an episode for which LeRobot has no columns, such as ids and infos, as msgpack bytes."""
         names = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
         ids = {name: getattr(episode, name) for name in names}
         arrays, known = episode.finalized_tracks().observations.arrays(), self._features or {}
@@ -235,7 +235,7 @@ class _Writer:
         return msgpack_codec.encode(keep_supported(facts, lost, is_document), OURS)
 
     def close(self) -> None:
-        """Finish all files, and write the data set's description (info.json), statistics and tasks."""
+        """Finish all files, and write statistics, tasks and the description of the data set (info.json)."""
         if not self._num_episodes:
             raise InvalidArgument("to_lerobot: no episodes with a step were given")
         for key in list(self._videos):
@@ -269,7 +269,7 @@ class _Writer:
         }
 
     def abandon(self) -> None:
-        """Close all open files after an error."""
+        """Close all open files without finishing the data set, after an error."""
         for writer in self._videos.values():
             writer.abandon()
 
@@ -285,7 +285,7 @@ def _flags(episode: SingleAgentEpisode) -> dict[str, np.ndarray]:
 
 
 def _tasks_table(tasks: dict[str, int]) -> Any:
-    """Return an Arrow table of task names, which pandas reads with the task as index, as LeRobot requires."""
+    """Return an Arrow table of task names in the form that LeRobot reads: with the task as pandas index."""
     pa, index = pyarrow(), "__index_level_0__"
     column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
     label = {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"}

@@ -1,4 +1,4 @@
-"""Features (columns and videos) of LeRobot data sets, and the array of an episode that each stores."""
+"""Features (columns and videos) of LeRobot data sets, each of which stores one array of every episode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ORDERS = {"HWC": (0, 1, 2, 3), "CHW": (0, 2, 3, 1)}  # transpositions from [n, 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Column or video of a LeRobot data set, which stores one array of each episode."""
+    """Column or video of a LeRobot data set that stores one array of every episode."""
 
     path: str  # path of the track
     name: str  # name of the feature
@@ -44,7 +44,7 @@ class Feature:
         return height, width, 3
 
     def frames(self, items: np.ndarray) -> np.ndarray:
-        """Convert array items [n, ...] to video frames [n, H, W, 3]. Grey images get three equal channels."""
+        """Convert array items [n, ...] to video frames [n, H, W, 3]. Grey images are repeated for three channels."""
         laid = items.transpose(_ORDERS[self.order or "HWC"])
         return np.broadcast_to(laid, (*laid.shape[:3], 3)) if laid.shape[3] == 1 else laid
 
@@ -61,7 +61,7 @@ class Feature:
         return Feature(path, fields["name"], fields["dtype"], tuple(fields["shape"]), fields["order"])
 
     def describe(self, fps: int, lossless: bool) -> dict[str, Any]:
-        """Return the description of this feature for info.json."""
+        """Return the entry of this feature in info.json."""
         if self.order is None:
             return describe(np.dtype(self.dtype), self.shape)
         height, width, channels = self.frame_shape
@@ -78,13 +78,13 @@ class Feature:
 
 
 def describe(dtype: np.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the info.json description of a feature that is a column, not a video."""
+    """Return the entry in info.json of a feature that is a column, with this dtype and shape."""
     name = "string" if dtype.kind in "UT" else dtype.name
     return {"dtype": name, "shape": list(shape) or [1], "names": None}
 
 
 def features_of(tracks: Tracks, videos: bool) -> dict[str, Feature]:
-    """Return a dict from array path to the LeRobot feature that stores this array of an episode.
+    """Choose a LeRobot feature for each array of an episode, and return them as a dict by array path.
 
     Args:
         tracks: finished tracks.
@@ -109,7 +109,7 @@ def features_of(tracks: Tracks, videos: bool) -> dict[str, Feature]:
 
 
 def _order_of(array: np.ndarray) -> str | None:
-    """Return "HWC" or "CHW" if the array's items are images, otherwise None."""
+    """Return the axis order "HWC" or "CHW" if the array's items are images, otherwise None."""
     if array.dtype != np.uint8 or array.ndim != 4 or min(array.shape[1:]) < 1:
         return None
     if array.shape[3] in (1, 3) and min(array.shape[1:3]) >= 16:
@@ -129,7 +129,7 @@ def _name(path: str, is_video: bool) -> str:
 
 
 def about_of(tracks: Tracks, features: dict[str, Feature], spaces: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON description of dtypes, nesting and spaces, with which `from_lerobot` restores episodes."""
+    """Return a JSON description of dtypes, nesting and spaces, from which `from_lerobot` restores exact episodes."""
     whole = {"observations": tracks.observations.whole(), "actions": tracks.actions.whole()}
     whole |= {"rewards": tracks.rewards.whole()}
     whole |= {"extra_model_outputs": {key: track.whole() for key, track in tracks.extra.items()}}
@@ -139,7 +139,7 @@ def about_of(tracks: Tracks, features: dict[str, Feature], spaces: dict[str, Any
 
 
 def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: Any) -> None:
-    """Raise `TrackMismatch` unless an episode has the same features as the first. Text lengths may differ."""
+    """Raise `TrackMismatch` unless the episode `id_` has the same features as the first. Text lengths may differ."""
     for path in known.keys() | features.keys():
         before, feature = known.get(path), features.get(path)
         same_text = before is not None and feature is not None and before.dtype[1] == feature.dtype[1] == "U"
@@ -151,7 +151,7 @@ def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: An
 
 
 def assembled_tracks(about: dict[str, Any], leaves: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return an episode's arrays, nested as they were before the export, from a dict of arrays by path.
+    """Restore the nesting of an episode's arrays, given a dict of arrays by path and the description `about`.
 
     Raises:
         UnreadableData: the array of a track is missing.

@@ -50,7 +50,7 @@ def from_lerobot(path: str | Path, *, strict: bool = False) -> tuple[list[Single
 
 
 def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a LeRobot data set. What gets lost is added to `report`."""
+    """Yield the episodes of a LeRobot data set, and add losses to `report`."""
     root = local_path(path)
     info = _info_of(root)
     tasks = _tasks_of(root)
@@ -95,7 +95,7 @@ def _tasks_of(root: Path) -> dict[int, str]:
 
 
 def _metas_of(root: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield each episode's row of metadata as a dict, without statistics."""
+    """Yield the metadata of each episode in a LeRobot data set as a dict, without statistics."""
     for file in files_of(root / "meta/episodes"):
         names = [name for name in schema_of(file).names if not name.startswith("stats/")]
         for table in groups_of(file, names):
@@ -103,7 +103,7 @@ def _metas_of(root: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class _Source:
-    """Reader of a LeRobot data set's table rows and videos, episode by episode."""
+    """Reader of the table rows and video frames of a LeRobot data set, one episode at a time."""
 
     def __init__(self, root: Path, info: dict[str, Any]) -> None:
         self._root, self._info = root, info
@@ -210,7 +210,7 @@ def _foreign_episode(
 
 
 def _single_or_all(parts: dict[str, np.ndarray]) -> Any:
-    """Return the only value of a dict, or the dict itself if it has several."""
+    """Return the value of a dict with one key, or the whole dict if it has several keys."""
     return next(iter(parts.values())) if len(parts) == 1 else parts
 
 
@@ -219,7 +219,7 @@ def _flag(table: Any, name: str, default: np.ndarray) -> np.ndarray:
 
 
 def _end_flags(table: Any, number: int, report: LossReport) -> tuple[bool, bool]:
-    """Return the flags terminated and truncated of an episode's last step. What is unknown is reported."""
+    """Return whether an episode terminated and whether it was truncated, and report what the data do not say."""
     none = np.zeros(len(table), bool)
     done, terminated, truncated = (bool(_flag(table, name, none)[-1]) for name in FLAGS)
     if "next.terminated" not in table.column_names and "next.truncated" not in table.column_names and done:

@@ -1,4 +1,4 @@
-"""Report of the information that a conversion lost, with reasons and affected episodes."""
+"""`LossReport`: what information a conversion lost, with reasons and affected episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Information that a conversion lost, with the reason and the number of affected episodes.
+    """One kind of information that a conversion lost, with the reason and the number of affected episodes.
 
     Attributes:
         what: what was lost.
@@ -32,7 +32,7 @@ class Loss:
 
 @dataclass(slots=True)
 class LossReport:
-    """Report of all information that a conversion lost. It is falsy if nothing was lost.
+    """Report of what information a conversion lost. It is falsy if nothing was lost.
 
     It has one `Loss` per kind, so it is small for any number of episodes.
 
@@ -46,7 +46,7 @@ class LossReport:
     _where: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
     def add(self, item: str, reason: str, episode_id: Any) -> None:
-        """Record that information of an episode was lost, and why. Repeated calls for an episode count once.
+        """Record that some information (`item`) of an episode was lost, and why. Each episode counts once.
 
         Args:
             item: what was lost.
@@ -65,11 +65,11 @@ class LossReport:
 
     @property
     def losses(self) -> list[Loss]:
-        """List of what was lost, in the order of first occurrence."""
+        """List of the recorded losses, in order of first occurrence."""
         return [Loss(item, reason, num, first) for (item, reason), (num, first, _) in self._where.items()]
 
     def check(self, strict: bool) -> LossReport:
-        """Return this report, or raise `LostInConversion` if `strict` is True and something was lost.
+        """Raise `LostInConversion` if `strict` is True and something was lost. Otherwise return this report.
 
         Raises:
             LostInConversion: `strict` is True and something was lost. The error lists the losses.
@@ -89,7 +89,7 @@ class LossReport:
 
 
 def keep_supported(value: Any, lost: Callable[[str], None], holds: Callable[[Any], bool], path: str = "") -> Any:
-    """Return the part of nested dicts that a format can store. `lost` is called with the path of the rest.
+    """Return nested dicts without the values that a format cannot store. `lost` is called with the path of each.
 
     Args:
         value: the value, a nested dict or any other.
@@ -114,7 +114,7 @@ def keep_supported(value: Any, lost: Callable[[str], None], holds: Callable[[Any
 
 
 def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Any) -> None:
-    """Report spaces of an episode that differ from the ones that the format stores for all episodes.
+    """Report spaces of an episode that differ from the spaces that the format stores for the whole data set.
 
     Args:
         report: gets what is lost.
@@ -134,7 +134,7 @@ FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy
 def report_dropped_facts(
     report: LossReport, episode: SingleAgentEpisode, name: str, keeps: Collection[str] = ()
 ) -> None:
-    """Report which metadata of an episode the format cannot store, apart from `keeps`.
+    """Report the metadata of an episode that the format cannot store. `keeps` names what it can store.
 
     Args:
         report: gets what is lost.

@@ -57,7 +57,7 @@ def from_minari(dataset: Any, *, strict: bool = False) -> tuple[list[SingleAgent
 
 
 def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a Minari data set. What gets lost is added to `report`."""
+    """Yield the episodes of a Minari data set, and add losses to `report`."""
     minari = _minari()
     if isinstance(dataset, (str, Path)):
         place = Path(dataset) / "data"
@@ -92,14 +92,14 @@ def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossRepo
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy scalars and arrays from Minari's HDF5 files as Python values, also inside dicts."""
+    """Convert numpy scalars and arrays in values from Minari's HDF5 files to Python values, also inside dicts."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 def _as_arrays(data: Any) -> Any:
-    """Return Minari's nested data with lists of strings replaced by arrays."""
+    """Return Minari's nested data with lists of strings converted to arrays."""
     if isinstance(data, dict):
         return {key: _as_arrays(part) for key, part in data.items()}
     return tuple(map(_as_arrays, data)) if isinstance(data, tuple) else np.asarray(data)
@@ -114,7 +114,7 @@ def to_minari(
     action_space: spaces.Space | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> tuple[Any, LossReport]:
-    """Write episodes to a new local Minari data set. Returns the `MinariDataset` and a report of what was lost.
+    """Write episodes to a new local Minari data set, and return it with a report of what was lost.
 
     Images are stored without JPEG compression. `custom_data["seed"]` and `custom_data["options"]` become Minari's own.
     Ids, `t_started`, policy versions, acting pipelines and JSON values of custom data are stored with each episode, for
@@ -161,7 +161,7 @@ _root_lock = threading.Lock()
 
 @contextmanager
 def _root(path: Path) -> Iterator[None]:
-    """Return a context manager in which Minari stores data sets below `path`."""
+    """Return a context manager in which Minari stores its data sets in the directory `path`."""
     name = "MINARI_DATASETS_PATH"
     with _root_lock:
         before = os.environ.get(name)
@@ -185,7 +185,7 @@ def _write(
     known: tuple[Any, ...],
     about: Mapping[str, Any],
 ) -> None:
-    """Write episodes to a new Minari data set in a temporary directory, some at a time."""
+    """Write episodes to a new Minari data set in the temporary directory `draft`, a few at a time."""
     made, num = None, 0
     for some in bounded_lists(episodes, alike=False):
         some = [export_actions(episode, report) for episode in some]
@@ -239,7 +239,7 @@ def _keys_of(space: Any) -> Any:
 
 
 def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> Any:
-    """Return the episode as a Minari `EpisodeBuffer`, and report the facts and infos that Minari cannot store."""
+    """Convert an episode to a Minari `EpisodeBuffer`, and report metadata and infos that Minari cannot store."""
     report_dropped_facts(report, episode, "Minari", keeps=_KEPT)
     tracks, count = episode.finalized_tracks(), len(episode)
     flags = np.zeros((2, count), bool)
@@ -261,7 +261,7 @@ def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> 
 
 
 def _of_kind(episode: SingleAgentEpisode, key: str, kind: type) -> Any:
-    """Return `custom_data[key]` of the episode if it is a `kind` and can be JSON, else None."""
+    """Return `custom_data[key]` of the episode if it has the type `kind` and can be written as JSON, otherwise None."""
     value = episode.custom_data.get(key)
     return value if isinstance(value, kind) and is_json(value) else None
 
@@ -271,7 +271,7 @@ def _as_minari(data: Any) -> Any:
 
 
 def _ids_of(episode: SingleAgentEpisode, report: LossReport) -> str:
-    """Return ids, times and custom data of an episode as JSON text. Values that do not fit are reported."""
+    """Return ids, times and custom data of an episode as JSON text, and report values that JSON cannot store."""
     facts = {name: getattr(episode, name) for name in _IDS} | {"policy_versions": episode.facts.policy_versions}
     unsupported = [n for n in _IDS if n != "policy_versions" and not isinstance(facts[n], (str, int, type(None)))]
     for name in unsupported:

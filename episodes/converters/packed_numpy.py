@@ -1,4 +1,4 @@
-"""Msgpack encoding of values with numpy arrays, as in msgpack-numpy, which RLlib's files use."""
+"""Msgpack encoding of values that contain numpy arrays, as the package msgpack-numpy does it for RLlib's files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REFUSED = "OV"  # kinds of arrays: objects would be pickles, and records are no
 
 
 def encode(value: Any) -> bytes:
-    """Return a value with numpy arrays as msgpack bytes.
+    """Encode a value that may contain numpy arrays as msgpack bytes.
 
     Raises:
         TypeError, ValueError, OverflowError: msgpack cannot hold the value.
@@ -23,7 +23,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Return the value that msgpack bytes with numpy arrays encode. Tuples have become lists.
+    """Decode msgpack bytes to the value with its numpy arrays. Tuples come back as lists.
 
     Raises:
         UnreadableData: the bytes have another format.
@@ -35,7 +35,7 @@ def decode(data: bytes) -> Any:
 
 
 def holds(value: Any) -> bool:
-    """Return True if a value can be encoded and RLlib can decode it (dict keys must be strings)."""
+    """Return True if `encode` can store a value and RLlib can read it. Dict keys must be strings."""
     try:
         msgpack.unpackb(encode(value), object_hook=_from_dict)
         return True

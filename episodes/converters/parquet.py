@@ -51,7 +51,7 @@ def _tables(episodes: Given, report: LossReport, strict: bool = False) -> Iterat
 
 
 def from_parquet(path: str | Path) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """Return the episodes that `to_parquet` wrote, and an empty report.
+    """Return the episodes in a directory that `to_parquet` wrote, and an empty report of losses.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -62,7 +62,7 @@ def from_parquet(path: str | Path) -> tuple[list[SingleAgentEpisode], LossReport
 
 
 def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes in Parquet files that `to_parquet` wrote."""
+    """Yield the episodes in a directory that `to_parquet` wrote."""
     for file in files_of(path):
         for table in groups_of(file):
             with as_unreadable_data(str(file)):
@@ -71,7 +71,9 @@ def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAge
 
 
 def to_pandas(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:
-    """Return a `DataFrame` with one row per step, with the columns of `to_parquet`, and a report of what was lost.
+    """Convert episodes to a `DataFrame` with one row per step and the columns of `to_parquet`.
+
+    Returns it with a report of what was lost.
 
     Args:
         episodes: the episodes.
@@ -89,7 +91,9 @@ def to_pandas(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport
 
 
 def to_huggingface(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:
-    """Return a `datasets.Dataset` with one row per step, in the columns of `to_parquet`, and a report of what was lost.
+    """Convert episodes to a `datasets.Dataset` with one row per step and the columns of `to_parquet`.
+
+    Returns it with a report of what was lost.
 
     The data set is held in memory. For larger data use `to_parquet` and `datasets.load_dataset("parquet",
     data_dir=PATH)`.

@@ -1,4 +1,4 @@
-"""Directories of Parquet files, which become visible only when they are complete."""
+"""Reading and atomic writing of directories of Parquet files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PART_BYTES = 1 << 28  # a new file is begun when one has so many, before they ar
 
 
 def parquet() -> Any:
-    """Return the module `pyarrow.parquet`.
+    """Import and return the module `pyarrow.parquet`.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -28,7 +28,7 @@ def parquet() -> Any:
 
 
 class Parts:
-    """Writer of Arrow tables to a series of numbered Parquet files of limited size.
+    """Writer that distributes Arrow tables over numbered Parquet files of limited size.
 
     A table goes into one row group, alone or after others, and is never split.
 
@@ -45,7 +45,7 @@ class Parts:
         self.number = -1  # of the file that the newest table went to
 
     def write(self, table: Any) -> int:
-        """Append an Arrow table, and return the number of the file that it is in."""
+        """Append an Arrow table, and return the number of the file that contains it."""
         if self._schema is None or self._part_bytes >= self._most or not table.schema.equals(self._schema, True):
             self.close()
             self._schema, self.number = table.schema, self.number + 1
@@ -69,7 +69,7 @@ class Parts:
         self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> None:
-        """Write the tables that are still in memory, and close the current file."""
+        """Write the tables that are still held in memory, and close the current file."""
         self._flush()
         if self._file is not None:
             self._file.close()
@@ -78,7 +78,7 @@ class Parts:
 
 @contextmanager
 def new_parts(path: str | Path) -> Iterator[Parts]:
-    """Return a context manager with a writer of a new directory, which appears when the block succeeds.
+    """Return a context manager for writing a new directory of Parquet files, which appears once it is complete.
 
     Raises:
         InvalidArgument: the path exists.
@@ -90,7 +90,7 @@ def new_parts(path: str | Path) -> Iterator[Parts]:
 
 
 def files_of(path: str | Path) -> list[Path]:
-    """Return all Parquet files of a directory and its subdirectories, sorted, or a single given file.
+    """Return the Parquet files in a directory and its subdirectories, sorted. A path to a file returns that file.
 
     Raises:
         UnreadableData: there are none.
@@ -113,7 +113,7 @@ def schema_of(file: Path) -> Any:
 
 
 def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
-    """Yield a Parquet file as Arrow tables, one row group at a time in memory."""
+    """Yield the row groups of a Parquet file as Arrow tables, with one in memory at a time."""
     with as_unreadable_data(str(file)):
         parts = parquet().ParquetFile(file, page_checksum_verification=True)
     with parts as opened:

@@ -1,4 +1,4 @@
-"""Export of episodes to Ray Data: each row is a complete transition, because Ray shuffles rows."""
+"""Export of episodes to Ray Data, as complete transitions (with next observations), because Ray shuffles rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PART_BYTES = 1 << 25  # bytes of tracks that one task reads; a single episode ma
 
 
 def to_ray_data(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:
-    """Return a `ray.data.Dataset` with one row per step, and a report of what was lost.
+    """Convert episodes to a `ray.data.Dataset` with one transition per row. Return it with a report of losses.
 
     Columns are those of `to_parquet`, but with `next_observations` and `next_infos/KEY` on every row instead of
     `last_observations` and `last_infos/KEY`. Items with a shape are Arrow tensors, so numpy batches have arrays
@@ -71,7 +71,7 @@ def _some(items: list[Any]) -> list[Any]:
 
 
 def parts_of(dataset: EpisodeDataset, part_bytes: int) -> list[tuple[int, int]]:
-    """Divide a data set into ranges of episodes (start, stop) of about `part_bytes` bytes each."""
+    """Divide the episodes of a data set into index ranges (start, stop) of about `part_bytes` bytes each."""
     tracks = dataset.stored_header.tracks.values()
     step_bytes = sum(np.dtype(field.dtype).itemsize * math.prod(field.shape) for field in tracks)
     starts = np.cumsum(dataset.lengths) - dataset.lengths
@@ -80,13 +80,15 @@ def parts_of(dataset: EpisodeDataset, part_bytes: int) -> list[tuple[int, int]]:
 
 
 def _read(dataset: EpisodeDataset, part: Any) -> Iterator[Any]:
-    """Yield Arrow tables of transitions for one range of episodes. Runs in a Ray task."""
+    """Yield Arrow tables with the transitions of one range of episodes. This runs in a Ray task."""
     for pack in dataset[int(part["start"][0]) : int(part["stop"][0])].packs():
         yield complete_table(pack, LossReport())
 
 
 def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
-    """Return an Arrow table with one transition per row, next observation included. None if there are no steps.
+    """Convert a pack to an Arrow table with one transition per row, next observation included.
+
+    Returns None if the pack has no steps.
 
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
@@ -111,7 +113,7 @@ def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
 
 
 def _tensors(array: np.ndarray) -> Any:
-    """Convert an array [n, ...] to an Arrow column. Items with a shape become fixed-shape tensors."""
+    """Convert an array [n, ...] to an Arrow column of numbers, or of fixed-shape tensors if items have a shape."""
     pa, column = pyarrow(), column_of(array)
     if array.ndim == 1 or not pa.types.is_fixed_size_list(column.type) or array.dtype.kind not in NUMBERS:
         return column

@@ -21,7 +21,7 @@ def to_rllib(
     action_mapping: str | None = None,
     strict: bool = False,
 ) -> tuple[list[Any], LossReport]:
-    """Convert episodes to RLlib's episodes, with copies of the data, and return them with a report of what was lost.
+    """Convert episodes to copies that are RLlib's episodes. Return these with a report of what was lost.
 
     Finalized episodes are finalized, others can grow. RLlib's multi-agent episodes cannot store actions that were taken
     later than the observation, infos without an observation, rewards before an agent's first observation or after its
@@ -44,7 +44,7 @@ def to_rllib(
 
 
 def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield episodes as objects of RLlib's classes. What gets lost is added to `report`."""
+    """Yield an RLlib episode for each episode, and add losses to `report`."""
     with needing("rllib", "RLlib's episodes need RLlib"):
         from ray.rllib.env import multi_agent_episode, single_agent_episode
     for original in episodes:
@@ -58,7 +58,7 @@ def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: s
 
 
 def _with_spaces(made: Any, episode: SingleAgentEpisode) -> Any:
-    """Copy an episode's id and spaces to the RLlib episode `made`, and return `made`.
+    """Copy the id and the spaces of an episode to the RLlib episode `made`, and return `made`.
 
     This includes spaces that RLlib's states cannot store.
     """
@@ -70,7 +70,7 @@ def _with_spaces(made: Any, episode: SingleAgentEpisode) -> Any:
 def from_rllib(
     episodes: Iterable[Any], *, action_mapping: str | None = None, strict: bool = False
 ) -> tuple[list[Any], LossReport]:
-    """Convert RLlib's episodes, with copies of the data, and return them with a report of what was lost.
+    """Convert RLlib's episodes to copies that are this library's episodes. Return these with a report of losses.
 
     Args:
         episodes: episodes of RLlib, of one or several agents.
@@ -87,7 +87,7 @@ def from_rllib(
 
 
 def rllib_episodes(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield RLlib's episodes as episodes of this library. What gets lost is added to `report`."""
+    """Yield an episode of this library for each RLlib episode, and add losses to `report`."""
     for number, original in enumerate(episodes):
         if hasattr(original, "env_t_to_agent_t"):
             yield several.episode_of(original, report, action_mapping)

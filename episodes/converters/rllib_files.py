@@ -1,4 +1,4 @@
-"""Export and import of RLlib's offline data: Parquet files with an episode, or a step, per row."""
+"""Export and import of RLlib's offline data: Parquet files with one episode or one step per row."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False)
 
 
 def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
-    """Return an episode as a state dict for RLlib, without values that RLlib's files cannot store."""
+    """Return an episode as a state dict for RLlib, without the values that RLlib's files cannot store."""
     finished = SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), episode.custom_data)
     state = rllib_states.state_of(finished, report)
 
@@ -84,7 +84,7 @@ def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]
 
 
 def _changed_paths(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of values whose type changes in RLlib's files (tuples, numpy strings)."""
+    """Yield the paths of values that change their type in RLlib's files, such as tuples and numpy strings."""
     if isinstance(value, (tuple, np.str_)):
         yield path
     elif type(value) in (dict, list):
@@ -112,7 +112,7 @@ def from_rllib_parquet(path: str | Path, *, strict: bool = False) -> tuple[list[
 
 
 def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes in RLlib's Parquet files. What gets lost is added to `report`."""
+    """Yield the episodes in RLlib's Parquet files, and add losses to `report`."""
     for file in files_of(path):
         names = schema_of(file).names
         if _ITEM in names:
@@ -140,7 +140,7 @@ def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
 
 
 def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a Parquet file with one step per row. They can continue in the next row group."""
+    """Yield the episodes of a Parquet file with one step per row. An episode may span several row groups."""
     pa, remainder = pyarrow(), None
     first = 0
     for group in chain(groups_of(file, list(_STEPS)), [None]):
@@ -166,5 +166,5 @@ def _transitions(table: Any) -> Transitions:
 
 
 def _numbers_of(table: Any) -> np.ndarray:
-    """Return an integer array [rows] with one number per episode: equal for table rows of the same episode."""
+    """Return a number for the episode of each table row, int [rows]. Rows of the same episode have equal numbers."""
     return table["eps_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)

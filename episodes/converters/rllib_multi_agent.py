@@ -1,4 +1,4 @@
-"""Conversion of `MultiAgentEpisode` to and from RLlib's class, with time indices and pending actions.
+"""Conversion between `MultiAgentEpisode` and RLlib's class, with time indices and pending actions.
 
 RLlib has one time index per agent: a buffer with an entry for each env step, which is the agent's own step at which it
 observed something, or a sign that it did not. An agent acts in the env step of its observation. So an action time that
@@ -26,15 +26,18 @@ _SKIPPED = "S"  # stands for an env step at which an agent saw nothing
 
 
 def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
-    """Return a multi-agent episode as an object of RLlib's class. What gets lost is added to `report`."""
+    """Convert a multi-agent episode to an object of RLlib's class, and add losses to `report`."""
     from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
     _tell_lost(episode, report)
-    lines = episode.agents.timelines
-    clocks = {a: InfiniteLookbackBuffer(_clock(line, episode), lookback=episode.lookback) for a, line in lines.items()}
-    states = [(agent_id, rllib_states.state_of(line.episode, report)) for agent_id, line in lines.items()]
-    waits = {agent_id: line for agent_id, line in lines.items() if line.phase == WAITS}
-    pending = {agent_id: line.reward for agent_id, line in lines.items() if line.reward is not None}
+    timelines = episode.agents.timelines
+    env_t_to_agent_t = {
+        a: InfiniteLookbackBuffer(_observation_index_by_env_step(timeline, episode), lookback=episode.lookback)
+        for a, timeline in timelines.items()
+    }
+    states = [(agent_id, rllib_states.state_of(timeline.episode, report)) for agent_id, timeline in timelines.items()]
+    waits = {agent_id: timeline for agent_id, timeline in timelines.items() if timeline.phase == WAITS}
+    pending = {agent_id: timeline.reward for agent_id, timeline in timelines.items() if timeline.reward is not None}
     made = cls.from_state(
         {
             "id_": episode.id_,
@@ -44,10 +47,12 @@ def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
             "action_space": _spaces(_env_spaces(episode)),
             "env_t_started": episode.env_t_started,
             "env_t": episode.env_t,
-            "agent_t_started": {agent_id: line.episode.t_started for agent_id, line in lines.items()},
-            "env_t_to_agent_t": clocks,
-            "_hanging_actions_end": {agent_id: deepcopy(line.action) for agent_id, line in waits.items()},
-            "_hanging_extra_model_outputs_end": {a: deepcopy(dict(line.extra or {})) for a, line in waits.items()},
+            "agent_t_started": {agent_id: timeline.episode.t_started for agent_id, timeline in timelines.items()},
+            "env_t_to_agent_t": env_t_to_agent_t,
+            "_hanging_actions_end": {agent_id: deepcopy(timeline.action) for agent_id, timeline in waits.items()},
+            "_hanging_extra_model_outputs_end": {
+                a: deepcopy(dict(timeline.extra or {})) for a, timeline in waits.items()
+            },
             "_hanging_rewards_end": dict.fromkeys(waits, 0.0) | pending,
             "_hanging_rewards_begin": {},
             "is_terminated": episode.is_terminated,
@@ -60,12 +65,12 @@ def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
     )
     made.id_ = episode.id_
     made.observation_space, made.action_space = dict(episode.observation_space or {}), _env_spaces(episode)
-    for agent_id, line in lines.items():
+    for agent_id, timeline in timelines.items():
         agent_episode = made.agent_episodes[agent_id]
-        agent_episode.id_ = line.episode.id_
+        agent_episode.id_ = timeline.episode.id_
         agent_episode.observation_space, agent_episode.action_space = (
-            line.episode.observation_space,
-            line.episode.env_action_space,
+            timeline.episode.observation_space,
+            timeline.episode.env_action_space,
         )
     return made
 
@@ -74,16 +79,16 @@ def _env_spaces(episode: MultiAgentEpisode) -> dict[Any, Any]:
     return {agent_id: env_space_of(space) for agent_id, space in (episode.action_space or {}).items()}
 
 
-def _clock(line: Timeline, episode: MultiAgentEpisode) -> list[Any]:
-    """Return a list with the index of the agent's observation at each env step, "S" where it has none."""
-    agent_episode, begin = line.episode, episode.env_t_started - episode.lookback
-    clock: list[Any] = [_SKIPPED] * (episode.env_t - begin + 1)
+def _observation_index_by_env_step(timeline: Timeline, episode: MultiAgentEpisode) -> list[Any]:
+    """Return a list with the index of the agent's observation at each env step, or "S" (skipped) if it has none."""
+    agent_episode, begin = timeline.episode, episode.env_t_started - episode.lookback
+    indices: list[Any] = [_SKIPPED] * (episode.env_t - begin + 1)
     for own_t, env_t in enumerate(
-        np.asarray(line.observation_times).tolist(), agent_episode.t_started - agent_episode.lookback
+        np.asarray(timeline.observation_times).tolist(), agent_episode.t_started - agent_episode.lookback
     ):
         if env_t >= begin:
-            clock[env_t - begin] = own_t
-    return clock
+            indices[env_t - begin] = own_t
+    return indices
 
 
 def _spaces(by_agent: Mapping[Any, Any] | None) -> dict[Any, Any]:
@@ -93,17 +98,17 @@ def _spaces(by_agent: Mapping[Any, Any] | None) -> dict[Any, Any]:
 def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
     agents, reason = episode.agents, rllib_states.WHY
     begin = episode.env_t_started - episode.lookback
-    for line in agents.timelines.values():
-        observation_times, action_times = line.env_times()
+    for timeline in agents.timelines.values():
+        observation_times, action_times = timeline.env_times()
         lost = {
             "when an agent acted": (
                 (action_times != observation_times[: len(action_times)])
                 | (observation_times[: len(action_times)] < begin)
             ).any(),
-            "when an agent ended": line.ended_at is not None and line.ended_at != observation_times[-1],
+            "when an agent ended": timeline.ended_at is not None and timeline.ended_at != observation_times[-1],
             "when an agent saw": (observation_times < begin).any(),
-            "that no reward came yet": line.phase == WAITS and line.reward is None,
-            "the type of a pending reward": line.reward is not None and type(line.reward) is not float,
+            "that no reward came yet": timeline.phase == WAITS and timeline.reward is None,
+            "the type of a pending reward": timeline.reward is not None and type(timeline.reward) is not float,
         }
         for item in (name for name, is_lost in lost.items() if is_lost):
             report.add(item, reason, episode.id_)
@@ -119,12 +124,12 @@ def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
 
 
 def episode_of(original: Any, report: LossReport, action_mapping: str | None = None) -> MultiAgentEpisode:
-    """Return an RLlib multi-agent episode as one of this library. What gets lost is added to `report`."""
+    """Convert an RLlib multi-agent episode to one of this library, and add losses to `report`."""
     state = rllib_states.rllib_state_of(original)
     begin = int(state["env_t_started"])
     actions, outputs = state["_hanging_actions_end"], state["_hanging_extra_model_outputs_end"]
     rewards = state["_hanging_rewards_end"]
-    lines = {}
+    timelines = {}
     for agent_id, own_state in state["agent_episodes"]:
         agent_episode, rllibs = rllib_states.episode_of(own_state), original.agent_episodes[agent_id]
         agent_episode.observation_space = rllibs.observation_space
@@ -145,30 +150,33 @@ def episode_of(original: Any, report: LossReport, action_mapping: str | None = N
             if not agent_episode.is_done and pending_reward is not None and (waits or pending_reward)
             else None,
         }
-        lines[agent_id] = Timeline.of(agent_episode, record)
-    if any(reward for agent_id, reward in rewards.items() if agent_id not in lines):
+        timelines[agent_id] = Timeline.of(agent_episode, record)
+    if any(reward for agent_id, reward in rewards.items() if agent_id not in timelines):
         report.add("rewards of agents that were not observed", "they are of no agent's step", original.id_)
     ending = Ending.of(bool(state["is_terminated"]), bool(state["is_truncated"]))
     spaces = {name: dict(getattr(original, name) or {}) or None for name in ("observation_space", "action_space")}
     if spaces["action_space"]:
         spaces["action_space"] = {a: imported_space(s, action_mapping) for a, s in spaces["action_space"].items()}
     facts = EpisodeFacts(state["id_"], begin, ending, **spaces)  # type: ignore[arg-type]
-    clocks = [original.env_t_to_agent_t[agent_id] for agent_id in lines]
+    env_t_to_agent_t = [original.env_t_to_agent_t[agent_id] for agent_id in timelines]
     mapping = state["agent_to_module_mapping_fn"]
     return MultiAgentEpisode.of(
         facts,
-        Agents(facts.id_, lines, modules=state["_agent_to_module_mapping"]),
+        Agents(facts.id_, timelines, modules=state["_agent_to_module_mapping"]),
         env_t=int(state["env_t"]),
-        lookback=max((int(clock.lookback) for clock in clocks), default=0),
+        lookback=max((int(clock.lookback) for clock in env_t_to_agent_t), default=0),
         **({"agent_to_module_mapping_fn": mapping} if mapping is not None else {}),
-        is_reset=bool(lines),
-        is_numpy=bool(lines) and all(line.episode.is_numpy for line in lines.values()),
+        is_reset=bool(timelines),
+        is_numpy=bool(timelines) and all(timeline.episode.is_numpy for timeline in timelines.values()),
         custom_data=deepcopy(dict(state.get("custom_data") or {})),
     )
 
 
 def _as_many(times: list[int], num_times: int, first: int, id_: Any, report: LossReport) -> list[int]:
-    """Return `num_times` env steps of an agent's observations, counted backwards where RLlib has none."""
+    """Extend an agent's list of env steps at the front to `num_times` entries, and report that these are guesses.
+
+    RLlib stores no env step for some items of the lookback. The missing ones are counted backwards from `first`.
+    """
     if len(times) < num_times:
         report.add("when an agent saw", "its data reaches back further than its clock; counted back one by one", id_)
         num_missing = num_times - len(times)

@@ -1,4 +1,4 @@
-"""Conversion of Gymnasium spaces to and from the dicts in RLlib's episode states. Nothing is unpickled."""
+"""Conversion of Gymnasium spaces to the dicts that RLlib stores, and back. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from episodes.errors import UnreadableData
 
 
 def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
-    """Return a space as RLlib's dict. None for None and for spaces that such a dict cannot fully describe."""
+    """Convert a space to RLlib's dict, or to None if the space is None or such a dict cannot describe it."""
     made = None if space is None else _to_dict(space)
     try:
         return made if made is not None and from_dict(made) == space else None
@@ -50,7 +50,7 @@ def _to_dict(space: Any) -> dict[str, Any] | None:
 
 
 def from_dict(fields: Any) -> Any:
-    """Return the Gymnasium space that RLlib's dict describes.
+    """Convert RLlib's dict to a Gymnasium space.
 
     Raises:
         UnreadableData: an unknown kind of space.

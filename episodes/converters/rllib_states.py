@@ -1,4 +1,4 @@
-"""Conversion of `SingleAgentEpisode` to and from RLlib's state dicts, without RLlib installed."""
+"""Conversion between `SingleAgentEpisode` and RLlib's state dicts, without RLlib installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHY = "RLlib's episodes have no place for it"
 
 
 def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
-    """Return a state dict for RLlib's `SingleAgentEpisode.from_state`, with copies of the episode's data.
+    """Convert an episode to a state dict for RLlib's `SingleAgentEpisode.from_state`. Data is copied.
 
     Policy versions and acting pipelines are lost.
     """
@@ -61,13 +61,13 @@ def _buffer(track: Track, space: Any) -> dict[str, Any]:
 
 
 def rllib_state_of(episode: Any) -> dict[str, Any]:
-    """Return the state dict of an RLlib episode, with Gymnasium's warnings suppressed."""
+    """Return the state dict of an RLlib episode, without the warnings that Gymnasium would print."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         return episode.get_state()
 
 
 def episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
-    """Return an episode from RLlib's state dict, with copies of the data.
+    """Convert RLlib's state dict to an episode. Data is copied.
 
     Raises:
         UnreadableData: another kind of state.
@@ -121,7 +121,7 @@ def _episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
 
 
 def _plain(buffer: Any) -> Mapping[str, Any]:
-    """Return an RLlib lookback buffer as a state dict.
+    """Return the state dict of an RLlib lookback buffer, given as an object or as a state dict already.
 
     RLlib stores the buffer itself in the extra outputs of a cut chunk.
     """
@@ -129,14 +129,14 @@ def _plain(buffer: Any) -> Mapping[str, Any]:
 
 
 def _as_tuples(data: Any) -> Any:
-    """Return nested arrays with lists replaced by tuples, because msgpack had turned tuples into lists."""
+    """Return nested arrays with lists converted to tuples, because msgpack stores tuples as lists."""
     if isinstance(data, dict):
         return {key: _as_tuples(part) for key, part in data.items()}
     return tuple(map(_as_tuples, data)) if isinstance(data, (list, tuple)) else data
 
 
 def _items(data: Any) -> list[Any]:
-    """Return the content of an RLlib lookback buffer as a list of items."""
+    """Convert the content of an RLlib lookback buffer, a list or nested arrays, to a list of items."""
     if isinstance(data, list):
         return data
     data = _as_tuples(data)

@@ -27,7 +27,9 @@ def to_sb3(
     observation_space: spaces.Space | None = None,
     action_space: spaces.Space | None = None,
 ) -> tuple[Any, LossReport]:
-    """Return a `ReplayBuffer` of the steps (a `DictReplayBuffer` for a Dict space), and a report of what was lost.
+    """Convert episodes to a `ReplayBuffer` of Stable-Baselines3. Return it with a report of what was lost.
+
+    For a Dict space it is a `DictReplayBuffer`.
 
     A truncated step, and the last step of a cut chunk, is done by a time limit there, so that its value is
     bootstrapped.
@@ -95,7 +97,7 @@ def _check_spaces(observation_space: Any, action_space: Any) -> None:
 
 
 def _write(rows: Any, values: Any, name: str, report: LossReport) -> None:
-    """Copy items [n, ...] into a buffer array [size, 1, ...]. Numbers that its dtype changes are reported."""
+    """Copy items [n, ...] into a buffer array [size, 1, ...], and report numbers that change in its dtype."""
     for row, items in zip(nested.leaves(rows), nested.leaves(values), strict=True):
         row[: len(items), 0] = items.reshape(len(items), *row.shape[2:])
         written = row[: len(items), 0].reshape(items.shape)
@@ -108,7 +110,9 @@ def _write(rows: Any, values: Any, name: str, report: LossReport) -> None:
 def from_sb3(
     buffer: Any, *, action_mapping: str | None = None, strict: bool = False
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """Return the episodes "sb3-ENV/0", ... of a `ReplayBuffer` or `DictReplayBuffer`, and a report of what was lost.
+    """Convert a `ReplayBuffer` or `DictReplayBuffer` to episodes. Return these with a report of what was lost.
+
+    The ids are "sb3-ENV/0", "sb3-ENV/1" and so on.
 
     The oldest episode of a full buffer may lack its first steps, which were overwritten.
 
@@ -145,7 +149,7 @@ def from_sb3(
 
 
 def _reshape_items(data: Any, space: Any) -> Any:
-    """Return items [N, ...] in the shape of their space, because the buffer stores scalars as shape (1,)."""
+    """Reshape items [N, ...] to the shape of their space, because the buffer stores scalars with shape (1,)."""
     if isinstance(data, dict):
         return {key: _reshape_items(part, space[key]) for key, part in data.items()}
     return data.reshape(len(data), *space.shape)

@@ -39,7 +39,7 @@ _IDS = {
 
 
 def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
-    """Return an Arrow table with one row per step of a pack, None without steps. Losses are added to `report`.
+    """Convert a pack to an Arrow table with one row per step, or to None if it has no steps. Losses go to `report`.
 
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
@@ -70,7 +70,7 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
 def report_chunk_losses(
     lengths: np.ndarray, lookbacks: np.ndarray, ids: Sequence[Any] | np.ndarray, report: LossReport
 ) -> None:
-    """Report episodes without a step, and lookbacks: tables with one row per step cannot store them."""
+    """Report that episodes without a step and lookbacks are lost, because tables store one row per step."""
     for i in np.flatnonzero(lengths == 0).tolist():
         report.add("the episode", "a table has no rows of an episode without a step", ids[i])
     for i in np.flatnonzero((lookbacks > 0) & (lengths > 0)).tolist():
@@ -78,7 +78,7 @@ def report_chunk_losses(
 
 
 def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the path and the array of each track of a pack, after checking that tables can store its dtype.
+    """Yield path and array of each time series of a pack. Raise an error if a table cannot store its dtype.
 
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
@@ -90,7 +90,7 @@ def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def owners(pack: EpisodePack) -> np.ndarray:
-    """Return the index of the episode to which each observation of a pack belongs, int [observations]."""
+    """Return for each observation of a pack the index of its episode, int [observations]."""
     return np.arange(len(pack)).repeat(np.diff(pack.observation_offsets))
 
 
@@ -105,7 +105,7 @@ def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
 
 
 def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
-    """Return Arrow columns with one value per step for ids, times, endings, policy versions and custom data."""
+    """Return Arrow columns [steps] of metadata: ids, times, endings, policy versions and custom data."""
     pa, lengths = pyarrow(), pack.lengths
     each = np.arange(len(pack)).repeat(lengths)
     within = np.arange(len(each)) - (np.cumsum(lengths) - lengths).repeat(lengths)
@@ -141,7 +141,7 @@ def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
 
 
 def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | None:
-    """Return ids, custom data and acting pipeline as msgpack bytes, None if empty. Losses are added to `report`."""
+    """Encode ids, custom data and acting pipeline as msgpack bytes, or None if empty. Losses go to `report`."""
 
     def lost(path: str) -> None:
         item = (
@@ -155,7 +155,7 @@ def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | No
 
 
 def is_document(value: Any) -> bool:
-    """Return True if the value can be encoded as msgpack."""
+    """Return True if the value can be stored as msgpack."""
     try:
         msgpack_codec.encode(value, "")
         return True
@@ -167,7 +167,7 @@ def is_document(value: Any) -> bool:
 
 
 def pack_of(table: Any, source: str) -> EpisodePack:
-    """Convert an Arrow table of `table_of`, or several such tables joined, back to a pack of complete episodes.
+    """Convert an Arrow table of `table_of`, or several joined ones, back to a pack.
 
     Raises:
         UnreadableData: another table, or one that starts or stops in the middle of a chunk.
@@ -201,7 +201,7 @@ def pack_of(table: Any, source: str) -> EpisodePack:
 
 
 def read_description(schema: Any, source: str) -> dict[str, Any]:
-    """Return the description of the columns that `table_of` stored in the Arrow schema's metadata.
+    """Return the description of columns that `table_of` stored in the metadata of the Arrow schema.
 
     Raises:
         UnreadableData: the table was not written by this library.

@@ -1,4 +1,4 @@
-"""Conversion of episodes to and from a TensorDict with TorchRL's names of entries."""
+"""Conversion of episodes to a TensorDict with the entry names of TorchRL, and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _tensordict() -> Any:
 def to_tensordict(
     episodes: Sequence[SingleAgentEpisode], *, action_mapping: str | None = None, strict: bool = False
 ) -> tuple[Any, LossReport]:
-    """Return the concatenated steps of the episodes as a TensorDict [N], and a report of what was lost.
+    """Convert episodes to a TensorDict [N] of their concatenated steps. Return it with a report of what was lost.
 
     Entries: "observation", "action", extra model outputs by their keys, ("next", "observation" | "reward" [N, 1] |
     "done" | "terminated" | "truncated" [N, 1]), and ("collector", "traj_ids") [N], the episode's index.
@@ -82,7 +82,7 @@ def _rows_of(episode: SingleAgentEpisode, number: int, report: LossReport) -> di
 
 
 def _without_tuples(data: Any) -> Any:
-    """Return nested dicts of arrays as dicts of copied tensors. Raise an error for tuples.
+    """Convert nested dicts of arrays to dicts of copied tensors. Raise an error for tuples.
 
     Raises:
         InvalidArgument: a tuple or a key that is not text, which a TensorDict cannot hold.
@@ -106,7 +106,9 @@ def from_tensordict(
     action_mapping: str | None = None,
     strict: bool = False,
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """Return the episodes "tensordict/0", ... of a TensorDict with TorchRL's names, and a report of what was lost.
+    """Convert a TensorDict with TorchRL's entry names to episodes. Return these with a report of what was lost.
+
+    The ids are "tensordict/0", "tensordict/1" and so on.
 
     Entries with other names are extra model outputs. Other entries of "next" and "collector" are lost.
 
@@ -150,7 +152,7 @@ def from_tensordict(
 
 
 def _arrays(data: Any, path: tuple[str, ...]) -> dict[str, Any]:
-    """Return the tensors of a TensorDict as nested dicts of numpy arrays."""
+    """Convert the tensors of a TensorDict to nested dicts of numpy arrays."""
     arrays = {}
     for key, value in data.items():
         if hasattr(value, "batch_size"):

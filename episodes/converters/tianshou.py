@@ -20,7 +20,7 @@ from episodes.tracks import nested
 def to_tianshou(
     episodes: Iterable[SingleAgentEpisode], *, action_mapping: str | None = None, strict: bool = False
 ) -> tuple[Any, LossReport]:
-    """Return a full `ReplayBuffer` of Tianshou with the steps, and a report of what was lost.
+    """Convert episodes to a full `ReplayBuffer` of Tianshou. Return it with a report of what was lost.
 
     The last step of a cut chunk is truncated there, so that no transition leads from one episode to the next.
 
@@ -61,7 +61,9 @@ def from_tianshou(
     action_mapping: str | None = None,
     strict: bool = False,
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """Return the episodes "tianshou/0", ... of a `ReplayBuffer` or `VectorReplayBuffer`, and a report of what was lost.
+    """Convert Tianshou's `ReplayBuffer` or `VectorReplayBuffer` to episodes. Return these with a report of losses.
+
+    The ids are "tianshou/0", "tianshou/1" and so on.
 
     Args:
         buffer: a replay buffer of Tianshou.
@@ -102,7 +104,7 @@ def from_tianshou(
 
 
 def _dicts(data: Any) -> dict[str, Any]:
-    """Return Tianshou's batches as nested dicts of arrays, without empty dicts."""
+    """Convert Tianshou's batches to nested dicts of arrays, and leave out empty dicts."""
     names = ("obs", "obs_next", "act", "rew", "terminated", "truncated", "info", "policy")
     items = data.items() if isinstance(data, Mapping) or hasattr(data, "items") else ()
     pairs = list(items) or [(name, getattr(data, name)) for name in names if hasattr(data, name)]

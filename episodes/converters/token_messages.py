@@ -1,4 +1,4 @@
-"""Conversion of token episodes (language-model conversations) to and from lists of chat messages."""
+"""Conversion of token episodes (conversations with a language model) to lists of chat messages, and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FACTS = ("id_", "custom_data", "extra_model_outputs", "infos", "policy_versions
 def to_messages(
     episodes: Iterable[SingleAgentEpisode], *, decode: Callable[[list[int]], str] | None = None, strict: bool = False
 ) -> tuple[list[dict[str, Any]], LossReport]:
-    """Return conversations as lists of messages with token ids, and a report of what was lost.
+    """Convert episodes to conversations: lists of messages with token ids. Return these with a report of losses.
 
     A conversation is `{"id", "messages", "ending", "group"}`. A message has "role", "token_ids" and, with `decode`,
     "content". Messages of the "assistant" also have "logprobs", "reward" and, if it is known, "policy_version", and
@@ -71,7 +71,7 @@ def to_messages(
 
 
 def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[dict[str, Any]]:
-    """Return the chat messages of one observation, [] if it is empty and has no info."""
+    """Return an observation as a list of chat messages, empty if there are no tokens and no info."""
     roles = info.pop(ROLES, None)
     if roles is None:
         if not ids and not info and not is_first:
@@ -94,7 +94,7 @@ def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[d
 def from_messages(
     conversations: Iterable[Mapping[str, Any]], *, outputs: Mapping[str, Any] | None = None
 ) -> list[SingleAgentEpisode]:
-    """Return one episode per conversation, a list of chat messages in the form that `to_messages` returns.
+    """Convert conversations, each a list of chat messages as from `to_messages`, to one episode per conversation.
 
     A turn is an assistant message and the messages up to the next assistant message. "content" is not read.
 
@@ -138,7 +138,7 @@ def from_messages(
 
 
 def _observation(messages: Sequence[Mapping[str, Any]], *, is_first: bool) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return the token ids and the info dict of an observation from its chat messages."""
+    """Return the token ids and the info dict of the observation that these chat messages form."""
     ids = np.array([token for message in messages for token in message["token_ids"]], np.int32)
     info: dict[str, Any] = {}
     for message in messages[:1]:

@@ -1,4 +1,4 @@
-"""Conversion of token episodes to and from training data of TRL, SkyRL, prime-rl and verl."""
+"""Conversion between token episodes and the training data of TRL, SkyRL, prime-rl and verl."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ Episodes = Iterable[SingleAgentEpisode]
 
 
 def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
-    """Return the result of a `rollout_func` of TRL, with each episode's return as a reward, and a report of losses.
+    """Convert episodes to the result of a TRL `rollout_func`, with each episode's return as its reward.
+
+    Returns it with a report of what was lost.
 
     Each column has one entry per token sequence: an episode, or a branch of one. "prompt_ids", "completion_ids" and
     "logprobs" are lists of lists. "env_mask" is 1 for sampled tokens that are learned from, else 0. Reward functions of
@@ -60,7 +62,7 @@ def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[
 
 
 def from_trl(columns: Mapping[str, Sequence[Any]]) -> list[SingleAgentEpisode]:
-    """Convert the columns that a `rollout_func` of TRL returned to episodes. Each run of sampled tokens is a turn.
+    """Convert the columns of a TRL `rollout_func` to episodes, in which each run of sampled tokens is an action.
 
     Without "env_mask", all completion tokens are sampled. The last turn has the whole reward.
 
@@ -85,7 +87,9 @@ def from_trl(columns: Mapping[str, Sequence[Any]]) -> list[SingleAgentEpisode]:
 
 
 def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
-    """Return a `GeneratorOutput` of SkyRL, with the reward of each turn at a token, and a report of losses.
+    """Convert episodes to SkyRL's `GeneratorOutput`, with the reward of each turn at its last token.
+
+    Returns it with a report of what was lost.
 
     Each list has one entry per token sequence. "rewards" are lists with a number per response token: the reward of a
     turn is at its last sampled token, all others are 0. "loss_masks" are 1 for sampled tokens that are learned from.
@@ -117,7 +121,7 @@ def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, lis
 
 
 def from_skyrl(output: Mapping[str, Any]) -> list[SingleAgentEpisode]:
-    """Convert a `GeneratorOutput` of SkyRL to episodes, one per entry. A single reward belongs to the last turn.
+    """Convert SkyRL's `GeneratorOutput` to one episode per entry. A single reward is given to the last turn.
 
     "trajectory_ids" are texts, or `TrajectoryID` objects, whose instance becomes the group.
 
@@ -151,7 +155,7 @@ def from_skyrl(output: Mapping[str, Any]) -> list[SingleAgentEpisode]:
 def to_prime_rl(
     episodes: Episodes, *, episode_advantages: Any = None, strict: bool = False
 ) -> tuple[list[dict[str, Any]], LossReport]:
-    """Return training samples of prime-rl, one dict per sequence, and a report of what was lost.
+    """Convert episodes to training samples of prime-rl, one dict per token sequence. Return these with a report.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -188,7 +192,7 @@ def to_prime_rl(
 
 
 def from_prime_rl(rows: Iterable[Mapping[str, Any]]) -> list[SingleAgentEpisode]:
-    """Convert training samples of prime-rl to episodes, one per sample. The last turn has the whole reward.
+    """Convert training samples of prime-rl to one episode per sample, with the reward at the last turn.
 
     Raises:
         TrackMismatch: a mask or log-probabilities have another length than the completion.
@@ -210,7 +214,7 @@ def from_prime_rl(rows: Iterable[Mapping[str, Any]]) -> list[SingleAgentEpisode]
 def to_verl(
     episodes: Episodes, *, pad_id: int = 0, strict: bool = False
 ) -> tuple[dict[str, dict[str, np.ndarray]], LossReport]:
-    """Return the arrays of verl's `DataProto`, and a report of what was lost.
+    """Convert episodes to the arrays of verl's `DataProto`. Return these with a report of what was lost.
 
     With torch, `DataProto.from_dict(tensors={k: torch.from_numpy(v) ...}, non_tensors=...)` takes "batch" and
     "non_tensor_batch". Prompts [S, P] are padded on the left and responses [S, R] on the right. "response_mask" is 1
@@ -260,7 +264,7 @@ def to_verl(
 
 
 def from_verl(data: Any) -> list[SingleAgentEpisode]:
-    """Convert a `DataProto` of verl, or the result of `to_verl`, to episodes, one per row.
+    """Convert verl's `DataProto`, or the result of `to_verl`, to one episode per row.
 
     Rewards are "token_level_scores" or "rm_scores", and log-probabilities "rollout_log_probs" or "old_log_probs"; both
     are 0 if missing.
@@ -291,7 +295,7 @@ def from_verl(data: Any) -> list[SingleAgentEpisode]:
 def _sample(
     prompt: Any, completion: Any, mask: Any, logps: Any, reward: Any, id_: Any, group: Any, is_truncated: bool = False
 ) -> TokenSample:
-    """Return a `TokenSample` from lists. A single reward belongs to the last sampled token."""
+    """Create a `TokenSample` from lists. If `reward` is one number, it is placed at the last sampled token."""
     mask = np.asarray(mask, bool)
     rewards = np.asarray(reward, np.float64)
     total = float(rewards.sum())

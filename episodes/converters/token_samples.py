@@ -1,4 +1,4 @@
-"""`TokenSample`: prompt, completion and mask of one token sequence, as language-model trainers read it."""
+"""`TokenSample`: a token sequence as prompt, completion and mask, the form that language-model trainers read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {"observations": "i4", "actions": "i4", LOGP: "f4"}
 
 @dataclass(slots=True)
 class TokenSample:
-    """Token sequence of an episode, divided into a prompt and a completion at the first sampled token.
+    """Token sequence of an episode, divided into a prompt and a completion before the first sampled token.
 
     Attributes:
         prompt_ids: tokens before the first sampled one, [P].
@@ -55,7 +55,7 @@ class TokenSample:
 
 
 def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport) -> list[TokenSample]:
-    """Return token episodes as `TokenSample` objects, one per token sequence.
+    """Convert token episodes to `TokenSample` objects, one per token sequence.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -110,7 +110,7 @@ def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossRe
 
 
 def _rewards_at_last_tokens(pack: EpisodePack, sampled: np.ndarray) -> np.ndarray:
-    """Return each turn's reward at its last sampled token, zeros elsewhere, float64 [N]."""
+    """Return an array [N] with each turn's reward at its last sampled token and zeros elsewhere, float64."""
     rows = pack.step_rows()
     lengths = pack.actions.lengths[rows]
     places = np.flatnonzero(sampled)[lengths.cumsum()[lengths > 0] - 1]
@@ -162,7 +162,7 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
 
 
 def report_turn_rewards(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:
-    """Report rewards of single turns as lost, for a format with one reward per sample."""
+    """Report that the rewards of single turns are lost in a format with one reward per sample."""
     for sample in samples:
         if np.count_nonzero(sample.rewards[: _last_sampled(sample)]):
             report.add("rewards of turns", f"{name} has their sum", sample.id_)
@@ -174,7 +174,7 @@ def _last_sampled(sample: TokenSample) -> int:
 
 
 def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpisode]:
-    """Return episodes from `TokenSample` objects: each run of sampled tokens is an action.
+    """Convert `TokenSample` objects to episodes, in which each run of sampled tokens is an action.
 
     Raises:
         TrackMismatch: mask, rewards or log-probabilities have another length than the completion.

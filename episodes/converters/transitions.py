@@ -1,4 +1,4 @@
-"""Conversion of transitions, as replay buffers of other libraries store them, to episodes and back."""
+"""Conversion between episodes and transitions, as the replay buffers of other libraries store them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 @dataclass(slots=True)
 class Transitions:
-    """N transitions in order of time: observations, actions, rewards, next observations and flags, [N, ...] each."""
+    """N transitions in temporal order: arrays [N, ...] of observations, actions, rewards, next observations, flags."""
 
     observations: Any  # [N, ...], nested
     next_observations: Any  # [N, ...]
@@ -32,7 +32,7 @@ class Transitions:
     first_row: int = 0  # row number of the first transition in the source
 
     def episodes(self, name: str, report: LossReport, first: int = 0, **spaces: Any) -> list[SingleAgentEpisode]:
-        """Join transitions to episodes with the ids "NAME/FIRST", "NAME/FIRST+1" and so on.
+        """Join the transitions to episodes with the ids "NAME/FIRST", "NAME/FIRST+1" and so on.
 
         An episode is cut where a row's next observation is not the next row's observation; the report gets these rows.
 
@@ -64,7 +64,7 @@ class Transitions:
         ]
 
     def _find_links(self) -> np.ndarray:
-        """Return where a next observation equals the following observation, bool [N - 1]."""
+        """Return which next observations equal the observation of the following transition, bool [N - 1]."""
         linked = np.ones(len(self.rewards) - 1, bool)
         for after, observations in zip(
             nested.leaves(self.next_observations), nested.leaves(self.observations), strict=True
@@ -105,7 +105,7 @@ def without_next(
     report: LossReport,
     episode_id: Any,
 ) -> dict[str, Any] | None:
-    """Return arguments of `from_arrays` for T steps whose last observation, after the last step, is unknown.
+    """Return arguments of `SingleAgentEpisode.from_arrays` for T steps whose final observation is unknown.
 
     A terminated episode repeats its last observation, and any other episode loses its last step; both are reported.
     None is returned if no step is left.
@@ -135,7 +135,7 @@ def without_next(
 def transitions_of(
     episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport, mapping: str | None = None, **keeps: Any
 ) -> Transitions:
-    """Return the episodes' steps as `Transitions`. What gets lost is added to `report`.
+    """Convert the steps of the episodes to `Transitions`, and add losses to `report`.
 
     The last step of a cut chunk is truncated: its target bootstraps from the next observation, and the next row belongs
     to another episode.
@@ -170,7 +170,7 @@ def transitions_of(
 
 
 def numbers_of(episode: SingleAgentEpisode, name: str) -> tuple[Any, Any, Any, np.ndarray]:
-    """Return the observations, next observations, actions and rewards of an episode, [T, ...] each.
+    """Return observations, next observations, actions and rewards of an episode as arrays of numbers [T, ...].
 
     Raises:
         InvalidArgument: items that are not numbers.

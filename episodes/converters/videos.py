@@ -1,4 +1,4 @@
-"""Reading and writing of mp4 video files frame by frame, with the library PyAV."""
+"""Reading and writing of mp4 videos frame by frame, with the library PyAV."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAMPLED = 16  # frames of a file that are compared with the written ones
 
 
 def pyav() -> Any:
-    """Return the module `av` (PyAV).
+    """Import and return the module `av` (PyAV).
 
     Raises:
         MissingExtra: PyAV is not installed.
@@ -71,7 +71,7 @@ class VideoWriter:
         return self._path.stat().st_size if self._path.exists() else 0
 
     def close(self) -> tuple[int, float]:
-        """Finish the file. Returns the largest and the mean error that compression caused in some frames."""
+        """Finish the file. Return the largest and the mean compression error, measured on a sample of frames."""
         for packet in self._stream.encode():
             self._file.mux(packet)
         self._file.close()
@@ -85,12 +85,12 @@ class VideoWriter:
         )
 
     def abandon(self) -> None:
-        """Close the file without finishing the video."""
+        """Close the file without finishing the video, so that it is unusable."""
         self._file.close()
 
 
 def pixels(shape: tuple[int, ...], lossless: bool) -> tuple[str, str]:
-    """Return names of the video encoder and of the pixel format for frames of this shape."""
+    """Return the names of the video encoder and the pixel format for frames of the given shape."""
     if lossless:
         return "libx264rgb", "rgb24"
     is_even = shape[0] % 2 == 0 and shape[1] % 2 == 0
@@ -115,7 +115,7 @@ def frames_of(path: Path) -> Iterator[np.ndarray]:
 
 
 class FrameReader:
-    """Reader of ranges of frames from video files, fastest if the ranges are read in order."""
+    """Reader of ranges of frames from video files. Reading ranges in order is fastest."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -123,7 +123,7 @@ class FrameReader:
         self._at = 0
 
     def read(self, path: Path, start: int, count: int) -> np.ndarray:
-        """Read `count` frames of a video from index `start` on, uint8 [count, H, W, 3].
+        """Return `count` consecutive frames of a video from frame `start` on, uint8 [count, H, W, 3].
 
         Raises:
             UnreadableData: there are fewer frames.
@@ -143,5 +143,5 @@ class FrameReader:
 
 
 def frame_number(seconds: float, fps: float) -> int:
-    """Return the index of the video frame at a time in seconds."""
+    """Return the index of the video frame that is shown at `seconds`."""
     return round(float(Fraction(seconds) * Fraction(fps)))

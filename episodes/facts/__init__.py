@@ -1,4 +1,4 @@
-"""Metadata of episodes and of parts (chunks) of episodes: ids, start times, endings, policy versions and spaces."""
+"""Metadata ("facts") of episodes and chunks: ids, start times, endings, policy versions and spaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Ending`: whether an episode ended by termination, truncation, both, or not yet."""
+"""`Ending`: whether an episode terminated, was truncated, both, or has not ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.errors import WrongType
 
 
 class Ending(Enum):
-    """Ending of an episode: terminated, truncated, both or not yet. Stored as `code`: bit 0 terminated, 1 truncated.
+    """Ending of an episode: open, terminated, truncated or both. `code` has bit 0 for terminated, 1 for truncated.
 
     >>> Ending.of(True, False), Ending.TERMINATED.in_window(reaches_end=False)
     (Ending.TERMINATED, Ending.OPEN)
@@ -30,13 +30,13 @@ class Ending(Enum):
 
     @staticmethod
     def of(terminated: Any, truncated: Any) -> Ending:
-        """Return the ending for two flags. Raise `WrongType` unless both are bools or scalars 0 or 1."""
+        """Return the ending for the flags terminated and truncated. Raise `WrongType` unless both are bools, 0 or 1."""
         if terminated is False and truncated is False:
             return ENDINGS[0]
         return ENDINGS[_flag("terminated", terminated) + 2 * _flag("truncated", truncated)]
 
     def in_window(self, reaches_end: bool) -> Ending:
-        """Return the ending of a part of the episode: this one if the part includes the last step, else OPEN."""
+        """Return the ending of a part of the episode: this ending if the part reaches the last step, else OPEN."""
         return self if reaches_end else ENDINGS[0]
 
     def __repr__(self) -> str:
@@ -60,12 +60,12 @@ ENDINGS = tuple(Ending)
 
 
 def codes_of(terminated: Any, truncated: Any) -> np.ndarray:
-    """Return ending codes, uint8 [n] (bit 0: terminated, bit 1: truncated), from two bool arrays [n]."""
+    """Convert the flags terminated and truncated, bool [n] each, to ending codes, uint8 [n]."""
     return _flags(terminated) | _flags(truncated).astype(np.uint8) << 1
 
 
 def flags_of(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return two bool arrays, terminated and truncated, from an array of ending codes, uint8."""
+    """Convert ending codes, uint8 [n], to the flags terminated and truncated, bool [n] each."""
     return (codes & 1).view(bool), (codes >> 1).view(bool)
 
 

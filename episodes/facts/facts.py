@@ -1,4 +1,4 @@
-"""Metadata of episodes: `EpisodeFacts` for one episode or part of it, `PackFacts` with arrays for many."""
+"""Metadata of episodes: `EpisodeFacts` for one episode or chunk, `PackFacts` with arrays for many."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CODE = attrgetter("code")
 
 
 class Kind(Enum):
-    """Type of a metadata field, such as int or optional string. It determines array dtypes and file columns."""
+    """Type of a metadata field, such as integer or optional id. It determines array dtypes and file columns."""
 
     ID = "id"  # a string, or any other hashable value
     OPTIONAL_ID = "optional id"  # an ID or None
@@ -59,7 +59,7 @@ _T_STARTED, _ENDING, _VERSIONS = map(list(FACTS).index, ("t_started", "ending", 
 
 
 class EpisodeFacts(NamedTuple):
-    """Immutable metadata of an episode or a part of an episode: ids, start time, ending, policy versions and spaces.
+    """Immutable metadata of an episode or chunk: ids, start time, ending, policy versions and spaces.
 
     A named tuple, since each `pack[i]` and each slice creates one: that takes 0.3 us, a frozen dataclass 1.5 us.
     """
@@ -77,11 +77,11 @@ class EpisodeFacts(NamedTuple):
 
     @classmethod
     def of_all(cls, values: tuple[Any, ...]) -> EpisodeFacts:
-        """Create the metadata from a tuple with one value per field, faster than the constructor."""
+        """Create the metadata from a tuple with a value for every field, which is faster than the constructor."""
         return _new(cls, values)
 
     def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
-        """Return the metadata of a part of the episode: `num_steps` steps from time `t_started` on.
+        """Return the metadata of the part of the episode with `num_steps` steps from time `t_started` on.
 
         The ending is `OPEN` unless `reaches_end` is True.
         """
@@ -95,13 +95,13 @@ class EpisodeFacts(NamedTuple):
         return _new(EpisodeFacts, part)
 
     def ended(self, ending: Ending) -> EpisodeFacts:
-        """Return a copy of the metadata with another ending."""
+        """Return a copy of the metadata with the given ending."""
         facts = list(self)
         facts[_ENDING] = ending
         return _new(EpisodeFacts, facts)
 
     def with_version(self, version: int, step: int) -> EpisodeFacts:
-        """Return the metadata with the policy version of step number `step` added."""
+        """Return a copy of the metadata in which `version` is the policy version of step `step`, the newest one."""
         known = self.policy_versions
         if known is not None and known.versions[-1] == version:
             return self
@@ -111,13 +111,13 @@ class EpisodeFacts(NamedTuple):
             raise InvalidArgument(f"episode {self.id_}: {error}") from None
 
     def followed_by(self, later: EpisodeFacts) -> EpisodeFacts:
-        """Return the metadata of this part of an episode joined with the next part, `later`."""
+        """Return the metadata of this chunk joined with the next chunk of the episode, `later`."""
         versions = join_runs(self.policy_versions, later.policy_versions, later.t_started - self.t_started)
         pipeline = join_pipelines(self.acting_pipeline, later.acting_pipeline)
         return self._replace(ending=later.ending, policy_versions=versions, acting_pipeline=pipeline)
 
     def __reduce__(self) -> Any:
-        """Return the pickled form, with spaces apart, so that pickles of older versions can be read."""
+        """Return the pickled form, with the spaces separate, so that pickles of older versions stay readable."""
         return _restored, (self[: len(FACTS)], tuple(map(unseeded, self[len(FACTS) :])))
 
 
@@ -127,7 +127,7 @@ def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFac
 
 
 def join_pipelines(first: str | None, second: str | None) -> str | None:
-    """Return the text (or None) on the connectors that acted in two joined chunks: the distinct lines of both texts."""
+    """Return the distinct lines of two texts that describe the preprocessing of two joined chunks (None if unknown)."""
     if first == second or second is None:
         return first
     return second if first is None else "\n".join(dict.fromkeys([*first.splitlines(), *second.splitlines()]))
@@ -179,7 +179,7 @@ class HasEnding:
 
 
 class PackFacts(NamedTuple):
-    """Immutable metadata of n episodes: an array for each field of `EpisodeFacts`, and the custom data.
+    """Immutable metadata of n episodes: an array [n] for each field of `EpisodeFacts`, and the custom data.
 
     All episodes of a pack share their spaces. A column of optional values is None if all values are.
     """
@@ -198,7 +198,7 @@ class PackFacts(NamedTuple):
 
     @classmethod
     def of(cls, facts: Sequence[EpisodeFacts], custom_data: Sequence[dict[str, Any]]) -> PackFacts:
-        """Create the metadata arrays of n episodes. Raise `TrackMismatch` if their spaces differ."""
+        """Create the metadata of a pack from the metadata of its n episodes. Raise `TrackMismatch` if spaces differ."""
         *values, observation_spaces, action_spaces = zip(*facts, strict=True)
         columns = [make(list(column)) for make, column in zip(_COLUMNS.values(), values, strict=True)]
         return cls._make(
@@ -207,7 +207,7 @@ class PackFacts(NamedTuple):
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The metadata arrays of all episodes, without spaces and custom data, as a tuple."""
+        """All metadata arrays as a tuple, without spaces and custom data."""
         return self[: len(_COLUMNS)]
 
     @property
@@ -217,7 +217,7 @@ class PackFacts(NamedTuple):
 
     @property
     def optional(self) -> tuple[Any, ...]:
-        """The metadata arrays whose values may be None, such as agent ids."""
+        """Metadata arrays of the fields that may be None, such as agent ids."""
         return tuple(column for column, kind in zip(self, FACTS.values(), strict=False) if kind in OPTIONAL)
 
     def at(self, i: int) -> EpisodeFacts:
@@ -235,7 +235,7 @@ class PackFacts(NamedTuple):
         return PackFacts._make([*values, *self.spaces, custom])
 
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> PackFacts:
-        """Return the metadata of parts of the n episodes: `lengths` [n] steps that begin `starts` [n] steps later.
+        """Return the metadata of the ends of the episodes: `lengths` [n] steps that begin `starts` [n] steps later.
 
         The counterpart of `EpisodeFacts.window` for many chunks: each part reaches the end of its chunk.
         """
@@ -246,7 +246,7 @@ class PackFacts(NamedTuple):
         )
 
     def changed(self, **facts: Any) -> PackFacts:
-        """Return a copy with other values for the named fields. An unknown name raises an error."""
+        """Return a copy with the named fields replaced. Raise an error for an unknown name."""
         made = {name: _COLUMNS[name](values) for name, values in facts.items() if name in _COLUMNS}
         return self._replace(**facts | made)
 
@@ -276,26 +276,26 @@ class PackFacts(NamedTuple):
         )
 
     def __reduce__(self) -> Any:
-        """Return the pickled form, in which each array is bytes or a list: faster for small arrays."""
+        """Return the pickled form, in which arrays are bytes or lists, because small arrays pickle slowly."""
         return _unpickled, ([in_band(column) for column in self.columns], *self.spaces, self.custom_data)
 
 
 def own_custom_data(custom_data: Sequence[dict[str, Any] | None] | None) -> list[dict[str, Any]] | None:
-    """Return deep copies of the episodes' custom data, or None if all dicts are empty."""
+    """Return deep copies of the custom data dicts of several episodes, or None if all are empty."""
     if custom_data is None or not any(custom_data):
         return None
     return list(map(own_data, custom_data))
 
 
 def own_data(data: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of one episode's custom data. Its lists, dicts and arrays are copied, too."""
+    """Return a deep copy of the custom data of one episode."""
     return {key: copy_mutable(value) for key, value in data.items()} if data else {}
 
 
 def _common_spaces(
     observation_spaces: Sequence[Any], action_spaces: Sequence[Any], ids: Sequence[Any]
 ) -> tuple[Any, Any]:
-    """Return the observation space and action space common to all episodes. None is compatible with any space."""
+    """Return the observation space and the action space that all episodes share. None fits any space."""
     return _common_space("observation_space", observation_spaces, ids), _common_space(
         "action_space", action_spaces, ids
     )
@@ -332,7 +332,7 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def in_band(column: Any) -> Any:
-    """Return the pickled form of a metadata array: (dtype, bytes), or a list of objects. None stays None."""
+    """Convert a metadata array to plain values for pickling: (dtype, bytes), or a list of objects."""
     if column is None:
         return None
     if isinstance(column, VersionColumn):
@@ -342,7 +342,7 @@ def in_band(column: Any) -> Any:
 
 
 def from_band(band: Any) -> Any:
-    """Return the metadata array (or None) for a pickled form that `in_band` returned."""
+    """Convert the result of `in_band` back to a metadata array, or None."""
     if band is None:
         return None
     if type(band) is list:
@@ -359,7 +359,7 @@ def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
 
 
 def ids_of(ids: Any) -> np.ndarray:
-    """Return ids as a string array, or as an object array if numpy strings would change an id."""
+    """Return episode ids as a numpy string array, or as an object array if some id is not a plain string."""
     if type(ids) is not list and (isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray))):
         raise WrongType(f"pack: ids={ids!r}; give a list of ids, one for each episode")
     if isinstance(ids, list) and not (set(map(type, ids)) <= {str} and "\0" not in "".join(ids)):
@@ -368,7 +368,7 @@ def ids_of(ids: Any) -> np.ndarray:
 
 
 def integers(values: Any) -> np.ndarray:
-    """Return values as a read-only int64 array [n]. Raise `InvalidArgument` unless all are integers."""
+    """Convert values to a read-only int64 array [n]. Raise `InvalidArgument` unless all are integers."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgument(f"pack: {values!r}; give a list of integers, one for each episode")
@@ -376,7 +376,7 @@ def integers(values: Any) -> np.ndarray:
 
 
 def counts(values: Any, name: str) -> np.ndarray:
-    """Return values as a read-only int64 array [n]. Raise `InvalidArgument` unless all are integers of at least 0."""
+    """Convert values to a read-only int64 array [n]. Raise `InvalidArgument` unless all are integers of at least 0."""
     column = integers(values)
     if len(column) and column.min() < 0:
         i = int(column.argmin())
@@ -385,19 +385,19 @@ def counts(values: Any, name: str) -> np.ndarray:
 
 
 def codes(endings: Any) -> np.ndarray:
-    """Return ending codes (bit 0: terminated, bit 1: truncated) as uint8, from `Ending` values or from codes."""
+    """Convert `Ending` values or ending codes to a uint8 array (bit 0: terminated, bit 1: truncated)."""
     if isinstance(endings, list):
         return np.frombuffer(bytes(map(_CODE, endings)), np.uint8)
     return frozen(np.array(endings, np.uint8))
 
 
 def objects(values: Any) -> np.ndarray | None:
-    """Return values of any type as a read-only object array, or None if all values are missing."""
+    """Convert values of any type to a read-only object array, or to None if all values are None."""
     return None if values is None or list(values).count(None) == len(values) else _object_array(values)
 
 
 def texts(values: Any) -> np.ndarray | None:
-    """Return texts (or None) as a read-only object array, or None if all are None.
+    """Convert texts (or None) to a read-only object array, or to None if all are None.
 
     Raises:
         WrongType: a value is not a str that UTF-8 can encode.
@@ -410,7 +410,7 @@ def texts(values: Any) -> np.ndarray | None:
 
 
 def is_utf8(value: Any) -> bool:
-    """Return True if the value is a str that UTF-8 can encode, so that files and messages can hold it."""
+    """Return True if the value is a str that can be encoded as UTF-8, as files and messages require."""
     if type(value) is not str:
         return False
     try:
@@ -435,7 +435,7 @@ def _object_array(values: Any) -> np.ndarray:
 
 
 def random_ids(num: int, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Return `num` random episode ids of 32 hexadecimal digits, str [num]. Equal generators give equal ids."""
+    """Return `num` random episode ids of 32 hexadecimal digits. A seeded generator gives the same ids again."""
     drawn = os.urandom(16 * num) if generator is None else generator.bytes(16 * num)
     return _DIGITS.take(np.frombuffer(drawn, np.uint8)).view("U32")
 

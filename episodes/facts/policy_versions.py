@@ -1,4 +1,4 @@
-"""Version numbers of the policy that took each step, run-length encoded, for one episode and for many.
+"""Policy version of each step, run-length encoded: `VersionRuns` for one episode, `VersionColumn` for many.
 
 A chunk that was sampled between two updates has one version, which is stored alone. If an update falls into a chunk,
 a run begins at the first step of the new version:
@@ -25,7 +25,7 @@ _MOST = 1 << 63
 
 
 def checked_version(version: Any) -> int:
-    """Return a policy version as an int, `UNKNOWN` for None. Raise `InvalidArgument` unless it is 0 to 2**63 - 1."""
+    """Return a policy version as an int, or `UNKNOWN` (-1) for None. Raise `InvalidArgument` for invalid values."""
     if version is None:
         return UNKNOWN
     if isinstance(version, bool) or not isinstance(version, (int, np.integer)) or not 0 <= version < _MOST:
@@ -34,14 +34,14 @@ def checked_version(version: Any) -> int:
 
 
 class VersionRuns(NamedTuple):
-    """Run-length encoded policy versions of an episode: `versions[k + 1]` applies from step `begins[k]` on."""
+    """Policy versions of an episode's steps, run-length encoded: `versions[k + 1]` applies from step `begins[k]` on."""
 
     versions: tuple[int, ...]
     begins: tuple[int, ...] = ()
 
     @staticmethod
     def of(versions: Any, num_steps: int) -> VersionRuns | None:
-        """Create the encoding from one version for all steps, or from one version per step. None if all are unknown.
+        """Encode one version for all steps, or one version per step, as runs. Returns None if all are unknown.
 
 
         Raises:
@@ -67,12 +67,12 @@ class VersionRuns(NamedTuple):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """The lowest and the highest known policy version in the episode, or None if all are unknown."""
+        """Lowest and highest known policy version of the episode, or None if all are unknown."""
         known = [version for version in self.versions if version != UNKNOWN]
         return (min(known), max(known)) if known else None
 
     def window(self, first: int, num_steps: int) -> VersionRuns | None:
-        """Return the policy versions of `num_steps` steps from step `first` on, or None if none is known."""
+        """Return the policy versions of `num_steps` steps from step `first` on, or None if all are unknown."""
         part = self._part(first, num_steps)
         return None if part == UNKNOWN_RUNS else part
 
@@ -85,7 +85,7 @@ class VersionRuns(NamedTuple):
         return VersionRuns(self.versions[low : high + 1], tuple(begin - first for begin in self.begins[low:high]))
 
     def extended_by(self, versions: VersionRuns, step: int) -> VersionRuns:
-        """Return the policy versions of the first `step` steps, followed by `versions` for later steps."""
+        """Return the versions of the first `step` steps, followed by those of later steps, `versions`."""
         earlier = self._part(0, step)
         if earlier is None:
             return versions
@@ -94,7 +94,7 @@ class VersionRuns(NamedTuple):
         return VersionRuns(earlier.versions[: len(earlier.versions) - same] + versions.versions, begins)
 
     def steps(self, num_steps: int) -> np.ndarray:
-        """Decode the runs to the policy version of each of `num_steps` steps, int64 [T]."""
+        """Return the policy version of each of `num_steps` steps, int64 [T]."""
         counts = np.diff((0, *self.begins, num_steps)) if self.begins else num_steps
         return np.repeat(np.array(self.versions), counts)
 
@@ -103,14 +103,14 @@ UNKNOWN_RUNS = VersionRuns((UNKNOWN,))
 
 
 def join_runs(runs: VersionRuns | None, later: VersionRuns | None, step: int) -> VersionRuns | None:
-    """Join the encoded policy versions of an episode and of its continuation after `step` steps. None: all unknown."""
+    """Join the policy versions `runs` of the first `step` steps of an episode with `later` ones (None: all unknown)."""
     if runs is None and later is None:
         return None
     return (runs or UNKNOWN_RUNS).extended_by(later or UNKNOWN_RUNS, step)
 
 
 class VersionColumn(Sequence[VersionRuns | None]):
-    """Policy versions of the steps of n episodes, run-length encoded as arrays.
+    """Policy versions of the steps of n episodes, run-length encoded in three arrays.
 
     Attributes:
         versions: versions of all runs, chunk by chunk, int64 [m].
@@ -127,7 +127,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of(values: Any) -> VersionColumn | None:
-        """Create the encoding for n episodes, from a number, `VersionRuns` or None for each.
+        """Encode the policy versions of n episodes, each given as a number, as `VersionRuns` or as None.
 
         Raises:
             InvalidArgument: a version is not an int from 0 to 2**63 - 1, or -1 for unknown.
@@ -154,7 +154,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
     def of_rows(
         changes: np.ndarray, versions: np.ndarray, firsts: np.ndarray, lengths: np.ndarray
     ) -> VersionColumn | None:
-        """Create the encoding for episodes that are row ranges of a table, given the rows at which versions change.
+        """Encode the versions of episodes that are row ranges of a table, given the rows where the version changes.
 
         Args:
             changes: rows [k], ascending from 0, at which each of `versions` [k] begins.
@@ -175,7 +175,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of_steps(versions: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
-        """Create the encoding for n episodes from the versions of all steps [sum(T)] and the lengths [n].
+        """Encode the versions of all steps of n episodes [sum(T)], whose lengths are `lengths` [n].
 
         None if all versions are unknown.
         """
@@ -189,7 +189,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def of_runs(versions: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> VersionColumn | None:
-        """Create the encoding for n episodes from m runs, of which each episode has `counts` [n].
+        """Create the encoding from the runs of all n episodes, one after another. Episode i has `counts[i]` runs.
 
         A chunk without runs has an unknown version. The result is None if all versions are unknown.
 
@@ -215,7 +215,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     @staticmethod
     def concat(parts: Sequence[VersionColumn | None], sizes: Sequence[int]) -> VersionColumn | None:
-        """Concatenate the policy versions of several packs. None, also as the result, means unknown versions."""
+        """Concatenate the policy versions of several packs with `sizes` episodes each. None means all unknown."""
         if all(part is None for part in parts):
             return None
         whole = [
@@ -228,7 +228,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return VersionColumn(versions, begins, _bounds(np.concatenate([part.counts() for part in whole])))
 
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
-        """Return the versions of a part of each episode: `lengths` [n] steps from step `starts` [n] on.
+        """Return the versions of `lengths` [n] steps of each episode, from its step `starts` [n] on.
 
         A chunk without steps has no version, as in `VersionRuns.window`. None is returned if all are unknown.
         """
@@ -248,7 +248,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return len(self.versions) if self.bounds is None else len(self.bounds) - 1
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the versions of one episode for an int, or of several for a slice or an integer array.
+        """Return the versions of one episode for an int, or of several episodes for a slice or an array.
 
         None if all versions are unknown.
         """
@@ -265,7 +265,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return map(self.item, range(len(self)))
 
     def item(self, i: int) -> VersionRuns | None:
-        """Return the run-length encoded policy versions of episode i, or None if all are unknown."""
+        """Return the policy versions of episode i as `VersionRuns`, or None if all are unknown."""
         if self.bounds is None:
             version = self.versions.item(i)
             return None if version == UNKNOWN else VersionRuns((version,))
@@ -274,15 +274,15 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return None if runs == UNKNOWN_RUNS else runs
 
     def counts(self) -> np.ndarray:
-        """Return the number of runs (consecutive steps with one version) of each episode, int64 [n]."""
+        """Return how many runs (consecutive steps with one version) each episode has, int64 [n]."""
         return np.ones(len(self.versions), np.int64) if self.bounds is None else np.diff(self.bounds)
 
     def all_begins(self) -> np.ndarray:
-        """Return the first step of each run of equal versions, counted in the run's episode, int64 [m]."""
+        """Return the step of its episode at which each of the m runs begins, int64 [m]."""
         return np.zeros(len(self.versions), np.int64) if self.begins is None else self.begins
 
     def steps(self, lengths: np.ndarray) -> np.ndarray:
-        """Decode the runs to the policy version of each step, int64 [sum(T)], with -1 for unknown versions."""
+        """Return the policy version of each step of all episodes, int64 [sum(T)], with -1 for unknown versions."""
         if self.bounds is None or self.begins is None:
             return self.versions.repeat(lengths)
         ends = np.empty_like(self.begins)
@@ -291,7 +291,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         return self.versions.repeat(ends - self.begins)
 
     def lowest_and_highest(self) -> np.ndarray:
-        """Return the lowest and highest known version of each episode, int64 [n, 2], -1 if unknown."""
+        """Return the lowest and the highest known version of each episode, int64 [n, 2] (-1 if unknown)."""
         if self.bounds is None:
             return np.stack([self.versions, self.versions], 1)
         known = np.where(self.versions == UNKNOWN, np.iinfo(np.int64).max, self.versions)
@@ -305,13 +305,13 @@ class VersionColumn(Sequence[VersionRuns | None]):
     __hash__ = None  # type: ignore[assignment]
 
     def in_band(self) -> tuple[bytes | None, ...]:
-        """Return the three arrays as bytes (or None), for pickling: pickled arrays would take more space."""
+        """Convert the three arrays to bytes (or None), because pickled arrays would take more space."""
         arrays = (self.versions, self.begins, self.bounds)
         return tuple(None if array is None else array.tobytes() for array in arrays)
 
     @classmethod
     def from_band(cls, *band: bytes | None) -> VersionColumn:
-        """Create the encoding from the bytes that `in_band` returned."""
+        """Create a column from the bytes that `in_band` returned."""
         versions, *arrays = (None if column is None else np.frombuffer(column, np.int64) for column in band)
         return cls(np.zeros(0, np.int64) if versions is None else versions, *arrays)
 

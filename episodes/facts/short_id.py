@@ -8,7 +8,7 @@ MOST_CHARACTERS = 24
 
 
 def short_id(id_: Any, max_characters: int = MOST_CHARACTERS) -> str:
-    """Return an id as text of at most `max_characters` characters, shortened in the middle.
+    """Shorten an id in the middle to a text of at most `max_characters` characters.
 
     >>> short_id("experiment-0007-env-03"), short_id(7), short_id("b1946ac92492d2347c6235b4d2611184", 9)
     ('experiment-0007-env-03', '7', 'b194…1184')
