@@ -31,7 +31,7 @@ from episode_runners.rllib import install
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.converters import from_rllib
 from episodes.errors import EpisodeError, InvalidArgument, StateMismatch
-from tests.rllib.rllib_envs import SameObservations, Scripted, ScriptedAgents, multi_agent, numbers_of, ppo
+from tests.rllib.rllib_envs import SameObservations, Scripted, ScriptedAgents, multi_agent, ppo
 
 
 def slow(value: Any) -> Any:
@@ -224,21 +224,6 @@ def test_callbacks_see_the_events_and_episodes_of_rllib(agents: bool) -> None:
     assert rllib_calls["created"] - 3 <= ours["created"] <= rllib_calls["created"]  # before the reset in RLlib
 
 
-def test_metrics_equal_rllibs_on_the_same_run() -> None:
-    results = []
-    for make in (lambda: ppo(Scripted, num_envs=3), lambda: install(ppo(Scripted, num_envs=3))):
-        Scripted.num_copies = 0
-        config = make().callbacks(Recorded).reporting(metrics_num_episodes_for_smoothing=10)  # of 40 per iteration
-        algorithm = config.build_algo()
-        results.append([numbers_of(algorithm.train()["env_runners"]) for _ in range(3)])
-    for rllib_value, ours in zip(*results, strict=True):
-        lengths = [name for name in rllib_value if name.startswith("/episode_len")]
-        for name in lengths:  # RLlib counts one step more for each episode that continues in a second chunk
-            assert ours[name] <= rllib_value.pop(name)
-            ours.pop(name)
-        assert ours == pytest.approx(rllib_value)
-
-
 def test_modules_explore_independently_of_each_other() -> None:
     algorithm = install(multi_agent(ppo(), SameObservations)).build_algo()
     agents = [episode.agent_episodes for episode in algorithm.env_runner.sample(num_timesteps=400)]
@@ -282,20 +267,6 @@ def test_checkpoint_of_rllib_with_filters_raises(agents: bool, filters: bool, fr
     else:
         restore()
         assert installed.training_iteration == 1
-
-
-def test_modules_can_be_added_and_removed() -> None:
-    algorithm, _ = train(install(multi_agent(ppo())), 1)
-    spec = RLModuleSpec.from_module(algorithm.get_module("q"))
-    algorithm.add_module("r", spec, new_agent_to_module_mapping_fn=lambda agent_id, episode, **kwargs: "r")
-    algorithm.train()
-    assert set(algorithm.train()["env_runners"]["num_module_steps_sampled"]) >= {"r"}
-    mapping = lambda agent_id, episode, **kwargs: "p"  # noqa: E731
-    algorithm.remove_module("r", new_agent_to_module_mapping_fn=mapping)
-    result = algorithm.train()
-    assert result["env_runners"]["num_module_steps_sampled"]["p"] > 0
-    assert algorithm.evaluate() is not None
-    algorithm.stop()
 
 
 @pytest.mark.parametrize("agents", [slow(False), True])
