@@ -36,7 +36,7 @@ Place = tuple[str, int]  # a made shard, and the row in it
 
 
 def checked_name(name: Any, source: str) -> str:
-    """Validate a writer or shard name that was read from a file, and return it.
+    """Validate a writer or shard name that was read from a file, and return the name.
     Raise `UnreadableData` if it is not a plain file name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UnreadableData(f"{source}: {name!r} is no name of a writer or shard")
@@ -51,7 +51,7 @@ def _checked_count(value: Any, source: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """One Arrow file (shard) of a data set: name, sort key, path and number of episodes.
+    """Arrow file (shard) of a data set: name, sort key, path and number of episodes.
 
     Attributes:
         name: of the shard.
@@ -67,7 +67,7 @@ class ShardFile:
 
     @property
     def sealed(self) -> bool:
-        """Whether this Arrow file is complete, because its writer has finished it."""
+        """Whether this Arrow file is complete, that is, finished by its writer."""
         return not self.path.name.endswith(UNFINISHED)
 
 
@@ -109,7 +109,7 @@ class Manifest:
         return manifest
 
     def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Record in the manifest file that an Arrow file is open or finished, and how many episodes it has.
+        """Record in the manifest file that an Arrow file is open or finished, and its number of episodes.
 
         The file is not replaced for each line, since some file systems flush a file that replaces another one, which
         takes milliseconds.

@@ -53,8 +53,8 @@ def digest_of(name: str) -> Digest:
 
 
 def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> np.ndarray:
-    """Compute the checksums of an Arrow record batch, uint64 [1 + k]: one of all metadata columns,
-    then one of each 64 KiB of arrays.
+    """Compute the checksums of an Arrow record batch, uint64 [1 + k]: one for all metadata columns, and one for each 64
+    KiB of the array columns.
 
     Args:
         batch: the record batch.
@@ -183,7 +183,7 @@ def verify_json(text: str | bytes, source: str) -> dict[str, Any]:
 
 
 def verify_value(value: dict[str, Any], source: str) -> dict[str, Any]:
-    """Verify the checksum under the key "sum" of a JSON object, and return the object without it."""
+    """Verify the checksum under the key "sum" of a JSON object, and return the object without the checksum."""
     stored_sum = value.pop("sum", None)
     try:
         matches = isinstance(stored_sum, str) and stored_sum == checksum_of_json(value, stored_sum.partition(":")[0])

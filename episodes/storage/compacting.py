@@ -153,8 +153,8 @@ def _discard(catalog: Catalog, commit: Commit) -> None:
 
 
 def _propose_until_written(directory: Path, propose: Callable[[Catalog, Commit], None]) -> Commit:
-    """Let `propose` fill a commit with file replacements, and write it. If another process
-    commits first, start again."""
+    """Let `propose` fill a commit with file replacements, and write this commit.
+    If another process commits first, start again."""
     with locked(directory, shared=True):  # a repair must not remove shards before their commit
         while True:
             catalog, commit = finish_commits(directory), Commit()
@@ -182,7 +182,8 @@ def _open_directory(path: str | Path) -> tuple[Path, Header]:
 
 
 def _is_left_behind(catalog: Catalog, file: ShardFile) -> bool:
-    """Return True if this unfinished Arrow file was abandoned, that is, no running writer will append to it."""
+    """Return True if this unfinished Arrow file was abandoned, so that no running writer will
+    add episodes to the file."""
     manifest: Manifest | None = catalog.manifests.get(file.name.rpartition("-")[0])
     if manifest is None:
         return False
@@ -190,8 +191,8 @@ def _is_left_behind(catalog: Catalog, file: ShardFile) -> bool:
 
 
 def _joinable_groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
-    """Yield groups of consecutive Arrow files that can be joined to one: they have equal schemas,
-    and at most `SHARD_BYTES` in total."""
+    """Yield groups of consecutive Arrow files that can be joined to a single file:
+    equal schemas, and at most `SHARD_BYTES` in total."""
     group: list[ShardRead] = []
     for file in files:
         read = read_shard(file)

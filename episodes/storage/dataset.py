@@ -270,7 +270,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return dataset
 
     def stored_batches(self) -> tuple[list[StoredBatch], np.ndarray, Header]:
-        """Return all record batches, the numbers of this data set's episodes among all episodes stored in them,
+        """Return all stored record batches, the indices of this data set's episodes among the episodes in them,
         int64 [n], and the header."""
         self._here = [stored.here for stored in self._batches]  # keeps the mappings: samplers read them by address
         return self._here, self._all_numbers(), self._header

@@ -18,7 +18,7 @@ class Files(Protocol):
 
     @property
     def path(self) -> Path | str:
-        """Path or URL of the data set, as the user gave it."""
+        """Path or URL of the data set, as given by the user."""
         ...
 
     @property
@@ -40,8 +40,8 @@ class Files(Protocol):
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read Arrow files, and return the result for each, which is None if another process has
-        renamed or replaced the file."""
+        """Read Arrow files, and return the contents of each, or None for a file that another
+        process has renamed or replaced."""
         ...
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:

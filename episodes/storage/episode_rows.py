@@ -258,7 +258,7 @@ _BOUNDS = ("policy_version_min", "policy_version_max")
 
 
 def _versions_of(batch: Any) -> VersionColumn | None:
-    """Return the policy versions stored in a record batch or table, or None if no step has one."""
+    """Return the policy versions stored in a record batch or table, or None if no policy version is stored."""
     versions, begins = (batch.column(name) for name in _NAMES[Kind.VERSIONS])
     if versions.null_count == len(versions):
         return None

@@ -157,7 +157,7 @@ def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> Non
 
 
 def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
-    """Write a text file atomically and lock it. Return the descriptor that holds the lock.
+    """Write a text file atomically and lock this file. Return the descriptor that holds the lock.
 
     Args:
         path: of the file.
@@ -194,7 +194,7 @@ def _temporary_name(path: Path) -> str:
 
 
 def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
-    """Open a file with the `os.open` flags `flags`, and write the whole text to it.
+    """Open a file with the `os.open` flags `flags`, and write the whole text to the file.
 
     Python's file objects would make three times as many system calls.
     """
@@ -239,7 +239,7 @@ def reserve(descriptor: int, start: int, size: int) -> None:
 
 @cache
 def _fallocate() -> Any:
-    """Return the C function `fallocate64`, which reserves disk space, or None if the system does not have it.
+    """Return the C function `fallocate64`, which reserves disk space, or None on systems without this function.
 
     Python's `posix_fallocate` writes to each block if a file system lacks the call.
     """

@@ -27,7 +27,7 @@ FORMAT, VERSION = "rl-episodes", 2  # the newest version; only data sets with a 
 
 
 class TrackKnowledge(IntEnum):
-    """How much of the schema of a data set's arrays is known, which depends on the episodes written so far."""
+    """Known part of the schema of a data set's arrays, which depends on the episodes written so far."""
 
     NOTHING = 0  # no episode was written
     OBSERVATIONS = 1  # no episode has a step
@@ -71,7 +71,7 @@ class Header:
 
     def check_given(self, header: Header) -> None:
         """Raise `InvalidArgument` if the spaces, `env_spec` or metadata that a user gave (`header`)
-        differ from the stored ones."""
+        differ from the stored values."""
         for name in ("observation_space", "action_space", "env_spec"):
             stored, value = getattr(self, name), getattr(header, name)
             if value is not None and stored != value and not (name == "env_spec" and _have_equal_json(stored, value)):
@@ -82,8 +82,8 @@ class Header:
             raise InvalidArgument(f"metadata: the data set has {self.metadata}, not {header.metadata}; leave it out")
 
     def check_tracks(self, tracks: Fields, has_steps: bool) -> None:
-        """Raise `TrackMismatch` unless new arrays with the schema `tracks` have the dtypes and shapes that the
-        data set is known to have.
+        """Raise `TrackMismatch` unless new arrays with the schema `tracks` have the dtypes and shapes that are known
+        from the data set's arrays.
 
         If there are no steps, only observations are compared.
         """
@@ -95,7 +95,8 @@ class Header:
 
     @property
     def known(self) -> TrackKnowledge:
-        """How much of the schema of the data set's arrays is known so far: nothing, the observations, or everything."""
+        """Part of the schema of the data set's arrays that is known so far:
+        nothing, the observations, or everything."""
         return (
             TrackKnowledge.ALL
             if self.knows_steps
@@ -104,8 +105,9 @@ class Header:
             else TrackKnowledge.NOTHING
         )
 
-    def learning(self, header: Header) -> Header:
-        """Return a copy with the array schemas of `header`, and if no episode was written yet, also with its spaces."""
+    def completed_by(self, header: Header) -> Header:
+        """Return a copy that is completed from `header`: with its array schemas, and if no episode was
+        written yet with its spaces."""
         learned = replace(self, tracks=header.tracks, structure=header.structure)
         if self.known > TrackKnowledge.NOTHING:
             return learned
@@ -173,7 +175,7 @@ def _checked_id(id_: Any) -> str | None:
 
 
 def create_or_load_header(directory: Path, header: Header) -> Header:
-    """Write `episodes.json` if the directory does not have it. Return the header that is on disk afterwards.
+    """Write `episodes.json` unless the directory has this file already. Return the header that is on disk afterwards.
 
     An existing header is only completed: with the tracks of steps, and before the first episode with the spaces.
 
@@ -187,7 +189,7 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
         return new
     existing = read_header(directory)
     if existing is not None and header.known > existing.known:
-        put_header(directory, existing.learning(header), new=False)
+        put_header(directory, existing.completed_by(header), new=False)
         existing = read_header(directory)
     if existing is None:
         raise UnreadableData(f"{directory / NAME} was removed while it was written")

@@ -147,7 +147,8 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         self._num_rows = 0  # recorded vector steps that are not written yet
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments, or those in `options["reset_mask"]`, and begin to record new episodes."""
+        """Reset all environments, or only the environments in `options["reset_mask"]`, and
+        begin to record new episodes."""
         mask = (options or {}).get("reset_mask")  # read it first: Gymnasium removes it from the options
         observations, infos = self.env.reset(seed=seed, options=options)
         self._recorder.reset(observations, infos, mask)

@@ -277,8 +277,7 @@ def read_shard(
 
 
 def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) -> None:
-    """Read record batches into `result` up to the first incomplete one. If the file is
-    finished, also validate its end."""
+    """Read record batches into `result`, until one is incomplete. If the file is finished, also validate its end."""
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:

@@ -56,7 +56,7 @@ class SmallEpisodes:
         return True
 
     def accept_like(self, episodes: Sequence[Any]) -> None:
-        """Set which episodes the queue accepts from now on: those with the dtypes, shapes and spaces of `episodes[0]`.
+        """Accept from now on only episodes with the dtypes, shapes and spaces of `episodes[0]` into the queue.
 
         If that episode has nested arrays, custom data or Python objects, no episode is accepted.
         """

@@ -340,7 +340,7 @@ class EpisodeWriter:
             self._layout, self._schema = addition.layout, addition.schema
 
     def _pack_small(self) -> None:
-        """Convert all queued small episodes to one record batch, and queue or write it."""
+        """Convert all queued small episodes to one record batch, and queue or write this batch."""
         pack = self._small.pack()
         if pack is not None:
             addition = self._prepare(pack)
@@ -409,7 +409,7 @@ class EpisodeWriter:
                 self._record_in_manifest(shard, is_open=False)
 
     def _record_in_manifest(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
-        """Record in the manifest whether an Arrow file is open, and how many episodes it has.
+        """Record in the manifest whether an Arrow file is open, and its number of episodes.
         If that fails, `close` tries again."""
         try:
             if self._manifest.is_damaged:
@@ -421,8 +421,8 @@ class EpisodeWriter:
 
 
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:
-    """Return a pack of episodes that have no steps, with empty arrays for the actions,
-    rewards and extra outputs that the data set has."""
+    """Return a pack of episodes without steps, to which empty arrays of actions, rewards
+    and extra outputs are added."""
     empty = {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
     columns = assemble(header.structure, pack.tracks | empty)
     return pack.replace(**{name: columns[name] for name in ("actions", "rewards", "extra_model_outputs")})

@@ -59,8 +59,8 @@ class TokenCheck:
 
 
 class _Comparison(NamedTuple):
-    """Columns of a token batch, [N] each: tokens, labels and loss mask, and the log-probabilities that were recorded
-    and that the model returns."""
+    """Columns of a token batch that are compared, [N] each: tokens, labels and loss mask, and the recorded and the
+    model's log-probabilities."""
 
     tokens: np.ndarray
     labels: np.ndarray
@@ -91,7 +91,8 @@ class _Comparison(NamedTuple):
 def check_token_batch(
     model: Callable[[Any], Any], batch: Mapping[str, Any] | Batch, *, tolerance: float = 1e-3
 ) -> TokenCheck:
-    """Compare recorded log-probabilities with those of the model that sampled, and return the problems found.
+    """Compare recorded log-probabilities with the log-probabilities that the model returns now,
+    and return the problems found.
 
     The batch may come from `token_batch` or from any other pipeline. Run the check before the first update, with the
     weights that sampled. Besides differences, it finds their usual causes:
@@ -181,9 +182,8 @@ def _log_probs(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 
 def _find_label_problems(comparison: _Comparison) -> list[str]:
-    """Check that each label in the loss mask is the next token of its sequence, and return the problems as a list of
-    texts.
-    """
+    """Check that each label in the loss mask is the next token of its sequence.
+    Return the problems as a list of texts."""
     learned = np.flatnonzero(comparison.mask)
     labels, has_next = comparison.labels[learned], ~np.isnan(comparison.model[learned])
     following = np.append(comparison.tokens, -1)[1:][learned]

@@ -1,4 +1,4 @@
-"""Convert episodes to the token sequences that a language model reads, with labels that are shifted by one."""
+"""Convert episodes to the token sequences that a language model reads, with labels shifted by one position."""
 
 from __future__ import annotations
 
@@ -201,8 +201,8 @@ class TokenSequences:
 
     @cached_property
     def predicts(self) -> np.ndarray:
-        """Loss mask, bool [N]: True at the position before each token to learn from, where the
-        model predicts that token."""
+        """Mask of predicting positions, bool [N]: True at the position before each token to learn from,
+        where the model predicts that token."""
         return self._is_learned.repeat(self._spans)[1:]
 
     @property

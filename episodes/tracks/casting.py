@@ -51,8 +51,8 @@ def _unchanged(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
-    """Return a dtype that can represent all numbers of type `dtype` and also the array `values`,
-    or None if there is none."""
+    """Return a dtype that can represent all numbers of type `dtype` and also the array
+    `values`, or None if no dtype can."""
     both = dtype.kind + values.dtype.kind
     if both[0] != both[1] and not _NUMBERS.issuperset(both):
         return None

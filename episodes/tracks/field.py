@@ -1,5 +1,4 @@
-"""Names of an episode's time series, with the number of items that each has: T + 1 (one per
-observation) or T (one per step)."""
+"""Names of an episode's time series, with their numbers of items: T + 1 (one per observation) or T (one per step)."""
 
 from __future__ import annotations
 

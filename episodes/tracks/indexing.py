@@ -80,8 +80,7 @@ def clip(span: range, total: int) -> slice:
 
 
 def inside(span: range, total: int) -> tuple[int, int]:
-    """Return (head, tail) such that the elements `span[head:tail]` of the range `span` are
-    those that lie in [0, total).
+    """Return (head, tail) such that `span[head:tail]` are the elements of the range `span` that lie in [0, total).
 
     >>> inside(range(-3, 9, 2), 4)
     (2, 4)
@@ -99,7 +98,7 @@ def inside(span: range, total: int) -> tuple[int, int]:
 
 def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback: bool) -> int | range | np.ndarray:
     """Convert a user's index, slice or list of indices to positions in the stored items,
-    without a check whether items exist there.
+    without checking that these positions hold items.
 
     The result is an int for an int, else a range or an array.
     """

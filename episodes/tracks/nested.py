@@ -165,7 +165,7 @@ def unflatten_like(nested: Any, values: Sequence[Any]) -> Any:
 
 
 def same_structure(a: Any, b: Any) -> bool:
-    """Return True if two nested values have the same dicts, tuples and keys, whatever their leaves are."""
+    """Return True if two nested values have the same dicts, tuples and keys. Their leaves may differ."""
     if is_leaf(a) or is_leaf(b):
         return is_leaf(a) and is_leaf(b)
     if isinstance(a, dict):

@@ -51,8 +51,8 @@ def _declared(kind: Any) -> Kinds:
 
 
 def kinds_of(data: Any) -> Kinds | None:
-    """Return the dtype and value shape of a `Ragged`, or for nested data a dict of those of its ragged parts,
-    or None if there are none."""
+    """Return the dtype and value shape of a `Ragged`, or for nested data a dict with one entry per ragged part. None
+    means that nothing is ragged."""
     if type(data) is Ragged:
         return data.kind
     if nested.is_leaf(data):

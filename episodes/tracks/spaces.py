@@ -87,7 +87,7 @@ def _objects(items: Sequence[Any]) -> np.ndarray:
 
 def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spaces.Space] | None:
     """Return (path, subspace) of the first subspace whose items vary in shape, such as a `Graph`,
-    or None if there is none."""
+    or None if all subspaces are regular."""
     if isinstance(space, _IRREGULAR):
         return path, space
     if not isinstance(space, NESTED):

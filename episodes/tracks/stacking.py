@@ -96,7 +96,7 @@ def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any 
 
 def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.ndarray:
     array = joined_bytes(column)
-    return fitted(_stacked(column, name, lookback) if array is None else array, name, dtype)
+    return cast_without_loss(_stacked(column, name, lookback) if array is None else array, name, dtype)
 
 
 def refuse_masked(value: Any, name: str) -> None:
@@ -121,7 +121,7 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
     except (TypeError, RuntimeError):  # from torch: a tensor with gradients, of bfloat16, or on a device
         if not any(hasattr(item, "detach") for item in column):
             raise
-        return _stacked([_plain(item, i, name) for i, item in enumerate(column, -lookback)], name, lookback)
+        return _stacked([_tensor_to_array(item, i, name) for i, item in enumerate(column, -lookback)], name, lookback)
     if array.dtype.kind == "O":
         raise _first_misfit(column, name, lookback, lambda item: np.asarray(item).dtype.kind != "O")
     if array.dtype.kind in "US":
@@ -129,7 +129,7 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
     return array
 
 
-def _plain(item: Any, i: int, name: str) -> Any:
+def _tensor_to_array(item: Any, i: int, name: str) -> Any:
     """Convert a torch tensor to an array, and return any other item unchanged."""
     if not hasattr(item, "detach"):
         return item
@@ -153,8 +153,8 @@ def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
             raise ShapeMismatch(f"{name}: item {i}, {item!r}, ends with a NUL, which arrays of strings lose; strip it")
 
 
-def fitted(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
-    """Return an array cast to `dtype`, or to native byte order if `dtype` is None.
+def cast_without_loss(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
+    """Cast an array to `dtype`, or to native byte order if no dtype is given.
     Raise `ShapeMismatch` if the cast would lose information.
 
     Raises:

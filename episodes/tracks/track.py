@@ -1,4 +1,5 @@
-"""One time series of an episode: a list that grows, read-only arrays, or the info dicts of a finished episode.
+"""Time series of an episode in three forms: a list that grows, read-only arrays, or the info
+dicts of a finished episode.
 
 A `ListTrack` grows, an `ArrayTrack` is finished, and an `InfoTrack` is finished and holds dicts. All are read in the
 same way (`track[i]`, `track.get(...)`); the module `indexing` defines which items an index means. A track holds
@@ -27,7 +28,7 @@ from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import Kinds, as_ragged_items, finished_items, kinds_of, ragged_filler
 from episodes.tracks.spaces import dtypes_of, empty_items
-from episodes.tracks.stacking import fitted, joined_bytes, stack_items
+from episodes.tracks.stacking import cast_without_loss, joined_bytes, stack_items
 
 _blank: Any = object.__new__  # takes half the time of calling the class, which counts in slices of all tracks
 ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # (path of an array, array) -> new array
@@ -80,7 +81,7 @@ class _Items:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ListTrack(_Items):
-    """One time series of an episode that can still grow, stored as a list of L lookback items and n items."""
+    """Time series of an episode that can still grow, stored as a list of L lookback items and n items."""
 
     items: list[Any] = dataclasses.field(default_factory=list)  # L + n items
     lookback: int = 0  # L
@@ -164,8 +165,8 @@ class ListTrack(_Items):
         return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
     def joined(self, later: Track, skip: int = 0) -> ListTrack:
-        """Append the items of `later` to this list, without its lookback and its next `skip`
-        items, and return this object."""
+        """Append the items of `later`, except its lookback and the next `skip` items, to this list.
+        Return this object."""
         self.items.extend(later.item_list(later.lookback + skip, later.total))
         self.uniform = False
         return self
@@ -180,8 +181,8 @@ class ListTrack(_Items):
         return ListTrack(items, self.lookback, False, self.field, None, self.ragged)
 
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
-        """Return the time series as read-only arrays. Their dtypes are those of `space`,
-        or without a space those that numpy chooses."""
+        """Return the time series as read-only arrays, with the dtypes of `space`, or without a space the
+        dtypes that numpy chooses."""
         items, lookback, field = self.items, self.lookback, self.field
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
@@ -194,7 +195,7 @@ class ListTrack(_Items):
             return ArrayTrack.of(stack_items(items, field.label, lookback, dtypes_of(space)), lookback, field)
         dtype = dtypes_of(space)
         if dtype is not None and dtype is not joined.dtype:
-            joined = nested.frozen(fitted(joined, field.label, dtype))
+            joined = nested.frozen(cast_without_loss(joined, field.label, dtype))
         return ArrayTrack(joined, lookback, field)
 
     def as_growing(self) -> ListTrack:
@@ -204,8 +205,8 @@ class ListTrack(_Items):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ArrayTrack(_Items):
-    """One time series of a finished episode, stored as read-only nested arrays [L + n,
-    ...] of L lookback items and n items."""
+    """Time series of a finished episode, stored as read-only nested arrays [L + n, ...] of L
+    lookback items and n items."""
 
     data: Any  # nested arrays [L + n, ...]
     lookback: int = 0  # L
@@ -319,8 +320,8 @@ class ArrayTrack(_Items):
         return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
 
     def joined(self, later: Track, skip: int = 0) -> ArrayTrack:
-        """Return a new time series of these items and the items of `later`, without its lookback
-        and its next `skip` items."""
+        """Return a new time series of these items followed by the items of `later`, except the lookback of `later`
+        and the next `skip` items."""
         tail = later.finalize().whole()
         tail = nested.take(tail, slice(later.lookback + skip, None))
         try:
@@ -409,8 +410,8 @@ class InfoTrack(_Items):
         return InfoTrack(self.data[rows] if isinstance(rows, slice) else self.data.take(rows))
 
     def joined(self, later: Track, skip: int = 0) -> InfoTrack:
-        """Return a new time series of these infos and the infos of `later`, without its lookback
-        and its next `skip` infos."""
+        """Return a new time series of these infos followed by the infos of `later`, except the lookback of `later`
+        and the next `skip` infos."""
         following = later.finalize().whole()
         return InfoTrack(
             joined_infos([self.data, following.view(later.lookback + skip, len(following))]), self.lookback

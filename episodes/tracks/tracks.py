@@ -120,7 +120,7 @@ class Tracks(NamedTuple):
         return type(self.rewards) is not ListTrack
 
     def all(self) -> list[Track]:
-        """Return a list of all time series of the episode, with each extra model output as one of them."""
+        """Return a list of all time series of the episode, including each extra model output."""
         return [*self[:4], *self.extra.values()]
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -192,8 +192,8 @@ class Tracks(NamedTuple):
         return observations.items, actions.items, rewards.items, infos.items, extra_tracks
 
     def drop_after(self, num_observed: int) -> None:
-        """Shorten a growing episode in place to its first `num_observed` stored observations
-        and the steps between them."""
+        """Remove items from a growing episode in place, except its first `num_observed` observations and the steps
+        between these observations."""
         for track in self.all():
             del track.whole()[num_observed - 1 + track.field.more :]
 

@@ -35,7 +35,7 @@ _MOST_MESSAGES = 1 << 62  # of one sender
 
 
 class Progress(NamedTuple):
-    """Counts of one sender's messages: those that the receiver has taken, and of these those that
+    """Counts of one sender's messages: the number that the receiver has taken, and the number that
     its user has finished with."""
 
     num_taken: int  # messages that were taken; the number of the next message
@@ -43,7 +43,7 @@ class Progress(NamedTuple):
 
 
 class _Slot:
-    """Slot of the journal file in which one sender's counts are stored, with the newest counts."""
+    """Slot of one sender in the journal file: its index, and the sender's newest message counts."""
 
     __slots__ = ("index", "num_writes", "progress", "time")
 

@@ -12,8 +12,8 @@ _IPC = "ipc://"
 
 
 def lock_of_path(address: str) -> list[Callable[[], None]]:
-    """Lock the path of an `ipc://` address by a lock file, so that no second receiver listens there. Return a list of
-    functions that release the lock.
+    """Lock the path of an `ipc://` address by a lock file, so that no second receiver can use this path. Return a list
+    of functions that release the lock.
 
     Returns:
         A function that removes the lock, and may be called twice; nothing for other addresses.
@@ -52,7 +52,7 @@ def lock_of_path(address: str) -> list[Callable[[], None]]:
 
 
 def _is_same_file(handle: int, path: str) -> bool:
-    """Return True if the file descriptor `handle` refers to the file that is at `path` now."""
+    """Return True if the file descriptor `handle` refers to the file that `path` currently names."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:

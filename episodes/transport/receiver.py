@@ -240,8 +240,8 @@ class EpisodeReceiver(Endpoint):
             self.pause()
 
     def sample(self, num_steps: int, *, max_age: int, timeout: float | None = 10.0) -> list[Received]:
-        """Wait for packs with at least `num_steps` steps in total, and return them. Each step's policy is at most
-        `max_age` versions older than the newest published one.
+        """Wait for packs with at least `num_steps` steps in total, and return these packs. Each step's policy is at
+        most `max_age` versions older than the newest published version.
 
         No data is dropped for its age, because that would drop long episodes more often than short ones. Instead, the
         call takes messages until no step that any sender may still send will be older than `max_age` after the next
@@ -328,7 +328,7 @@ class EpisodeReceiver(Endpoint):
 
     def _index_of(self, peer: Peer | None) -> int | None:
         """Return the queue index of the oldest message from `peer` (None: from any sender),
-        or None if there is none."""
+        or None if no such message is queued."""
         return next((i for i, arrived in enumerate(self._queue) if peer is None or arrived.peer is peer), None)
 
     def _forget_gone(self, peers: list[Peer]) -> None:
@@ -357,7 +357,7 @@ class EpisodeReceiver(Endpoint):
             self._handle_message(message)
 
     def _recv_message(self) -> Incoming | None:
-        """Read the next message from the socket without waiting, or return None if there is none.
+        """Read the next message from the socket without waiting, or return None if no message has arrived.
 
         Catching pyzmq's exception is cheaper than polling.
         """
@@ -583,7 +583,7 @@ class EpisodeReceiver(Endpoint):
             self._request_hello(peer.address, peer)
 
     def _journal_progress(self, sender: bytes, peer: Peer) -> None:
-        """Write the message counts of a sender to the journal file, if the receiver has one."""
+        """Write the message counts of a sender to the receiver's journal file, if a journal is used."""
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.num_in_use)
 
@@ -646,7 +646,8 @@ class EpisodeReceiver(Endpoint):
     # --- weights -----------------------------------------------------------------------------------------------------
 
     def publish(self, weights: Any, version: int) -> None:
-        """Send network weights to all senders, including those that connect later. Only the newest weights are sent.
+        """Send network weights to all current senders and to senders that connect later.
+        Only the newest weights are sent.
 
         A sender that has not read its previous weights yet gets the newest after reading them, during `recv`.
 

@@ -52,12 +52,12 @@ class SendQueue:
 
     @property
     def is_late(self) -> bool:
-        """Whether the oldest queued item has waited for `max_delay` seconds or more, so that the
-        queue should be sent now."""
+        """Whether the oldest queued item has waited for `max_delay` seconds or more, which
+        makes sending the queue due."""
         return self._since != 0.0 and time.monotonic() - self._since >= self._max_delay
 
     def is_due(self, is_idle: bool) -> bool:
-        """Return True if the queue should be sent now. `is_idle` tells whether all earlier messages are acknowledged.
+        """Return True if it is time to send the queue. `is_idle` is True if all earlier messages are acknowledged.
 
         If `is_idle` is True, queued packs are sent at once; queued episodes still wait for more.
         """

@@ -164,7 +164,7 @@ class Endpoint:
     # --- sockets ---------------------------------------------------------------------------------------------------
 
     def open(self, kind: int, max_message_bytes: int) -> Any:
-        """Create a ZeroMQ socket of type `kind`, store it as `self.socket`, and return it."""
+        """Create a ZeroMQ socket of type `kind`, store the socket as `self.socket`, and return this socket."""
         zmq = self.zmq
         socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
         socket.linger = 0

@@ -170,7 +170,7 @@ def arrays_to_send(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
 
 
 def _lengths_to_send(items: Ragged, path: str) -> np.ndarray:
-    """Return the lengths of ragged items as uint32, as messages contain them.
+    """Return the lengths of ragged items as uint32, the dtype used in messages.
     Raise `WrongType` if an item is too long."""
     lengths = items.lengths
     if lengths.max(initial=0) > np.iinfo(LENGTHS).max:
@@ -389,7 +389,8 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
-    """Concatenate packs of equal schemas while encoding them. The message is decoded as a single pack."""
+    """Encode packs of equal schemas as a single pack, by concatenating their arrays while writing.
+    The message is decoded as one pack."""
     writer = PartsWriter(small=ALL)
     for arrays in zip(*[arrays_to_send(pack, arrays_of(pack)) for pack in packs], strict=True):
         writer.put_as_one(arrays)

@@ -204,7 +204,7 @@ def _utf8_text(value: Any) -> str:
 
 
 def _first_steps(numbers: np.ndarray) -> np.ndarray:
-    """Return the step index of each batch row, int [B]. For a row that is a sequence, it is that of the first
+    """Return the step index of each batch row, int [B]. For a row that is a sequence, this is the first
     step that is not padding."""
     if numbers.ndim == 1 or not numbers.size:
         return numbers if numbers.ndim == 1 else np.full(len(numbers), UNKNOWN)

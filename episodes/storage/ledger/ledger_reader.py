@@ -18,7 +18,7 @@ from episodes.storage.shards import read_shard
 
 
 class LedgerUpdate(NamedTuple):
-    """One training update in a ledger: hashes of weights, settings and batch rows, and each row's episode and time.
+    """Training update read from a ledger: hashes of weights, settings and batch rows, and each row's episode and time.
 
     Attributes:
         update: its number.

@@ -66,11 +66,11 @@ class RemoteDirectory:
         object.__setattr__(self, "root", root.rstrip("/"))
 
     def path(self, name: str) -> str:
-        """Return the full path of the file `name`, as the remote file system expects it."""
+        """Return the full path of the file `name` in the form that the remote file system expects."""
         return f"{self.root}/{name}"
 
     def sizes(self) -> dict[str, int | None]:
-        """List all files of the directory, and return their sizes in bytes by name. An unknown size is None."""
+        """List all files of the directory, and return their sizes in bytes by name. None means an unknown size."""
         self.system.invalidate_cache()
         try:
             with self.reached():

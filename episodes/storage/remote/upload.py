@@ -65,7 +65,7 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
 
 
 def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | None:
-    """Return the header of the remote data set, or None if there is none yet.
+    """Return the header of the remote data set, or None if nothing was uploaded yet.
     Raise an error if it belongs to a different data set."""
     try:
         remote_header = header_of(place.read(NAME), place.path(NAME))

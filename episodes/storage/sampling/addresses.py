@@ -34,8 +34,8 @@ class _Memory:
 
 
 class MappedColumn:
-    """One array of a data set (such as the rewards) that is read like a single array,
-    though its parts are in many memory-mapped files.
+    """Array of a data set (such as the rewards) that is read like a single array, though its parts are in
+    many memory-mapped files.
 
     Args:
         arrays: of each batch [rows, *shape], C-contiguous; None for a batch without the track.
@@ -74,8 +74,8 @@ class MappedColumn:
         return items if self._is_each else items.view(self.dtype).reshape(units.shape + self.shape)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return B windows of W successive items, [B, W, *shape], which begin at the memory offsets `units` [B]. `grid`
-        tells which items are padding (zeros)."""
+        """Return B windows of W successive items, [B, W, *shape], which begin at the memory offsets `units` [B]. Items
+        that `grid` marks as padding are zeros."""
         shape = (*grid.there.shape, *self.shape)
         if not self._bytes_of_item:
             return np.zeros(shape, self.dtype)

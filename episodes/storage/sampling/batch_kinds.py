@@ -16,7 +16,8 @@ from episodes.storage.sampling.time_windows import TimeWindows
 
 @dataclass(frozen=True, slots=True)
 class StepBatches:
-    """Options for batches of single transitions, whose columns [n, ...] are those of `EpisodeReplayBuffer.sample`.
+    """Options for batches of single transitions, with the same columns [n, ...] as
+    `EpisodeReplayBuffer.sample` returns.
 
     Attributes:
         size: number n of transitions.

@@ -42,7 +42,7 @@ class PlainRows:
 
 
 class DecodedColumn:
-    """One compressed array of a data set (over all record batches), with a memory pool of decompressed
+    """Compressed array of a data set (over all record batches), with a memory pool of decompressed
     blocks for random access.
 
     Sampled blocks are decompressed into a pool, and stay until others need the space. If all blocks of a batch are in
@@ -129,8 +129,8 @@ class DecodedColumn:
         self.num_decoded += len(missing)
 
     def windows(self, units: np.ndarray, grid: WindowGrid) -> np.ndarray:
-        """Return B windows of W successive items, [B, W, *shape], which begin at the item indices `units` [B]. `grid`
-        tells which items are padding (zeros)."""
+        """Return B windows of W successive items, [B, W, *shape], which begin at the item indices `units` [B]. Items
+        that `grid` marks as padding are zeros."""
         rows = units[:, None] + np.arange(grid.there.shape[1])
         if not len(grid.padding):
             return self.take(rows)

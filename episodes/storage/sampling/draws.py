@@ -115,8 +115,8 @@ class StepDraw(_Draw):
         return self.numbers, self.last, self.episodes
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
-        """Return `values` [n, ...] of the sampled steps unchanged, since one row is one step here.
-        (`WindowDraw` forms windows.)"""
+        """Return `values` [n, ...] unchanged: they are in the form of a batch column already. The same method of
+        `WindowDraw` forms windows."""
         return values
 
 
@@ -214,13 +214,13 @@ class WindowDraw(_Draw):
         return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for each of the k window steps that are not padding its position (twice, as in `StepDraw.places`) and
-        its chunk, int64 [k] each."""
+        """Return for each of the k window steps that are not padding its position, the same position again,
+        and its chunk, int64 [k] each."""
         numbers = self._positions[self.grid.there]
         return numbers, numbers, np.repeat(self.episodes, self.grid.there.sum(1))
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
-        """Arrange `values` [k, ...], one for each of the k window steps that are not padding, as a column [B, W, ...].
+        """Return `values` [k, ...], which belong to the k window steps that are not padding, as a column [B, W, ...].
         Padding is 0 or None."""
         result = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
         if result.dtype == object:

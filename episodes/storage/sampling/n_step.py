@@ -11,8 +11,8 @@ REWARDS = "rewards"
 
 
 def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
-    """Compute n-step returns. Return the sampled steps with the last step of each return, the discounted sums [n], and
-    the numbers of steps [n].
+    """Compute n-step returns. Return the sampled steps (which now know the last step of each return), the discounted
+    sums [n], and the numbers of steps [n].
 
     A window has up to `n_step` steps, one number or one for each row [n], and stops with its episode.
     """

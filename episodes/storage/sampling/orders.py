@@ -41,7 +41,7 @@ class InOrder:
 
 
 class ShuffledOrder:
-    """Sampling order in which each step (or episode) comes once per epoch, shuffled anew in each epoch.
+    """Sampling order in which each step (or episode) comes once per epoch, with a new random order in each epoch.
     It needs constant memory."""
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:

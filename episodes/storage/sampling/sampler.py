@@ -238,7 +238,7 @@ class Sampler:
         return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
-        """Skip the next `num_batches` batches, for example those that other data loading workers return."""
+        """Skip the next `num_batches` batches, for example because other data loading workers return them."""
         with self._lock:
             for _ in range(num_batches):
                 self._ahead.position += min(self.what.size, self._ahead.left)
@@ -267,7 +267,7 @@ class Sampler:
     def _checked_keys(
         self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
     ) -> Sequence[str]:
-        """Validate arguments of `sample` and `at`, and return the names of the columns that the batch will have."""
+        """Validate arguments of `sample` and `at`, and return the names of the columns in the batch."""
         check_n_step(n_step)
         check_fraction("gamma", gamma)
         return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
@@ -403,7 +403,8 @@ class Sampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `state_dict` returned. The next batches are then those that followed the saved state.
+        """Restore a state that `state_dict` returned, so that sampling continues with the next
+        batch after the saved state.
 
         If the data set has grown since then, only the earlier part is sampled. `refresh` adds the rest.
 

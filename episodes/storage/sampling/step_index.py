@@ -59,8 +59,8 @@ class StepIndex:
         self._buckets = self.ends.searchsorted(firsts, side="right").astype(np.int32)
 
     def _join(self, heads: np.ndarray) -> np.ndarray:
-        """Treat chunks with the same first chunk (`heads`) as one episode.
-        Return the position of each chunk's first step, int64 [n]."""
+        """Join chunks with the same first chunk (`heads`) to one episode. Return the position of each
+        chunk's first step, int64 [n]."""
         order = np.lexsort((self.known[T_STARTED], heads))
         first = np.empty_like(self.starts)
         first[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
@@ -89,8 +89,8 @@ class StepIndex:
         return self._order[at : int(self._heads_in_order.searchsorted(head, side="right"))].tolist()
 
     def owners(self, positions: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-        """Return the chunk that stores each of the `positions` [...]. `chunks` [...] are any
-        chunks of the same episodes.
+        """Return for each position [...] the number of the chunk that stores this step. `chunks` [...] gives each
+        position's episode by any of its chunks.
 
         Positions before and after the episode's steps belong to its first and its last chunk.
         """

@@ -163,8 +163,8 @@ class StoredTracks:
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return a mask of the chunks without the array at `path`, bool [n], and the default item for them,
-        or None if all chunks have it."""
+        """Return a mask of the chunks without the array at `path`, bool [n], and the default item for these chunks.
+        Return None if all chunks have the array."""
         lacks = [field.fill is not None and path not in batch.written for batch in self.batches]
         if not any(lacks):
             return None
@@ -178,7 +178,8 @@ class StoredTracks:
         return self.table.known[T_STARTED]
 
     def facts(self, name: str) -> np.ndarray:
-        """Return one attribute of `EpisodePack`, such as "ids", for all n chunks, [n]. Unknown values are None."""
+        """Return the `EpisodePack` attribute `name`, such as "ids", for all n chunks, [n],
+        with None for unknown values."""
         parts = [_fact(batch, name) for batch in self.batches]
         return np.concatenate(parts)[self.numbers] if parts else np.zeros(0, np.int64)
 
@@ -189,7 +190,8 @@ class StoredTracks:
         return frozenset(self.facts("acting_pipelines").tolist())
 
     def place(self, episode: int) -> tuple[StoredBatch, int]:
-        """Return the record batch that stores the chunk with the number `episode`, and the chunk's row in it."""
+        """Return the record batch that stores the chunk with the number `episode`, and the
+        chunk's row in this batch."""
         number = int(self.numbers[episode])
         at = int(self._batch_ends.searchsorted(number, side="right"))
         return self.batches[at], number - int(self._batch_ends[at]) + len(self.batches[at])

@@ -1,4 +1,4 @@
-"""Batches of items at given times (in seconds) before and after sampled steps, as robot learning uses them."""
+"""Batches of items at given times (in seconds) before and after sampled steps, as in robot learning."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def _is_time(column: Any) -> bool:
 def _first_not_before(
     at: Callable[[np.ndarray], np.ndarray], times: np.ndarray, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Find by bisection the first position between `first` and `last` whose time `at(position)` is at least `times`, or
-    last + 1 if there is none."""
+    """Find by bisection the first position between `first` and `last` whose time `at(position)` is at least `times`. If
+    all times are earlier, the result is last + 1."""
     low, high = first.copy(), last.copy()
     while (low <= high).any():
         middle, searching = (low + high) // 2, low <= high

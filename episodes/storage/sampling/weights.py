@@ -75,8 +75,8 @@ def _cumulative_sums(sums: np.ndarray) -> np.ndarray:
 
 
 class _EpisodeWeights:
-    """Callable from uniform random numbers [n] to steps, for weights per episode.
-    Each step of an episode has the episode's weight."""
+    """Callable that maps uniform random numbers [n] to steps. Each step is sampled with a probability
+    proportional to its episode's weight."""
 
     def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
         self._weights, self._lengths, self._starts = weights, lengths, starts
@@ -94,7 +94,8 @@ class _EpisodeWeights:
 
 
 class _StepWeights:
-    """Callable from uniform random numbers [n] to steps, for weights per step.
+    """Callable that maps uniform random numbers [n] to steps. Each step is sampled with a probability
+    proportional to its own weight.
 
     It stores one sum per block of steps, and reads the weights of sampled blocks.
     """

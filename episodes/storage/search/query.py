@@ -99,8 +99,8 @@ def _has_star(tree: Any) -> bool:
 
 
 def _needed_columns(table: StepTable, words: set[str], star: bool) -> list[str]:
-    """Return the names of the columns of the table `steps` that a query needs. `words` are all names in the query, and
-    `star` tells if it selects `*`."""
+    """Return the names of the columns of the table `steps` that a query needs, given all `words` in the query, and
+    whether it has a `*` (`star`)."""
     by_lower: dict[str, list[str]] = {}
     for name in table.names:
         by_lower.setdefault(name.lower(), []).append(name)
@@ -111,7 +111,7 @@ def _needed_columns(table: StepTable, words: set[str], star: bool) -> list[str]:
 
 
 def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
-    """Return column names without those that SQL, which ignores case, would confuse with a column that the query names.
+    """Return column names, except names that differ only in case from a name in the query, because SQL ignores case.
 
     Raises:
         InvalidArgument: the query matches several of these names, or none of them exactly.

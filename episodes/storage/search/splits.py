@@ -101,8 +101,8 @@ def split_mask(name: str, splits: Mapping[str, Split], table: Mapping[str, np.nd
 
 
 def _ids_for_splits(table: Mapping[str, np.ndarray]) -> list[str]:
-    """Return for each row of a metadata table the id by which splits are made:
-    that of the multi-agent episode, or else the episode's."""
+    """Return for each row of a metadata table the id by which the row is assigned to a split: the multi-agent episode's
+    id, or else the episode's."""
     return [
         str(id_ if all_ is None else all_)
         for id_, all_ in zip(table["id"], table["multi_agent_episode_id"], strict=True)

@@ -129,7 +129,8 @@ class BatchSteps:
 
 
 def _first_steps(pack: Any) -> np.ndarray:
-    """Return the number of steps before each of the n chunks of a pack, lookback steps not counted, int64 [n]."""
+    """Return the index of the first step of each of the n chunks of a pack, int64 [n].
+    Lookback steps are not counted."""
     return np.cumsum(pack.lengths) - pack.lengths
 
 
@@ -157,8 +158,8 @@ class StepTable:
 
     @property
     def plain(self) -> list[str]:
-        """Names of the columns that `select *` returns: all columns, or if compressed arrays may not be
-        read, those of other arrays."""
+        """Names of the columns that `select *` returns: all columns, except compressed arrays
+        if these may not be read."""
         return [name for name in self.names if self._decode or not self._is_compressed(name)]
 
     def resolve(self, name: str) -> ColumnLocation | None:

@@ -34,8 +34,8 @@ _RAGGED_ITEMS = 1 << 14  # the same for a ragged track, in items
 
 @dataclass(frozen=True)
 class TrackStatistics:
-    """Statistics of one array, such as the rewards. Each number of an item has its own,
-    but large items such as images have one in common.
+    """Mean, standard deviation, extremes and histogram of one array. Each number of an item has separate statistics,
+    but all pixels of an image share them.
 
     NaN is only counted. Quantiles have a relative error of at most 1/256. Observations are all T + 1 of a chunk,
     without lookbacks.

@@ -48,12 +48,12 @@ class TypedColumn:
 
     @property
     def num(self) -> int:
-        """Number n of info dicts that the values of this column come from."""
+        """Number n of info dicts that this column covers, including those without the key."""
         return len(self.values)
 
     @property
     def parts(self) -> tuple[np.ndarray, ...]:
-        """Values of this info key as a tuple of arrays to be concatenated, which is usually a single array."""
+        """Tuple of arrays whose concatenation has one value of this key per info dict. Usually it is a single array."""
         return (self.values,)
 
     @property
@@ -99,7 +99,7 @@ class PackedColumn:
 
     @property
     def num(self) -> int:
-        """Number n of info dicts that the values of this column come from."""
+        """Number n of info dicts that this column covers, including those without the key."""
         return len(self.starts)
 
     @property

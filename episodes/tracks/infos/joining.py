@@ -77,8 +77,8 @@ def _join_equal_columns(parts: list[ColumnInfos]) -> dict[str, Column] | None:
 
 
 def _values_of(columns: Sequence[TypedColumn], spans: Sequence[slice]) -> list[np.ndarray]:
-    """Return the values of one info key as a list of arrays, given the key's column of each part and the
-    part's index range in it."""
+    """Return the values of one info key as a list of arrays, given the key's column and the
+    index range for each part."""
     parts: list[np.ndarray] = []
     for column, span in zip(columns, spans, strict=True):
         parts += column.parts if span.stop - span.start == column.num else (column.values[span],)
@@ -94,7 +94,7 @@ def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndar
 
 @dataclass(slots=True)
 class _Place:
-    """One part of a concatenation of infos: its columns, its index range in these columns,
+    """Part of a concatenation of infos: the part's columns, its index range in these columns,
     and its index range in the result."""
 
     rows: slice  # rows of the result
