@@ -1,4 +1,4 @@
-"""Episodes of reinforcement learning: recording, packs, replay, storage, transport and inspection, without torch."""
+"""Reinforcement learning episodes: recording, packs, replay, storage, transport and inspection. Without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m episodes`: the `episodes` command."""
+"""Entry point of `python -m episodes`, which runs the `episodes` command."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ DEFAULT_AGENT_ID: Final = "default_agent"
 
 
 class Columns:
-    """Column names of train and inference batches.
+    """Names of the columns in train and inference batches, as class attributes such as `Columns.OBS`.
 
     >>> Columns.NEXT_OBS
     'new_obs'
@@ -88,7 +88,7 @@ RESERVED_COLUMNS: Final = frozenset(
 
 
 def check_extra_output_names(names: Iterable[str], label: str) -> None:
-    """Raise `TrackMismatch` if an extra model output is named like a column that this library writes.
+    """Raise `TrackMismatch` if an extra model output has the name of a column that this library writes itself.
 
     Call it before outputs are stored and before they become columns of a batch: one of the two would overwrite the
     other.

@@ -1,4 +1,4 @@
-"""All errors of this library. A message describes the fault, the allowed values, and the remedy.
+"""All errors of this library. Each message states the fault, the allowed values and the remedy.
 
 Each class derives from `EpisodeError` and from the built-in error that a caller would catch.
 """
@@ -17,56 +17,56 @@ class EpisodeError(Exception):
 
 
 class StepOutOfRange(EpisodeError, IndexError):
-    """Error: a requested step or item does not exist."""
+    """Error raised if a requested step or item does not exist."""
 
 
 class UnknownKey(EpisodeError, KeyError):
-    """Error: a requested column, key, connector or agent does not exist."""
+    """Error raised if a requested column, key, connector or agent does not exist."""
 
 
 class EpisodeStateError(EpisodeError, RuntimeError):
-    """Error: a call does not fit the state of the object, such as a step before the reset or after the end."""
+    """Error raised if a call does not fit an object's state, such as a step before the reset or after the end."""
 
 
 class ShapeMismatch(EpisodeError, ValueError):
-    """Error: items of one time series differ in shape, or data does not have the requested shape."""
+    """Error raised if items of one time series differ in shape, or data does not have the required shape."""
 
 
 class TrackMismatch(EpisodeError, ValueError):
-    """Error: time series or columns do not fit together, because their keys, lengths or spaces differ."""
+    """Error raised if time series or columns do not fit together in keys, lengths or spaces."""
 
 
 class ChunkMismatch(EpisodeError, ValueError):
-    """Error: two chunks (parts of an episode) are not consecutive."""
+    """Error raised if two chunks (parts of an episode) to be joined are not consecutive."""
 
 
 class InvalidArgument(EpisodeError, ValueError):
-    """Error: an argument has an invalid value."""
+    """Error raised if an argument has an invalid value."""
 
 
 class NotExportable(EpisodeError, ValueError):
-    """Error: a policy or connector cannot be exported to a file. The message names it, with file and line."""
+    """Error raised if a policy or connector cannot be exported to a file. The message gives its file and line."""
 
 
 class InvalidFill(EpisodeError, ValueError):
-    """Error: a fill value does not have the shape or dtype of the items that it would replace."""
+    """Error raised if a fill value does not have the shape or dtype of the items that it replaces."""
 
 
 class WrongType(EpisodeError, TypeError):
-    """Error: an argument has a type that is not accepted."""
+    """Error raised if an argument has a type that is not accepted."""
 
 
 class UnwiredPipeline(EpisodeError, ValueError):
-    """Error: a connector of a pipeline reads a column that no earlier connector writes."""
+    """Error raised if a connector of a pipeline reads a column that no earlier connector writes."""
 
 
 class MissingExtra(EpisodeError, ImportError):
-    """Error: an optional dependency is missing. The message names the extra to install."""
+    """Error raised if an optional dependency is not installed. The message names the extra to install."""
 
 
 @contextmanager
 def needing(extra: str, purpose: str) -> Iterator[None]:
-    """Return a context manager for imports of optional packages: a failed import raises `MissingExtra`.
+    """Return a context manager in which a failed import of an optional package raises `MissingExtra`.
 
     Args:
         extra: name of the extra.
@@ -79,28 +79,28 @@ def needing(extra: str, purpose: str) -> Iterator[None]:
 
 
 class LostInConversion(EpisodeError, ValueError):
-    """Error: a strict converter would lose data. The message lists it."""
+    """Error raised if a conversion with `strict=True` would lose data. The message lists what."""
 
 
 class StateMismatch(EpisodeError, ValueError):
-    """Error: a state dict does not belong to the object that is to be restored from it."""
+    """Error raised if a state dict does not belong to the object into which it is loaded."""
 
 
 class UnreadableData(EpisodeError, ValueError):
-    """Error: data from disk or a socket is damaged, of a newer version, or not of this library."""
+    """Error raised if data from disk or a socket is damaged, too new, or of another program."""
 
 
 class ContractViolation(EpisodeError, AssertionError):
-    """Error: an environment, connector or policy breaks a rule for objects of its kind."""
+    """Error raised if an environment, connector or policy breaks a rule for objects of its kind."""
 
 
 class TransportTimeout(EpisodeError, TimeoutError):
-    """Error: no message was sent or received within the timeout."""
+    """Error raised if no message was sent or received within the timeout."""
 
 
 class NotAdmitted(EpisodeError, ConnectionError):
-    """Error: the other side rejected the connection, because its keys are missing or wrong."""
+    """Error raised if the other side rejected the connection because of missing or wrong keys."""
 
 
 class RunnerLost(EpisodeError, RuntimeError):
-    """Error: a runner process could not be started, or died repeatedly."""
+    """Error raised if a runner process could not be started, or died repeatedly."""

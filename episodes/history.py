@@ -1,4 +1,4 @@
-"""Input of connectors: B observations and the steps before them, with one interface for every kind of storage.
+"""`History`: observations and the steps before them as input of connectors, the same for every kind of storage.
 
 Row i is one observation. Earlier items are read in windows that end at it, oldest item first. Items before the start of
 the episode are zeros.
@@ -31,38 +31,38 @@ __all__ = ["History", "HistorySpaces", "OtherObservations", "zeroed"]
 
 @dataclass(frozen=True, eq=False)
 class HistorySpaces:
-    """Observation space and action space, and functions that flatten items of them to vectors."""
+    """Observation space and action space, with functions that flatten their items to vectors."""
 
     observation_space: gym.Space | None = None  # after a view: the space of that view's "obs"
     action_space: gym.Space | None = None
 
     @cached_property
     def flat_observations(self) -> Flattener:
-        """Function that flattens a batch of observations to float32 vectors."""
+        """Function that flattens a batch of observations to float32 vectors [B, D]."""
         return Flattener(self.known_observation_space, np.float32)
 
     @cached_property
     def flat_actions(self) -> Flattener:
-        """Function that flattens a batch of actions to float32 vectors, discrete ones as one-hot."""
+        """Function that flattens a batch of actions to float32 vectors. Discrete actions become one-hot vectors."""
         return Flattener(self.known_action_space, np.float32)
 
     @property
     def known_observation_space(self) -> gym.Space:
-        """The observation space. Raises `InvalidArgument` if it was not given."""
+        """Observation space. Reading it raises `InvalidArgument` if none was given."""
         if self.observation_space is None:
             raise InvalidArgument("flat observations need the observation space; give it to the pipeline")
         return self.observation_space
 
     @property
     def known_action_space(self) -> gym.Space:
-        """The action space. Raises `InvalidArgument` if it was not given."""
+        """Action space. Reading it raises `InvalidArgument` if none was given."""
         if self.action_space is None:
             raise InvalidArgument("previous actions need the action space; give it to the pipeline")
         return self.action_space
 
 
 class History(ABC):
-    """B observations and the steps before each in its episode, read as batched arrays. Input of connectors.
+    """Batch of B observations and the steps before each in its episode, from which connectors compute columns.
 
     Returned arrays may be read-only memory of the storage, so change copies only.
 
@@ -80,7 +80,7 @@ class History(ABC):
 
     @cached_property
     def depth(self) -> np.ndarray:
-        """Number of steps before each observation that can be read, int [B]."""
+        """Number of steps before each observation that are still stored, int [B]."""
         raise NotImplementedError(f"{type(self).__name__} has no depth")
 
     @property
@@ -94,18 +94,18 @@ class History(ABC):
 
     @abstractmethod
     def last_observations(self, k: int) -> Any:
-        """Return the last k observations up to each of the B, [B, k, ...], with zeros before the episode."""
+        """Return the last `k` observations up to each of the B observations, [B, k, ...], zeros before the reset."""
 
     @abstractmethod
     def last_steps(self, track: str, k: int) -> Any:
-        """Return the last k items of `track` ("actions", "rewards" or an extra output) before each, [B, k, ...].
+        """Return the last `k` actions, rewards or extra outputs (`track`) before each observation, [B, k, ...].
 
         Missing steps are zeros. None if nothing of that name was recorded.
         """
 
     @abstractmethod
     def window(self, k: int) -> History:
-        """Return a history of B * k observations: the last k up to each of the B.
+        """Return a history of B * k observations: for each of the B observations, the last `k` up to it.
 
         If an observation has fewer before it, the oldest one is repeated.
         """
@@ -113,11 +113,11 @@ class History(ABC):
     @property
     @abstractmethod
     def infos(self) -> list[dict[str, Any]]:
-        """Info dict of each of the B observations, created at each read. Slow while acting."""
+        """Info dicts of the B observations. Reading them is slow while acting, since the dicts are created anew."""
 
     @abstractmethod
     def episode(self, i: int) -> Any:
-        """Return the `SingleAgentEpisode` that ends with observation i. Slow: for code that needs whole episodes."""
+        """Return the `SingleAgentEpisode` up to observation `i`. Slow, for connectors that need whole episodes."""
 
     @property
     def agent_ids(self) -> np.ndarray:
@@ -135,34 +135,34 @@ class History(ABC):
         return len(self.depth)
 
     def observed(self, k: int) -> np.ndarray:
-        """Return which of the last k observations exist in the episode, bool [B, k]."""
+        """Return which of the last `k` observations lie within the episode (and are not padding), bool [B, k]."""
         return self.depth[:, None] >= back(k)
 
     def stepped(self, k: int) -> np.ndarray:
-        """Return which of the last k steps exist in the episode, bool [B, k]."""
+        """Return which of the last `k` steps lie within the episode (and are not padding), bool [B, k]."""
         return self.depth[:, None] > back(k)
 
     def observations(self, k: int | None = None) -> Any:
-        """Return the observations, nested arrays [B, ...], or with `k` the last k up to each, [B, k, ...]."""
+        """Return the B observations, nested arrays [B, ...], or with `k` the last `k` up to each, [B, k, ...]."""
         if k is None:
             return self.newest()
         self._check("observations", k, k - 1)
         return self.last_observations(k)
 
     def actions(self, k: int) -> Any:
-        """Return the last k actions as recorded, nested arrays [B, k, ...]. The last one led to the observation."""
+        """Return the last `k` actions before each observation as recorded, nested arrays [B, k, ...]."""
         self._check("actions", k, k)
         items = self.last_steps("actions", k)
         return self._zero_steps(empty_items(self.spaces.known_action_space, 1), k) if items is None else items
 
     def rewards(self, k: int) -> np.ndarray:
-        """Return the last k rewards, float32 [B, k]. The last one came with the observation."""
+        """Return the last `k` rewards up to each observation, float32 [B, k]. The last one came with it."""
         self._check("rewards", k, k)
         items = self.last_steps("rewards", k)
         return np.zeros((len(self), k), np.float32) if items is None else items.astype(np.float32)
 
     def extra(self, key: str, k: int, like: Any) -> Any:
-        """Return the last k items of the extra model output `key`, nested arrays [B, k, ...].
+        """Return the last `k` items of the extra model output `key` before each observation, nested arrays [B, k, ...].
 
         Args:
             like: an example item, for histories in which none was recorded.
@@ -176,7 +176,7 @@ class History(ABC):
         )
 
     def flat_actions(self, k: int) -> np.ndarray:
-        """Return the last k actions as vectors, float32 [B, k, D], one-hot if discrete, zeros for missing steps."""
+        """Return the last `k` actions as float32 vectors [B, k, D], one-hot if discrete, zeros before the reset."""
         self._check("flat_actions", k, k)
         flatten, num_rows = self.spaces.flat_actions, len(self)
         items = self.last_steps("actions", k)
@@ -195,7 +195,7 @@ class History(ABC):
         return self.spaces.flat_observations(self.newest())
 
     def _reaches(self, num_steps: int) -> bool:
-        """Return True if every observation has at least `num_steps` earlier steps."""
+        """Return True if every observation has at least `num_steps` earlier steps in its episode."""
         return self._least_depth >= num_steps
 
     @cached_property
@@ -214,18 +214,18 @@ class History(ABC):
             )
 
     def _left(self, k: int) -> int | None:
-        """Return how many steps a window of k observations may still look back, or None without a limit."""
+        """Return how far windows of `k` observations may still look back, in steps, or None without a limit."""
         return None if self.lookback is None else max(self.lookback - (k - 1), 0)
 
 
 @lru_cache(maxsize=64)
 def back(k: int) -> np.ndarray:
-    """Return the array k - 1, ..., 1, 0: the distance of each item of a window from the last item."""
+    """Return the array k - 1, ..., 1, 0: the distance of each item in a window of `k` items from the last item."""
     return np.arange(k - 1, -1, -1)
 
 
 class OtherObservations(History):
-    """Base class of a history that replaces another one's observations, for example by stacked frames.
+    """Base class of histories that replace the observations of another history, for example by stacked frames.
 
     Subclasses define `newest`, `last_observations` and `window`.
     """
@@ -271,7 +271,7 @@ class OtherObservations(History):
 
 
 def zeroed(items: Any, missing: np.ndarray) -> Any:
-    """Return the nested arrays `items` [B, k, ...] with zeros where `missing` [B, k] is True.
+    """Return the nested arrays `items` [B, k, ...], set to zero where `missing` [B, k] is True.
 
     Writable arrays that own their memory are changed in place.
     """

@@ -1,4 +1,4 @@
-"""Lazy imports: public names of a package are imported when they are first used."""
+"""Lazy imports of a package's public names, each at its first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package. Names in `homes` (name to module) are imported on first use.
+    """Return `__getattr__` and `__dir__` of a package that import a public name when it is first used.
 
     Submodules are attributes of the package too, as if they were imported.
 

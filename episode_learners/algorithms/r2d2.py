@@ -171,7 +171,7 @@ def rescaled(values: Tensor) -> Tensor:
 
 
 def unscaled(values: Tensor) -> Tensor:
-    """Return the inverse of `rescaled`: the original values.
+    """Undo R2D2's value rescaling: return the Q-values from which `rescaled` computed `values`.
 
     >>> unscaled(rescaled(torch.tensor([1.0, 3.0, -99.0]))).round(decimals=2)
     tensor([  1.,   3., -99.])

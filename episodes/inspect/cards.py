@@ -1,4 +1,4 @@
-"""Content of notebook views: a `Card` for each kind of object, which is then rendered as HTML."""
+"""Content of notebook views: functions that build a `Card` for each kind of object, later rendered as HTML."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Table of texts in a notebook view."""
+    """Table of texts in a notebook view, with column titles."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -64,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Card:
-    """Content of the notebook view of one object: headline, metadata, arrays, and cards of its parts."""
+    """Content of the notebook view of one object: headline, metadata, arrays, and cards of the object's parts."""
 
     kind: str
     name: str
@@ -85,7 +85,7 @@ class Card:
 
 
 def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[Row], list[str]]:
-    """Return a view's rows for the first arrays in `series`, and remarks on those left out for lack of space.
+    """Return a row for each of the first arrays in `series`, and remarks on arrays left out for lack of space.
 
     Args:
         share: number of cards of this kind in one view.
@@ -94,7 +94,7 @@ def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[
     lanes = sum(
         2 * sparklines.MOST_LANES
         if track_series.num_steps
-        else min(track_series.numbers.shape[1], sparklines.MOST_LANES)
+        else min(track_series.sampled_values.shape[1], sparklines.MOST_LANES)
         for track_series in shown
         if track_series.is_numeric and not track_series.is_image
     )
@@ -130,7 +130,7 @@ def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) ->
 
 
 def _texts(series: Series) -> tuple[Markup, Table]:
-    """Return the beginning of the first text in an array of texts, and a table of the first and last texts."""
+    """Return the beginning of the first text in an array of texts, and a table of its first and last texts."""
     if series.array.dtype.kind not in "US" or series.array.ndim != 1 or len(series.array) == 0:
         return Markup(""), Table((), ())
     has_text = np.flatnonzero(series.array != "" if series.present is None else series.present)
@@ -150,14 +150,14 @@ def _texts(series: Series) -> tuple[Markup, Table]:
 
 
 def _parts(series: Series) -> Table | None:
-    """Return a table with lowest, mean, highest, first and last value of each component of an array's items, or None.
+    """Return a table of statistics (lowest, mean, highest, first, last) of each component of an array's items.
 
     None is returned for images, flags and other small whole numbers, and arrays without items.
     """
     if series.num_steps and len(series.array):
         steps = series.array.reshape(-1, *series.array.shape[2:])
         return _parts(replace(series, array=steps, total=len(steps), num_steps=0)) if series.places is None else None
-    count = series.numbers.shape[1]
+    count = series.sampled_values.shape[1]
     if series.is_image or series.is_band or len(series.array) == 0:
         return None
     ranges, ends = series.ranges[:, :MOST_PARTS], series.array[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
@@ -168,7 +168,7 @@ def _parts(series: Series) -> Table | None:
 
 
 def known(**facts: Any) -> list[tuple[str, str]]:
-    """Return pairs of name and text for the keyword arguments that are not None."""
+    """Return (name, text) pairs for those keyword arguments that are not None."""
     return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
 
 
@@ -176,7 +176,7 @@ def known(**facts: Any) -> list[tuple[str, str]]:
 
 
 def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
-    """Return the notebook view's content for a `SingleAgentEpisode`: timeline, arrays and metadata."""
+    """Return the notebook card of a `SingleAgentEpisode`: timeline, arrays and metadata."""
     tracks, facts = episode.tracks, episode.facts
     lookback = tracks.lookback
     axis = Axis(max(tracks.observations.total - 1, 0), lookback)
@@ -213,7 +213,7 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
 
 
 def multi_agent_card(episode: Any) -> Card:
-    """Return the notebook view's content for a `MultiAgentEpisode`: timeline and episode of each agent."""
+    """Return the notebook card of a `MultiAgentEpisode`: timelines, and a card for the episode of each agent."""
     agents, facts = episode.agents, episode.facts
     lines = list(agents.timelines.items())
     shown = lines[:MOST_AGENTS]
@@ -245,7 +245,7 @@ def multi_agent_card(episode: Any) -> Card:
 
 
 def pack_card(pack: Any) -> Card:
-    """Return the notebook view's content for an `EpisodePack`: chart and table of the episodes, and the arrays."""
+    """Return the notebook card of an `EpisodePack`: chart and table of its episodes, and its arrays."""
     sizes = pack.lookbacks + pack.lengths
     axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, (np.cumsum(sizes)[:-1], np.cumsum(sizes + 1)[:-1]))
     rows, notes = rows_of(list(of_tracks(pack.columns)), axis)
@@ -266,7 +266,7 @@ def pack_card(pack: Any) -> Card:
 
 
 def dataset_card(dataset: Any) -> Card:
-    """Return the notebook view's content for an `EpisodeDataset`: chart and table of episodes. Reads only metadata."""
+    """Return the notebook card of an `EpisodeDataset`: chart and table of its episodes. Only metadata is read."""
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
     user = {
@@ -299,7 +299,7 @@ def dataset_card(dataset: Any) -> Card:
 
 
 def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, truncated: Any, started: Any) -> Table:
-    """Return a table of the first and the last episodes: id, length, return, ending and start."""
+    """Return a table of the first and last episodes, with id, length, return, ending and start."""
     num = len(lengths)
     half = MOST_EPISODES // 2
     chosen = range(num) if num <= MOST_EPISODES else [*range(half), *range(num - half, num)]
@@ -339,7 +339,7 @@ _COLUMN_HUES = {
 
 
 def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None) -> Card:
-    """Return the notebook view's content for a `Batch` or another mapping of columns: a row for each array.
+    """Return the notebook card of a `Batch` or another mapping of columns, with a row for each array.
 
     The first and the last rows of the batch are listed with their episodes and steps, if they are known.
     """
@@ -360,7 +360,7 @@ def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None)
 
 
 def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
-    """Return a table of the episodes and steps from which the first and last rows of a batch came, or None."""
+    """Return a table of the episodes and steps from which the first and last batch rows came, or None if unknown."""
     try:
         origin = batch.origin if isinstance(batch, (Batch, TrainBatch)) else None
         if origin is None or not origin.numbers.ndim:
@@ -382,13 +382,13 @@ def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
 
 
 def _with_steps(series: Series, num_steps: int) -> Series:
-    """Return the array marked as sequences if it is [B, T, ...] with T = `num_steps`, else unchanged."""
+    """Return the array marked as sequences if its shape is [B, `num_steps`, ...]. Other arrays are unchanged."""
     is_state = series.label.split("/")[0] in (Columns.STATE_IN, Columns.STATE_OUT)
     return series if is_state or series.shape[1:2] != (num_steps,) else replace(series, num_steps=num_steps)
 
 
 def _sequence_length(leaves: Mapping[str, Any]) -> int:
-    """Return the number of steps T of a batch of sequences [B, T], or 0 for a batch of single steps [B]."""
+    """Return the length T of the sequences in a batch [B, T, ...], or 0 for a batch of single steps [B, ...]."""
     for name in (Columns.LOSS_MASK, Columns.REWARDS, Columns.TERMINATEDS, Columns.ADVANTAGES, Columns.ACTION_LOGP):
         if name in leaves and leaves[name].ndim == 2:
             return leaves[name].shape[1]
@@ -396,7 +396,7 @@ def _sequence_length(leaves: Mapping[str, Any]) -> int:
 
 
 def _column(path: str, leaf: Any) -> Series:
-    """Return a batch column with statistics for display. A tensor on a GPU is not copied and has no statistics."""
+    """Return a batch column with its statistics for display. Tensors on a GPU have none, to avoid a copy."""
     hue = _COLUMN_HUES.get(path.split("/")[0], "extra")
     if batch_leaves.torch_of(leaf) is None:
         array = np.atleast_1d(leaf)
@@ -410,7 +410,7 @@ def _column(path: str, leaf: Any) -> Series:
 
 
 def replay_card(buffer: Any, name: str = "") -> Card:
-    """Return the notebook view's content for an `EpisodeReplayBuffer`: fill level, and steps from oldest to newest."""
+    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, and steps from oldest to newest."""
     rows: Sequence[Row] = ()
     notes: list[str] = []
     if len(buffer):
@@ -433,7 +433,7 @@ def replay_card(buffer: Any, name: str = "") -> Card:
 
 
 def _stored_steps(buffer: Any) -> list[Series]:
-    """Return a replay buffer's columns for display: all steps if small, otherwise evenly spaced ones."""
+    """Return columns of a replay buffer's steps for display: all steps, or evenly spaced ones of a large buffer."""
     ring, total = buffer.get_ring(), len(buffer)
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
@@ -454,7 +454,7 @@ def _stored_steps(buffer: Any) -> list[Series]:
 
 
 def multi_agent_replay_card(buffer: Any) -> Card:
-    """Return the notebook view's content for a multi-agent replay buffer: fill level, and each module."""
+    """Return the notebook card of a multi-agent replay buffer: fill level, and a card for each module."""
     modules = list(buffer.modules.items())
     headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", formatting.counted(len(modules), "module")]
     return Card(

@@ -1,4 +1,4 @@
-"""SVG charts of many episodes or agents: returns, agents' timelines, fill level of a buffer."""
+"""SVG charts: returns of many episodes, timelines of agents, fill level of a replay buffer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_TICKS = 800  # in the timelines of all agents
 
 
 def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Markup | None:
-    """Return an SVG chart of the episodes' returns [n], one dot each, in the colour of the ending.
+    """Return an SVG chart of the returns `values` [n], with a dot per episode in the colour of its ending.
 
     Of many episodes, the dots are the lowest and the highest return of neighbouring episodes with the same ending. The
     result is None if no return is finite.
@@ -55,14 +55,14 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
 
 
 def _heights(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return the chart's y coordinates [k] for the returns `values` [k] in the range [low, high]."""
+    """Convert returns [k] between `low` and `high` to y coordinates of the chart [k]."""
     if high <= low:
         return np.full(len(values), HEIGHT / 2)
     return 6 + (HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))
 
 
 def bar(part: float) -> Markup:
-    """Return an SVG bar, 120 pixels wide, filled to the share `part` (0 to 1)."""
+    """Return an SVG bar that is filled to the share `part`, from 0 to 1."""
     return Markup(
         f'<svg class="ep-thin" width="120" height="8" role="img"><rect class="ep-fill" width="{100 * part:.1f}%" '
         f'height="8" rx="2" fill="{colour("observations")}"/></svg>'
@@ -70,7 +70,7 @@ def bar(part: float) -> Markup:
 
 
 def filled(size: int, capacity: int) -> Markup:
-    """Return an SVG bar that shows the filled share of a buffer."""
+    """Return an SVG bar that shows how much of a replay buffer is filled."""
     part = 100 * min(size / max(capacity, 1), 1)
     return Markup(
         f'<svg class="ep-bar" width="{WIDTH}" height="10" role="img"><title>{part:.1f} % full</title>'
@@ -80,7 +80,7 @@ def filled(size: int, capacity: int) -> Markup:
 
 
 def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup | None:
-    """Return an SVG with a timeline for each agent: its observations, actions, and ending or pending action.
+    """Return an SVG chart with one timeline per agent: observations, actions, and ending or pending action.
 
     Args:
         lines: pairs of agent and its `Timeline`.
@@ -99,7 +99,7 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
 
 
 def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
-    """Return the SVG timeline of one agent: observations, actions, and a mark at its ending or pending action."""
+    """Return the SVG timeline of one agent: observations, actions, and a mark for its ending or pending action."""
     observation_stripes, action_stripes = (
         _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times)
     )
@@ -122,7 +122,7 @@ def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
 
 
 def _stripes(clock: Any, begin: int, span: int, gap: float) -> np.ndarray:
-    """Join env steps at most `gap` apart to stripes, and return their x coordinates (begin, end), [k, 2]."""
+    """Join env steps that are at most `gap` apart to stripes. Return their left and right x coordinates, [k, 2]."""
     steps = np.asarray(clock, np.float64)
     starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)
     ends = np.append(starts[1:], len(steps))[: len(starts)] - 1

@@ -1,4 +1,4 @@
-"""Colours of all plots and pages: one for each kind of time series (such as rewards), one for each ending."""
+"""Colours of plots and pages: one for each kind of time series, such as rewards, and one for each ending."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ ENDINGS = {"terminated": "#dc2626", "truncated": "#b45309", "cut": "#64748b", "o
 
 
 def colour(hue: str) -> str:
-    """Return the CSS colour of a kind of time series, such as "rewards"."""
+    """Return the CSS colour of a kind of time series. `hue` names the kind, such as "rewards"."""
     return "#{:02x}{:02x}{:02x}".format(*HUES[hue])

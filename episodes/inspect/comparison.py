@@ -1,4 +1,4 @@
-"""Comparison of two episodes or data sets, step by step, with the first difference in each time series."""
+"""Step-by-step comparison of two episodes or data sets, which finds where each time series first differs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["EpisodeDifference", "TrackDifference", "compare_data_sets", "compare
 
 @dataclass(frozen=True)
 class TrackDifference:
-    """Steps at which a time series, such as the rewards, differs between two episodes."""
+    """Difference between one time series of two episodes: first differing step and both items, number of steps."""
 
     track: str
     step: int  # the first one, an env step
@@ -30,7 +30,7 @@ class TrackDifference:
 
 @dataclass(frozen=True)
 class EpisodeDifference:
-    """Differences between two episodes, in the order in which the differences begin.
+    """All differences between two episodes, ordered by the step at which they begin.
 
     Attributes:
         a, b: the episodes; None if a data set has no such episode.
@@ -59,7 +59,7 @@ class EpisodeDifference:
 
 
 def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDifference:
-    """Return the differences between the tracks and endings of two single-agent episodes, aligned by env step.
+    """Return the differences between two single-agent episodes in time series and endings, by env step.
 
     Lookbacks are not compared.
 
@@ -98,7 +98,7 @@ def _ending(episode: Any) -> str:
 
 
 def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], tolerance: float) -> TrackDifference | None:
-    """Return the steps at which one time series of two episodes differs, or None if it is equal."""
+    """Compare one time series of two episodes. Return the difference, or None if they are equal."""
     arrays = [time_series.array[episode.tracks.lookback :] for time_series, episode in zip(pair, episodes, strict=True)]
     starts = [episode.t_started for episode in episodes]
     begin, end = min(starts), max(start + len(array) for start, array in zip(starts, arrays, strict=True))
@@ -115,7 +115,7 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
 
 
 def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
-    """Return which of n items differ between two arrays [n, ...], bool [n]. NaN equals NaN."""
+    """Return which of n items differ between the arrays `a` and `b` [n, ...], bool [n]. NaN equals NaN."""
     if a.shape[1:] != b.shape[1:] or (a.dtype.kind in "US") != (b.dtype.kind in "US"):
         return np.ones(len(a), bool)
     if a.dtype.kind in "biuf" and tolerance:
@@ -128,7 +128,7 @@ def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
 
 
 def _text(array: np.ndarray, index: int) -> str:
-    """Return item `index` of an array as short text, or "none" if it does not exist."""
+    """Return the item at `index` of an array as short text, or "none" if there is none."""
     if not 0 <= index < len(array):
         return "none"
     item = array[index]
@@ -139,7 +139,7 @@ def _text(array: np.ndarray, index: int) -> str:
 
 
 def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, list[EpisodeDifference]]:
-    """Return the number of compared pairs of episodes, and the differences of the pairs that differ.
+    """Compare the corresponding episodes of two data sets. Return the number of pairs, and the pairs that differ.
 
     Episodes with the same id, agent and start are a pair. If there is no such pair, episodes with the same index are.
     An episode without a partner differs.
@@ -162,7 +162,7 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
 
 
 def _keys(data: Any) -> dict[Any, int]:
-    """Return a dict from (id, agent, start) to the index of the episode in a data set."""
+    """Return a dict from (id, agent, start time) of each episode in a data set to the episode's index."""
     table = data.metadata
     return {
         key: i

@@ -1,4 +1,4 @@
-"""Views of language-model conversations: the turns as text, or as HTML coloured by log-probabilities."""
+"""Views of conversations with a language model: turns as text, or as HTML coloured by log-probability."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLDEST = -6.0  # log-probability with the strongest colour
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a conversation, as displayed: text, tooltip and colour.
+    """Display of one token of a conversation: text, tooltip and colour.
 
     Attributes:
         text: its text, or its id.
@@ -43,7 +43,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Tokens of one action (model) or of one observation (prompt or reply), as they are displayed.
+    """Display of the tokens of one action (by the model) or one observation (prompt or reply).
 
     Attributes:
         role: "prompt", "model" or "reply".
@@ -62,7 +62,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ConversationView:
-    """View of a language-model conversation: HTML in notebooks, and text for `print`."""
+    """View of a conversation with a language model: HTML in notebooks, text for `print`."""
 
     title: str
     messages: Sequence[Message]
@@ -84,7 +84,7 @@ class ConversationView:
 
 
 def is_conversation(episode: Any) -> bool:
-    """Return True if observations and actions are token sequences: integer arrays of varying length."""
+    """Return True if the episode's observations and actions are token sequences (integer arrays of varying length)."""
     tracks = episode.tracks
     if not tracks.observations.total:
         return False
@@ -95,7 +95,7 @@ def is_conversation(episode: Any) -> bool:
 def view_conversation(
     episode: Any, *, decode: Decode | None = None, advantages: Any = None, max_tokens: int = MOST_TOKENS
 ) -> ConversationView:
-    """Return a view of the turns of a token episode, as text or HTML. `decode` turns tokens into text.
+    """Return a view of a token episode's turns as text or HTML. `decode` converts tokens to text.
 
     In HTML, sampled tokens have a background that is stronger the lower their log-probability is, and those that are
     left out of the loss are dimmed. The title of a token has its id, log-probability and policy version.
@@ -147,7 +147,7 @@ def view_conversation(
 
 
 def _checked_advantages(values: Any, num: int) -> np.ndarray:
-    """Return one advantage per turn, float [T], from one number or T of them."""
+    """Return the advantages of the turns, float [T], from a number for all turns or one per turn."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError):
@@ -181,7 +181,7 @@ def _message(
 
 
 def _text(id_: int, decode: Decode | None) -> str:
-    """Return the text of one token: its id without `decode`."""
+    """Return a token as text, decoded by `decode`, or its id without `decode`."""
     if decode is None:
         return str(id_)
     try:

@@ -1,4 +1,4 @@
-"""Downsampling of time series for plots: runs of items (cells) are reduced to extremes, first and last value.
+"""Downsampling of time series for plots: runs of items (cells) are reduced to lowest, highest, first, last.
 
 Every view draws cells, and never every n-th item, so an outlier is in the picture wherever it is:
 
@@ -22,7 +22,7 @@ MOST_AT_ONCE = 1 << 22  # numbers that are summarized together
 
 @dataclass(frozen=True)
 class Cells:
-    """Time series downsampled to k cells (runs of equally many items), for each of d numbers per item.
+    """Time series of items with d numbers, downsampled to k cells, each of which summarizes a run of items.
 
     `low`, `high`, `first` and `last` are float64 [k, d] over the finite numbers of a cell, and NaN if it has none.
     The fields that end in `_at` are the indices of these items, int64 [k, d], or -1 if the cell has no finite number.
@@ -49,15 +49,15 @@ class Cells:
 
     @property
     def is_exact(self) -> bool:
-        """Whether each cell has only one item, so that nothing is lost by downsampling."""
+        """Whether each cell has a single item, so that no information is lost."""
         return self.every == 1
 
     def starts(self) -> np.ndarray:
-        """Return the index of the first item of each cell (run of items), int64 [k]."""
+        """Return the index of the first item of each cell, int64 [k]."""
         return np.arange(len(self)) * self.every
 
     def line(self, column: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the points of a line plot of component `column`: indices of items [m], and numbers [m].
+        """Return the points of a line plot of component `column`: item indices [m] and numbers [m].
 
         The points are the lowest and the highest of each cell in the order of the items, the first item and the last
         one. A cell without finite numbers is one NaN, which interrupts the line.
@@ -82,7 +82,7 @@ class Cells:
 def downsample(
     values: np.ndarray, max_cells: int, *, present: np.ndarray | None = None, columns: Sequence[int] | None = None
 ) -> Cells:
-    """Reduce the items `values` [n, d] to at most `max_cells` runs of equally many items.
+    """Reduce the items `values` [n, d] to at most `max_cells` cells of equally many items.
 
     Args:
         present: bool [n], False for missing items.
@@ -104,7 +104,7 @@ def downsample(
 
 
 def _fields(values: np.ndarray, every: int, present: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return the arrays [k, d] of `Cells` by name, for groups of `every` consecutive items of `values` [n, d]."""
+    """Return the arrays [k, d] of `Cells`, by name, for cells of `every` items of `values` [n, d]."""
     total, width = values.shape
     num_cells = -(-total // every)
     numbers = np.full((width, num_cells * every), np.nan)

@@ -12,7 +12,7 @@ MOST_OF_ID = 200  # characters of an id on a page and in its address
 
 
 def number(value: Any) -> str:
-    """Return a number as text: integers below 1e6 in full, others to four digits, or two if tiny or huge.
+    """Return a number as text: integers below 1e6 in full, other numbers rounded to four (or two) digits.
 
     >>> number(1234.5), number(0.123456), number(float("nan")), number(7), number(-0.0000123)
     ('1234', '0.1235', 'NaN', '7', '-1.2e-05')
@@ -28,7 +28,7 @@ def number(value: Any) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Return a number of bytes as text with a unit, such as "1.5 MB".
+    """Return a size in bytes as text with a unit, such as "1.5 MB".
 
     >>> size(512), size(3_216), size(84 * 84 * 1000)
     ('512 B', '3.2 kB', '7.1 MB')
@@ -53,7 +53,7 @@ def clipped(value: Any, max_length: int = MOST_CHARACTERS) -> str:
 
 
 def page_id(value: Any) -> str:
-    """Return the text that HTML pages use for an episode or agent id. None becomes an empty text."""
+    """Return an episode or agent id as the text that HTML pages use, "" for None."""
     return "" if value is None else clipped(value, MOST_OF_ID)
 
 
@@ -63,7 +63,7 @@ def shortened(value: Any) -> str:
 
 
 def endings(ending: Ending, is_cut: bool = True) -> list[str]:
-    """Return the words for how an episode ended, such as ["terminated"], ["ongoing"] or ["cut"].
+    """Return how an episode ended as a list of words, such as ["terminated"], ["ongoing"] or ["cut"].
 
     >>> endings(Ending.BOTH), endings(Ending.OPEN), endings(Ending.OPEN, is_cut=False)
     (['terminated', 'truncated'], ['cut'], ['ongoing'])
@@ -78,12 +78,12 @@ def ended(ending: Ending) -> str:
 
 
 def ending_word(ending: Ending) -> str:
-    """Return one word for an episode's ending: "terminated" (also if truncated as well), "truncated" or "cut"."""
+    """Return an ending as one word: "terminated" (also if truncated as well), "truncated" or "cut"."""
     return endings(ending)[0]
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count and its noun, such as "1 step" or "20 steps".
+    """Return a count with its noun in singular or plural, such as "1 step" or "20 steps".
 
     >>> counted(1, "step"), counted(2000, "step")
     ('1 step', '2,000 steps')

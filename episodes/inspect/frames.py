@@ -12,7 +12,7 @@ from episodes.inspect.series import of_track
 
 
 def frames(episode: Any, column: str | None = None) -> np.ndarray:
-    """Return the images among the observations of an episode without its lookback, uint8 [T + 1, H, W, C].
+    """Return the image observations of an episode, without its lookback, as uint8 [T + 1, H, W, C].
 
     Args:
         column: the path of the images, such as `observations/camera`. The default is the first track of images.
@@ -34,7 +34,7 @@ def frames(episode: Any, column: str | None = None) -> np.ndarray:
 
 
 def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None = None, zoom: int = 1) -> Path:
-    """Write the images of an episode as a video (`.mp4`) or an animation (`.gif`), and return the path.
+    """Write an episode's image observations as a video (`.mp4`) or animation (`.gif`), and return its path.
 
     Args:
         column: as in `frames`.

@@ -30,7 +30,7 @@ __all__ = [
 
 @cache
 def templates() -> Environment:
-    """Return the Jinja environment with the HTML templates. It escapes texts of users."""
+    """Return the Jinja environment that holds the HTML templates. It escapes texts given by users."""
     return Environment(loader=PackageLoader("episodes.inspect"), autoescape=True, trim_blocks=True)
 
 
@@ -42,7 +42,7 @@ def style() -> Markup:
 
 
 def rendered(card: Card) -> str:
-    """Return a card (the content of a notebook view) as HTML, with its style sheet."""
+    """Render a `Card` (the content of a notebook view) as HTML with its style sheet."""
     return templates().get_template("card.html").render(shown=card, style=style())
 
 
@@ -63,7 +63,7 @@ def multi_agent_episode(episode: Any) -> str:
 
 
 def explanation(row: Any) -> str:
-    """Return the HTML view of where a batch row came from: the explanation, and its episode."""
+    """Return the HTML view of the origin of a batch row: the explanation, and the row's episode."""
     parts = [] if row.episode is None else [cards.episode_card(row.episode, is_open=False)]
     table = cards.Table((), row.lines, is_words=True)
     return rendered(Card("Row", str(row.row), [], table=table, parts=parts))
@@ -85,7 +85,7 @@ def batch(columns: Any) -> str:
 
 
 def batch_links(links: Any) -> str:
-    """Return the HTML view of a batch whose rows link to their steps on the HTML page of a data set."""
+    """Return the HTML view of a batch, in which rows link to their steps on the HTML page of a data set."""
     return rendered(cards.batch_card(links.batch, type(links.batch).__name__, links))
 
 

@@ -1,4 +1,4 @@
-"""HTML page of a data set: one file with all episodes, which needs no network."""
+"""HTML page of a data set: a single file with all episodes, which works offline."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write_report(
     findings: Findings | None = None,
     decode: Decode | None = None,
 ) -> Path:
-    """Write the HTML page of a data set to one file, and return its path.
+    """Write a single HTML file that shows all episodes of a data set, and return its path.
 
     Args:
         findings: what the doctor found in the data set, for the page to list.
@@ -88,7 +88,7 @@ def write_report(
 
 
 def live_page(dataset: EpisodeDataset) -> str:
-    """Return the HTML page of a data set without episodes: it requests them from a `PageServer`."""
+    """Return the HTML page of a data set without its episodes, which the page requests from a `PageServer`."""
     return _page(dataset, None, [], 0)
 
 
@@ -110,13 +110,13 @@ def _page(dataset: EpisodeDataset, table: str | None, blocks: list[str], left: i
 
 
 def template_file(name: str) -> Markup:
-    """Return the text of a template file, such as a script, without escaping."""
+    """Return the text of a template file, such as a script, without HTML escaping."""
     source = templates().loader.get_source(templates(), name)[0]  # type: ignore[union-attr]
     return Markup(source)
 
 
 def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return page data of several episodes, with names and colours of their curves stored only once."""
+    """Combine several episodes' page data, and store the names and colours of their curves only once."""
     kinds: dict[tuple[Any, ...], int] = {}
     short = []
     for episode in episodes:
@@ -131,7 +131,7 @@ def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _size(data: dict[str, Any]) -> int:
-    """Return the approximate size in bytes of an episode's page data."""
+    """Return the approximate size in bytes of the page data of an episode."""
     lanes = sum(part.nbytes for lane in data["lanes"] for part in lane.values() if isinstance(part, np.ndarray))
     images = sum(len(image) for camera in data["cameras"] for image in camera["images"])
     return lanes + images + sum(len(text or "") for track in data["texts"] for text in track["texts"]) + 500
@@ -141,7 +141,7 @@ def _size(data: dict[str, Any]) -> int:
 
 
 def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
-    """Return the metadata table of a data set for the page, from row `begin` on."""
+    """Return the rows of a data set's metadata table from row `begin` on, as data for the page."""
     table = dataset.metadata
     columns = {}
     for name in table:
@@ -156,7 +156,7 @@ def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
 
 
 def _is_empty(name: str, values: np.ndarray) -> bool:
-    """Return True if an optional column of the metadata table has no value at all."""
+    """Return True if the metadata column `name` is optional and has no value in any row."""
     if name in ("agent_id", "module_id", "multi_agent_episode_id", "acting_pipeline"):
         return all(value is None for value in values)
     is_optional = name.startswith("policy_version") or name == "seed"
@@ -164,7 +164,7 @@ def _is_empty(name: str, values: np.ndarray) -> bool:
 
 
 def _column(values: np.ndarray) -> dict[str, Any]:
-    """Return a metadata column for the page: numbers, flags, or distinct texts and a code per row."""
+    """Convert a metadata column to data for the page: numbers, flags, or distinct texts with a code per row."""
     if values.dtype == bool:
         return {"flags": values}
     if values.dtype.kind in "iuf":
@@ -175,7 +175,7 @@ def _column(values: np.ndarray) -> dict[str, Any]:
 
 
 def _texts_of(values: np.ndarray) -> list[str | None]:
-    """Return the ids or other values of a metadata column as texts for the page."""
+    """Convert ids and other values of a metadata column to texts for the page."""
     items = values.tolist()
     if all(type(value) is str and len(value) <= MOST_OF_ID for value in items) and "".join(items).isprintable():
         return items
@@ -183,7 +183,7 @@ def _texts_of(values: np.ndarray) -> list[str | None]:
 
 
 def repetitions(table: Any) -> np.ndarray:
-    """Return, for each row of the metadata table, how many earlier rows have equal id, start and agent, int64 [n]."""
+    """Return for each row of the metadata table how many earlier rows have its id, start and agent, int64 [n]."""
     ids, agents = (_texts_of(np.asarray(table[name])) for name in ("id", "agent_id"))
     keys = list(zip(ids, table["t_started"].tolist(), agents, strict=True))
     if len(set(keys)) == len(keys):
@@ -196,7 +196,9 @@ def repetitions(table: Any) -> np.ndarray:
 
 
 def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth: int) -> int | None:
-    """Return the index of the episode with this id, start and agent in a data set, or None if it is missing.
+    """Return the index of the episode with this id, start and agent in a data set, or None if there is none.
+
+    `nth` distinguishes episodes for which all three are equal.
 
     Args:
         id_, agent: the texts of the row in `overview`.
@@ -210,7 +212,7 @@ def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth:
 
 
 def findings_data(findings: Findings) -> dict[str, Any]:
-    """Return the problems found by the doctor as data for the page."""
+    """Convert the problems found by the doctor to data for the page."""
     rows = [
         {
             "kind": finding.kind,
@@ -232,7 +234,7 @@ def findings_data(findings: Findings) -> dict[str, Any]:
 def episode_data(
     episode: Any, window: tuple[int, int] | None = None, *, decode: Decode | None = None
 ) -> dict[str, Any]:
-    """Return one episode as data for the page: curves, texts, and the frames of all cameras.
+    """Convert an episode to data for the page: curves, texts and camera images.
 
     Rewards and actions come first. There are at most `MOST_LANES` curves (`lanes`). The entry `left` is the number of
     components of items that have no curve.
@@ -251,11 +253,11 @@ def episode_data(
         if time_series.array.dtype.kind == "U" and time_series.array.ndim == 1 and len(time_series.array)
     ]
     numeric = [time_series for time_series in series if time_series.is_numeric and not time_series.is_image]
-    total = sum(time_series.numbers.shape[1] for time_series in numeric)
+    total = sum(time_series.sampled_values.shape[1] for time_series in numeric)
     max_cells = min(max(MOST_NUMBERS // max(total, 1), FEWEST_CELLS), MOST_CELLS)
     marks = _marks(episode)
     for time_series in numeric:
-        count = min(time_series.numbers.shape[1], MOST_LANES - len(lanes))
+        count = min(time_series.sampled_values.shape[1], MOST_LANES - len(lanes))
         lanes += _lanes(
             time_series,
             tracks.lookback,
@@ -292,7 +294,7 @@ def _lanes(
     window: tuple[int, int] | None,
     marks: dict[int, list[tuple[int, str]]],
 ) -> list[dict[str, Any]]:
-    """Return the curves, with `marks` on the curves, for the components `columns` of a time series.
+    """Return curves of the components `columns` of a time series as data for the page, annotated with `marks`.
 
     A lane has `values` if each item is in it. Otherwise it has `low` and `high` of cells of `every` items, the
     first of which is item `begin`. The entry `odd` has texts on cells with missing or non-finite numbers, and `at` the
@@ -308,7 +310,7 @@ def _lanes(
     cells = part.cells(max_cells, columns)
     lanes = []
     for k in columns:
-        index = "" if series.numbers.shape[1] == 1 else f"[{k}]"
+        index = "" if series.sampled_values.shape[1] == 1 else f"[{k}]"
         lane: dict[str, Any] = {"label": _label(series) + index, "hue": series.hue, "more": series.more}
         lane |= {"every": cells.every, "begin": begin, "items": series.total}
         if begin or not cells.is_exact:
@@ -331,7 +333,7 @@ def _label(series: Series) -> str:
 
 
 def _marks(episode: Any) -> dict[str, dict[int, list[tuple[int, str]]]]:
-    """Return the steps with numbers outside their space, and texts on them, by array path and component."""
+    """Find numbers outside their space, and return their steps and a text for each, by array path and component."""
     result: dict[str, dict[int, list[tuple[int, str]]]] = {}
     tracks = {"observations": (episode.get_observations, episode.observation_space)} if episode.is_reset else {}
     if len(episode):
@@ -344,13 +346,13 @@ def _marks(episode: Any) -> dict[str, dict[int, list[tuple[int, str]]]]:
 
 
 def _words(counts: list[int], is_exact: bool) -> str:
-    """Return text on how many numbers in a cell (run of items) are missing, NaN or infinite."""
+    """Describe how many numbers of a cell (run of items) are missing, NaN or infinite, given their counts."""
     names = ("missing", "NaN", "∞", "-∞")
     return ", ".join(name if is_exact else f"{n} {name}" for n, name in zip(counts, names, strict=True) if n)
 
 
 def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
-    """Return the texts of a time series. A text is None if it is missing, or if `most_bytes` are used up before it."""
+    """Return the texts of a time series, until `most_bytes` are used up. Missing and later texts are None."""
     texts: list[str | None] = []
     for i, text in enumerate(series.array.tolist()):
         is_there = most_bytes > 0 and (series.present is None or bool(series.present[i]))
@@ -361,7 +363,7 @@ def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
 
 
 def _frames(series: Series, lookback: int, most_bytes: int) -> dict[str, Any]:
-    """Return every n-th image of a camera as a data URI, with n so large that the images fit into `most_bytes`."""
+    """Return every n-th image of a camera as a data URI. The smallest n is chosen that fits into `most_bytes`."""
     every = max(1, -(-series.total // MOST_FRAMES))
     small = max(1, -(-max(series.array.shape[1:3]) // FRAME_SIDE)) if series.array.shape[-1] != 1 else 1
     images = viewable(series.array[::every])[:, ::small, ::small]

@@ -1,4 +1,4 @@
-"""From which episodes and steps batch rows came, as text and HTML: `explain_batch` and `link_batch`."""
+"""Explanation of where the rows of a batch came from, as text and HTML: `explain_batch` and `link_batch`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["BatchLinks", "Explanation", "explain_batch", "link_batch"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explanation of where a batch row came from, as text; in a notebook, with its episode."""
+    """Explanation of the origin of a batch row: text for `print`, and HTML with the row's episode in notebooks."""
 
     row: int
     lines: tuple[tuple[str, str], ...]
@@ -38,7 +38,7 @@ class Explanation:
 
 
 class RowSteps(NamedTuple):
-    """Episode and steps from which a row of a batch came."""
+    """Episode and range of steps from which a batch row came."""
 
     id_: Any
     agent_id: Any
@@ -47,12 +47,12 @@ class RowSteps(NamedTuple):
 
     @property
     def times(self) -> str:
-        """First and last time step as text."""
+        """First and last time step of the row, as text."""
         return str(self.first) if self.first == self.last else f"{self.first} … {self.last}"
 
 
 def row_steps(origin: Origin) -> list[RowSteps | None]:
-    """Return the episode and steps of each batch row. None for padding and for unknown episodes."""
+    """Return the `RowSteps` (episode and steps) of each batch row, None for padding and unknown episodes."""
     if not len(origin):
         return []
     columns = (column.reshape(len(origin), -1) for column in (origin.ids, origin.agent_ids, origin.t))
@@ -68,7 +68,7 @@ def row_steps(origin: Origin) -> list[RowSteps | None]:
 
 @dataclass(frozen=True)
 class BatchLinks:
-    """Links from batch rows to their steps on the HTML page of a data set. Displays the batch in notebooks."""
+    """Links from batch rows to their steps on the HTML page of a data set. Notebooks display the batch with links."""
 
     page: str  # address
     rows: tuple[RowSteps | None, ...]
@@ -78,12 +78,12 @@ class BatchLinks:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> str | None:
-        """Return the URL for a row's steps, or None for padding and for unknown episodes."""
+        """Return the URL of a batch row's steps on the page, or None for padding and unknown episodes."""
         steps = self.rows[row]
         return None if steps is None else self.link(steps)
 
     def link(self, steps: RowSteps) -> str:
-        """Return the URL of a step on the HTML page: of the first of the given batch row's steps."""
+        """Return the URL of the first of the given steps on the HTML page."""
         parts = {"id": formatting.page_id(steps.id_), "t": steps.first}
         if steps.agent_id is not None:
             parts["agent"] = formatting.page_id(steps.agent_id)
@@ -96,7 +96,7 @@ class BatchLinks:
 
 
 def link_batch(batch: Any, page: str | Path) -> BatchLinks:
-    """Return links from the rows of a batch to their steps on the HTML page of a data set.
+    """Create links from the rows of a batch to their steps on the HTML page of a data set.
 
     Args:
         batch: a sample from replay or from disk, a train batch or minibatch, or rows of one of them.
@@ -110,7 +110,7 @@ def link_batch(batch: Any, page: str | Path) -> BatchLinks:
 
 
 def _origin_of(batch: Any) -> Origin:
-    """Return the `Origin` (episode and step of each row) of a batch. Raise an error if it is unknown."""
+    """Return the `Origin` (episode and step of each row) of a batch. Raise an error if the batch has none."""
     origin: Origin = batch.origin if hasattr(batch, "origin") else origin_of(None, {})
     if not origin.numbers.ndim:
         raise WrongType("one row of a batch: give the batch of this row")
@@ -118,7 +118,7 @@ def _origin_of(batch: Any) -> Origin:
 
 
 def explain_batch(batch: Any, row: int) -> Explanation:
-    """Return where a batch row came from: episode, agent, steps and padding, and how its return was bootstrapped.
+    """Explain from which episode, agent and steps a batch row came, and how its return was bootstrapped.
 
     Args:
         batch: a sample from replay, a train batch of a learner pipeline (of one module), or rows of either.
@@ -185,7 +185,7 @@ def _sequence(
 
 
 def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOrigin, is_sequence: bool) -> str:
-    """Return text on which rewards a row's return contains, and on the value after these rewards."""
+    """Describe in words which rewards the return of a batch row contains, and the bootstrap value after these."""
     num_steps = _value(batch, Columns.N_STEP, row)
     if num_steps is not None:  # of a sample from replay, whose columns describe the end of its window
         stop = first.t + int(num_steps)

@@ -1,4 +1,4 @@
-"""Binary messages from Python to the page: JSON, and arrays in the smallest dtype that holds their numbers exactly.
+"""Binary messages from Python to a web page: JSON, and arrays in the smallest dtype without loss.
 
 A message is the length of the JSON as uint32, the JSON, and the numbers. `{"$": i}` in the JSON stands for array i. The
 numbers of all arrays of a dtype are stored together, and their bytes are shuffled (all first bytes, then all second
@@ -19,7 +19,7 @@ TYPES = ("u1", "i1", "u2", "i2", "i4", "f4", "f8")  # the order of the numbers i
 
 
 def encode(meta: Any) -> bytes:
-    """Encode nested dicts, lists, texts, numbers and arrays [n] of numbers as one binary message.
+    """Encode nested dicts, lists, texts, numbers and numeric arrays [n] as one binary message.
 
     >>> encode({"x": np.arange(3)})[4:]
     b'{"meta":{"x":{"$":0}},"arrays":[["u1",3]]}\\x00\\x01\\x02'
@@ -43,7 +43,7 @@ def encode(meta: Any) -> bytes:
 
 
 def _smallest(array: np.ndarray) -> np.ndarray:
-    """Return the array cast to the smallest dtype that holds all its numbers exactly."""
+    """Cast an array to the smallest dtype that represents all its numbers exactly."""
     if array.dtype == bool:
         return array.view(np.uint8)
     for name in TYPES[:-1]:
@@ -71,7 +71,7 @@ def _shuffled(arrays: list[np.ndarray]) -> bytes:
 
 
 def compressed_text(message: bytes) -> str:
-    """Return a message as text for an HTML script element: zlib-compressed, in base 85.
+    """Compress a message (zlib) and encode it as base 85 text, to embed it in an HTML page.
 
     "," stands in place of "<", which begins markup.
     """

@@ -1,4 +1,4 @@
-"""`PageServer`: local web server for the page of a data set or of training runs, updated as files change."""
+"""`PageServer`: local web server for the page of a data set or of training runs, which follows file changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEPT_VERSIONS = 8  # of which the ids are stored, so that clients get the new ro
 
 
 class LiveDataset:
-    """Data set that is reopened whenever its files have changed.
+    """Data set on a live web page, which is reopened whenever its files change.
 
     Attributes:
         version: changes with the files.
@@ -41,7 +41,7 @@ class LiveDataset:
         self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
 
     def newest(self) -> tuple[int, EpisodeDataset]:
-        """Return a version number and the data set, reopened if its files have changed."""
+        """Return a version number and the data set, after reopening it if its files have changed."""
         with self._lock:
             try:
                 files = sorted((file.name, file.stat().st_size) for file in self.path.iterdir() if file.is_file())
@@ -53,7 +53,7 @@ class LiveDataset:
             return self.version, self.dataset
 
     def rows(self, known: int | None) -> bytes | None:
-        """Return changes of the metadata table since version `known` as a message, or None without changes."""
+        """Return the metadata rows that are new since version `known` as a message, or None if nothing changed."""
         version, dataset = self.newest()
         if known == version:
             return None
@@ -70,7 +70,7 @@ class LiveDataset:
         return encode(message | {"version": version})
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the HTTP response for a path: the page, new table rows, an episode, or problems found."""
+        """Return the HTTP response to a request: the page, new table rows, an episode, or problems found."""
         if path == "":
             return 200, HTML, live_page(self.newest()[1]).encode()
         if path == "rows":
@@ -83,7 +83,7 @@ class LiveDataset:
         return NOT_FOUND
 
     def _episode(self, query: dict[str, str]) -> Answer:
-        """Return the HTTP response with the episode that the query names by id, start and agent."""
+        """Return the HTTP response with the one episode whose id, start and agent the query names."""
         try:
             key = query["id"], int(query["t"]), query.get("agent", ""), int(query.get("nth", 0))
             window = (int(query["from"]), int(query["to"])) if "from" in query else None
@@ -100,7 +100,7 @@ class LiveDataset:
 
 
 class LiveRuns:
-    """Training runs whose files are reread when they change, each possibly with a data set of its episodes."""
+    """Training runs on a live web page, whose files are read again when they change."""
 
     def __init__(self, paths: Sequence[Path], decode: Decode | None = None) -> None:
         self.files, self._decode = TrainingFiles(paths), decode
@@ -108,7 +108,7 @@ class LiveRuns:
         self._datasets: dict[Path, LiveDataset] = {}
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the HTTP response for a path: the page, its curves, or a part of the page of a run's episodes."""
+        """Return the HTTP response to a request: the page, its curves, or the episodes of a run."""
         if path == "":
             return 200, HTML, training_page([run.path for run in self.files.runs]).encode()
         if path == "runs":
@@ -133,7 +133,7 @@ class LiveRuns:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Local web server for the page of a data set or of training runs. It answers this machine only.
+    """Local web server for the page of a data set or of training runs, reachable from this machine only.
 
     Call `serve_forever()`, and `shutdown()` in another thread.
 
@@ -161,7 +161,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the page."""
+        """Address of the page, such as "http://127.0.0.1:8000"."""
         return f"http://{LOOPBACK}:{self.server_port}/"
 
 
@@ -174,7 +174,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     server: PageServer  # type: ignore[assignment]
 
     def do_GET(self) -> None:
-        """Answer a GET request with the response of the data set or of the training runs."""
+        """Answer a GET request from the data set or the training runs that the server shows."""
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
             self._send(403, TEXT, b"only requests of this machine are answered")  # another name of this address
             return
@@ -191,4 +191,4 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing, because the page sends a request each second."""
+        """Print nothing, since the page sends a request each second."""

@@ -1,4 +1,4 @@
-"""Matplotlib plots of episodes and of their returns. Each function takes an `ax` and returns it.
+"""Matplotlib plots of episodes and of their returns. Each function plots into `ax` and returns it.
 
 matplotlib (extra `plot`) is imported when something is drawn.
 """
@@ -31,7 +31,7 @@ COMPARED = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#
 
 
 def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return `ax`, or without `ax` the axes of a new figure of `width` x `height` inches."""
+    """Return `ax`, or if it is None the axes of a new figure of `width` x `height` inches."""
     if ax is not None:
         return ax
     with needing("plot", "a plot needs matplotlib"):
@@ -40,7 +40,7 @@ def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
 
 
 def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
-    """Apply the common title, label and grid style to the axes, and return the axes."""
+    """Set the title, labels and grid of the axes in the common style, and return the axes."""
     ax.set_title(title, fontsize=10, loc="left", color=DARK)
     ax.set_xlabel(x, fontsize=9, color=DARK)
     ax.set_ylabel(y, fontsize=9, color=DARK)
@@ -63,7 +63,7 @@ def _check_single_agent(episode: Any) -> None:
 def plot_episode(
     episode: Any, ax: Axes | None = None, *, title: str | None = None, tracks: Sequence[str] | None = None
 ) -> Axes:
-    """Plot an episode over its env steps (rewards, actions, observations, endings), and return the axes.
+    """Plot the rewards, actions, observations and ending of an episode over its env steps, and return the axes.
 
     Of a `SingleAgentEpisode`, the numbers of its tracks are drawn below each other, each on its own scale. Of a
     `MultiAgentEpisode`, each agent has a row with its observations and actions, its pending action and its ending.
@@ -105,7 +105,7 @@ def plot_episode(
 
 
 def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, Series, int | None]], int]:
-    """Return which curves to plot: (label, series, component or None for images), and how many are left out."""
+    """Return the curves to plot as (label, series, component or None for images), and how many are left out."""
     every = [series for series in of_tracks(episode.tracks) if series.hue != "infos" or paths is not None]
     if paths is not None:
         by_path = {series.label: series for series in every}
@@ -115,7 +115,7 @@ def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, S
         every = [by_path[path] for path in paths]
     lanes: list[tuple[str, Series, int | None]] = []
     for series in every:
-        count = series.numbers.shape[1] if series.is_numeric and not series.is_image else 0
+        count = series.sampled_values.shape[1] if series.is_numeric and not series.is_image else 0
         if series.is_image:
             lanes.append((series.label, series, None))
         elif count == 1:
@@ -126,14 +126,14 @@ def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, S
 
 
 def _most_telling(lanes: list[tuple[str, Series, int | None]]) -> list[tuple[str, Series, int | None]]:
-    """Return at most `MOST_LANES` curves: the first component of every time series before second ones."""
+    """Return at most `MOST_LANES` of the curves. First components of each time series come before second ones."""
     ranks = [lane[2] or 0 for lane in lanes]
     chosen = sorted(range(len(lanes)), key=lambda i: (ranks[i], i))[:MOST_LANES]
     return [lanes[i] for i in sorted(chosen)]
 
 
 def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: int) -> None:
-    """Draw one time series as a line, a band of colours or images, around the height `level`."""
+    """Draw one time series at the height `level`, as a line, a band of colours or images."""
     if column is None:
         _draw_frames(ax, series, level, begin)
         return
@@ -189,7 +189,7 @@ def _draw_frames(ax: Axes, series: Series, level: int, begin: int) -> None:
 def plot_returns(
     episodes: Any, ax: Axes | None = None, *, window: int = 50, goal: float | None = None, title: str = "returns"
 ) -> Axes:
-    """Plot the return of each episode at its end, and running means. The best and the worst are marked.
+    """Plot the return of each episode at the step of its end, with running means and marks at best and worst.
 
     Args:
         episodes: a pack, a data set, or a sequence of episodes. Cut chunks are left out.
@@ -206,7 +206,7 @@ def plot_returns(
 
 
 def facts_of(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the returns, lengths and ending codes, arrays [n], of a pack, a data set or a list of episodes."""
+    """Return the returns, lengths and ending codes of a pack, a data set or a list of episodes, [n] each."""
     if hasattr(episodes, "metadata"):
         table = episodes.metadata
         return table["return"], table["length"], table["terminated"] + 2 * table["truncated"]
@@ -233,7 +233,7 @@ def draw_returns(
     title: str = "returns",
     ids: Sequence[str] = (),
 ) -> Axes:
-    """Plot returns [n] over the total number of env steps [n] at the end of each episode.
+    """Plot the returns [n] of episodes at `steps` [n], the total number of env steps when each ended.
 
     Raises:
         InvalidArgument: `window` is less than 1.
@@ -269,7 +269,7 @@ def draw_returns(
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean [n] of the finite numbers among the last `window` values, or NaN without finite numbers.
+    """Return the mean of the last `window` values at each index, [n]. NaN and infinities are ignored.
 
     >>> running_mean(np.array([1.0, 3.0, 5.0, 7.0]), 2).tolist()
     [1.0, 2.0, 4.0, 6.0]
@@ -288,7 +288,7 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str = "rewards", index: int = 0) -> Axes:
-    """Plot one number of several episodes, by default the cumulated rewards, and return the axes.
+    """Plot one number per step of several episodes in one figure, by default the cumulated rewards.
 
     Args:
         track: "rewards", or the path of a track such as `observations` or `vf_preds`.
@@ -314,13 +314,13 @@ def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str
 
 
 def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the env steps [n] and one component [n] of a time series, without its lookback."""
+    """Return env steps [n] and values [n] of component `index` of a time series, without the lookback."""
     tracks = episode.tracks
     by_path = {series.label: series for one in tracks.all() for series in of_track(one) if one.field.holds != "infos"}
     series = by_path.get(track)
     if series is not None and not series.total:
         return np.empty(0), np.empty(0)
-    if series is None or not series.is_numeric or not 0 <= index < series.numbers.shape[1]:
+    if series is None or not series.is_numeric or not 0 <= index < series.sampled_values.shape[1]:
         raise InvalidArgument(f"episode {episode.id_}: no numbers {track!r}[{index}]; there are {', '.join(by_path)}")
     if track == "rewards":
         with np.errstate(over="ignore", invalid="ignore"):
@@ -337,7 +337,7 @@ def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None) -> Axes:
-    """Plot a timeline for each agent of a multi-agent episode, one below the other, and return the axes."""
+    """Plot a timeline for each agent of a multi-agent episode, stacked vertically, and return the axes."""
     timelines = list(episode.agents.timelines.items())
     ax = new_axes(ax, 8, 0.9 + 0.36 * max(len(timelines), 1))
     begin, end = episode.env_t_started, episode.env_t

@@ -16,7 +16,7 @@ _PALETTE = 3
 
 
 def png(pixels: np.ndarray, palette: np.ndarray | None = None) -> bytes:
-    """Return PNG file bytes for pixels uint8 [H, W] or [H, W, 1 | 3 | 4].
+    """Encode pixels, uint8 [H, W] or [H, W, 1 | 3 | 4], as the bytes of a PNG file.
 
     Args:
         palette: colours uint8 [k, 4] as red, green, blue and opacity. The pixels [H, W] are indices of colours then.
@@ -46,5 +46,5 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def data_uri(file: bytes, kind: str = "image/png") -> str:
-    """Return the bytes of a file as a data URI."""
+    """Return the bytes of a file as a data URI for HTML."""
     return f"data:{kind};base64,{base64.b64encode(file).decode()}"

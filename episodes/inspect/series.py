@@ -1,4 +1,4 @@
-"""`Series`: one array of an episode or batch, with name, colour and statistics, for plots and tables."""
+"""`Series`: one array of an episode or batch with its name, colour and statistics, for plots and tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
 
 
 class Counts(NamedTuple):
-    """Counts of missing, NaN and infinite values in an array."""
+    """Numbers of missing, NaN and infinite values in an array."""
 
     missing: int  # items without this key
     nan: int
@@ -38,13 +38,13 @@ class Counts(NamedTuple):
 
     @property
     def infinite(self) -> int:
-        """Number of infinities, positive and negative."""
+        """Number of infinite values, positive and negative."""
         return self.above + self.below
 
 
 @dataclass(frozen=True)
 class Series:
-    """Array over time with its name and colour, for plots. Holds all items, or a sample at `places`.
+    """One array over time with its name and colour, for plots. Large arrays may be represented by a sample of items.
 
     Args:
         label: the name in pictures and tables.
@@ -71,7 +71,7 @@ class Series:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array with all items, also if only a sample of them is held."""
+        """Shape of the complete array, even if only a sample of its items is held."""
         return (self.total, *self.array.shape[1:])
 
     @property
@@ -86,7 +86,7 @@ class Series:
 
     @cached_property
     def is_image(self) -> bool:
-        """Whether an item is a picture: [H, W], [H, W, C] or [C, H, W] as bytes, or as floats with three colours."""
+        """Whether items are images: [H, W], [H, W, C] or [C, H, W], uint8 or float with three colours."""
         item = self.array.shape[1:]
         if self.array.dtype == np.uint8 and len(item) == 2:
             return min(item) >= SMALLEST_IMAGE
@@ -99,21 +99,21 @@ class Series:
         return max(1, -(-self.array.size // (MOST_PIXELS if self.is_image else MOST_NUMBERS)))
 
     @cached_property
-    def numbers(self) -> np.ndarray:
-        """Items from which statistics are computed, [m, d]: all, or a sample of images and huge arrays."""
+    def sampled_values(self) -> np.ndarray:
+        """Values from which statistics are computed, [m, d]: d numbers of every item, or of a sample of items."""
         rows = self.array[:: self._stride]
         return rows.reshape(len(rows), -1)
 
     @cached_property
     def items(self) -> np.ndarray:
-        """Index of the item for each row of `numbers`, int64 [m]."""
+        """Index of each item in `sampled_values`, int64 [m]."""
         places = np.arange(self.total) if self.places is None else self.places
         return places[:: self._stride]
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether statistics are computed from all items, not from a sample."""
-        return len(self.numbers) == self.total
+        """Whether statistics are computed from all items rather than a sample."""
+        return len(self.sampled_values) == self.total
 
     @cached_property
     def _present(self) -> np.ndarray | None:
@@ -121,8 +121,8 @@ class Series:
 
     @cached_property
     def finite(self) -> np.ndarray:
-        """The numbers [m, d], with NaN in place of infinities and missing values."""
-        numbers = self.numbers
+        """`sampled_values` [m, d] with NaN in place of infinities and missing values."""
+        numbers = self.sampled_values
         if self._present is not None:
             return np.where(self._present[:, None] & np.isfinite(numbers), numbers, np.nan)
         if numbers.dtype.kind != "f":
@@ -137,11 +137,11 @@ class Series:
 
     @cached_property
     def counts(self) -> Counts:
-        """Counts of missing, NaN and infinite values."""
+        """Numbers of missing, NaN and infinite values in the sampled items."""
         missing = 0 if self.present is None else int(len(self.present) - self.present.sum())
-        if self.finite is self.numbers or self.numbers.dtype.kind != "f":
+        if self.finite is self.sampled_values or self.sampled_values.dtype.kind != "f":
             return Counts(missing, 0, 0, 0)
-        numbers = self.numbers if self._present is None else self.numbers[self._present]
+        numbers = self.sampled_values if self._present is None else self.sampled_values[self._present]
         return Counts(
             missing,
             *(int(is_unusual.sum()) for is_unusual in (np.isnan(numbers), numbers == np.inf, numbers == -np.inf)),
@@ -149,7 +149,7 @@ class Series:
 
     @cached_property
     def ranges(self) -> np.ndarray:
-        """Lowest, mean and highest finite value of each of the d components of an item, [3, d]."""
+        """Lowest, mean and highest finite value of each of the d numbers of an item, [3, d]."""
         numbers = np.ascontiguousarray(self.finite.T)
         if not any(self.counts):
             return np.stack([numbers.min(1), _mean(numbers, 1), numbers.max(1)])
@@ -177,36 +177,36 @@ class Series:
 
     @cached_property
     def is_band(self) -> bool:
-        """Whether an item is one of few whole numbers, such as an action, a flag or a mode."""
-        if not self.is_numeric or self.array.dtype.kind == "f" or self.numbers.shape[1] != 1:
+        """Whether items are single small whole numbers, such as a discrete action or a flag, shown as a colour band."""
+        if not self.is_numeric or self.array.dtype.kind == "f" or self.sampled_values.shape[1] != 1:
             return False
         low, _, high = self.range
         return high - low < MOST_VALUES
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Texts for users on missing and non-finite values, and on sampling."""
+        """Notes for users on missing values, NaN, infinities and sampling, as texts."""
         counts = self.counts if self.is_numeric else Counts(0, 0, 0, 0)
         remarks = [f"{counts.nan:,} NaN"] * bool(counts.nan) + [f"{counts.infinite:,} infinite"] * bool(counts.infinite)
         if self.present is not None and not self.present.all():
             remarks.append(f"in {int(self.present.sum()):,} of {len(self.present):,} infos")
         if self.is_numeric and not self.is_exact:
-            remarks.append(f"≈ of {len(self.numbers):,} items")
+            remarks.append(f"≈ of {len(self.sampled_values):,} items")
         return [*remarks, *filter(None, [self.note])]
 
     def cells(self, max_cells: int, columns: Sequence[int] | None = None) -> Cells:
-        """Return the numbers downsampled to at most `max_cells` runs of items. Indices refer to `items`."""
-        return downsample(self.numbers, max_cells, present=self._present, columns=columns)
+        """Return the sampled items reduced to at most `max_cells` cells, each of which summarizes a run of items."""
+        return downsample(self.sampled_values, max_cells, present=self._present, columns=columns)
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the items at the indices `places`. If only a sample is held, take the next one in it."""
+        """Return the items at the indices `places`. For items that were not sampled, return the next sampled ones."""
         if self.places is None:
             return self.array[places]
         return self.array[np.searchsorted(self.places, places).clip(0, len(self.places) - 1)]
 
 
 def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
-    """Return the mean of the numbers, also if their sum would overflow float64."""
+    """Return the mean along an axis, even if the sum would overflow float64."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = numbers.mean(axis, dtype=np.float64)
     if np.isfinite(mean).all():
@@ -215,7 +215,7 @@ def _mean(numbers: np.ndarray, axis: int | None = None) -> Any:
 
 
 def of_track(track: Track) -> Iterator[Series]:
-    """Yield a `Series` for each array of a time series, such as each camera of the observations."""
+    """Yield a `Series` for each array of a time series, for example for each camera of the observations."""
     if track.field.holds == "infos":
         yield from _of_infos(track)
         return
@@ -238,25 +238,25 @@ def of_track(track: Track) -> Iterator[Series]:
 
 
 def of_tracks(tracks: Tracks) -> Iterator[Series]:
-    """Yield a `Series` for each array of an episode or a pack: rewards and actions first, infos last."""
+    """Yield a `Series` for each array of an episode or pack: rewards and actions first, infos last."""
     for track in (tracks.rewards, tracks.actions, tracks.observations, *tracks.extra.values(), tracks.infos):
         yield from of_track(track)
 
 
 def hue_of(field: Any) -> str:
-    """Return the colour name of a time series, such as "rewards"."""
+    """Return the name of the colour of a time series, such as "rewards"."""
     return "extra" if field.is_extra else field.name
 
 
 def _places(total: int, nbytes: int) -> np.ndarray | None:
-    """Return which items of a growing list to sample, given the bytes of an item, or None for all."""
+    """Return the indices of the items to sample from a growing list with large items, or None for all."""
     if total * max(nbytes, 256) <= MOST_GROWING_BYTES:
         return None
     return np.linspace(0, total - 1, FEW_ITEMS).astype(np.intp)
 
 
 def _of_infos(track: Track) -> Iterator[Series]:
-    """Yield a `Series` for each key of the info dicts."""
+    """Yield a `Series` for each key of an episode's info dicts."""
     infos, places, total = track.whole(), None, track.total
     if type(track) is not InfoTrack:
         places = _places(total, 0)

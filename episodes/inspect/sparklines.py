@@ -1,4 +1,4 @@
-"""Small pictures of an array over time, for tables: lines, colour bands and strips of images, as SVG and PNG.
+"""Small pictures of arrays over time for tables (lines, colour bands, image strips), as SVG and PNG.
 
 All pictures of one episode share an axis. Positions are indices of observations, with the lookback; a step is between
 two of them:
@@ -38,7 +38,7 @@ FRAME_SIDE = 72  # pixels
 
 @dataclass(frozen=True)
 class Axis:
-    """Time axis of an episode with `span` = L + T steps, of which the first L are lookback.
+    """Time axis of small pictures: `span` = L + T steps, of which the first L are lookback.
 
     Args:
         borders: index of the first item of each further episode of a pack, for steps and for observations.
@@ -49,12 +49,12 @@ class Axis:
     borders: tuple[np.ndarray, np.ndarray] | None = None
 
     def places(self, items: np.ndarray, num_extra: int) -> np.ndarray:
-        """Return the x coordinates [k] of the items with the given indices."""
+        """Return the x coordinates [k] of the items with the indices `items` [k]."""
         return (items + (0.0 if num_extra else 0.5)) * (UNITS * WIDTH / max(self.span, 1))
 
 
 def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 24_000) -> Markup:
-    """Return a small picture of an array over time: lines, colour bands or images. Empty without numbers.
+    """Return a small picture of an array over time as HTML: lines, colour bands or images. Empty without numbers.
 
     Args:
         points: most points of one line.
@@ -68,21 +68,21 @@ def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 2
         return frame_strip(series, axis, room)
     if series.is_band:
         return band(series, axis, points)
-    return lines(series, axis, points) if series.numbers.shape[1] <= MOST_LANES else heat(series, axis, points)
+    return lines(series, axis, points) if series.sampled_values.shape[1] <= MOST_LANES else heat(series, axis, points)
 
 
 def cells_of(series: Series, points: int, columns: Sequence[int] | None = None) -> Cells:
-    """Return the array downsampled so that a line plot of it has at most `points` points."""
-    return series.cells(points if len(series.numbers) <= points else points // 2, columns)
+    """Downsample an array to cells (runs of items) for a line plot of at most `points` points."""
+    return series.cells(points if len(series.sampled_values) <= points else points // 2, columns)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
 def lines(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG with one line for each component of the items, each on its own scale."""
+    """Return an SVG picture with one line per component of the items, each on its own scale."""
     cells = cells_of(series, points)
-    count = series.numbers.shape[1]
+    count = series.sampled_values.shape[1]
     height = LANE if count > 1 else 2 * LANE
     ranges = series.ranges.tolist()
     paths = []
@@ -96,7 +96,7 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
 
 
 def _heights(numbers: np.ndarray, low: float, high: float, height: int) -> np.ndarray:
-    """Return y coordinates [k] for numbers [k]. If all are equal, they are in the middle."""
+    """Convert numbers [k] between `low` and `high` to y coordinates [k]. Equal numbers are placed in the middle."""
     margin = 2 * UNITS
     with np.errstate(over="ignore"):
         scale = (height - 2 * margin) / (high - low) if high > low else 0.0
@@ -106,7 +106,7 @@ def _heights(numbers: np.ndarray, low: float, high: float, height: int) -> np.nd
 
 
 def _path(xs: np.ndarray, ys: np.ndarray) -> str:
-    """Return the SVG path through points, with a gap at each NaN. A single point is a dash."""
+    """Return the SVG path through the points (xs, ys), with a gap at each NaN. A single point becomes a dash."""
     is_drawn = ~np.isnan(ys)
     points = np.stack([xs, ys], 1)
     if is_drawn.all() and len(points):
@@ -116,7 +116,7 @@ def _path(xs: np.ndarray, ys: np.ndarray) -> str:
 
 
 def _stroke(points: np.ndarray) -> str:
-    """Return the SVG path of one line through points [k, 2] in few bytes."""
+    """Return a short SVG path for a line through the points [k, 2]."""
     whole = (points + 0.5).astype(np.int32)
     x, y = whole[0].tolist()
     if len(whole) == 1:
@@ -125,7 +125,7 @@ def _stroke(points: np.ndarray) -> str:
 
 
 def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top: int, bottom: int) -> str:
-    """Return SVG ticks where a component (or any) is infinite (above), NaN or minus infinite (below)."""
+    """Return SVG ticks above cells with infinite values, and below cells with NaN or minus infinity."""
     chosen = slice(None) if column is None else [column]
     above = cells.num_above[:, chosen].any(1)
     below = (cells.num_nan + cells.num_below)[:, chosen].any(1)
@@ -134,7 +134,7 @@ def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top
 
 
 def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
-    """Return SVG ticks at the x coordinates `above` [k] near `top`, and at `below` [m] near `bottom`."""
+    """Return SVG ticks at the x coordinates `above` [k] near the top, and at `below` [m] near the bottom."""
     width = max(UNITS * WIDTH / MOST_MARKS, 1)
     marks = []
     for places, y in ((above, top), (below, bottom - 12)):
@@ -145,7 +145,7 @@ def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
 
 
 def _words(series: Series, cells: Cells) -> str:
-    """Return the tooltip of a picture: lowest, mean and highest number, and how many items a point represents."""
+    """Return the tooltip of a picture: lowest, mean and highest number, and the number of items per point."""
     return _range(series) + ("" if cells.is_exact else f"; lowest and highest of {cells.every:,} items each")
 
 
@@ -174,15 +174,15 @@ def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> M
 
 
 def band(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG with one row of colours for an array of whole numbers. Higher numbers have stronger colours."""
+    """Return an SVG picture of whole numbers as one row of colours. Higher numbers have stronger colours."""
     cells = series.cells(points)
     low, _, high = (0, 0, 1) if series.array.dtype == bool else series.range
     return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, 16)
 
 
 def heat(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG with a row of colours for each component of an array (for at most 26), each on its own scale."""
-    count = series.numbers.shape[1]
+    """Return an SVG picture with a row of colours for each component of an array, each on its own scale."""
+    count = series.sampled_values.shape[1]
     columns = set(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp).tolist())
     lows, _, highs = series.ranges.astype(np.float64)
     if count > MOST_BANDS and np.isfinite(lows).any():  # the rows of the lowest and the highest number are drawn
@@ -194,12 +194,12 @@ def heat(series: Series, axis: Axis, points: int) -> Markup:
 
 
 def sequences(series: Series, points: int) -> Markup:
-    """Return an SVG of sequences [B, T, ...] as rows of colours, with time from left to right.
+    """Return an SVG picture of sequences [B, T, ...] as rows of colours, with time from left to right.
 
     There is a row for each number of each sequence. If that makes too many rows, a row has the highest and the lowest
     numbers of one or several whole sequences. Each number of a step has its own scale, which all sequences share.
     """
-    numbers = series.finite.reshape(len(series.numbers), series.num_steps, -1)  # [B, T, d]
+    numbers = series.finite.reshape(len(series.sampled_values), series.num_steps, -1)  # [B, T, d]
     count, num_steps, width = numbers.shape
     low, high = (pick.reduce(numbers, (0, 1)).astype(np.float64) for pick in (np.fmin, np.fmax))  # [d]
     spread = np.where(high > low, high / 2 - low / 2, 1)
@@ -219,7 +219,7 @@ def sequences(series: Series, points: int) -> Markup:
     text = f"{_range(series)}{'' if is_exact else merged}; a row for each sequence, pale to strong"
     height, marks = 4 * max(len(stacked), 8), ""
     if series.counts.nan or series.counts.infinite:
-        raw = series.numbers.reshape(numbers.shape)
+        raw = series.sampled_values.reshape(numbers.shape)
         xs = (np.arange(num_steps) + 0.5) * (UNITS * WIDTH / num_steps)
         below = (np.isnan(raw) | (raw == -np.inf)).any((0, 2))
         marks = _ticks(xs[(raw == np.inf).any((0, 2))], xs[below], 0, height)
@@ -229,7 +229,7 @@ def sequences(series: Series, points: int) -> Markup:
 def _strip(
     series: Series, axis: Axis, cells: Cells, low: np.ndarray, high: np.ndarray, palest: float, height: int
 ) -> Markup:
-    """Return an SVG with rows of colours for a downsampled array.
+    """Return an SVG picture with a row of colours for each component of the downsampled array `cells`.
 
     Args:
         low, high: [d], the palest and the strongest number of each row.
@@ -250,7 +250,7 @@ def _strip(
 def _colours(
     hue: str, levels: np.ndarray, palest: float, text: str, ends: tuple[float, float], height: int, marks: str
 ) -> Markup:
-    """Return an SVG with rows of colours for levels from 0 to 1, [rows, halves, k]. NaN is transparent.
+    """Return an SVG picture of `levels` [rows, halves, k] from 0 to 1 as rows of colours. NaN is transparent.
 
     Args:
         levels: the upper half of a row is the highest number of a cell, the lower half the lowest. There is one half if
@@ -276,7 +276,7 @@ def _colours(
 
 
 def frame_strip(series: Series, axis: Axis, room: int) -> Markup:
-    """Return HTML with a few images, evenly spaced over the episode, each with its step."""
+    """Return HTML with a few images of an episode at evenly spaced steps, each labelled with its step."""
     places = np.unique(np.linspace(0, series.total - 1, min(FRAMES, series.total)).astype(np.intp))
     images = viewable(series.at(places))
     images = images[:, :: -(-images.shape[1] // FRAME_SIDE), :: -(-images.shape[2] // FRAME_SIDE)]

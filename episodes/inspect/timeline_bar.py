@@ -1,4 +1,4 @@
-"""Bar above an episode's plots that shows lookback, reset observation and ending."""
+"""Bar above the plots of an episode that shows its lookback, reset observation and ending."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDS = {
 
 
 def rail(axis: Axis, begins_at: int, ending: Ending) -> Markup:
-    """Return an SVG of the timeline of an episode: lookback, reset observation, steps and ending.
+    """Return an SVG bar with the timeline of an episode: lookback, reset observation, steps and ending.
 
     Args:
         begins_at: the env step of the observation at position 0 of the axis. The reset observation is at env step 0.

@@ -1,4 +1,4 @@
-"""Live web page of training runs: metrics from CSV files, and links to newest, best and worst episodes."""
+"""Live web page of training runs, with curves from CSV files and links to notable episodes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SCRIPTS = ("decode.js", "dom.js", "training.js")
 
 
 def is_run(path: Path) -> bool:
-    """Return True if the folder has the files of a training run: run.json or CSV files of metrics."""
+    """Return True if the directory has files of a training run: run.json or CSV files of metrics."""
     return (path / "run.json").exists() or any((path / f"{scope}.csv").exists() for scope in SCOPES)
 
 
 def training_page(paths: Sequence[Path]) -> str:
-    """Return the HTML page of training runs, without data: it requests them from a `PageServer`."""
+    """Return the HTML page of training runs without data, which the page requests from a `PageServer`."""
     title = "Training " + ", ".join(path.name for path in paths)
     script = Markup("\n").join(map(template_file, SCRIPTS))
     return (
@@ -44,7 +44,7 @@ def training_page(paths: Sequence[Path]) -> str:
 
 
 class CSVFile:
-    """Growing CSV file of numbers. `read` parses only the rows that are new.
+    """Growing CSV file of numbers, of which only new rows are parsed.
 
     Attributes:
         columns: the numbers of each column; NaN for empty cells and for rows from before the column.
@@ -57,7 +57,7 @@ class CSVFile:
         self._file: tuple[int, int] | None = None  # device and inode: a new column replaces the file
 
     def read(self) -> bool:
-        """Parse the rows added since the last call, and return True if there are any."""
+        """Parse rows added since the last call, and return True if there were any."""
         try:
             with self.path.open("rb") as file:
                 stat = self.path.stat()
@@ -86,7 +86,7 @@ def _number(cell: str) -> float:
 
 
 class RunFiles:
-    """Files of one training run: description, CSV files of metrics, and possibly a data set of its episodes."""
+    """Files of one training run: its description, CSV files of metrics, and possibly a data set of episodes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,12 +96,12 @@ class RunFiles:
 
     @property
     def dataset_path(self) -> Path | None:
-        """Path of the first data set in the folder of the run, or None."""
+        """Path of the first data set in the directory of the run, or None."""
         folders = sorted(path.parent for path in self.path.glob(f"*/{DATASET_FILE}"))
         return folders[0] if folders else None
 
     def read(self) -> bool:
-        """Read new metrics and new episodes, and return True if there are any."""
+        """Read new metrics and episodes, and return True if there were any."""
         has_new = [file.read() for file in self.files.values()]
         return any(has_new) | self._read_episodes()
 
@@ -168,7 +168,7 @@ def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
 
 
 def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """Return a metric's curve, downsampled: the last step, and mean, lowest and highest value of each cell."""
+    """Downsample the curve of a metric to cells, with last step, mean, lowest and highest value of each."""
     cells = downsample(numbers[:, None], MOST_CELLS)
     starts = cells.starts()
     is_finite = np.isfinite(numbers)
@@ -180,7 +180,7 @@ def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class TrainingFiles:
-    """Files of several training runs, with a version number that increases when any of them grows."""
+    """Files of several training runs, with a version number that increases when a file grows."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         for path in paths:
@@ -190,7 +190,7 @@ class TrainingFiles:
         self.version = 0
 
     def message(self, known: int | None) -> dict[str, Any] | None:
-        """Return the curves of all runs, or None if nothing has changed since the version `known`."""
+        """Return the curves of all runs, or None if nothing changed since the version `known`."""
         changes = [run.read() for run in self.runs]  # all runs are read
         if any(changes) or not self.version:
             self.version += 1

@@ -1,4 +1,4 @@
-"""Recorders of vector environments: they collect N environments' steps and return them as episodes."""
+"""Recorders of vector environments, which collect the steps of N environments and return them as episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Episode boundaries in vector environments: which environments stepped, ended or were reset in each vector step.
+"""Episode boundaries in vector environments: which environments stepped, ended or were reset in each row.
+
+A row is one vector step.
 
 Row r is the result of one `step` of a vector environment. The table is for an episode that ends in it:
 
@@ -29,7 +31,7 @@ _NONE = np.zeros(0, np.intp)
 
 
 class Row(NamedTuple):
-    """Indices of the environments that stepped, were reset, ended, and began in one vector step, int [k] each."""
+    """Indices of the environments that stepped, were reset, ended and began an episode in one vector step."""
 
     stepped: np.ndarray  # the row is a step of these environments
     reset: np.ndarray  # the row is a reset of all others
@@ -38,14 +40,14 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Masks [K, N] of the environments that stepped and that ended, for K vector steps of N environments."""
+    """Masks [K, N] of the environments that stepped and of those that ended, for K vector steps of N environments."""
 
     stepped: np.ndarray  # bool [K, N], the row is a step and no reset
     ended: np.ndarray  # bool [K, N], an episode ended with the row
 
 
 class Boundaries:
-    """Tracker of the N environments' episodes: finds steps, resets and endings, for all three autoreset modes.
+    """State machine that finds steps, resets and endings of N environments, for all three autoreset modes.
 
     No Python code runs per environment. Classifying one row takes about 3 us. Recorders that only store rows classify
     many at a time.
@@ -74,7 +76,7 @@ class Boundaries:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's episode so far, int [N]. An ended episode counts until its reset."""
+        """Number of steps in each environment's episode, int [N]. An ended episode counts until the reset."""
         return self.num_rows - self._first_rows
 
     def copy(self) -> Boundaries:
@@ -84,23 +86,23 @@ class Boundaries:
         return copy
 
     def resume(self, ages: np.ndarray, waiting: np.ndarray = _NONE) -> None:
-        """Continue with ongoing episodes of `ages` [N] steps, and environments `waiting` (indices) for a reset."""
+        """Continue ongoing episodes of `ages` [N] steps, while the environments `waiting` must be reset first."""
         self.waiting = waiting
         self._first_rows = self.num_rows - np.asarray(ages, np.int64)
 
     def reset(self, mask: np.ndarray) -> None:
-        """Start new episodes in the environments that the mask selects, bool [N]."""
+        """Start new episodes in the environments selected by the mask, bool [N]."""
         self.waiting = self.waiting[~mask[self.waiting]]
         self._begin(mask, self.num_rows)
 
     def _begin(self, envs: np.ndarray, rows: Any) -> None:
-        """Set the vector step at which the newest episodes of the environments `envs` begin."""
+        """Set the vector step at which new episodes of the environments `envs` begin."""
         first_rows = self._first_rows.copy()
         first_rows[envs] = rows
         self._first_rows = first_rows
 
     def checked_mask(self, mask: Any) -> np.ndarray:
-        """Return `mask` (which environments were reset) as bool [N]. None means all.
+        """Return the mask of the environments that were reset as bool [N]. None means that all were reset.
 
         Raises:
             InvalidArgument: the mask is no bool array [N].
@@ -118,7 +120,10 @@ class Boundaries:
     # --- row by row ----------------------------------------------------------------------------------------------
 
     def check_step_may_come(self) -> None:
-        """Raise `EpisodeStateError` if environments must be reset before the next step (disabled autoreset)."""
+        """Raise `EpisodeStateError` if an environment must be reset before the next step.
+
+        This is possible with disabled autoreset only.
+        """
         if len(self.waiting) and self.mode is AutoresetMode.DISABLED:
             raise EpisodeStateError(
                 f"step, but episodes of environments {self.waiting.tolist()} have ended and autoreset is disabled; "
@@ -126,7 +131,7 @@ class Boundaries:
             )
 
     def classify(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
-        """Return which environments stepped, were reset and ended in a vector step, from its flags, bool [N].
+        """Return which environments stepped, were reset and ended in one vector step, from its ending flags.
 
         `commit` records the result.
         """
@@ -144,7 +149,7 @@ class Boundaries:
         return Row(stepped, reset, ended, ended if self.last_lies_apart else reset)
 
     def commit(self, row: Row) -> None:
-        """Add one vector step, classified by `classify`, to the state of the episodes."""
+        """Update the state with one vector step that `classify` has classified."""
         num_steps = self.num_steps + len(row.stepped)
         if row is not self._plain:
             self._begin(row.begun, self.num_rows + 1)
@@ -153,7 +158,7 @@ class Boundaries:
         self.num_steps = num_steps
 
     def commit_steps(self, num_rows: int) -> None:
-        """Add `num_rows` vector steps in which all environments stepped and no episode ended."""
+        """Update the state with `num_rows` vector steps in which all environments stepped and none ended."""
         num_steps = self.num_steps + num_rows * self.num_envs
         self.num_rows += num_rows
         self.num_steps = num_steps
@@ -161,7 +166,7 @@ class Boundaries:
     # --- many rows at once ---------------------------------------------------------------------------------------
 
     def classify_rows(self, dones: np.ndarray) -> Rows:
-        """Return which environments stepped and ended in each of K vector steps, from done flags, bool [K, N].
+        """Return which environments stepped and ended in each of K vector steps, given done flags, bool [K, N].
 
         >>> rows = Boundaries(1, "NextStep").classify_rows(np.array([[0], [1], [1], [0]], bool))
         >>> rows.stepped[:, 0].tolist(), rows.ended[:, 0].tolist()
@@ -172,13 +177,13 @@ class Boundaries:
         return Rows(np.ones_like(dones), dones)
 
     def last_row(self, rows: Rows) -> Row:
-        """Return which environments stepped, ended and began in the last of several classified vector steps."""
+        """Return which environments stepped, ended and began an episode in the last of the classified vector steps."""
         stepped, ended = rows.stepped[-1], rows.ended[-1].nonzero()[0]
         reset = (~stepped).nonzero()[0]
         return Row(stepped.nonzero()[0], reset, ended, ended if self.last_lies_apart else reset)
 
     def commit_rows(self, rows: Rows) -> None:
-        """Add several classified vector steps to the state of the episodes."""
+        """Update the state with several vector steps that `classify_rows` has classified."""
         num_rows = len(rows.ended)
         if not num_rows:
             return
@@ -192,7 +197,7 @@ class Boundaries:
         self.num_steps, self.waiting = num_steps, waiting
 
     def _with_reset_rows(self, dones: np.ndarray) -> Rows:
-        """Classify vector steps for next-step autoreset: the vector step after an ending is a reset."""
+        """Classify vector steps under next-step autoreset, where the row after an ending is a reset."""
         steps, ends = np.ones_like(dones), dones
         np.logical_not(dones[:-1], out=steps[1:])
         steps[:1, self.waiting] = False
@@ -206,7 +211,7 @@ class Boundaries:
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return the `AutoresetMode` for a mode or its name. Raise `InvalidArgument` for other values."""
+    """Return the `AutoresetMode` given as a member or by name. Raise `InvalidArgument` for other values."""
     try:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     except ValueError:
@@ -215,7 +220,7 @@ def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split an info of same-step autoreset into infos of last observations and infos of reset observations.
+    """Split the infos of a same-step autoreset into those of last observations and those of reset observations.
 
     Statistics of Gymnasium's vector `RecordEpisodeStatistics` belong to the episodes that ended, although they are next
     to the infos of the next ones. Environments that set "episode" themselves have it in both.

@@ -1,4 +1,4 @@
-"""Index arithmetic: where each environment's episodes begin and end in recorded vector steps.
+"""Index arithmetic that finds where the episodes of each environment begin and end in recorded vector steps.
 
 Row 0 has the newest observations at the last take (or the reset). Each later row is a step of every environment that is
 not reset in it. The next episode begins at row r + 1 (a reset), or at row r itself if the last observation was stored
@@ -20,7 +20,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Positions of n parts of episodes in the recording: environment, last row, length and lookback, int [n] each."""
+    """Positions of n episode parts in a recording: environment, last row, length and lookback, int [n] each."""
 
     envs: np.ndarray  # [n] int
     last_rows: np.ndarray  # [n] int, the row of the last step
@@ -29,19 +29,19 @@ class Chunks:
 
     @property
     def start_rows(self) -> np.ndarray:
-        """Row of the recording that has each chunk's first observation after its lookback, int [n]."""
+        """Row of the recording with the first observation of each chunk after its lookback, int [n]."""
         return self.last_rows - self.lengths
 
     def places(self) -> list[tuple[int, int]]:
-        """Return (first row, environment) of each chunk, a key that is unique between two calls of `take`."""
+        """Keys (first row, environment) that identify the chunks between two calls of `take`."""
         return list(zip(self.start_rows.tolist(), self.envs.tolist(), strict=True))
 
     def select(self, chosen: np.ndarray) -> Chunks:
-        """Return only the chunks at the given indices or mask."""
+        """Return the chunks at the given indices or mask."""
         return Chunks(self.envs[chosen], self.last_rows[chosen], self.lengths[chosen], self.lookbacks[chosen])
 
     def step_index(self, num_envs: int) -> np.ndarray:
-        """Return the flat index (row * N + env) of each step of all chunks, lookback included, int [sum(L + T)]."""
+        """Return the flat index (row * N + env) of every step of all chunks, lookbacks included, int [sum(L + T)]."""
         return _runs(self.start_rows - self.lookbacks + 1, self.lookbacks + self.lengths, self.envs, num_envs)
 
     def observation_index(self, num_envs: int) -> np.ndarray:
@@ -57,7 +57,7 @@ def _runs(first_rows: np.ndarray, sizes: np.ndarray, envs: np.ndarray, num_envs:
 
 
 def find_chunks(done: np.ndarray, replaced: np.ndarray, resets: np.ndarray, room: np.ndarray, *, base: int) -> Chunks:
-    """Return the `Chunks` (positions and lengths) of the episodes, ended or ongoing, recorded since row `base`.
+    """Return the `Chunks` (episode parts) that were recorded since row `base`, both ended and ongoing.
 
     Args:
         done: whether the step of a row ended an episode, bool [K + 1, N] from row `base` on.

@@ -1,4 +1,4 @@
-"""Episodes given to observation preprocessors: each ends with an observation that is not recorded yet."""
+"""Episodes given to observation preprocessors. Each ends with a new observation that is not recorded yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["IncomingEpisodes"]
 
 
 class IncomingEpisodes(Sequence[SingleAgentEpisode]):
-    """Sequence of episodes, each ending with a new observation that is about to be recorded. Built when read.
+    """Sequence of episodes that end with new, not yet recorded observations. An episode is built when it is read.
 
     An episode is built when it is first read, in O(steps since the last take), until `close` is called. So callers that
     need only observations pay nothing for it. Episodes have no extra model outputs. An episode is finalized if the
@@ -53,7 +53,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         self._is_closed = False
 
     def close(self) -> None:
-        """Make later reads raise an error, because the new observations have been recorded."""
+        """Make later reads raise an error, since the new observations are recorded by now."""
         self._is_closed = True
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         return _Incoming(self, range(len(self))[index])
 
     def read(self, i: int) -> SingleAgentEpisode:
-        """Build and return the episode that ends with new observation i.
+        """Build and return the episode that ends with the new observation i.
 
         Raises:
             EpisodeStateError: its observation is recorded already.
@@ -92,7 +92,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
 
     @staticmethod
     def _continued(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
-        """Return the episode extended by one step, whose observation, action etc. are nested arrays [1, ...]."""
+        """Return the episode extended by one step, given as nested arrays [1, ...]."""
         recorded = episode.get_observations()
         if not _are_alike(recorded, observation):
             return _grown(episode, observation, step, infos)
@@ -109,7 +109,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         )
 
     def _info(self, env: int) -> Infos:
-        """Return the info dict of environment `env` at its new observation, as infos of length 1."""
+        """Return the info of environment `env` that belongs to its new observation, as `Infos` of length 1."""
         if self._info_rows is None:
             self._info_rows = InfoRows(len(self._episodes))
             self._info_rows.add(self._infos or {})
@@ -117,7 +117,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
 
 
 class _Incoming(SingleAgentEpisode):
-    """Episode that ends with a new observation. It is built when one of its attributes is first read."""
+    """Episode that ends with a new observation, built at the first read of one of its attributes."""
 
     __slots__ = ("_among", "_index")
 
@@ -138,7 +138,7 @@ class _Incoming(SingleAgentEpisode):
 
 
 def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
-    """Return the episode extended by one step as an episode of lists, which allow items of another dtype or shape.
+    """Return the episode extended by one step, as lists, which allow a new item to have another dtype or shape.
 
     Its last observation may have another shape.
     """
@@ -157,12 +157,12 @@ def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Info
 
 
 def _row(rows: Any, i: int) -> Any:
-    """Return item i of nested arrays [N, ...] as nested arrays [1, ...]."""
+    """Return item i of nested arrays [N, ...] as nested arrays [1, ...] with one item."""
     return nested.map_leaves(lambda leaf: np.asarray(leaf)[i : i + 1], rows)
 
 
 def _are_alike(recorded: Any, observation: Any) -> bool:
-    """Return True if recorded and new observations have the same structure, dtypes and item shapes."""
+    """Return True if the recorded and the new observations have equal nesting, dtypes and item shapes."""
     a, b = nested.flatten(recorded), nested.flatten(observation)
     return a.keys() == b.keys() and all(
         a[path].dtype == b[path].dtype and a[path].shape[1:] == b[path].shape[1:] for path in a

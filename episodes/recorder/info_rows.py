@@ -1,4 +1,4 @@
-"""Recorded infos of a vector environment: one array per key, without a dict per environment.
+"""Recorded infos of a vector environment, stored as one array per key instead of one dict per environment.
 
 Every vector info that is not empty has a slot. Slot 0 is the empty info, so that rows without infos cost nothing. Each
 key (nested ones by path) is a block:
@@ -33,7 +33,7 @@ _NUMBERS = (bool, int, float)
 
 
 class InfoRows:
-    """Recorded infos of a vector environment: for each key one array [slots, N], with a slot per stored vector info."""
+    """Recorded infos of a vector environment: one array [slots, N] per key, with a slot per vector step."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -43,7 +43,7 @@ class InfoRows:
         self._last_keys: list[tuple[str, str, _InfoBlock]] = []  # (key, mask's key, block) of the last info's arrays
 
     def add(self, info: dict[str, Any]) -> int:
-        """Copy the info of one vector step, and return the index (slot) at which it is stored. 0 is the empty info.
+        """Copy the info of a vector step, and return the index (slot) at which it is stored. Slot 0 is an empty info.
 
         Raises:
             WrongType: a key is no string. The message names it.
@@ -63,7 +63,7 @@ class InfoRows:
         return at if result else 0
 
     def _put_like_last(self, at: int, info: dict[str, Any]) -> bool:
-        """Copy an info with the keys and dtypes of the last info, or return False if it differs.
+        """Copy an info into slot `at` if it has the keys and dtypes of the last one. Otherwise return False.
 
         After False, `_put_all` copies the info.
 
@@ -88,7 +88,7 @@ class InfoRows:
         return num_keys == len(info)
 
     def _put_all(self, at: int, info: dict[str, Any]) -> bool:
-        """Copy the info of one vector step, of any structure, into slot `at`. Return False for an empty info."""
+        """Copy an info with any keys and dtypes into slot `at`. Return False if it is empty."""
         result = False
         for path, value, mask in _leaves(info):
             row, plain = _row_of(path, value, self.num_envs)
@@ -103,7 +103,7 @@ class InfoRows:
         return result
 
     def gather(self, index: np.ndarray) -> Infos:
-        """Return the infos of single environments at the flat indices slot * N + env, [k]."""
+        """Return the infos of single environments at the flat indices (slot * N + env) `index` [k]."""
         columns: dict[str, Column] = {}
         presence = mask = None
         missing = index[:0]
@@ -120,13 +120,13 @@ class InfoRows:
         return ColumnInfos(columns, len(index)) if columns else EmptyInfos(len(index))
 
     def keep(self, slots: np.ndarray) -> np.ndarray:
-        """Drop all stored vector infos except those at the indices `slots` [k], and return their new indices [k]."""
+        """Drop all stored infos except those in the `slots` [k], and return the new slots [k] of these."""
         move, moved = self.prepare_trim(slots)
         move()
         return moved
 
     def prepare_trim(self, slots: np.ndarray) -> tuple[Callable[[], None], np.ndarray]:
-        """Return a function that drops all stored vector infos except `slots` [k], and their new indices [k]."""
+        """Return a function that drops all infos except those in the `slots` [k], and their new slots [k]."""
         if self.num_slots == 1:
             return _nothing, slots
         asked_slots = slots.tolist()
@@ -159,7 +159,7 @@ class InfoRows:
 
 
 def checked_infos(infos: Any) -> dict[str, Any]:
-    """Return the infos of a vector step as a dict, {} for None. Raise `WrongType` for other values."""
+    """Return the infos of a vector step as a dict, {} for None. Raise `WrongType` unless it is a dict."""
     if infos is None:
         return {}
     if not isinstance(infos, dict):
@@ -168,7 +168,7 @@ def checked_infos(infos: Any) -> dict[str, Any]:
 
 
 def checked_outputs(extra_model_outputs: Any) -> Mapping[str, Any]:
-    """Return extra model outputs as a mapping, empty for None. Raise `WrongType` for other values."""
+    """Return extra model outputs as a mapping, empty for None. Raise `WrongType` unless it is a mapping."""
     if extra_model_outputs is None:
         return _NOTHING
     if not isinstance(extra_model_outputs, Mapping):
@@ -182,7 +182,7 @@ _NOTHING: dict[str, Any] = {}
 
 
 class _InfoBlock:
-    """Recorded values of one info key, [slots, N, ...], and a mask of environments that had the key."""
+    """Recorded values of one info key, [slots, N, ...], with a mask of the environments that have the key."""
 
     __slots__ = ("dtype", "flags", "numbers", "plain", "present", "shape", "values")
 
@@ -191,7 +191,7 @@ class _InfoBlock:
         self.set_arrays(np.zeros((capacity, *row.shape), row.dtype), np.zeros((capacity, len(row)), bool))
 
     def set_arrays(self, values: np.ndarray, present: np.ndarray) -> None:
-        """Replace the array of values, and the mask of environments that had the key."""
+        """Replace the array of values and the mask of environments that have the key."""
         self.numbers = self.flags = None  # an interrupt must not leave views of the previous arrays
         self.values, self.present = values, present
         self.dtype, self.shape = values.dtype, values.shape[1:]
@@ -207,7 +207,7 @@ class _InfoBlock:
         self.set_arrays(values, present)
 
     def put(self, at: int, row: np.ndarray, plain: bool) -> None:
-        """Write the values [N, ...] of this key at one vector step into slot `at`.
+        """Write the values [N, ...] that one vector step has for the key into slot `at`.
 
         If their kind or shape differs from earlier ones, all values become Python objects.
         """
@@ -228,7 +228,7 @@ class _InfoBlock:
         self.plain = False
 
     def column(self, index: np.ndarray, mask: np.ndarray | None, missing: np.ndarray) -> TypedColumn:
-        """Return this key's values at the flat indices slot * N + env, [k, ...].
+        """Return the values of the key at the flat indices (slot * N + env) `index`, [k, ...].
 
         Args:
             index: slot * N + env of each value, int [k].
@@ -242,7 +242,7 @@ class _InfoBlock:
 
 
 def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the key path, value and mask [N] of each value in a vector info with nested dicts."""
+    """Yield key path, value and mask [N] of each value in the (possibly nested) info of a vector environment."""
     for key, value in info.items():
         if not isinstance(key, str):
             place = f"infos[{prefix[:-1]!r}]" if prefix else "infos"
@@ -261,7 +261,7 @@ def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterat
 
 
 def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
-    """Convert an info value to an array [N, ...]. Also return whether its items are Python numbers."""
+    """Convert an info value to an array [N, ...]. Return it, and whether its items are Python numbers."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()  # from a simulator in torch
     if isinstance(value, np.ndarray) and value.ndim:
@@ -283,7 +283,7 @@ def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
 
 
 def _nothing() -> None:
-    """Do nothing: stands for the function that drops old infos if no infos are stored."""
+    """Do nothing. `InfoRows.prepare_trim` returns this function if no infos are stored."""
 
 
 def _longer(array: np.ndarray, capacity: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Ongoing episodes of a recorder's N environments, each built only when it is read."""
+"""Ongoing episodes of the N environments of a recorder. An episode is built when it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class Recording(Protocol):
-    """Interface of recorders whose ongoing episodes can be read."""
+    """Interface of recorders from which ongoing episodes can be read."""
 
     num_envs: int
 
@@ -28,7 +28,7 @@ class Recording(Protocol):
 
 
 class OngoingEpisodes(Sequence[SingleAgentEpisode]):
-    """Sequence of the ongoing episodes of N environments. Data is copied only when an episode is read."""
+    """Sequence of the ongoing episodes of N environments. An episode's data is copied when it is read."""
 
     __slots__ = ("_read_all", "_recorder")
 
@@ -44,7 +44,7 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
     @overload
     def __getitem__(self, env: slice) -> list[SingleAgentEpisode]: ...
     def __getitem__(self, env: int | slice) -> SingleAgentEpisode | list[SingleAgentEpisode]:
-        """Return the ongoing episode of one environment, or a list of them for a slice, with data as arrays.
+        """Return the ongoing episode of one environment, or a list of episodes for a slice.
 
         It contains the steps since the last take, with all available lookback.
         """
@@ -60,7 +60,7 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's ongoing episode so far, int [N]: 0 after a reset.
+        """Number of steps in each environment's ongoing episode, int [N]: 0 after a reset.
 
         An ended episode counts until the reset.
         """
@@ -72,7 +72,7 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
         return self._recorder.depths
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of items in the ongoing episode.
+        """Return the newest items of a time series, [k, N, ...], and a mask of those in the ongoing episodes.
 
         Items from before the start of an ongoing episode are zeros and not valid. If an extra model output was never
         recorded, return None, and nothing is valid. As many rows as were read once are kept over every later take. If

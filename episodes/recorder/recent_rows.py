@@ -1,4 +1,4 @@
-"""The newest vector steps of N environments, kept for connectors that read past observations."""
+"""Storage of the newest vector steps, from which connectors read past observations and actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEWEST = 32  # older rows are dropped when there are this many, so that it happ
 
 
 class RecentRows:
-    """The newest observations of N environments and `depth` earlier vector steps, for connectors that look back.
+    """Newest observations of N environments and up to `depth` earlier vector steps, for connectors that look back.
 
     A `ReplayRecorder` needs it, since its rows are in a ring in another order. A `VectorRecorder` has its rows itself.
 
@@ -35,18 +35,18 @@ class RecentRows:
 
     @property
     def keeps_earlier_rows(self) -> bool:
-        """Whether vector steps before the newest must be stored, because a connector has read such steps."""
+        """Whether earlier vector steps must be stored, because some connector has read earlier steps."""
         return self._kept is not None
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
-        """Start with the first reset's observations [N, ...]."""
+        """Store the observations [N, ...] of the first reset."""
         self._observations, self._info, self._kept = observations, info, None
         self._resets.clear()
         if self.depth:
             self._kept = self.rows()
 
     def replace(self, observations: Any, info: dict[str, Any], envs: np.ndarray) -> None:
-        """Replace the newest observations of the reset environments `envs` [k] by rows of `observations` [N, ...]."""
+        """Replace the newest observations of the reset environments `envs` [k], given `observations` [N, ...]."""
         rows = nested.map_leaves(lambda leaf: leaf[envs], observations)
         self._observations = nested.with_rows(self._observations, envs, rows)
         self._resets.append((envs, info))
@@ -56,12 +56,12 @@ class RecentRows:
             self._kept.reset_infos.append(ResetInfo(at, envs, self._kept.infos.add(info)))
 
     def write(self, rows: tuple[Any, ...], extras: Mapping[str, Any]) -> None:
-        """Write one vector step [N, ...]. It becomes visible with the next `commit`."""
+        """Write one vector step [N, ...], which becomes visible with the next `commit`."""
         earlier = self.keep_earlier_rows()
         earlier.write(earlier.num_rows, rows, extras, earlier.num_rows - 1)
 
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
-        """Make the vector step that was written last the newest vector step."""
+        """Make the vector step that was written last the newest one."""
         self._observations, self._info = observations, info
         self._resets.clear()
         rows = self._kept
@@ -81,13 +81,13 @@ class RecentRows:
         return rows
 
     def keep_earlier_rows(self) -> RecordedRows:
-        """Return the stored vector steps, and store earlier ones from now on."""
+        """Store earlier vector steps from now on, and return the stored ones."""
         if self._kept is None:
             self._kept = self.rows()
         return self._kept
 
     def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of items in the ongoing episode.
+        """Return the newest items of a time series, [k, N, ...], and a mask of those in the ongoing episodes.
 
         From then on, at least as many vector steps are kept as this call has read. See `OngoingEpisodes.recent`.
         """

@@ -1,4 +1,4 @@
-"""Recorded vector steps of N environments, with a preallocated array for each quantity. A row is a vector step."""
+"""Recorded vector steps of N environments, in one preallocated array per time series. A row is a vector step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARRAY: Any = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class LastObservations:
-    """Last observations of ended episodes whose place in the recording has the next reset observations."""
+    """Last observations of ended episodes, stored apart because the rows hold the next reset observations."""
 
     row: int
     envs: np.ndarray  # [k] int, ascending
@@ -46,7 +46,7 @@ def last_observations_at(stored: Sequence[LastObservations], keys: np.ndarray, n
 
 @dataclass(frozen=True, slots=True)
 class ResetInfo:
-    """Info of a reset after which observations of a recorded vector step were replaced."""
+    """Info of a reset that replaced observations of an already recorded vector step."""
 
     row: int
     envs: np.ndarray  # [k] int
@@ -54,7 +54,7 @@ class ResetInfo:
 
 
 class _Started(NamedTuple):
-    """Arrays that were replaced when a vector step brought new columns, and that step's row, to undo the step."""
+    """Arrays that were replaced when a vector step brought new columns, kept to undo this step."""
 
     row: int
     actions: Any
@@ -66,7 +66,7 @@ class _Started(NamedTuple):
 
 
 class RecordedRows:
-    """Recorded vector steps of N environments, [num_rows, N, ...]: each observation with the step that led to it.
+    """Recorded vector steps of N environments, [num_rows, N, ...]. A row has observations and the steps before them.
 
         row            0      1      2      3            next row
         observation    o0     o1     o2     o3           written uncounted, then counted by `commit`
@@ -111,7 +111,7 @@ class RecordedRows:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
-        """Write the reset observations, which have no step before them, as row 0."""
+        """Write the first reset observations, which follow no step, as row 0."""
         observations = self._regular("observations", observations, self._observation_space)
         blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
         put_row(blocks, 0, observations)
@@ -120,7 +120,7 @@ class RecordedRows:
         self.commit(slot)
 
     def write(self, at: int, rows: tuple[Any, ...], extras: Mapping[str, Any], base: int) -> None:
-        """Write one vector step at index `at`. It counts only after `commit`, so that a failed call changes nothing.
+        """Write one vector step at row `at`. It counts only after `commit`, so that a failed call changes nothing.
 
         Args:
             at: index of the row.
@@ -155,13 +155,13 @@ class RecordedRows:
             put_fitted(blocks, at, row)
 
     def commit(self, info_slot: int) -> None:
-        """Count the vector step that was written. `info_slot` is the index of its info."""
+        """Count the vector step that was written last. `info_slot` is the index of its info."""
         at = self.num_rows
         self.info_slots[at:] = (info_slot,)
         self.num_rows = at + 1
 
     def discard_uncommitted(self, at: int) -> None:
-        """Undo the write of the vector step at index `at`, and the arrays that it created."""
+        """Undo the write of the vector step at row `at`, including arrays that the write created."""
         before = self._started
         if before is not None and before.row == at:
             _, self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = before
@@ -198,7 +198,7 @@ class RecordedRows:
         self._in_order = [*tracks, *made.values()]
 
     def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
-        """Return N items nested like the space. Raise `ShapeMismatch` if they vary in shape and cannot be an array."""
+        """Return N items with the nesting of the space. Raise `ShapeMismatch` if they cannot be stacked."""
         rows, part = as_rows(rows, space), irregular_part(space)
         if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
             raise varying_shapes_error(name, part)
@@ -219,20 +219,20 @@ class RecordedRows:
         return [*blocks, self.terminateds, self.truncateds, self.replaced, self.resets]
 
     def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
-        """Overwrite observations of the environments `envs` [k] in row `at` from `observations` [N, ...]."""
+        """Overwrite the observations of the environments `envs` [k] in row `at`, from `observations` [N, ...]."""
         self.put_observations(at, envs, nested.take(self.fitted_observations(observations, self.num_envs), envs))
 
     def put_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
-        """Overwrite observations of the environments `envs` [k] in row `at` by validated items [k, ...]."""
+        """Overwrite the observations of the environments `envs` [k] in row `at` by validated items [k, ...]."""
         nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
 
     def mark_replaced(self, at: int, envs: np.ndarray) -> None:
-        """Mark the observations of `envs` in row `at` as the first ones of these environments' next episodes."""
+        """Mark the observations of `envs` in row `at` as the first observations of new episodes."""
         self.replaced.data[at, envs] = True
         self.any_replaced = True
 
     def mark_steps(self, at: Any, steps: np.ndarray) -> None:
-        """Mark which environments stepped and were not reset, bool [N] or [k, N], in the rows `at`."""
+        """Mark which environments stepped (and were not reset) in the rows `at`, bool [N] or [k, N]."""
         np.logical_not(steps, out=self.resets.data[at])
         for flags in (self.terminateds.data[at], self.truncateds.data[at]):
             np.logical_and(flags, steps, out=flags)
@@ -242,7 +242,7 @@ class RecordedRows:
         self.prepare_trim(first)()
 
     def prepare_trim(self, first: int) -> Callable[[], None]:
-        """Return a function that drops the vector steps before row `first`. It may be called twice."""
+        """Return a function that drops the vector steps before row `first`. Calling it twice is harmless."""
         stop = self.num_rows
         stored = [(block, block.data[first:stop].copy()) for block in self._all_blocks()]
         numbers = {
@@ -278,17 +278,17 @@ class RecordedRows:
         self.__dict__.update(numbers)
 
     def lookback_at(self, at: int) -> int:
-        """Return the number of stored steps that lead up to the observations of row `at`."""
+        """Return how many stored steps precede the observations of row `at`."""
         return at - max(self.steps_from, 0)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
     def done(self, at: Any) -> np.ndarray:
-        """Return which episodes ended (terminated or truncated) in the rows `at`, bool [N] or [k, N]."""
+        """Return which episodes terminated or were truncated in the rows `at`, bool [N] or [k, N]."""
         return self.terminateds.data[at] | self.truncateds.data[at]
 
     def fitted_observations(self, observations: Any, num: int) -> Any:
-        """Check `num` observations, and return them as arrays [num, ...] of the recorded structure.
+        """Check `num` observations, and convert them to arrays [num, ...] with the recorded nesting.
 
         Raises:
             ShapeMismatch, TrackMismatch: they do not fit.
@@ -299,14 +299,14 @@ class RecordedRows:
         )
 
     def steps(self, index: np.ndarray) -> tuple[Any, Any, dict[str, Any]]:
-        """Return actions, rewards and extra outputs, [k, ...] each, at the flat indices row * N + env."""
+        """Return actions, rewards and extra outputs at the flat indices (row * N + env) `index`, [k, ...] each."""
         if self.actions is None:
             return empty_items(self._action_space), np.zeros(0), {}
         extras = {key: gather(blocks, index) for key, blocks in self.extras.items()}
         return gather(self.actions, index), gather(self.rewards, index), extras
 
     def recent(self, track: str, num: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num` items of a time series, [num, N, ...], and a mask of items in the ongoing episode.
+        """Return the newest `num` items of a time series, [num, N, ...], and a mask of those in ongoing episodes.
 
         Invalid items are zeros. If the time series was never recorded, the items are None.
         """

@@ -1,4 +1,4 @@
-"""Input of a policy's connectors when it acts: the newest observations of all environments, and steps before them."""
+"""`RecorderHistory`: newest observations of all environments and the steps before them, for acting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RecorderHistory"]
 
 
 class RecorderHistory(History):
-    """Newest observation of each environment and the steps before that. Valid until the next step is recorded.
+    """Batch of the newest observations of N environments and of their preceding steps, read by connectors.
 
     It goes back to the first stored step: the steps since the last `take`, and the lookback before them.
     """
@@ -47,7 +47,7 @@ class RecorderHistory(History):
         return self.last(track, k)
 
     def last(self, track: str, k: int) -> Any:
-        """Return the last k items of a time series, [N, k, ...], zeros before the start. None if never recorded."""
+        """Return the last `k` items of a time series, [N, k, ...], zeros before the start. None if never recorded."""
         rows, _ = self.episodes.recent(track, k)  # [k, N, ...]
         if rows is None:
             return None
@@ -62,12 +62,12 @@ class RecorderHistory(History):
         return [episode.get_infos(-1) for episode in self.episodes]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the ongoing episode of environment i, or the part of it since the last `take`."""
+        """Return the ongoing episode of environment `i`, from its start or the last `take` on."""
         return self.episodes[i]
 
 
 class _EarlierRows(History):
-    """Earlier observations of the ongoing episodes, a given number of steps before the newest observations."""
+    """Batch of earlier observations of the ongoing episodes, a given number of steps before the newest ones."""
 
     def __init__(self, of: RecorderHistory, envs: np.ndarray, before: np.ndarray, lookback: int | None) -> None:
         super().__init__(of.spaces, lookback)
@@ -110,20 +110,20 @@ class _EarlierRows(History):
         return [self.episode(i).get_infos(-1) for i in range(len(self))]
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the ongoing episode of observation i, cut off after this observation."""
+        """Return the ongoing episode of batch row `i`, without the steps after the row's observation."""
         episode, before = self._of.episode(int(self._envs[i])), int(self._before[i])
         return episode if not before else episode[: len(episode) - before]
 
 
 def _newest(rows: np.ndarray) -> np.ndarray:
-    """Return the last item [N, ...] of `rows` [k, N, ...] as a view, read-only if `rows` is recorder memory."""
+    """Return the last item [N, ...] of `rows` [k, N, ...] as a view, read-only if it is memory of the recorder."""
     newest = rows[-1]
     newest.flags.writeable = rows.flags.owndata
     return newest
 
 
 def _by_environment(rows: np.ndarray) -> np.ndarray:
-    """Return `rows` [k, N, ...] as a view [N, k, ...], read-only if `rows` is recorder memory."""
+    """Return `rows` [k, N, ...] as a view [N, k, ...], read-only if it is memory of the recorder."""
     swapped = rows.swapaxes(0, 1)
     swapped.flags.writeable = rows.flags.owndata
     return swapped

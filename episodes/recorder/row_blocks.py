@@ -1,4 +1,4 @@
-"""Preallocated array of one quantity: written one vector step at a time, read one environment at a time.
+"""`RowBlock`: preallocated array of one time series, written by vector step and read by environment.
 
     data [capacity, N, ...]      env 0   env 1   env 2
     row 0                          .       .       .        write: one row
@@ -22,12 +22,12 @@ _IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes of memoryviews that can be assigned
 
 
 def takes_memoryview(dtype: np.dtype) -> bool:
-    """Return True if numbers can be assigned to a memoryview of this dtype, which is faster than to an array."""
+    """Return True if arrays of this dtype can be written through a memoryview, which is faster."""
     return dtype.char in _IN_MEMORYVIEWS
 
 
 class RowBlock:
-    """Preallocated array [capacity, N, ...] of one quantity (such as rewards), to which vector steps are copied.
+    """Preallocated array [capacity, N, ...] of one time series, such as rewards, to which vector steps are copied.
 
     The shape [N, ...] is that of the first row. A given dtype stays. Otherwise the dtype is that of the first row, and
     is widened if a later row needs it.
@@ -70,7 +70,7 @@ class RowBlock:
         self._hold(self.data)
 
     def put(self, at: int, row: Any) -> None:
-        """Copy one vector step's items [N, ...] to index `at`.
+        """Copy the items [N, ...] of one vector step to index `at`.
 
         Raises:
             ShapeMismatch: the row has another shape, or values that the dtype cannot hold.
@@ -81,7 +81,7 @@ class RowBlock:
         self.data[at] = row
 
     def fitted(self, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
-        """Convert items to an array that this block can store. Raise `ShapeMismatch` if dtype or shape do not fit.
+        """Convert items to an array that this block can store. Raise `ShapeMismatch` if that is impossible.
 
         Raises:
             ShapeMismatch: the rows have another shape than `shape`, or values that the dtype cannot hold.
@@ -105,7 +105,7 @@ class RowBlock:
         return rows
 
     def _widen(self, dtype: np.dtype) -> None:
-        """Widen the dtype, unless the user fixed it, so that it represents values of `dtype`."""
+        """Change the dtype, unless the user fixed it, to one that can represent values of `dtype` too."""
         if not self.fixed and not np.can_cast(dtype, self.dtype):
             self._hold(self.data.astype(np.result_type(self.dtype, dtype)))
             self.dtype = self.data.dtype
@@ -116,17 +116,17 @@ class RowBlock:
         self.data[at, envs] = items
 
     def fill(self, stop: int, item: Any) -> None:
-        """Write one item [...] to all environments of the vector steps before index `stop`."""
+        """Write the same item [...] to all environments of the vector steps before index `stop`."""
         self.data[:stop] = np.asarray(item)
 
     def resize(self, capacity: int) -> None:
-        """Reallocate the array for `capacity` vector steps."""
+        """Reallocate the array with room for `capacity` vector steps."""
         data = np.zeros((capacity, *self.shape), self.data.dtype)
         data[: len(self.data)] = self.data
         self._hold(data)
 
     def gather(self, index: np.ndarray) -> np.ndarray:
-        """Return a copy of the items at the flat indices row * N + env, [k, ...]."""
+        """Return copies of the items at the flat indices (row * N + env) `index`, [k, ...]."""
         data = self.data
         return data.reshape(len(data) * self.shape[0], *self.shape[1:]).take(index, axis=0)
 
@@ -136,7 +136,7 @@ def _kind_of(dtype: np.dtype) -> str:
 
 
 def as_numbers(name: str, row: Any) -> np.ndarray:
-    """Convert N items to an array of numbers, bools or strings. Raise `ShapeMismatch` if they differ in shape.
+    """Convert N items to an array of numbers, bools or strings. Raise `ShapeMismatch` if their shapes differ.
 
     Raises:
         ShapeMismatch: the row is ragged, or has objects.
@@ -154,7 +154,7 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
 
 
 def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
-    """Allocate arrays for many vector steps, one for each array of the nested items `row` [N, ...]."""
+    """Allocate a `RowBlock` for each array of the nested items `row` [N, ...] of a vector step."""
     if not nested.leaves(row):
         raise ShapeMismatch(f"{name}: a row is {nested.describe(row)}: it has no array; give at least one [N, ...]")
     paths = nested.skeleton(row, name)
@@ -166,12 +166,12 @@ def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any =
 
 
 def put_row(blocks: Any, at: int, row: Any) -> None:
-    """Check the nested items [N, ...] of one vector step, and copy them to index `at` of the arrays."""
+    """Check the nested items [N, ...] of one vector step, and copy them to index `at` of the `RowBlock`s."""
     put_fitted(blocks, at, fitted_row(blocks, row))
 
 
 def fitted_row(blocks: Any, row: Any) -> Any:
-    """Convert nested items [N, ...] to arrays that the preallocated `blocks` can store. Lists count as tuples."""
+    """Convert nested items [N, ...] to arrays that the `RowBlock`s can store. Lists count as tuples."""
     if type(blocks) is RowBlock:
         return blocks.fitted(row, blocks.shape)
     if not nested.same_structure(blocks, row):
@@ -180,7 +180,7 @@ def fitted_row(blocks: Any, row: Any) -> Any:
 
 
 def put_fitted(blocks: Any, at: int, row: Any) -> None:
-    """Copy nested items [N, ...], converted by `fitted_row`, to index `at` of the preallocated arrays."""
+    """Copy nested items [N, ...] that `fitted_row` has converted to index `at` of the `RowBlock`s."""
     if type(blocks) is RowBlock:
         blocks.put(at, row)
     else:
@@ -188,5 +188,5 @@ def put_fitted(blocks: Any, at: int, row: Any) -> None:
 
 
 def gather(blocks: Any, index: np.ndarray) -> Any:
-    """Return the items at the flat indices row * N + env from the preallocated arrays, nested [k, ...]."""
+    """Return the items at the flat indices (row * N + env) `index` from the `RowBlock`s, nested arrays [k, ...]."""
     return nested.map_leaves(lambda block: block.gather(index), blocks)

@@ -1,4 +1,4 @@
-"""`VectorRecorder`: records N environments' steps as arrays, and returns them as episodes in one pack.
+"""`VectorRecorder`: records the steps of N environments as arrays, and returns them as a pack of episodes.
 
 One row per vector step is copied into preallocated blocks. No Python code runs per environment until `take` copies the
 rows environment after environment, with one gather per track. Endings cost nothing while stepping: `Boundaries` finds
@@ -39,7 +39,7 @@ _NOTHING: dict[str, Any] = {}
 
 
 class VectorRecorder:
-    """Recorder of the steps of a vector environment. `take` returns them as episodes in one pack of arrays.
+    """Recorder of the steps of a vector environment, which `take` returns as a pack of episodes.
 
     `NEXT_STEP`: the row after an ending is the reset observation and no step. `SAME_STEP`: the returned row belongs to
     the next episode, and the last observation is in `infos["final_obs"]`. `DISABLED`: call `reset` with the mask of the
@@ -104,7 +104,7 @@ class VectorRecorder:
         self._carry_over: Callable[[], None] | None = None  # see `_finish_take`
 
     def seed(self, seed: Any) -> None:
-        """Set the seed (or random generator) from which the ids of later episodes are generated."""
+        """Set the seed or random generator of the ids of new episodes."""
         self._id_generator = np.random.default_rng(seed)
 
     @property
@@ -148,7 +148,7 @@ class VectorRecorder:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
 
     def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
-        """Replace observations by the observations of a reset. Last observations of ended episodes are kept apart.
+        """Replace the newest observations by those of a reset, and store last observations of ended episodes apart.
 
         The order of the writes makes it safe to repeat a reset that was interrupted.
         """
@@ -187,7 +187,7 @@ class VectorRecorder:
         *,
         final_observations: Any = None,
     ) -> None:
-        """Record one step of the vector environment: its results, arrays [N, ...], and the actions that led to them.
+        """Record one vector environment step: actions, and the resulting observations and rewards, [N, ...] each.
 
         Args:
             observations: nested arrays [N, ...].
@@ -229,7 +229,7 @@ class VectorRecorder:
         rows.num_rows = at + 1  # from here on the row counts
 
     def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
-        """Store the last observations of episodes that ended in row `at`, and return the slot of the row's infos."""
+        """Store the last observations of episodes that ended in row `at`. Return the slot of the row's infos."""
         rows, last_observations = self._rows, self._last_observations
         while last_observations and last_observations[-1].row >= at:  # left by a step that was interrupted
             last_observations.pop()
@@ -251,7 +251,7 @@ class VectorRecorder:
         return slot
 
     def _classify(self) -> Boundaries:
-        """Find steps and resets among new vector steps, and return the tracker of the episodes after these steps."""
+        """Find steps and resets in unclassified vector steps. Return the state of the episodes afterwards."""
         self._finish_take()
         rows, known = self._rows, self._classified
         first, last = known.num_rows, rows.num_rows - 1
@@ -278,17 +278,17 @@ class VectorRecorder:
 
     @property
     def ages(self) -> np.ndarray:
-        """Number of steps of each environment's episode so far, int [N]. An ended episode counts until its reset."""
+        """Number of steps in each environment's episode, int [N]. An ended episode counts until the reset."""
         return self._classify().ages
 
     @property
     def depths(self) -> np.ndarray:
-        """Number of past steps of each episode that `recent` can return, int [N]."""
+        """Number of past steps of each environment's episode that `recent` can return, int [N]."""
         return np.minimum(self.ages, self._rows.lookback_at(self._rows.num_rows - 1))
 
     @property
     def newest(self) -> Row:
-        """Environments that stepped, ended and began an episode in the newest vector step.
+        """Environments that stepped, ended or began an episode in the newest vector step.
 
         Raises:
             EpisodeStateError: no step was recorded yet.
@@ -300,14 +300,14 @@ class VectorRecorder:
         return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest `num_items` of a time series, [k, N, ...], and a mask of items in the ongoing episode."""
+        """Return the newest items of a time series, [k, N, ...], and a mask of those in the ongoing episodes."""
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         self._history = max(self._history, num_items - 1)
         return self._rows.recent(track, num_items, self.ages)
 
     def ongoing(self, env: int) -> SingleAgentEpisode:
-        """Return the ongoing episode of an environment, from the last `take` on, with all stored steps before.
+        """Return an environment's ongoing episode since the last `take`, with all stored earlier steps as lookback.
 
         Changes of its `custom_data` are stored in the pack of the next take, and continue with the episode.
         """
@@ -323,18 +323,18 @@ class VectorRecorder:
         return self._as_named_episodes(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
 
     def ended(self) -> EpisodePack:
-        """Return the episodes that ended with the newest vector step, as a pack, from the last `take` on."""
+        """Return the episodes that ended in the newest vector step as a pack, with the steps since the last `take`."""
         return self._pack(self._newest_chunks(), name=True)
 
     def ended_episodes(self) -> list[SingleAgentEpisode]:
-        """Return the episodes that ended with the newest vector step, as a list, from the last `take` on.
+        """Return the episodes that ended in the newest vector step as a list, with the steps since the last `take`.
 
         Changes of their `custom_data` are stored in the pack of the next take.
         """
         return self._as_named_episodes(self._newest_chunks())
 
     def _newest_chunks(self) -> Chunks:
-        """Return the `Chunks` (positions in the recording) of the episodes that ended with the newest vector step."""
+        """Return the `Chunks` (positions in the recording) of the episodes that ended in the newest vector step."""
         self._classify()
         last = self._rows.num_rows - 1
         envs = self.newest.ended if last > self._base else _NONE
@@ -343,20 +343,20 @@ class VectorRecorder:
         return replace(chunks, envs=envs[chunks.envs])
 
     def _as_named_episodes(self, chunks: Chunks) -> list[SingleAgentEpisode]:
-        """Return the episodes of `chunks` as a list. The next `take` uses the same ids and custom data."""
+        """Return the episodes of `chunks` as a list. The next `take` will give them the same ids and custom data."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
             episode.custom_data = self._custom.setdefault(key, {})
         return episodes
 
     def count_steps(self) -> int:
-        """Return the number of steps recorded since the last `take`, summed over all environments."""
+        """Return the number of steps recorded since the last `take`, over all environments."""
         return self._classify().num_steps - self._steps_at_take
 
     # --- taking --------------------------------------------------------------------------------------------------
 
     def take(self) -> EpisodePack:
-        """Return the steps recorded since the last call as episodes in one pack. Ongoing episodes go on afterwards.
+        """Return the steps recorded since the last call as a pack of episodes. Ongoing episodes continue afterwards.
 
         Ongoing episodes with a step are returned as cut chunks. The next take continues them with the same id, their
         `t_started`, and `len_lookback_buffer` lookback steps. An interrupted take loses nothing.
@@ -375,7 +375,7 @@ class VectorRecorder:
         return pack
 
     def _finish_take(self) -> None:
-        """Free the recorded steps that the last `take` returned, except those needed as lookback.
+        """Free the recorded steps that the last `take` returned, except those kept as lookback.
 
         The next call does this, so that an interrupted take loses nothing.
         """
@@ -386,7 +386,7 @@ class VectorRecorder:
     def continue_from(
         self, recent: RecentRows, boundaries: Boundaries, ids: np.ndarray, custom_data: Mapping[int, dict[str, Any]]
     ) -> None:
-        """Continue the ongoing episodes of another recorder. This recorder's steps not yet taken are dropped.
+        """Continue the ongoing episodes of another recorder. Steps that were not taken from this one are dropped.
 
         Args:
             recent: the newest rows of the other recorder, which become lookback.
@@ -480,7 +480,7 @@ class VectorRecorder:
         return infos.gather(at)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
-        """Return the episode id of each chunk. With `name`, the next `take` uses the same new ids."""
+        """Return the episode id of each chunk. With `name`, new ids are remembered for the next `take`."""
         ids = random_ids(len(chunks.envs), self._id_generator)
         at_base = from_base.nonzero()[0]
         going_on = self._ids[chunks.envs[at_base]]
@@ -497,7 +497,7 @@ class VectorRecorder:
             ids[i] = self._named.get(key, ids[i])
 
     def _prepare_carry_over(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:
-        """Return a function that keeps only the newest vector step and its lookback. It may be called twice."""
+        """Return a function that drops all vector steps except the newest and its lookback. It may be called twice."""
         last = self._rows.num_rows - 1
         is_open = chunks.last_rows == last
         if self._rows.any_replaced:
@@ -537,7 +537,7 @@ class VectorRecorder:
 
 
 class _Classified(NamedTuple):
-    """Result of finding steps and resets in `num_rows` recorded vector steps, and the episode tracker afterwards."""
+    """Classification of the first `num_rows` recorded vector steps, and the state of the episodes afterwards."""
 
     num_rows: int
     boundaries: Boundaries

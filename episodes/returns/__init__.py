@@ -1,4 +1,4 @@
-"""Returns and advantages (GAE, n-step, V-trace) from numpy arrays. `connectors.returns` is for tensors."""
+"""Returns and advantages (GAE, n-step, V-trace) of numpy arrays. `connectors.returns` has the same for tensors."""
 
 from episodes.returns.arrays import discounted_returns as discounted_returns
 from episodes.returns.arrays import gae as gae

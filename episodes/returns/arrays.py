@@ -1,4 +1,4 @@
-"""Returns and advantages from numpy arrays, laid out as [T, N] or as concatenated episodes with offsets.
+"""Returns and advantages of numpy arrays, in the layout [T, N] or as concatenated episodes with offsets.
 
 - **Packed**: concatenated episodes. Episode `i` has the steps `offsets[i]:offsets[i + 1]`. `rewards` are [S], `values`
     [S + n] (an episode of T steps has T + 1 observations), and the flags of endings [n], one per episode.
@@ -72,7 +72,7 @@ def gae(
     offsets: ArrayLike | None = None,
     final_values: ArrayLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return generalized advantage estimates (GAE) and value targets, both of the shape of `rewards`.
+    """Return generalized advantage estimates (GAE) and value targets, each of the shape of `rewards`.
 
     Schulman et al. 2016, https://arxiv.org/abs/1506.02438. float32 stays float32, and nothing is standardized. The
     module describes the layouts.
@@ -97,7 +97,7 @@ def n_step_returns(
     offsets: ArrayLike | None = None,
     final_values: ArrayLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return n-step targets (up to `n_step` rewards plus a discounted value) and the number of rewards in each target.
+    """Return n-step targets, and the number of rewards in each target, both of the shape of `rewards`.
 
     Near an ending a target sums the remaining steps, and bootstraps only if the ending is not a termination.
 
@@ -150,7 +150,7 @@ def vtrace(
     offsets: ArrayLike | None = None,
     final_values: ArrayLike | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return off-policy corrected advantages and value targets (V-trace), both of the shape of `rewards`.
+    """Return the off-policy corrected advantages and value targets of V-trace, both of the shape of `rewards`.
 
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561. `ratios` are the learned policy's probability of each
     action over the acting policy's. `clip_rho` and `clip_pg_rho` are the upper bounds of the ratios in the targets and
@@ -171,7 +171,7 @@ def align(
     offsets: ArrayLike | None,
     final_values: ArrayLike | None,
 ) -> AlignedSteps:
-    """Check the arguments of `gae` and similar functions, and return them as `AlignedSteps`, with next values."""
+    """Check the arguments of `gae` and similar functions, and return them, with next values, as `AlignedSteps`."""
     check_flags(terminateds, truncateds)
     rewards, values = np.asarray(rewards), np.asarray(values)
     dtype = np.result_type(rewards, values, np.float32)
@@ -222,7 +222,7 @@ def _align_columns(
 
 
 def _remaining(steps: AlignedSteps) -> np.ndarray:
-    """Return the number of steps from each step to the end of its episode, that step included."""
+    """Return the number of steps from each step (included) to the end of its episode."""
     if steps.swept:
         return swept_remaining(steps)
     length = len(steps.goes_on)

@@ -1,4 +1,4 @@
-"""Checks of the shapes, flags and discounts passed to `gae` and similar functions."""
+"""Checks of shapes, flags and discount factors for `gae` and similar functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ FINAL_VALUES_OF_PACKED = (
 
 
 def shape_of_values(rewards: tuple[int, ...], num_episodes: int | None) -> tuple[int, ...]:
-    """Return the required shape of `values`. `num_episodes=None` means the layout [T, N]."""
+    """Return the shape that `values` must have for rewards of the shape `rewards`.
+
+    `num_episodes` is the number of concatenated episodes, or None for the layout [T, N].
+    """
     if not rewards:
         raise ShapeMismatch("rewards are a single number; give one per step, [S] with offsets or [T, N]")
     return (rewards[0] + (1 if num_episodes is None else num_episodes), *rewards[1:])
@@ -26,7 +29,7 @@ def check_columns(
     truncateds: tuple[int, ...],
     final_values: tuple[int, ...] | None,
 ) -> None:
-    """Raise `ShapeMismatch` unless all shapes fit the layout [T, N] (T steps of N parallel environments)."""
+    """Raise `ShapeMismatch` unless all arrays fit the layout [T, N] (T steps of N parallel environments)."""
     expected = shape_of_values(rewards, None)
     if values != expected:
         raise ShapeMismatch(
@@ -46,7 +49,7 @@ def check_packed(
     truncateds: tuple[int, ...],
     offsets: tuple[int, ...],
 ) -> None:
-    """Raise `ShapeMismatch` unless all shapes fit the packed layout (episodes concatenated, with offsets)."""
+    """Raise `ShapeMismatch` unless all arrays fit the packed layout (episodes concatenated, with offsets)."""
     if len(offsets) != 1 or not offsets[0] or len(rewards) != 1:
         raise ShapeMismatch(f"rewards {list(rewards)} with offsets {list(offsets)}: packed they are [S] and [n + 1]")
     num_episodes = offsets[0] - 1
@@ -64,7 +67,7 @@ def check_packed(
 
 
 def check_offsets(first: int, last: int, shortest: int, num_steps: int) -> None:
-    """Raise `ShapeMismatch` unless the offsets of the episodes ascend from 0 to the number of steps."""
+    """Raise `ShapeMismatch` unless the episodes' offsets ascend from 0 to the number of steps."""
     if first != 0 or last != num_steps or shortest < 0:
         raise ShapeMismatch(
             f"offsets from {first} to {last} of {num_steps} packed steps: they must rise from 0 to {num_steps}"
@@ -72,13 +75,13 @@ def check_offsets(first: int, last: int, shortest: int, num_steps: int) -> None:
 
 
 def check_like_rewards(name: str, shape: tuple[int, ...], rewards: tuple[int, ...]) -> None:
-    """Raise `ShapeMismatch` unless the array `name` has the shape of the rewards."""
+    """Raise `ShapeMismatch` unless the array called `name` has the shape of the rewards."""
     if tuple(shape) != tuple(rewards):
         raise ShapeMismatch(f"{name} {list(shape)} with rewards {list(rewards)}: they must have one entry per step")
 
 
 def check_fraction(name: str, value: float) -> float:
-    """Return a factor in [0, 1], such as gamma, as a Python float, which keeps float32 arrays float32.
+    """Return a factor such as gamma as a Python float. Raise an error unless it is in [0, 1].
 
     Raises:
         InvalidArgument: the value is not in [0, 1].
@@ -94,7 +97,7 @@ def check_steps(n_step: int) -> int:
 
 
 def check_flags(terminateds: Any, truncateds: Any) -> None:
-    """Raise `WrongType` if the flags terminated or truncated are missing (None)."""
+    """Raise `WrongType` if a flag array, terminated or truncated, is None."""
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
         if flags is None:
             raise WrongType(f"{name} is None: give a flag per step, [T, N], or with offsets one per episode, [n]")

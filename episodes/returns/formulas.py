@@ -1,4 +1,4 @@
-"""Formulas of GAE, n-step returns and V-trace, which work for numpy arrays and for tensors.
+"""Formulas of GAE, n-step returns and V-trace, written for numpy arrays and tensors alike.
 
 A writable copy of either is `numbers * 1.0`. Recurrences are solved by doubling, in log2(longest
 episode) passes, or by a loop over rows if `AlignedSteps.swept`, which is faster for many columns on a CPU.
@@ -17,7 +17,7 @@ WIDE = 256  # columns from which a loop over rows beats doubling on a CPU (128 x
 
 @dataclass(frozen=True, slots=True)
 class AlignedSteps:
-    """Rewards, values, next values and episode ends of many steps: arrays or tensors [S] or [T, N]."""
+    """Rewards, values, next values and episode ends of steps, aligned as arrays or tensors [S] or [T, N]."""
 
     rewards: Any
     values: Any  # value of the observation before the step
@@ -31,7 +31,7 @@ class AlignedSteps:
 def masked_if_not_finite(
     formula: Callable[..., tuple[Any, ...]], steps: AlignedSteps, *arguments: Any
 ) -> tuple[Any, ...]:
-    """Apply `formula` to the steps, and again with masks if a result is not finite, so that no NaN leaves its episode.
+    """Apply a formula to the steps. If results are not finite, repeat it with masks that confine NaN to its episode.
 
     Multiplying by 0 at the ends of episodes is faster, and right if every number is finite.
     """
@@ -46,7 +46,7 @@ def masked_if_not_finite(
 
 
 def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
-    """Set `numbers` to 0 in place where `mask` is 0, and return `numbers`."""
+    """Set `numbers` to 0 in place where `mask` is 0, and return them."""
     if steps.masked:
         numbers[mask == 0] = 0
     else:
@@ -55,26 +55,26 @@ def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
 
 
 def gae_of(steps: AlignedSteps, gamma: float, lambda_: float) -> tuple[Any, Any]:
-    """Return the generalized advantage estimates and the value targets of the steps."""
+    """Return the generalized advantage estimates (GAE) and the value targets of the steps."""
     errors = steps.rewards + gamma * steps.next_values - steps.values
     advantages = solve_recurrence(errors, steps.goes_on * (gamma * lambda_), steps)
     return advantages, advantages + steps.values
 
 
 def discounted_returns_of(steps: AlignedSteps, gamma: float) -> tuple[Any]:
-    """Return the discounted sum of rewards from each step to its episode's end, as a 1-tuple."""
+    """Return the discounted sum of rewards from each step to the end of its episode, in a 1-tuple."""
     return (solve_recurrence(rewards_and_last_values(steps, gamma), steps.goes_on * gamma, steps),)
 
 
 def rewards_and_last_values(steps: AlignedSteps, gamma: float) -> Any:
-    """Return the rewards. At the last step of each episode the discounted next value is added."""
+    """Return the rewards, where the last step of each episode also has its discounted next value."""
     inputs = zeroed(gamma * steps.next_values, 1.0 - steps.goes_on, steps)
     inputs += steps.rewards
     return inputs
 
 
 def n_step_returns_of(steps: AlignedSteps, remaining: Any, gamma: float, n_step: int) -> tuple[Any, Any]:
-    """Return n-step targets, and how many rewards each target contains.
+    """Return n-step targets, and the number of rewards in each target.
 
     `remaining` is the number of steps from each step to the end of its episode. A window that reaches the end of its
     episode has the last value in its sum already. The others get the value after the window.
@@ -104,13 +104,13 @@ def vtrace_of(
 
 
 def window_sums(inputs: Any, remaining: Any, gamma: float, size: int, steps: AlignedSteps) -> Any:
-    """Return the discounted sum of the next `size` inputs at each step, or of the `remaining` ones if fewer.
+    """Return the discounted sum of `size` inputs from each step on, or of the `remaining` inputs if these are fewer.
 
     Windows of 1, 2, 4, ... steps are built from one another, and those in the binary digits of `size` are joined.
     """
 
     def join(window: Any, length: int, later: Any) -> Any:
-        """Return sums over `length` steps, extended by the discounted sums `later` of the following steps."""
+        """Extend sums over `length` steps by the discounted sums `later` of the following steps."""
         joined = window * 1.0
         joined[:-length] += zeroed(gamma**length * later[length:], remaining[:-length] > length, steps)
         return joined
@@ -127,12 +127,12 @@ def window_sums(inputs: Any, remaining: Any, gamma: float, size: int, steps: Ali
 
 
 def swept_remaining(steps: AlignedSteps) -> Any:
-    """Return the number of steps from each step to its episode's end, including the step itself."""
+    """Return the number of steps from each step (included) to the end of its episode."""
     return solve_recurrence(steps.goes_on * 0.0 + 1.0, steps.goes_on * 1.0, steps)
 
 
 def solve_recurrence(inputs: Any, factors: Any, steps: AlignedSteps) -> Any:
-    """Solve `y[t] = inputs[t] + factors[t] * y[t + 1]` backwards, in place of `inputs`, and return y.
+    """Compute `y[t] = inputs[t] + factors[t] * y[t + 1]` backwards in time, in place of `inputs`, and return y.
 
     `factors` are 0 at the last step of each episode. Doubling: after each pass, `y[t]` is the sum over twice as many
     steps, and `factors[t]` the product over as many.

@@ -1,4 +1,4 @@
-"""`ContractViolation` errors of the checks: what was expected, what was found, and where."""
+"""`ContractViolation` errors of checks: what was expected, what was found, where, and advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.tracks import nested
 
 
 def violation(subject: str, expected: str, actual: str, advice: str = "", **place_of_fault: Any) -> ContractViolation:
-    """Return a `ContractViolation` error with a message on what was expected, found and advised.
+    """Create a `ContractViolation` error that says what was expected, what was found, and what to do.
 
     Args:
         subject: name of the object.
@@ -47,7 +47,7 @@ def brief(value: Any) -> str:
 
 
 def differing_leaf(a: Any, b: Any) -> str | None:
-    """Return the path of the first array that differs between two nested values, or None if they are equal.
+    """Return the path of the first array in which two nested values differ, or None if they are equal.
 
     The path is "" if the values differ in structure.
     """

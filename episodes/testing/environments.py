@@ -1,4 +1,4 @@
-"""`check_vector_env`: checks a vector environment, above all what it returns when episodes end."""
+"""`check_vector_env`: checks the results of a vector environment, above all those at episode ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def check_vector_env(
     reproducible: bool = True,
     reuses_buffers: bool = False,
 ) -> None:
-    """Raise `ContractViolation` if a vector environment's results do not fit its spaces or autoreset mode.
+    """Check that the results of a vector environment fit its spaces and autoreset mode.
+
+    The first violation is raised as `ContractViolation`.
 
     The check takes `num_steps` steps three times: to inspect each row, to compare two runs with one seed, and, with
     next-step autoreset, to check that actions of reset rows are ignored. The environment stays open.
@@ -73,7 +75,7 @@ def check_vector_env(
 
 
 def _mode_of(env: VectorEnv, mode_argument: AutoresetMode | str | None) -> AutoresetMode:
-    """Return the autoreset mode from the environment's metadata, or else from the argument."""
+    """Return the autoreset mode from the metadata of the environment, or from the argument if it has none."""
     own_mode = (env.metadata or {}).get("autoreset_mode")
     if own_mode is None and mode_argument is None:
         raise violation(str(env), "metadata['autoreset_mode']", "none", "state it there, or give autoreset_mode=")
@@ -97,7 +99,7 @@ _FIRST_OBSERVATIONS = {
 
 @dataclass(frozen=True)
 class _Row:
-    """Copy of what one step of a vector environment returned."""
+    """Copy of the results of one step of a vector environment."""
 
     actions: Any  # None for the reset
     observations: Any
@@ -112,7 +114,7 @@ class _Row:
 
 
 def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) -> Actions:
-    """Return a function that replays recorded actions, or `changed(row)` for rows in which environments are reset."""
+    """Return a function that returns the recorded actions, or `changed(row)` in rows with resets."""
     remaining = iter(rows[1:])
 
     def next_actions(observations: Any) -> Any:
@@ -123,7 +125,7 @@ def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) ->
 
 
 class _Watch:
-    """Runner of a vector environment that checks the result of every step."""
+    """Wrapper that steps a vector environment and checks each result."""
 
     def __init__(self, env: VectorEnv, mode: AutoresetMode, reuses_buffers: bool) -> None:
         self.env = env
@@ -146,7 +148,7 @@ class _Watch:
     # --- stepping --------------------------------------------------------------------------------------------
 
     def run(self, seed: int, num_steps: int, actions: Actions) -> list[_Row]:
-        """Reset the environment, take `num_steps` steps, and return a checked copy of each result."""
+        """Reset the environment, take `num_steps` steps, and return copies of the checked results."""
         nothing = np.zeros(self.num_envs)
         observations = self.reset(seed=seed)
         done = nothing.astype(bool)
@@ -157,7 +159,7 @@ class _Watch:
         return rows
 
     def reset(self, **arguments: Any) -> Any:
-        """Reset the environment, and return the observations if they fit the space."""
+        """Reset the environment, and return the observations after checking that they fit the space."""
         answer = self.env.reset(**arguments)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise self.broken("reset to return (observations, infos)", brief(answer))
@@ -169,7 +171,7 @@ class _Watch:
         return observations
 
     def next_row(self, last: _Row, actions: Any) -> _Row:
-        """Take one step and return its checked result. With autoreset disabled, ended environments are reset."""
+        """Take one step, and return the checked result. With autoreset disabled, ended environments are reset."""
         earlier = copy.deepcopy(actions)
         answer = self.env.step(actions)
         if not nested.equal(actions, earlier):
@@ -190,7 +192,7 @@ class _Watch:
         return self.after_endings(last, row, infos)
 
     def after_endings(self, last: _Row, row: _Row, infos: dict[str, Any]) -> _Row:
-        """Check the result of a step against the rules of the autoreset mode, and return the result."""
+        """Check one step's result by the rules of the autoreset mode, and return it."""
         if self.mode is AutoresetMode.NEXT_STEP:
             self.check_reset_row(last, row)
         elif self.mode is AutoresetMode.SAME_STEP:
@@ -206,7 +208,7 @@ class _Watch:
     # --- buffers ---------------------------------------------------------------------------------------------
 
     def remember(self, **returned: Any) -> None:
-        """Keep the arrays that a call returned, and copies of them, to notice later changes."""
+        """Keep the arrays that a call returned together with copies, in order to detect later changes."""
         self.infos = returned["infos"]
         self.returned = [
             (name, array, array.copy())
@@ -215,7 +217,7 @@ class _Watch:
         ]
 
     def check_buffers(self, infos: Any) -> None:
-        """Raise `ContractViolation` if the environment has changed arrays that its previous call returned."""
+        """Raise `ContractViolation` if the environment modified the arrays that its previous call returned."""
         if self.reuses_buffers:
             return
         changed = [name for name, array, earlier in self.returned if not nested.equal(array, earlier)]
@@ -231,7 +233,7 @@ class _Watch:
     # --- endings ---------------------------------------------------------------------------------------------
 
     def check_time_limit(self, row: _Row) -> None:
-        """Raise `ContractViolation` if an episode at the environment's time limit is not truncated."""
+        """Raise `ContractViolation` if an episode reaches the environment's time limit and is not truncated."""
         limit = getattr(self.env.spec, "max_episode_steps", None)
         self.ages = np.where(row.is_reset, 0, self.ages + 1)
         for env in np.flatnonzero(self.ages >= (limit or np.inf)).tolist():
@@ -245,7 +247,7 @@ class _Watch:
             self.ages[row.dones] = 0
 
     def check_reset_row(self, last: _Row, row: _Row) -> None:
-        """Raise `ContractViolation` unless the step after an end returns a reset with reward 0 and no flags."""
+        """Raise `ContractViolation` unless the step after an ending is a reset, with reward 0 and flags False."""
         for env in np.flatnonzero(row.is_reset).tolist():
             actual = f"reward {row.rewards[env]}, terminated={row.terminateds[env]}, truncated={row.truncateds[env]}"
             if row.rewards[env] != 0 or row.dones[env]:
@@ -258,7 +260,7 @@ class _Watch:
             self.compare_reset(item_of(self.space, last.observations, env), item_of(self.space, row.observations, env))
 
     def check_finals(self, row: _Row, infos: dict[str, Any]) -> None:
-        """Raise an error unless infos have the last observations of ended environments (same-step autoreset)."""
+        """Raise an error unless `infos` has the last observations of ended environments (same-step autoreset)."""
         done = row.dones
         for key in ("final_obs", "final_info"):
             mask = infos.get(f"_{key}")
@@ -302,7 +304,7 @@ class _Watch:
             ) from None
 
     def reset_ended(self, row: _Row) -> Any:
-        """Reset exactly the environments that ended, and return the observations of all."""
+        """Reset those environments that ended, and return the observations of all environments."""
         mask = row.dones
         observations = copy.deepcopy(self.reset(options={"reset_mask": mask.copy()}))
         for env in range(self.num_envs):
@@ -319,12 +321,12 @@ class _Watch:
         return observations
 
     def compare_reset(self, last: Any, first: Any) -> None:
-        """Count a reset, and whether it returned the last observation of the ended episode."""
+        """Count a reset, and also count it as faulty if it returned the last observation of the ended episode."""
         self.resets += 1
         self.resets_like_endings += nested.equal(last, first)
 
     def check_endings(self, num_steps: int) -> None:
-        """Raise `InvalidArgument` if no episode ended, and `ContractViolation` if no ended environment was reset."""
+        """Raise an error if no episode ended in the run, or if all resets returned the last observation."""
         if not self.endings:
             raise InvalidArgument(
                 f"{self.env}: no episode ended in {num_steps} steps, so nothing is known of its {self.mode}; "
@@ -339,7 +341,7 @@ class _Watch:
     # --- runs beside each other ------------------------------------------------------------------------------
 
     def check_same(self, first: list[_Row], second_rows: list[_Row], expected: str, advice: str) -> None:
-        """Raise `ContractViolation` at the first step whose result differs between two runs."""
+        """Raise `ContractViolation` at the first step at which the results of two runs differ."""
         for self.step, (first_row, two) in enumerate(zip(first, second_rows, strict=True)):
             for name in ("observations", "rewards", "terminateds", "truncateds"):
                 first_value, second_value = getattr(first_row, name), getattr(two, name)
@@ -353,7 +355,7 @@ class _Watch:
                 raise self.broken(expected, f"other {name}", advice, environment=env)
 
     def other_on_resets(self, row: _Row) -> Any:
-        """Return the recorded actions, with random ones for environments that are being reset."""
+        """Return the recorded actions, but random actions for environments that are being reset."""
         drawn = self.env.action_space.sample()
         return nested.map_leaves(
             lambda old, new: np.where(row.is_reset.reshape(-1, *[1] * (old.ndim - 1)), new, old).astype(old.dtype),

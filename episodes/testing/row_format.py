@@ -1,4 +1,4 @@
-"""Checks of one result of a vector environment: shapes, dtypes and bounds, flags, rewards and infos."""
+"""Checks of the format of one vector environment result: shapes, dtypes, bounds, flags, rewards and infos."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.sp
 
 
 def check_observations(space: gym.Space, rows: Any, num_envs: int, broken: Broken) -> None:
-    """Raise `ContractViolation` unless observations [N, ...] have the space's shapes, dtypes and bounds.
+    """Raise `ContractViolation` unless observations [N, ...] have the shapes, dtypes and bounds of the space.
 
     Args:
         space: space of one environment's observations.
@@ -29,7 +29,7 @@ def check_observations(space: gym.Space, rows: Any, num_envs: int, broken: Broke
 
 
 def _all_inside(space: gym.Space, rows: Any) -> bool:
-    """Return True if a fast check shows that all N items are inside the space. False means unknown."""
+    """Return True if a fast check proves that all N items are inside the space. False means that it is unknown."""
     if isinstance(space, gym.spaces.Dict):
         return all(_all_inside(part, rows[key]) for key, part in space.spaces.items())
     if isinstance(space, gym.spaces.Tuple):
@@ -51,7 +51,7 @@ def item_of(space: gym.Space, rows: Any, env: int) -> Any:
 
 
 def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **place: Any) -> None:
-    """Raise `ContractViolation` unless each array of a nested item is inside its (sub)space."""
+    """Raise `ContractViolation` unless each array of a nested item is inside its subspace."""
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.spaces.items():
             check_item(part, item[key], f"{name}[{key!r}]", broken, **place)
@@ -83,7 +83,7 @@ def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken:
 
 
 def check_array(value: Any, name: str, shape: tuple[int, ...], dtype: Any, broken: Broken) -> None:
-    """Raise `ContractViolation` unless `value` is a numpy array of this shape and dtype (None: any float)."""
+    """Raise `ContractViolation` unless `value` is a numpy array of this shape and dtype (None: any float dtype)."""
     expected = "floating" if dtype is None else str(np.dtype(dtype))
     is_array = isinstance(value, np.ndarray)
     fits = is_array and (value.dtype.kind == "f" if dtype is None else value.dtype == dtype)
@@ -94,7 +94,7 @@ def check_array(value: Any, name: str, shape: tuple[int, ...], dtype: Any, broke
 
 
 def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int, broken: Broken) -> None:
-    """Raise `ContractViolation` unless rewards are finite floats [N] and the flags two separate bool arrays [N]."""
+    """Raise `ContractViolation` unless rewards are finite floats [N] and both flags are separate bool arrays [N]."""
     check_array(rewards, "rewards", (num_envs,), None, broken)
     check_array(terminateds, "terminateds", (num_envs,), bool, broken)
     check_array(truncateds, "truncateds", (num_envs,), bool, broken)
@@ -108,7 +108,7 @@ def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int
 
 
 def check_infos(infos: Any, num_envs: int, broken: Broken, name: str = "infos") -> None:
-    """Raise an error unless infos are a dict of values for all environments, or of arrays [N, ...] with masks."""
+    """Raise an error unless `infos` is a dict of values for all environments, or of arrays [N, ...] with masks."""
     if not isinstance(infos, dict):
         raise broken(f"{name} to be a dict of arrays", brief(infos), "a list of dicts is no vector info")
     for key, value in infos.items():

@@ -1,4 +1,4 @@
-"""Random items and episodes of given spaces, for checks. Equal seeds give equal results."""
+"""Random items and episodes of given spaces, for use in checks. Equal seeds give equal results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ARRANGED_SCALARS: dict[str, Callable[[Any], Any]] = {
 
 
 def arranged(item: Any, rng: np.random.Generator) -> Any:
-    """Return an equal nested item whose arrays have random memory layouts, such as other strides."""
+    """Return an equal nested item whose arrays have random memory layouts, such as transposed or strided."""
 
     def of_leaf(leaf: Any) -> Any:
         if isinstance(leaf, str):
@@ -64,7 +64,7 @@ def arranged(item: Any, rng: np.random.Generator) -> Any:
 
 
 class ItemSource:
-    """Generator of random items of a space. Equal seeds give equal items, and the space does not change."""
+    """Generator of random items of a space that depend only on the seed. The space itself is not changed."""
 
     def __init__(self, space: gym.Space, seed: int, arrange: bool = True) -> None:
         self._space = copy.deepcopy(space)
@@ -73,7 +73,7 @@ class ItemSource:
         self._arrange = arrange
 
     def next(self) -> Any:
-        """Return the next random item of the space, if required in a random memory layout."""
+        """Return the next random item of the space."""
         item = self._space.sample()
         return arranged(item, self._rng) if self._arrange else item
 
@@ -94,7 +94,7 @@ def sample_episodes(
     lookback: int = 0,
     seed: int = 0,
 ) -> list[SingleAgentEpisode]:
-    """Return random growing episodes with several, one and no steps, and with every kind of ending.
+    """Return random growing episodes: some with several steps, one or none, and with each kind of ending.
 
     Args:
         extra_outputs: space of each extra model output.

@@ -1,4 +1,4 @@
-"""Check of rewards shifted by one step: rewards are predicted from the observations and actions of each step."""
+"""Check for rewards that are shifted by one step, by predicting rewards from observations and actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATIO = 5.0  # of squared errors
 
 
 def shifted_rewards(trials: list[Trial]) -> Iterator[Finding]:
-    """Find rewards that belong to the step before or after the one at which they are stored.
+    """Find rewards that are stored one step too early or too late.
 
     A reward r_t is predicted from (o_t, a_t, o_t+1). There is a shift if the same prediction fits r_t+1 or r_t-1 much
     better, or if it fits all rewards but those of first steps.
@@ -70,7 +70,7 @@ def _only_first_is_zero(rewards: list[np.ndarray]) -> bool:
 
 
 def _inputs(trial: Trial) -> np.ndarray:
-    """Return observation, action and next observation of each step, float64 [T, d].
+    """Return the inputs of the reward prediction: observation, action and next observation of each step, [T, d].
 
     d is 0 if the shapes differ between steps, or if an observation is not finite.
     """
@@ -87,7 +87,7 @@ def _inputs(trial: Trial) -> np.ndarray:
 
 
 def _features(inputs: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return linear, squared and random Fourier features [n, k] of inputs [n, d]."""
+    """Return features [n, k] of inputs [n, d] for a regression: linear, squared and random Fourier features."""
     x = (inputs - mean) / scale
     random = np.random.default_rng(0)
     waves = random.normal(size=(x.shape[1], NUM_FEATURES)) / np.sqrt(x.shape[1])
@@ -95,7 +95,7 @@ def _features(inputs: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.nda
 
 
 def _solve(inputs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean and scale of the inputs, and the weights of a ridge regression of rewards on their features."""
+    """Fit a ridge regression of the rewards. Return mean and scale of the inputs, and the weights of the features."""
     mean, scale = inputs.mean(0), inputs.std(0)
     scale[scale < 1e-9] = 1.0
     features = _features(inputs, mean, scale)
@@ -104,7 +104,7 @@ def _solve(inputs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
-    """Return the explained variance of rewards on half of the episodes, predicted by a fit to the other half."""
+    """Return the explained variance of rewards on half of the episodes, predicted after a fit to the other half."""
     parts = [(np.concatenate(inputs[k::2])[:MOST_STEPS], np.concatenate(rewards[k::2])[:MOST_STEPS]) for k in (0, 1)]
     (x, y), (x_test, y_test) = parts
     if min(len(x), len(x_test)) < FEWEST_STEPS // 4 or y.std() == 0 or y_test.std() == 0:
@@ -114,12 +114,12 @@ def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
 
 
 def _odd_first_rewards(trials: list[Trial], inputs: list[np.ndarray], rewards: list[np.ndarray]) -> Iterator[Finding]:
-    """Find first rewards that are predicted badly although later rewards are predicted well."""
+    """Find episodes whose first reward is predicted badly, although later rewards are predicted well."""
     train = (np.concatenate([x[1:] for x in inputs[::2]]), np.concatenate([r[1:] for r in rewards[::2]]))
     mean, scale, weights = _solve(*(each_array[:MOST_STEPS] for each_array in train))
 
     def error(x: list[np.ndarray], r: list[np.ndarray]) -> float:
-        """Return the median absolute error of the predicted rewards."""
+        """Return the median absolute error of the predictions for the inputs `x` with rewards `r`."""
         return float(np.median(np.abs(_features(np.concatenate(x), mean, scale) @ weights - np.concatenate(r))))
 
     test = range(1, len(trials), 2)

@@ -1,4 +1,4 @@
-"""Checks of recorded episodes: each function yields the problems that it finds, if there is enough evidence."""
+"""Checks of recorded episodes. Each function yields the problems for which it finds enough evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _not_finite(trials: Trials) -> Iterator[Place]:
 
 
 def space_mismatches(trials: Trials) -> Iterator[Finding]:
-    """Find observations with another dtype or shape than the first one or the space, or outside the space."""
+    """Find observations outside their space, or with another dtype or shape than the space or the first observation."""
     places_of: dict[str, list[Place]] = {"dtype": [], "shape": [], "outside_space": []}
     firsts: dict[Any, Any] = {}  # by agent
     for trial in trials:
@@ -53,7 +53,7 @@ def space_mismatches(trials: Trials) -> Iterator[Finding]:
 
 
 def _like(item: Any) -> Any:
-    """Return a space like `item`: unbounded Boxes for floats and integer arrays, else any value."""
+    """Return a space that contains items like `item`: an unbounded Box for numeric arrays, or a space of any value."""
     if isinstance(item, dict):
         return spaces.Dict({str(key): _like(value) for key, value in item.items()})
     if isinstance(item, tuple):
@@ -68,7 +68,7 @@ def _like(item: Any) -> Any:
 
 
 def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield a problem kind and evidence for each array of an item that does not fit its space."""
+    """Yield (problem kind, evidence) for each array of the nested item that does not fit its space."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
         keys = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
@@ -111,7 +111,7 @@ def reward_types(trials: Trials) -> Iterator[Finding]:
 
 
 def info_types(trials: Trials) -> Iterator[Finding]:
-    """Find keys of info dicts whose values change their type between steps."""
+    """Find keys of info dicts whose values have different types at different steps."""
     known: dict[Any, str] = {}
     places: list[Place] = []
     for trial in trials:
@@ -124,7 +124,7 @@ def info_types(trials: Trials) -> Iterator[Finding]:
 
 
 def _type_of(value: Any) -> str:
-    """Describe the type of a value in words, for example "a number" or "an array of 2 dimensions"."""
+    """Describe the type of a value in words, such as "a number" or "an array of 2 dimensions"."""
     if isinstance(value, (bool, np.bool_)):
         return "a bool"
     array = np.asarray(value) if isinstance(value, (int, float, np.generic, np.ndarray)) else None
@@ -134,7 +134,7 @@ def _type_of(value: Any) -> str:
 
 
 def clocks(trials: Trials) -> Iterator[Finding]:
-    """Find step counters, in infos or observations, that jump."""
+    """Find step counters in infos or observations that jump instead of changing by their usual amount."""
     series: dict[tuple[int, str], list[float]] = {}
     for n, trial in enumerate(trials):
         for pair in zip(trial.observations, trial.infos, strict=False):
@@ -165,7 +165,7 @@ def _clock_values(pair: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
 
 
 def time_limits(trials: Trials) -> Iterator[Finding]:
-    """Find episodes flagged as terminated that were in truth truncated by a time limit."""
+    """Find episodes that a time limit truncated but that are flagged as terminated."""
     done = [trial for trial in trials if trial.is_done and len(trial)]
     for trial in done:
         is_limit = trial.infos[-1].get("TimeLimit.truncated") if isinstance(trial.infos[-1], dict) else None
@@ -187,7 +187,7 @@ def time_limits(trials: Trials) -> Iterator[Finding]:
 
 
 def _observes_time(trials: Trials) -> bool:
-    """Return True if some number in the observations depends on the step alone, so that the agent sees the time."""
+    """Return True if a number in the observations depends on the step only, so that the agent observes the time."""
     some = [trial for trial in trials if len(trial) >= 5][:8]
     shapes = {numbers.shape for trial in some for numbers in trial.numbers}
     if len(some) < 3 or len(shapes) > 1:
@@ -200,7 +200,7 @@ def _observes_time(trials: Trials) -> bool:
 
 
 def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
-    """Find an agent whose finished episodes are all truncated, though their ends look like ends of the task."""
+    """Find agents whose episodes are all truncated although they seem to end because the task ends."""
     for group in _by_agent([trial for trial in trials if trial.is_done]):
         lengths = Counter(len(trial) for trial in group)
         max_count = max(lengths.values())
@@ -217,7 +217,7 @@ def truncations_without_terminations(trials: Trials) -> Iterator[Finding]:
 
 
 def _ends_are_special(trials: Trials) -> bool:
-    """Return True if 90 % of the last rewards or observations differ from all earlier ones: then the task itself ends.
+    """Return True if 90 % of episodes end with a reward or observation unlike any before, as if the task ended.
 
     A last observation differs if a number is outside the range of the earlier observations. Numbers that change by the
     same amount with each step, such as a remaining budget, do not count.
@@ -237,7 +237,7 @@ def _ends_are_special(trials: Trials) -> bool:
 
 
 def both_flags(trials: Trials) -> Iterator[Finding]:
-    """Find that all ended episodes (at least 5) are terminated and truncated, as from one done flag."""
+    """Find environments in which all ended episodes (at least 5) are both terminated and truncated."""
     done = [trial for trial in trials if trial.is_done and len(trial)]
     if len(done) >= 5 and all(trial.terminated and trial.truncated for trial in done):
         text = f"all {len(done)} episodes are terminated and truncated at once"
@@ -245,7 +245,7 @@ def both_flags(trials: Trials) -> Iterator[Finding]:
 
 
 def limits_without_reset(trials: Trials) -> Iterator[Finding]:
-    """Find time limits that are not reset: every episode after the first has only one step."""
+    """Find time limits whose counter is not reset, so that all episodes but the first have one step."""
     for group in _by_agent(trials):
         lengths = [len(trial) for trial in group if trial.is_done]
         if len(lengths) >= 6 and lengths[0] >= 5 and max(lengths[1:]) == 1:
@@ -261,7 +261,7 @@ def _by_agent(trials: Trials) -> list[Trials]:
 
 
 def lengths_of_tracks(trials: Trials) -> Iterator[Finding]:
-    """Find episodes of T steps that do not have T + 1 observations."""
+    """Find episodes of T steps that have another number of observations than T + 1."""
     short = [trial for trial in trials if len(trial) and len(trial.seen) != len(trial) + 1]
     yield from gather_findings(
         "missing_last_observation",
@@ -280,7 +280,7 @@ def steps_after_the_end(trials: Trials) -> Iterator[Finding]:
 
 
 def first_and_last(trials: Trials) -> Iterator[Finding]:
-    """Find first observations that are repeated, and last observations that are repeated or all zeros."""
+    """Find repeated first observations, and last observations that are repeated or all zeros."""
     for group in _by_agent([trial for trial in trials if len(trial.seen) >= 4]):
         inner = [a == b for trial in group for a, b in zip(trial.seen[1:-2], trial.seen[2:-1], strict=True)]
         if len(group) < 5 or np.mean(inner) > 0.2:
@@ -299,12 +299,12 @@ def first_and_last(trials: Trials) -> Iterator[Finding]:
 
 
 def _blanks(trials: Trials) -> bool:
-    """Return True if an observation before the last one is all zeros."""
+    """Return True if some observation other than the last one is all zeros."""
     return any(not numbers.any() for trial in trials for numbers in trial.numbers[:-1])
 
 
 def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
-    """Find last observations that are in truth the next episode's reset observation."""
+    """Find last observations of episodes that are really the reset observations of the next episodes."""
     for group in _by_agent([trial for trial in trials if trial.is_done and len(trial) >= 2]):
         if len(group) < 5 or len({numbers.shape for trial in group for numbers in trial.numbers}) > 1:
             continue
@@ -317,7 +317,7 @@ def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
 
 
 def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return which last observations equal the next episode's first one, bool [n - 1].
+    """Return which last observations equal the first observation of the next episode, bool [n - 1].
 
     The second result is the share of inner observations that equal the first observation of an episode.
     """
@@ -328,7 +328,7 @@ def _among_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
-    """Return which last observations are in the range of first observations, bool [n].
+    """Return which last observations lie within the range of all first observations, bool [n].
 
     The second result is the share of inner observations in this range.
     """
@@ -343,7 +343,7 @@ def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
 
 
 def _boundary_findings(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
-    """Yield the likely cause of reset observations at the ends, judged by jumps between observations."""
+    """Yield the likely cause of reset observations at episode ends, judged by jumps between observations."""
     jump = lambda a, b: float(np.abs(b - a).max(initial=0.0))  # noqa: E731
     jumps = [[jump(a, b) for a, b in zip(t.numbers, t.numbers[1:], strict=False)] for t in trials]
     usual = 2.0 * float(np.median([x for group in jumps for x in (group[1:-1] or group)]))
@@ -366,7 +366,7 @@ def _boundary_findings(trials: Trials, times: int, by_box: bool) -> Iterator[Fin
 
 
 def constants(trials: Trials) -> Iterator[Finding]:
-    """Find observations that never change, though their space has more than one item."""
+    """Find observations that never change although their space has more than one item."""
     for group in _by_agent(trials):
         space, num = group[0].observation_space, sum(len(trial) for trial in group)
         if num < 50 or len({observation for trial in group for observation in trial.seen}) > 1 or _has_one_item(space):

@@ -1,4 +1,4 @@
-"""Checks that run an environment again: seeding, effect of actions, and wrappers that step after the end."""
+"""Checks that run an environment: seeding, effect of actions, and wrappers that step after an episode's end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST_STEPS, MORE_STEPS = 2000, 100_000  # without an ending, for `never_ends`
 
 @contextmanager
 def watched_layers(env: Any) -> Iterator[list[str]]:
-    """Return a context with a list, to which each call of `step` after the end by a wrapper is added as text.
+    """Context manager that lists, as texts, the calls of `step` after an episode's end in wrappers of `env`.
 
     The methods `step` and `reset` of each layer are replaced by recording ones, and restored at the end.
     """
@@ -41,7 +41,7 @@ def watched_layers(env: Any) -> Iterator[list[str]]:
 
 
 def _watch(layer: Any, notes: list[str]) -> bool:
-    """Wrap `step` and `reset` of an environment to note steps after the end. Return False if that is impossible."""
+    """Wrap `step` and `reset` of one layer of an environment, to note steps after the end. Return False on failure."""
     step, reset = layer.step, layer.reset
     name, is_ended = type(layer).__name__, False
 
@@ -67,7 +67,7 @@ def _watch(layer: Any, notes: list[str]) -> bool:
 
 
 def never_ends(env: Any, play: Play, seconds: float) -> Iterator[Finding]:
-    """Find environments in which no episode ended, unless they declare a time limit longer than the test.
+    """Find environments in which no episode ended during the test, unless their time limit is longer.
 
     Gymnasium environments are stepped on for `seconds` or `MORE_STEPS`, because random actions may end them rarely.
     """
@@ -85,7 +85,7 @@ def never_ends(env: Any, play: Play, seconds: float) -> Iterator[Finding]:
 
 
 def reseeding_resets(env: Any, seed: int) -> Iterator[Finding]:
-    """Find environments where every reset without a seed starts the same episode."""
+    """Find environments in which every reset without a seed starts the same episode again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seeded = {digest(env.reset(seed=seed + k)[0]) for k in range(NUM_RESETS)}
@@ -109,7 +109,7 @@ def ignored_actions(env: Any, first: list[Trial], seed: int, seconds: float) -> 
 
 
 def _seen_and_rewards(trials: list[Trial], steps: int) -> list[bytes]:
-    """Return hashes of the first `steps` observations and rewards, in order."""
+    """Return hashes of the observations and rewards of the first `steps` steps, in order."""
     items: list[bytes] = []
     for trial in trials:
         items += [trial.seen[0]]

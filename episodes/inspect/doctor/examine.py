@@ -1,4 +1,4 @@
-"""`examine`: checks an environment, a data set or episodes, and returns the problems found."""
+"""`examine`: checks an environment, a data set or episodes, and returns the problems that it finds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Episode = (SingleAgentEpisode, MultiAgentEpisode, Mapping)
 
 
 def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed: int = 0) -> Findings:
-    """Return the problems found in an environment, a data set or episodes: faulty endings and data.
+    """Check an environment, a data set or episodes, and return the problems found in endings and data.
 
     An environment is stepped with random actions, several times with the same seed. It is not closed. All steps of data
     are read for cheap checks (finite numbers, bounds, gaps, duplicates), and the first `num_steps` for all checks.
@@ -66,7 +66,7 @@ def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed:
 
 
 def _of_directory(path: str | Path, num_steps: int) -> Findings:
-    """Return the problems found in a data set's files and, as far as they can be read, in its episodes."""
+    """Return the problems in the files of a data set and in the episodes that can be read."""
     from episodes.storage import EpisodeDataset, check
 
     problems = check(path).problems
@@ -80,7 +80,7 @@ def _of_directory(path: str | Path, num_steps: int) -> Findings:
 
 
 def _of_data(subject: Any, num_steps: int) -> Findings:
-    """Return the problems found in episodes. All steps get cheap checks, the first `num_steps` all checks."""
+    """Return the problems in episodes. Cheap checks cover all steps, and all checks the first `num_steps`."""
     scan, trials = Scan(), list[Trial]()
     steps = 0
     try:
@@ -98,7 +98,7 @@ def _of_data(subject: Any, num_steps: int) -> Findings:
 
 
 def _episodes_of(subject: Any) -> Iterator[Any]:
-    """Yield each episode of a data set, a pack, a sequence, or a single episode."""
+    """Yield the episodes of a data set, a pack or a sequence, or the given single episode."""
     if isinstance(subject, Episode):
         subject = [subject]
     elif not isinstance(subject, Iterable):
@@ -156,7 +156,7 @@ def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
 
 
 def _differences(first: list[Trial], second_run: list[Trial]) -> Iterator[tuple[Any, int, str]]:
-    """Yield the first place where two rollouts with the same seed and actions differ."""
+    """Yield the first difference between two rollouts with the same seed and actions."""
     for trial, two in zip(first, second_run, strict=False):
         for step, (a, b) in enumerate(zip(trial.seen, two.seen, strict=False)):
             if a != b:

@@ -1,4 +1,4 @@
-"""`Finding`: a problem found in episodes, with evidence, its harm to training, and advice."""
+"""`Finding`: a problem in episodes or an environment, with evidence, harm to training, and advice."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ KINDS = {  # kind -> what it does to targets, what to do
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Problem found in episodes or an environment, with the first place where it occurs and advice."""
+    """Problem in episodes or an environment, with its first occurrence, its harm to training, and advice."""
 
     kind: str
     evidence: str
@@ -144,7 +144,7 @@ class Finding:
 
     @classmethod
     def of(cls, kind: str, evidence: str, episode: Any = None, step: int | None = None, times: int = 1) -> Finding:
-        """Return a finding of this kind, with the kind's texts on harm and advice."""
+        """Create a finding of the given kind. Its texts on harm and advice come from a table of kinds."""
         return cls(kind, evidence, episode, step, times, *KINDS[kind])
 
     def __str__(self) -> str:
@@ -157,7 +157,7 @@ class Finding:
 
 
 class Findings(list[Finding]):
-    """All problems found in an environment or in data, and how many steps were examined.
+    """Sequence of all problems found in an environment or in data, with the number of steps examined.
 
     Attributes:
         num_steps: steps that were played, or read for cheap checks.
@@ -171,13 +171,13 @@ class Findings(list[Finding]):
 
     @property
     def extent(self) -> str:
-        """Text with the number of examined steps."""
+        """How many steps were examined, as text."""
         detail = "" if self.num_checked == self.num_steps else f", {self.num_checked:,} of them in detail"
         return f"{self.num_steps:,} steps{detail}"
 
 
 def gather_findings(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
-    """Yield one finding that represents all `places`, or nothing if `places` is empty."""
+    """Yield one finding of the given kind for all `places` where it occurs, or nothing if there are none."""
     every = list(places)
     if every:
         episode, step, text = every[0]

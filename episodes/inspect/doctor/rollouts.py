@@ -1,4 +1,4 @@
-"""Rollouts of an environment with random actions: records episodes, and violations of Gymnasium's API."""
+"""Rollouts of an environment with random actions, which record episodes and violations of Gymnasium's API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPLAYED = 300  # steps, for the same results under one seed
 
 @dataclass
 class Play:
-    """Rollout of an environment with random actions, or with the `actions` of an earlier rollout."""
+    """Rollout of an environment with random actions, or with the actions of an earlier rollout."""
 
     env: Any
     num_steps: int
@@ -35,7 +35,7 @@ class Play:
     nbytes: int = 0
 
     def run(self, seed: int) -> Play:
-        """Step the environment until an error or a limit (steps, episodes, bytes, seconds), and return this object."""
+        """Step the environment until an error occurs or a limit is reached, and return this object."""
         until = perf_counter() + self.seconds
         episodes = _players(self.env)(self, seed)
         with warnings.catch_warnings():
@@ -59,12 +59,12 @@ class Play:
             yield from gather_findings(kind, places)
 
     def note(self, kind: str, words: str, trial: Trial | None = None, step: int | None = None) -> None:
-        """Record that a problem of this kind was seen at a step of an episode."""
+        """Record that a problem of this kind occurred at a step of an episode."""
         latest = len(self.trials) - 1 if self.trials else None
         self.places.setdefault(kind, []).append((trial.id_ if trial else latest, step, words))
 
     def begin(self, space: Any, observation: Any, info: Any, agent: Any = None, number: int = 0) -> Trial:
-        """Start a recorded episode of one agent with its reset observation, and return the episode."""
+        """Start the record of one agent's episode with its reset observation, and return the record."""
         if space is not None and not isinstance(space, spaces.Space):
             self.note("outside_space", f"the observation space is {space!r}, and none of Gymnasium"[:200])
             space = None
@@ -75,7 +75,7 @@ class Play:
         return trial
 
     def see(self, trial: Trial, observation: Any, info: Any) -> None:
-        """Append a copy of the observation and its info to a recorded episode."""
+        """Append a copy of an observation and its info to the record of an episode."""
         kept = copy.deepcopy(observation)
         trial.observe(kept, copy.copy(info))
         self.nbytes += sum(array_of(leaf).nbytes for leaf in nested.leaves(kept))
@@ -83,7 +83,7 @@ class Play:
             self.note("info_type", f"infos are {type(info).__name__}, not dict", trial, len(trial))
 
     def act(self, space: Any, mask: Any = None) -> Any:
-        """Return the next action: a random one, or the one of the earlier rollout."""
+        """Return the next action: a random one, or that of the earlier rollout."""
         is_repeated = self.actions is not None and len(self.acted) < len(self.actions)
         action = self.actions[len(self.acted)] if is_repeated and self.actions else _sample(space, mask)
         self.acted.append(copy.deepcopy(action))
@@ -101,7 +101,7 @@ def _sample(space: Any, mask: Any) -> Any:
 
 
 def _mask(observation: Any, info: Any) -> Any:
-    """Return the mask of legal actions from an observation or info dict, or None if the mask is missing."""
+    """Return the mask of legal actions in an observation or info dict, or None if there is no mask."""
     for source in (observation, info):
         if isinstance(source, dict) and "action_mask" in source:
             return source["action_mask"]
@@ -109,7 +109,7 @@ def _mask(observation: Any, info: Any) -> Any:
 
 
 def _players(env: Any) -> Any:
-    """Return the function that plays the environment: single-agent, parallel agents, or agents in turns."""
+    """Return the rollout function for the environment's API: single-agent, parallel, or agents in turns."""
     if hasattr(env, "agent_iter"):
         return _in_turns
     return _in_parallel if hasattr(env, "possible_agents") else _alone
@@ -144,7 +144,7 @@ def _alone(play: Play, seed: int) -> Iterator[None]:
 
 
 def _take_step(play: Play, trial: Trial, last: Any, last_info: Any) -> Any:
-    """Take a random step and return its result. Note if the environment changed the action or earlier results."""
+    """Take a random step, and return its result. Note if the environment modified the action or earlier results."""
     action = play.act(play.env.action_space)
     answer = play.env.step(action)
     trial.actions.append(play.acted[-1])
@@ -158,7 +158,7 @@ def _take_step(play: Play, trial: Trial, last: Any, last_info: Any) -> Any:
 
 
 def _equal_infos(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
-    """Return True if two infos have the same keys and equal scalars."""
+    """Return True if two info dicts have the same keys and equal scalar values."""
     scalars = (bool, int, float, str, np.generic)
     if left.keys() != right.keys():
         return False
@@ -203,7 +203,7 @@ def _check_dead(play: Play, lives: dict[Any, Trial], agents: list[Any]) -> None:
 
 
 def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], answer: Any, number: int) -> None:
-    """Add the results of a multi-agent step to the recorded episode of each agent."""
+    """Append the results of a multi-agent step to the record of each agent's episode."""
     if not isinstance(answer, tuple) or len(answer) != 5:
         raise TypeError("step did not return observations, rewards, terminations, truncations and infos")
     observations, rewards, terminations, truncations, infos = answer

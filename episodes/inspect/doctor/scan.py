@@ -1,4 +1,4 @@
-"""Cheap checks of every step of a data set: non-finite numbers, bounds of spaces, gaps and duplicates."""
+"""Cheap checks of all steps of a data set: NaN and infinities, bounds of spaces, gaps and duplicates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_PLACES = 1000  # outside the space, of one track of an episode
 
 @dataclass
 class Scan:
-    """Collector of problems, episode by episode: non-finite numbers, values outside spaces, gaps, duplicates."""
+    """Checker of one episode after another that collects NaN, infinities, values outside spaces, gaps, duplicates."""
 
     num_episodes: int = 0
     num_steps: int = 0
@@ -44,7 +44,7 @@ class Scan:
             self._add_columns(episode, number)
 
     def findings(self) -> list[Finding]:
-        """Return the recorded problems, one finding per kind."""
+        """Return the recorded problems as one finding per kind."""
         return [finding for kind, places in self.places.items() for finding in gather_findings(kind, places)]
 
     def _add_episode(self, episode: SingleAgentEpisode) -> None:
@@ -80,7 +80,7 @@ class Scan:
         self.places.setdefault(kind, []).append((id_, step, text))
 
     def _add_arrays(self, columns: dict[str, Any], id_: Any, num_steps: int) -> None:
-        """Record numbers that are not finite, and an earlier episode with exactly the same numbers."""
+        """Record NaN and infinities in an episode's arrays, and whether an earlier episode has equal arrays."""
         sums = hashlib.blake2b(digest_size=16)
         for path, leaf in nested.flatten(columns).items():
             array = _array(leaf)
@@ -107,7 +107,7 @@ class Scan:
 
 
 class OutsideBounds(NamedTuple):
-    """A number outside the bounds of its space."""
+    """Number outside the bounds of its space: its value and position."""
 
     path: str  # of the leaf, such as "observation/speed"
     step: int
@@ -118,7 +118,7 @@ class OutsideBounds(NamedTuple):
 
 
 def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]:
-    """Yield each number outside the bounds of Box and Discrete (sub)spaces, in a batch of items.
+    """Yield the numbers in a batch of items that lie outside the bounds of their Box or Discrete (sub)space.
 
     Leaves with another shape than their space are skipped. Other checks compare keys, dtypes and shapes.
 
@@ -146,7 +146,7 @@ def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]
 
 
 def _array(leaf: Any) -> np.ndarray | None:
-    """Return the value as an array, or None if it is ragged or not numeric."""
+    """Return the value as a numeric array, or None if that is impossible."""
     try:
         array = np.asarray(leaf)
     except ValueError:
@@ -155,7 +155,7 @@ def _array(leaf: Any) -> np.ndarray | None:
 
 
 def _varies(observations: Any) -> bool:
-    """Return True if the first 64 items of the first observation array have more than two distinct values."""
+    """Return True if the first array of the observations takes more than two values in its first 64 items."""
     array = _array(nested.first_leaf(observations))
     if array is None or array.ndim == 0:
         return True
@@ -163,7 +163,7 @@ def _varies(observations: Any) -> bool:
 
 
 def _leaves_with_spaces(space: Any, items: Any, path: str) -> list[tuple[str, Any, Any]]:
-    """Return (key path, elementary subspace, array) for each array in nested items."""
+    """Return (key path, subspace without parts, array) for each array in nested items."""
     if isinstance(space, spaces.Dict) and isinstance(items, Mapping):
         pairs = [(key, part, items[key]) for key, part in space.items() if key in items]
     elif isinstance(space, spaces.Tuple) and isinstance(items, tuple):

@@ -1,4 +1,4 @@
-"""`Trial`: one recorded episode of one agent, as the environment returned it, valid or not."""
+"""`Trial`: recorded episode of one agent, exactly as the environment returned it, valid or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_NUMBERS = 256  # of an observation, for distances
 
 @dataclass(slots=True)
 class Trial:
-    """Recorded episode of one agent, unchecked: T steps, and T + 1 observations if nothing is wrong."""
+    """Recorded episode of one agent, not validated: T steps, and T + 1 observations if the environment is correct."""
 
     id_: Any
     agent: Any = None
@@ -44,11 +44,11 @@ class Trial:
         return len(self.rewards)
 
     def end(self, terminated: Any, truncated: Any) -> None:
-        """Set the flags terminated and truncated. An array of flags counts as True if any is True."""
+        """Set the flags terminated and truncated. An array of flags counts as True if any element is True."""
         self.terminated, self.truncated = (bool(np.any(array_of(flag))) for flag in (terminated, truncated))
 
     def observe(self, observation: Any, info: Any) -> None:
-        """Append an observation, which is not copied, and its info."""
+        """Append an observation (without a copy) and its info."""
         self.observations.append(observation)
         self.infos.append(info)
         self.seen.append(digest(observation))
@@ -56,7 +56,7 @@ class Trial:
 
 
 def array_of(leaf: Any) -> np.ndarray:
-    """Return the value as an array. A ragged list becomes an array of one object."""
+    """Return the value as an array. A ragged list becomes an array that holds the list as one object."""
     try:
         return np.asarray(leaf)
     except ValueError:
@@ -66,7 +66,7 @@ def array_of(leaf: Any) -> np.ndarray:
 
 
 def digest(item: Any) -> bytes:
-    """Return a 16-byte hash of a nested item. Equal items have equal hashes."""
+    """Return a 16-byte hash of a nested item. Items that are equal have equal hashes."""
     sums = hashlib.blake2b(digest_size=16)
     for leaf in nested.leaves(item):
         array = array_of(leaf)
@@ -76,7 +76,7 @@ def digest(item: Any) -> bytes:
 
 
 def numbers_of(item: Any) -> np.ndarray:
-    """Return at most `MOST_NUMBERS` numbers of a nested item, evenly spaced in its arrays, as a float64 vector."""
+    """Return a sample of at most `MOST_NUMBERS` numbers in a nested item, float64 [m]."""
     leaves = [array_of(leaf) for leaf in nested.leaves(item)]
     numeric = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
     if not numeric:
@@ -86,7 +86,7 @@ def numbers_of(item: Any) -> np.ndarray:
 
 
 def trials_of(episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any], number: int) -> list[Trial]:
-    """Return the recorded episodes of one agent each, from an episode or from a mapping of columns."""
+    """Convert an episode, or a mapping of columns, to a list with a `Trial` for each agent."""
     if isinstance(episode, MultiAgentEpisode):
         return [
             trial for agent_episode in episode.agent_episodes.values() for trial in trials_of(agent_episode, number)
@@ -105,7 +105,7 @@ def trials_of(episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any
 
 
 def _of_columns(columns: Mapping[str, Any], number: int) -> list[Trial]:
-    """Return one episode from columns: observations [T + 1, ...], and actions, rewards and flags [T]."""
+    """Convert columns (observations [T + 1, ...]; actions, rewards, flags [T]) to a `Trial`."""
     trial = Trial(columns.get("id", number), observation_space=columns.get("observation_space"))
     observations = columns["observations"]
     infos = columns.get("infos")
@@ -123,7 +123,7 @@ def _of_columns(columns: Mapping[str, Any], number: int) -> list[Trial]:
 
 
 def check_columns(columns: Mapping[str, Any]) -> None:
-    """Raise `InvalidArgument` if observations or rewards are missing, or lengths differ."""
+    """Raise `InvalidArgument` if observations or rewards are missing, or if lengths do not agree."""
     if not {"observations", "rewards"} <= set(columns):
         raise InvalidArgument(f"columns {list(columns)}: observations and rewards must be among them")
     _num_items(columns)
@@ -150,7 +150,7 @@ def _num_items(columns: Mapping[str, Any]) -> int:
 
 
 def _items(column: Any) -> list[Any]:
-    """Return the items of a list or of nested arrays as a list."""
+    """Return the items of a list or of nested arrays [n, ...] as a list."""
     return (
         column if isinstance(column, list) else [nested.take(column, i) for i in range(len(nested.first_leaf(column)))]
     )

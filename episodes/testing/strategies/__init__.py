@@ -1,4 +1,4 @@
-"""Hypothesis strategies that generate spaces, items, episodes, packs and vector environment results for tests.
+"""Hypothesis strategies for tests: they generate spaces, items, episodes, packs and vector environment results.
 
 They cover rare cases: episodes without a step, arrays that are transposed, cropped, reversed or read-only, agents that
 skip env steps, and endings in consecutive rows.

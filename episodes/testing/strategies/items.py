@@ -1,4 +1,4 @@
-"""Hypothesis strategies that generate spaces, also nested ones, and items of them in various memory layouts."""
+"""Hypothesis strategies that generate spaces (nested ones too), and items of them in many memory layouts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEYS = ("camera", "joints", "a/b", "~", "0")  # a slash and a tilde are escaped
 
 
 def _any_of(makers: Iterable[Callable[[], gym.Space]]) -> st.SearchStrategy[gym.Space]:
-    """Return a strategy that calls one of `makers` for a new space each time, since spaces have random generators."""
+    """Return a strategy that calls one of the functions `makers`, so that each generated space is a new object."""
     return st.sampled_from(list(makers)).map(lambda make: make())
 
 
@@ -69,7 +69,7 @@ def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.
 
 @st.composite
 def arrangements(draw: st.DrawFn, item: Any) -> Any:
-    """Generate an equal item in another memory layout: transposed, strided, read-only, big-endian and so on.
+    """Generate an equal item with other memory layouts: transposed, strided, read-only, big-endian and so on.
 
     Single numbers are numpy's, arrays without axes, or Python's if the dtype is the same.
     """
@@ -78,7 +78,7 @@ def arrangements(draw: st.DrawFn, item: Any) -> Any:
 
 @st.composite
 def items(draw: st.DrawFn, space: gym.Space, *, arrange: bool = True) -> Any:
-    """Generate an item of a space.
+    """Generate an item of the given space.
 
     Args:
         space: the space.

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that generate multi-agent episodes: agents enter late, skip steps and end early."""
+"""Hypothesis strategies that generate multi-agent episodes, in which agents join late, skip steps and end early."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from episodes.testing.strategies.items import ItemSource, spaces
 
 @dataclass(frozen=True)
 class MultiAgentHistory:
-    """Generated results of a multi-agent environment since its reset, and env steps at which to cut the episode.
+    """Generated results of a multi-agent environment from its reset on, with env steps at which to cut the episode.
 
     >>> reset, step = {"observations": {"a": 0}}, {"observations": {"a": 1}, "actions": {"a": 5}, "rewards": {"a": 1.0}}
     >>> history = MultiAgentHistory(reset, [step, {**step, "terminateds": {"__all__": True}}], cuts=[1])
@@ -33,11 +33,11 @@ class MultiAgentHistory:
     arguments: dict[str, Any] = field(default_factory=dict)  # of `MultiAgentEpisode`
 
     def whole(self, **arguments: Any) -> MultiAgentEpisode:
-        """Return one growing episode with all generated steps. Keyword arguments go to its constructor."""
+        """Return a growing episode with all generated steps. `arguments` are passed to its constructor."""
         return self._grown(0, (), **arguments)[0]
 
     def chunks(self, len_lookback_buffer: int = 0, **arguments: Any) -> list[MultiAgentEpisode]:
-        """Return the generated steps as growing parts of one episode, each with the given lookback."""
+        """Return the generated steps as consecutive growing chunks of one episode, with the given lookback."""
         return self._grown(len_lookback_buffer, self.cuts, **arguments)
 
     def _grown(self, lookback: int, cuts: Sequence[int], **arguments: Any) -> list[MultiAgentEpisode]:
@@ -63,7 +63,7 @@ def multi_agent_histories(
     extra_outputs: bool | None = None,
     arrange: bool = True,
 ) -> MultiAgentHistory:
-    """Generate results of a multi-agent environment: agents enter late or never, skip env steps and end early.
+    """Generate results of a multi-agent environment whose agents join late or never, skip env steps and end early.
 
     Args:
         agents: ids of the agents.
@@ -105,7 +105,7 @@ ABSENT, RESTS, WAITS, ENDED = "absent", "rests", "waits", "ended"  # what an age
 
 @dataclass
 class _World:
-    """Simulated multi-agent environment that generates random valid results of env steps."""
+    """Simulated multi-agent environment that generates random but valid results of env steps."""
 
     agents: list[Any]
     rng: random.Random
@@ -163,7 +163,7 @@ class _World:
         return [agent for agent in remaining if self.pace == "together" or self.chance(0.7)]
 
     def flags(self, waiting: list[Any], arrived: list[Any]) -> tuple[dict[Any, bool], dict[Any, bool]]:
-        """Return random end flags of agents or of all. An agent whose last observation is missing is not truncated."""
+        """Return random end flags of agents or of all. Agents without a last observation are not truncated."""
         terminateds: dict[Any, bool] = {}
         truncateds: dict[Any, bool] = {}
         without_last = set() if self.repeats else set(waiting) - set(arrived)
@@ -185,7 +185,7 @@ class _World:
     def rewards(
         self, waiting: list[Any], arrived: list[Any], terminateds: dict[Any, bool], truncateds: dict[Any, bool]
     ) -> dict[Any, float]:
-        """Return random rewards, at least for each agent whose step is completed and has no reward yet."""
+        """Return random rewards, at least for each agent that completes a step and has no reward yet."""
         rewards = {agent: self.rng.randrange(-4, 9) / 4 for agent in self.agents if self.chance(0.3)}
         ending = {**terminateds, **truncateds}
         for agent in waiting:
@@ -197,7 +197,7 @@ class _World:
     def go_on(
         self, actors: list[Any], arrived: list[Any], terminateds: dict[Any, bool], truncateds: dict[Any, bool]
     ) -> None:
-        """Update, after a step, which agents are active and which act next."""
+        """Update which agents are active and which act next, after an env step."""
         self.rewarded -= set(arrived)
         for agent in actors:
             self.status[agent] = WAITS

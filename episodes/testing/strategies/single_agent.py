@@ -1,4 +1,4 @@
-"""Hypothesis strategies that generate single-agent episodes, growing and finalized, and packs of such episodes."""
+"""Hypothesis strategies that generate single-agent episodes, growing or finalized, and packs of episodes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _REWARDS = (float, np.float32, np.float64, int, np.asarray)
 
 @cache
 def infos() -> st.SearchStrategy[dict[str, Any]]:
-    """Return a strategy that generates info dicts with numbers, strings, arrays and nested values, and unusual keys."""
+    """Return a strategy that generates info dicts with numbers, strings, arrays, nested dicts and unusual keys."""
     inner = st.dictionaries(st.sampled_from(["x", "y"]), _VALUES, max_size=2)
     return st.dictionaries(st.sampled_from(["a", "b/c", "d~"]), _VALUES | inner, max_size=3)
 
 
 @st.composite
 def _tracks_of_infos(draw: st.DrawFn, count: int, rng: np.random.Generator) -> list[dict[str, Any]] | None:
-    """Generate None or a list of `count` info dicts: the same numeric keys at each step, or any keys at some steps."""
+    """Generate None, or `count` info dicts whose keys are the same at all steps or differ."""
     kind = draw(st.sampled_from(["none", "numbers", "any"]))
     if kind == "none":
         return None
@@ -65,7 +65,7 @@ def _tracks_of_infos(draw: st.DrawFn, count: int, rng: np.random.Generator) -> l
 
 @st.composite
 def _ragged_kinds(draw: st.DrawFn) -> dict[str, Any]:
-    """Generate the argument `ragged` of an episode: dtypes of time series with items of varying length."""
+    """Generate the argument `ragged` of an episode: dtypes of time series whose items vary in length."""
     names = draw(st.lists(st.sampled_from(["observations", "actions"]), min_size=1, max_size=2, unique=True))
     if "actions" in names:
         names += draw(st.lists(st.sampled_from(["token_logp", "learned"]), max_size=2, unique=True))
@@ -73,7 +73,7 @@ def _ragged_kinds(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _ragged_items(kind: Any, lengths: np.ndarray, rng: np.random.Generator) -> list[Any]:
-    """Return random items of the given lengths, as arrays or lists. Nested ones also have an image."""
+    """Return random items with the given lengths, as arrays or lists."""
     if isinstance(kind, dict):
         parts = {key: _ragged_items(part, lengths, rng) for key, part in kind.items()}
         return [
@@ -101,7 +101,7 @@ def episode_arguments(
     arrange: bool = True,
     ragged: bool | Mapping[str, Any] | None = False,
 ) -> dict[str, Any]:
-    """Generate keyword arguments of `SingleAgentEpisode`, to compare the episode with the arguments.
+    """Generate keyword arguments of `SingleAgentEpisode`, with which tests compare the created episode.
 
     See `episodes` for the arguments.
     """
@@ -149,7 +149,7 @@ def _drawn_kinds(draw: st.DrawFn, ragged: bool | Mapping[str, Any] | None) -> Ma
 
 @st.composite
 def episodes(draw: st.DrawFn, *args: Any, finalized: bool | None = None, **options: Any) -> SingleAgentEpisode:
-    """Generate a single-agent episode: growing or finalized, of any length, lookback, ending and item type.
+    """Generate a single-agent episode, growing or finalized, of any length, lookback, ending and item type.
 
     Args:
         observation_space: space of the observations, by default any (see `spaces`).
@@ -186,7 +186,7 @@ def lists_of_episodes(
     max_steps: int = 5,
     **options: Any,
 ) -> list[SingleAgentEpisode]:
-    """Generate a list of episodes that fit into one pack: equal spaces and extra outputs.
+    """Generate a list of episodes that fit into one pack, since their spaces and extra outputs are equal.
 
     Args:
         options: as for `episodes`.
@@ -207,5 +207,5 @@ def lists_of_episodes(
 
 
 def packs(*args: Any, **options: Any) -> st.SearchStrategy[EpisodePack]:
-    """Return a strategy that generates packs of episodes. Arguments as for `lists_of_episodes`."""
+    """Return a strategy that generates packs of episodes. Its arguments are those of `lists_of_episodes`."""
     return lists_of_episodes(*args, **options).map(EpisodePack.from_episodes)

@@ -1,4 +1,4 @@
-"""Hypothesis strategy that generates steps of vector environments in all autoreset modes, and their episodes."""
+"""Hypothesis strategy that generates vector environment steps in all autoreset modes, and their episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episodes.tracks import nested
 
 @dataclass
 class EnvEpisode:
-    """Generated episode of one environment: lists of T + 1 observations, T actions and so on."""
+    """Generated episode of one environment: a list of T + 1 observations, lists of T actions, rewards and so on."""
 
     env: int
     observations: list[Any]
@@ -37,7 +37,7 @@ class EnvEpisode:
 
 @dataclass(frozen=True)
 class VectorRow:
-    """Actions and generated result of one vector step, and in `DISABLED` mode the reset after the step."""
+    """Actions and generated results of one vector step. In `DISABLED` mode, it includes the reset that follows."""
 
     actions: Any  # nested arrays [N, ...]
     observations: Any  # nested arrays [N, ...]
@@ -51,7 +51,7 @@ class VectorRow:
 
 @dataclass(frozen=True)
 class VectorRows:
-    """Generated results of a vector environment since its reset, and the episodes that they contain.
+    """Generated results of a vector environment from its reset on, and the episodes that these form.
 
     next step     o0 -a0-> o1 -a1-> o2 END -(ignored)-> o0' -a0-> ...
     same step     o0 -a0-> o1 -a1-> o0'                (o2 in infos["final_obs"])
@@ -68,7 +68,7 @@ class VectorRows:
     episodes: Sequence[EnvEpisode]  # in the order of their resets; an episode without a step is there too
 
     def record(self, recorder: Any, rows: slice = slice(None)) -> None:
-        """Record the steps `rows` with a recorder, beginning with the reset if the slice starts at 0."""
+        """Record the slice `rows` of the steps with a recorder, including the reset if the slice starts at 0."""
         if not rows.start:
             recorder.reset(self.observations, self.infos)
         for row in self.rows[rows]:
@@ -96,7 +96,7 @@ def vector_rows(
     max_rows: int = 12,
     flags_on_resets: bool = False,
 ) -> VectorRows:
-    """Generate steps of a vector environment: any autoreset mode, consecutive endings, infos with masks.
+    """Generate steps of a vector environment in any autoreset mode, with consecutive endings and masked infos.
 
     Args:
         autoreset_mode: one of the three modes, by default any.
@@ -124,7 +124,7 @@ def vector_rows(
 
 @dataclass
 class _RowWriter:
-    """Simulated vector environment that generates random results step by step."""
+    """Simulated vector environment that generates random results one step at a time."""
 
     mode: AutoresetMode
     num_envs: int
@@ -164,7 +164,7 @@ class _RowWriter:
         return EnvEpisode(env, [self.observations.next()], [self.info()])
 
     def info(self) -> dict[str, Any]:
-        """Return a random info dict of one environment: a count, often a second number, sometimes a nested dict."""
+        """Return a random info dict of one environment, with one or two numbers and sometimes a nested dict."""
         if not self.has_infos:
             return {}
         self.count += 1
@@ -176,7 +176,7 @@ class _RowWriter:
         return info
 
     def vector_info(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        """Return the environments' info dicts in the form of vector environments: arrays, and masks under `_key`."""
+        """Combine the environments' info dicts as vector environments do: arrays by key, and masks under `_key`."""
         out: dict[str, Any] = {}
         for env, info in infos.items():
             for key, value in info.items():
@@ -238,7 +238,7 @@ class _RowWriter:
             episode.terminated, episode.truncated = ENDINGS[1 + self.rng.integers(3)]
 
     def after_endings(self) -> tuple[list[Any], dict[str, Any], Any]:
-        """Apply the autoreset mode to ended episodes. Return observations, infos and the following reset."""
+        """Apply the autoreset mode to ended episodes. Return observations, infos and the reset that follows."""
         ended = [env for env, episode in enumerate(self.going) if episode.is_done]
         lasts = list(self.going)
         if self.mode is not AutoresetMode.NEXT_STEP:
