@@ -115,7 +115,7 @@ def _replace_names(text: str) -> tuple[str, dict[str, str]]:
     """Make a condition valid Python: replace column names such as `custom_data/x` by identifiers.
     Return the new text and the replacements.
 
-    They are `return`, and `custom_data/KEY`, whose key is in quotes if it is no Python name.
+    The replaced names are `return` and `custom_data/KEY`. A KEY that is not a Python name is in quotes.
     """
     tokens = list(tokenize.generate_tokens(io.StringIO(text.strip()).readline))
     columns: dict[str, str] = {}

@@ -136,8 +136,8 @@ def has_bounds(path: str, field: TrackField) -> bool:
 
 
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
-    """Return a pack, and its schemas, with strings in the width of the current file, or if they are longer in the next
-    power of two, so that few files are needed.
+    """Return a pack, and its schemas, with strings widened to the width in the current file, so that this file can
+    contain the pack. Longer strings get a greater width.
 
     The width for longer text is the next power of two, so that ever longer text starts only a few shards.
     """

@@ -132,8 +132,8 @@ class TokenSequences:
         """Return the number of tokens of each segment, padding as a last segment of each sequence,
         and whether to learn from the segment.
 
-        The padding of a sequence is its last segment. The very last segment has one position more than there are: what
-        is repeated per segment and read from position 1 on is shifted left by one.
+        The very last segment has one position too many. So values that are repeated per segment can be shifted left
+        by one, by reading from position 1 on.
         """
         segments = self._segments
         if self.row_length is None:

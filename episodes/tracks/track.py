@@ -260,8 +260,8 @@ class ArrayTrack(_Items):
         return nested.take(self.data, position)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return the item at an int index, or nested arrays [k, ...] for a slice, a list of indices or None (all).
-        `fill` replaces missing items.
+        """Return the item at an int index, or nested arrays [k, ...] for a slice, a list of
+        indices or None (all items).
 
         `fill` replaces missing items, in the item's shape and dtype.
         """

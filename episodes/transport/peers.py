@@ -68,8 +68,8 @@ class Peers(OrderedDict[bytes, Peer]):
         return self._archived.pop(sender, first)
 
     def oldest_idle(self) -> bytes | None:
-        """Return the id of the longest silent sender without pending messages, which can be archived, or None unless
-        there are too many senders.
+        """Return the id of the longest silent sender without pending messages, whose state can be archived,
+        if there are too many senders.
 
         Return None if there are fewer senders, or if all of them have messages that wait or are in use.
         """
