@@ -34,6 +34,11 @@ def check_support(config: Any) -> None:
             stacklevel=4,
         )
     _check_algorithm(config.algo_class)
+    if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
+        raise InvalidArgument(
+            "install(config): RLlib's old API stack is not supported; enable the new one with "
+            "config.api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
+        )
     if config.env_runner_cls is not None:
         raise InvalidArgument(
             f"install(config): env_runner_cls={config.env_runner_cls.__name__} would be replaced; remove it with "

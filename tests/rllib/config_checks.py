@@ -71,6 +71,9 @@ def test_install_of_unsupported_settings_raises() -> None:
         install(PPO)
     with pytest.raises(InvalidArgument, match="BC is not supported; supported are PPO, APPO"):
         install(BCConfig())
+    old = PPOConfig().api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
+    with pytest.raises(InvalidArgument, match="RLlib's old API stack is not supported; enable the new one"):
+        install(old)
     with pytest.raises(InvalidArgument, match="env_runner_cls=SingleAgentEnvRunner would be replaced"):
         install(PPOConfig().env_runners(env_runner_cls=RLlibSingleAgentEnvRunner))
     later = install(small(PPOConfig())).env_runners(env_runner_cls=RLlibSingleAgentEnvRunner)
