@@ -31,7 +31,7 @@ class RLlibCallback:
     config: Any = None
 
     def on_environment_created(self, **arguments: Any) -> None:
-        """Handle the creation of the environments: once, at the start of the first `sample`.
+        """Handle the creation of the environments. A runner calls this method once, before its first episode starts.
 
         Args:
             arguments: `env_runner`, `metrics_logger`, `env` and `env_context`.
@@ -41,7 +41,7 @@ class RLlibCallback:
         """Handle the start of an episode, after the reset. The episode has no step yet."""
 
     def on_episode_step(self, **arguments: Any) -> None:
-        """Handle one step of one environment."""
+        """Handle one step of one environment. `episode` contains the step already."""
 
     def on_episode_end(self, **arguments: Any) -> None:
         """Handle the end of an episode."""
@@ -73,14 +73,17 @@ class RLlibCallback:
         """
 
     def on_evaluate_start(self, **arguments: Any) -> None:
-        """Handle the start of a test of the policy, with `algorithm` and `metrics_logger`."""
+        """Handle the start of an evaluation of the policy. The arguments are `algorithm` and `metrics_logger`."""
 
     def on_evaluate_end(self, **arguments: Any) -> None:
-        """Handle the end of a test of the policy, with `algorithm`, `metrics_logger` and `evaluation_metrics`."""
+        """Handle the end of an evaluation of the policy.
+        The arguments are `algorithm`, `metrics_logger` and `evaluation_metrics`.
+        """
 
 
 class CallbackRunner:
-    """Wrapper of a runner that adds the attributes of RLlib's env runners, for callbacks.
+    """Wrapper of a runner that is passed to RLlib callbacks as `env_runner`.
+    It adds the attributes of RLlib's env runners.
 
     Args:
         runner: the runner. Other attributes are read from it and set on it.
@@ -92,17 +95,17 @@ class CallbackRunner:
 
     @property
     def config(self) -> Any:
-        """The `config` attribute of the callback."""
+        """Configuration for callbacks: the `config` attribute of the `RLlibCallback`."""
         return self.callback.config
 
     @property
     def metrics(self) -> Any:
-        """The `metrics_logger` of the runner, under RLlib's name."""
+        """Metrics logger of the runner, under RLlib's attribute name."""
         return self.runner.metrics_logger
 
     @property
     def module(self) -> Any:
-        """The runner's policy, or its policies by module id."""
+        """Policy of a single-agent runner, or the policies of a multi-agent runner by module id."""
         return getattr(self.runner, "policies", None) or getattr(self.runner, "policy", None)
 
     def __getattr__(self, name: str) -> Any:
@@ -113,7 +116,10 @@ class CallbackRunner:
 
 
 class CallbackHook:
-    """Adapter that makes an `RLlibCallback` a runner hook. It has only the methods that the callback overrides."""
+    """Adapter that lets a runner call the methods of an `RLlibCallback` as hooks.
+
+    The adapter has only the hook methods that the callback overrides, so that other events cost nothing.
+    """
 
     def __init__(self, callback: RLlibCallback) -> None:
         self.callback = callback
@@ -147,7 +153,12 @@ class CallbackHook:
         self.callback.on_episode_end(episode=episode, env_index=env, prev_episode_chunks=[], **self._arguments(runner))
 
     def _call_sample_end(self, runner: Any, sampled: Any) -> EpisodePack | None:
-        """Call `on_sample_end`, and return the pack with the `custom_data` that was written; None if there was none."""
+        """Call the callback's `on_sample_end` with the sampled episodes,
+        and store the `custom_data` that it writes to them.
+
+        Returns:
+            The pack with the `custom_data`. None if no episode has any, or if `sampled` is no pack.
+        """
         if not isinstance(sampled, EpisodePack):
             samples = sampled if isinstance(sampled, list) else []
             self.callback.on_sample_end(samples=samples, **self._arguments(runner))
@@ -160,7 +171,9 @@ class CallbackHook:
         return sampled.replace(custom_data=custom_data) if any(custom_data) else None
 
     def _arguments(self, runner: Any) -> dict[str, Any]:
-        """Return the arguments of RLlib's callbacks that describe the runner, by name."""
+        """Return the keyword arguments that RLlib passes to callbacks: `env_runner`,
+        `metrics_logger`, `env` and `rl_module`.
+        """
         env = getattr(runner, "env", None)
         if env is None:
             env = SimpleNamespace(envs=[each.env for each in runner.envs])
@@ -174,7 +187,7 @@ class CallbackHook:
 
 
 def check_unwritten(episodes: EditableEpisodes) -> None:
-    """Raise `InvalidArgument` if a hook changed the episodes, except for their `custom_data`."""
+    """Raise `InvalidArgument` if a hook changed anything in the episodes other than their `custom_data`."""
     if episodes.changed:
         raise InvalidArgument(
             "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives "
@@ -184,7 +197,8 @@ def check_unwritten(episodes: EditableEpisodes) -> None:
 
 
 def as_hook(hook: Any) -> Any:
-    """Return a runner hook for an RLlib callback (object or class). A hook is returned unchanged.
+    """Return a runner hook that calls an RLlib callback (an object or class).
+    An object that is a hook already is returned unchanged.
 
     Raises:
         WrongType: another class, or an object without a method of `Hook`.

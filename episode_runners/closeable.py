@@ -8,7 +8,7 @@ __all__ = ["Closeable"]
 
 
 class Closeable:
-    """Base class of objects with a `close` method that may be called again. A `with` statement calls it."""
+    """Base class of objects with a `close` method, for use in `with` statements. `close` may be called repeatedly."""
 
     def close(self) -> None:
         """Release all resources."""

@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 
 def close_when_dropped(runner: Any, envs: Sequence[Any]) -> Callable[[], Any]:
-    """Close environments when their runner is garbage-collected, and when the process ends.
+    """Register environments to be closed when their runner is garbage-collected or the process ends.
 
     Environments in processes of their own are terminated, with a `ResourceWarning`, and are not waited for.
 
@@ -27,6 +27,10 @@ def close_when_dropped(runner: Any, envs: Sequence[Any]) -> Callable[[], Any]:
 
 
 def _close_dropped(envs: Sequence[Any], name: str, process: int) -> None:
+    """Close the environments of a garbage-collected runner called `name`, if this is the `process` that created them.
+
+    Environments in other processes are terminated with a `ResourceWarning`. Errors become warnings.
+    """
     if os.getpid() != process:  # a forked child does not own the environments
         return
     for env in envs:

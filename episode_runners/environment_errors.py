@@ -1,4 +1,4 @@
-"""Errors that name the environment, the step, and the part of the observation that is wrong.
+"""Explanations of environment errors: they name the environment, the step, and the wrong part of the observation.
 
 Gymnasium's vector environments copy the results of all environments into arrays, so a result of a wrong shape raises
 numpy's error, which does not say where it came from. These functions run only after an error.
@@ -23,7 +23,8 @@ _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
 def raise_or_annotate(
     error: BaseException, env: VectorEnv, row: Any, get_ages: Callable[[], np.ndarray], runner: Any, sink: Any
 ) -> None:
-    """Raise `TrackMismatch` if the environments returned invalid data, else add a note on the origin to `error`.
+    """Explain an error of a vector step: raise `TrackMismatch` if an environment returned invalid data,
+    else note the failed environment on `error`.
 
     Args:
         error: the error that stopped the vector step.
@@ -54,6 +55,7 @@ def raise_or_annotate(
 
 
 def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.ndarray, raised_itself: bool) -> None:
+    """Add a note that names environment `index` to the error, or raise an error that describes its invalid result."""
     vector_env: Any = env.unwrapped
     if not isinstance(vector_env, SyncVectorEnv):
         error.add_note(f"{_where(env, index, ages)}; vectorization='sync' names the leaf, too")
@@ -91,6 +93,9 @@ def _index_in(frame: FrameType) -> int | None:
 
 
 def _row_mismatches(env: VectorEnv, row: Any) -> Iterator[str]:
+    """Yield a description of each part of a vector environment's result that has a
+    wrong type, shape or kind of dtype.
+    """
     if not isinstance(row, tuple) or len(row) not in (2, 5):
         yield f"step must return ({', '.join(_RESULTS)}), and returned {_brief(row)}"
         return
@@ -102,7 +107,14 @@ def _row_mismatches(env: VectorEnv, row: Any) -> Iterator[str]:
 
 
 def _space_mismatches(space: gym.Space, value: Any, name: str, leading: tuple[int, ...] = ()) -> Iterator[str]:
-    """Yield text for each part of a value whose keys, shape or kind of dtype differ from the space."""
+    """Yield a description of each part of `value` whose keys, shape or kind of dtype do not match `space`.
+
+    Args:
+        space: the expected space of one item.
+        value: a nested value, usually of observations.
+        name: name of the value in the descriptions.
+        leading: leading axes of the arrays in addition to the space's shape.
+    """
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(value, Mapping):
             yield f"{name} are {_brief(value)}; the space is a Dict with {list(space.spaces)}"

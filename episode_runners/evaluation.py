@@ -1,4 +1,4 @@
-"""`evaluate`: returns of a policy in whole episodes, without learning from them."""
+"""`evaluate`: measures the returns of a policy in whole episodes, without learning from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Evaluation", "evaluate"]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Result of an evaluation: whole episodes with their returns and lengths, in the same order.
+    """Result of `evaluate`: whole episodes of a policy, with the return and length of each.
 
     Attributes:
         episodes: an `EpisodePack`, or a list of `MultiAgentEpisode`s.
@@ -56,7 +56,9 @@ class Evaluation:
 
     @property
     def std_return(self) -> float:
-        """Standard deviation (over n) of the returns. The standard error of the mean is this divided by sqrt(n)."""
+        """Standard deviation of the returns (divided by n, not n - 1).
+        Divide by sqrt(n) for the standard error of the mean.
+        """
         return float(self.returns.std())
 
     @property
@@ -93,7 +95,7 @@ def evaluate(
     agent_to_module_mapping_fn: Callable[[Any, Any], Any] | None = None,
     check_pipeline: bool = True,
 ) -> Evaluation:
-    """Return whole episodes of a policy with their returns. Neither the policy nor its statistics change.
+    """Run a policy for `num_episodes` whole episodes, and return them with their returns. The policy does not change.
 
     The pipelines are copies with their current state, whose statistics do not change. A `torch.nn.Module` is in
     evaluation mode meanwhile. Torch's global random state does not change. Each environment contributes its first
@@ -155,13 +157,24 @@ def evaluate(
 
 
 def _with_copied_pipelines(policy: Any) -> Any:
-    """Return an actor with copied pipelines, so that their statistics do not change. A plain policy stays unchanged."""
+    """Return an actor with the same policy and copied pipelines, whose statistics can change separately.
+    Plain policies stay unchanged.
+    """
     if not isinstance(policy, Actor):
         return policy
     return Actor.of_parts(policy.policy, copy_pipeline(policy.env_to_module), copy_pipeline(policy.module_to_env))
 
 
 def _run_evaluation(runner: Any, num_episodes: int, explore: bool, *, closes: bool) -> Evaluation:
+    """Sample `num_episodes` whole episodes with the runner's policies in evaluation mode,
+    and return them as an `Evaluation`.
+
+    Args:
+        runner: a single-agent or multi-agent runner.
+        num_episodes: number of episodes.
+        explore: whether actions are sampled as in training.
+        closes: whether the runner is closed afterwards.
+    """
     several = isinstance(runner, MultiAgentEnvRunner)
     try:
         with _evaluation_mode(list((runner.policies or {}).values()) if several else [runner.policy]):
@@ -179,7 +192,9 @@ def _run_evaluation(runner: Any, num_episodes: int, explore: bool, *, closes: bo
 
 @contextmanager
 def _evaluation_mode(policies: Sequence[Any]) -> Iterator[None]:
-    """Set policies to evaluation mode in a `with` block, and then restore their mode and torch's random state."""
+    """Context manager that sets policies to evaluation mode,
+    and restores their mode and torch's random state at its end.
+    """
     modules = [part for policy in policies if isinstance(policy, torch.nn.Module) for part in policy.modules()]
     were_training = [module.training for module in modules]
     devices = {module_of(policy).device for policy in policies}

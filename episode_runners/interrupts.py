@@ -9,7 +9,7 @@ from typing import Self
 
 
 class DeferredInterrupt:
-    """Context manager that delays a first Ctrl-C until `raise_pending`. A second one interrupts at once.
+    """Context manager that delays a first Ctrl-C until `raise_pending` is called. A second Ctrl-C interrupts at once.
 
     The code inside polls `pending` where it can stop. After the block, `raise_pending` raises the deferred one. Only
     the main thread gets signals, so in other threads this does nothing. A SIGINT handler of the user is left alone.
@@ -40,7 +40,7 @@ class DeferredInterrupt:
             self._is_installed = False
 
     def raise_pending(self) -> None:
-        """Raise `KeyboardInterrupt` if a Ctrl-C was delayed."""
+        """Raise `KeyboardInterrupt` if a Ctrl-C was delayed and not raised yet."""
         if self.pending:
             self.pending = False
             raise KeyboardInterrupt

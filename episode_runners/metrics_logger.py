@@ -36,7 +36,7 @@ _WITH_ALL_VALUES = ("mean", "item_series", "percentiles")  # others need one num
 
 @dataclass(slots=True)
 class _Series:
-    """Values logged under one key, with the options for reducing these values."""
+    """Values that were logged under one key of a `MetricsLogger`, with the settings for their reduction."""
 
     reduction: str  # a key of `_REDUCTIONS`
     values: deque[Any]
@@ -68,14 +68,14 @@ class _Series:
         return self.total / max(perf_counter() - self.since, 1e-9)
 
     def start_interval(self) -> None:
-        """Start a new interval for values per second, and drop the values if `clears` is set."""
+        """Start a new interval for the throughput (the sum per second), and drop the values if `clears` is set."""
         if self.clears:
             self.values.clear()
         self.total, self.since = 0.0, perf_counter()
 
 
 class MetricsLogger:
-    """Log of numbers by key, each reduced in its own way (mean, sum, ...), with RLlib's methods and arguments.
+    """Logger that reduces the values of each key to a number, such as a mean or a sum. Its interface is RLlib's.
 
     >>> logger = MetricsLogger()
     >>> for total in (1, 3, 5):
@@ -100,7 +100,7 @@ class MetricsLogger:
         clear_on_reduce: bool | None = None,
         with_throughput: bool | None = None,
     ) -> None:
-        """Log a value under a key. The first call for a key sets the key's options.
+        """Log a value under a key. The first call for a key sets how the key's values are reduced.
 
         Args:
             key: a name, or a tuple of names that leads into nested dicts.
@@ -136,6 +136,7 @@ class MetricsLogger:
         clears: bool | None,
         has_throughput: bool,
     ) -> _Series:
+        """Return an empty series for the key `path`, after a check that its options go together."""
         location = f"log_value({path}, reduce={reduction!r})"
         if reduction not in _REDUCTIONS:
             raise InvalidArgument(f"{location}: give one of {', '.join(_REDUCTIONS)}")
@@ -162,7 +163,7 @@ class MetricsLogger:
     def log_dict(
         self, value_dict: Mapping[str, Any], *, key: Key | None = None, reduce: str | None = "mean", **options: Any
     ) -> None:
-        """Log the values of nested dicts, each under the keys on the path to the value.
+        """Log all values of a nested dict. The key of a value is its path of names in the dict.
 
         Args:
             value_dict: values by name, or dicts of them.
@@ -179,7 +180,7 @@ class MetricsLogger:
 
     @contextmanager
     def log_time(self, key: Key, *, reduce: str = "ema", **options: Any) -> Iterator[None]:
-        """Return a context manager that logs the duration of its block in seconds under a key."""
+        """Return a context manager that measures the duration of its block in seconds, and logs it under a key."""
         start = perf_counter()
         try:
             yield
@@ -187,7 +188,7 @@ class MetricsLogger:
             self.log_value(key, perf_counter() - start, reduce=reduce, **options)
 
     def peek(self, key: Key | None = None, default: Any = None, *, throughput: bool = False) -> Any:
-        """Return the current number of a key, or the nested dicts of all keys and numbers.
+        """Return the reduced value of a key or, for `key=None`, the reduced values of all keys as nested dicts.
 
         Args:
             key: None for all keys.
@@ -209,7 +210,9 @@ class MetricsLogger:
         return numbers
 
     def reduce(self) -> dict[str, Any]:
-        """Return the numbers of all keys, and drop the values of keys with `clear_on_reduce`."""
+        """Return the reduced values of all keys as nested dicts,
+        and drop the logged values of keys with `clear_on_reduce`.
+        """
         numbers = self.peek()
         for series in self._series.values():
             series.start_interval()

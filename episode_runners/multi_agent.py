@@ -1,4 +1,4 @@
-"""`MultiAgentEnvRunner`: lets several agents act in an environment, and returns their episodes."""
+"""`MultiAgentEnvRunner`: lets policies act for the agents of an environment, and returns the multi-agent episodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions
 
 
 class MultiAgentEnvRunner(EnvRunner):
-    """Sampler of multi-agent episodes, in one or several copies of an environment.
+    """Runner that lets policies act for the agents of one or several copies of an
+    environment, and returns the episodes.
 
     Args:
         env: a PettingZoo environment (parallel or AEC), an environment whose `reset` and `step` take and return dicts
@@ -136,7 +137,7 @@ class MultiAgentEnvRunner(EnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[MultiAgentEpisode]:
-        """Return multi-agent episodes with at least `num_timesteps` env steps, or `num_episodes` whole episodes.
+        """Sample multi-agent episodes: at least `num_timesteps` env steps, or exactly `num_episodes` whole episodes.
 
         Args:
             num_timesteps: minimum number of env steps, summed over all copies. Episodes that are ongoing at the end are
@@ -175,6 +176,7 @@ class MultiAgentEnvRunner(EnvRunner):
         random_actions: bool,
         force_reset: bool,
     ) -> list[MultiAgentEpisode]:
+        """Sample for `sample`, count the steps, and call the hooks. If this fails, `take` returns the steps."""
         began = perf_counter()
         self._updates = self.update_stats and explore
         self._store_interrupted()
@@ -213,6 +215,7 @@ class MultiAgentEnvRunner(EnvRunner):
     def _run(
         self, num_timesteps: int | None, num_episodes: int | None, act: Callable[[bool], Answers], explore: bool
     ) -> None:
+        """Step the environment copies until there are enough steps or episodes, and collect the chunks in `_taken`."""
         num_envs = len(self.envs)
         if num_timesteps is not None:
             for _ in range(-(-num_timesteps // num_envs)):
@@ -230,7 +233,9 @@ class MultiAgentEnvRunner(EnvRunner):
         self._needs_reset = True
 
     def _finalize(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
-        """Return an episode chunk converted to arrays, with policy versions, and rewards of the runner's dtype."""
+        """Convert the lists of an episode chunk to arrays, record policy versions,
+        cast the rewards, and return the chunk.
+        """
         write_versions(chunk, self._policy_version)
         self._pipelines.write_acting_pipelines(chunk)
         chunk.to_numpy()
@@ -252,11 +257,11 @@ class MultiAgentEnvRunner(EnvRunner):
         self._policy_version = versions
 
     def take(self) -> list[MultiAgentEpisode]:
-        """Return what was sampled in failed or interrupted calls of `sample`, as a list of finalized chunks.
+        """Return the episode chunks that were sampled in failed or interrupted calls of `sample`.
+        Each chunk is returned once.
 
         It also works if the runner is closed or its environments died. A step that failed is left out. A chunk whose
-        items do not fit together, which can be the reason of the failure, is returned as it grew. Chunks are returned
-        once.
+        items do not fit together, which can be the reason of the failure, is returned as it grew.
 
         Raises:
             EpisodeStateError: the runner is sampling (a hook called this method).
@@ -268,6 +273,7 @@ class MultiAgentEnvRunner(EnvRunner):
         return chunks
 
     def _store_interrupted(self) -> None:
+        """Move the chunks of a failed call to `_interrupted`, without the steps that were only partly recorded."""
         if not self._failed:
             return
         for i, env_t in self._in_step:
@@ -280,14 +286,14 @@ class MultiAgentEnvRunner(EnvRunner):
         self._failed, self._taken, self.episodes, self._in_step = False, [], [], []
 
     def _finalize_if_possible(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
-        """Return an episode chunk converted to arrays, or unconverted if its items do not fit together."""
+        """Finalize an episode chunk. If its items do not fit together in arrays, return it unconverted."""
         try:
             return self._finalize(chunk)
         except EpisodeError:
             return chunk
 
     def _cut_all(self) -> None:
-        """Store the steps so far of all ongoing episodes as chunks, and continue the episodes in new chunks."""
+        """Cut all ongoing episodes: collect the chunks in `_taken`, and continue the episodes in new chunks."""
         for i, episode in enumerate(self.episodes):
             if len(episode):
                 successor = episode.cut(self._lookback_of(episode))
@@ -301,10 +307,11 @@ class MultiAgentEnvRunner(EnvRunner):
                 self.episodes[i] = successor
 
     def _lookback_of(self, episode: MultiAgentEpisode) -> int:
-        """Return how many env steps of this chunk the next one must repeat as lookback."""
+        """Return the number of an episode's last env steps that its next chunk must repeat as lookback."""
         return max(self._lookback, episode.env_steps_back(self.env_to_module.lookback))
 
     def _reset_all(self) -> None:
+        """Reset all environment copies, start new episodes in place of the ongoing ones, and call the hooks."""
         self._needs_reset = True  # stays True if one reset fails
         self._taken = []
         self._counters = [ReturnCounter() for _ in self.envs]
@@ -314,7 +321,7 @@ class MultiAgentEnvRunner(EnvRunner):
             self._call_start_hooks(i)
 
     def _reset_copy(self, i: int) -> MultiAgentEpisode:
-        """Reset environment copy `i`, and return its new episode."""
+        """Reset environment copy `i`, and return the new episode with its first observations."""
         seed, self._seeds[i] = self._seeds[i], None
         observations, infos = self.envs[i].reset(seed=seed)
         episode = MultiAgentEpisode(
@@ -333,6 +340,9 @@ class MultiAgentEnvRunner(EnvRunner):
     # --- acting --------------------------------------------------------------------------------------------------
 
     def _policy_actions(self, explore: bool) -> Answers:
+        """Run the policies for all agents that must act,
+        and return their actions and other outputs by copy and agent.
+        """
         for i, agent_id in self._resuming:
             line = self.episodes[i].agents.timelines[agent_id]
             if line.phase == RESTS:  # it acts now
@@ -357,9 +367,19 @@ class MultiAgentEnvRunner(EnvRunner):
         *,
         missing: list[int] | None = None,
     ) -> None:
-        """Take one env step in each of the environment copies `going`, and record the step."""
+        """Take and record one env step in each of the environment copies with the indices `going`.
+
+        Copies whose episode ended are reset, if they contribute another episode.
+
+        Args:
+            going: indices of the copies that are stepped.
+            actions: actions to record, for each copy a dict by agent id.
+            for_env: actions to send to the environments, in the same form.
+            outputs: other outputs of the policies, in the same form.
+            missing: number of episodes that each copy still has to contribute, updated in place. None: no limit.
+        """
         if self._resuming:
-            self._fit_outputs(actions, outputs)
+            self._match_recorded_outputs(actions, outputs)
         steps = [(i, self._step_copy(i, for_env[i])) for i in going]
         rows = [(i, self.episodes[i], step.observations) for i, step in steps]
         self._pipelines.add_agents(rows)
@@ -380,18 +400,21 @@ class MultiAgentEnvRunner(EnvRunner):
                     self._call_start_hooks(i)
 
     def _step_copy(self, i: int, actions: ByAgent) -> EnvStep:
-        """Return the result of one env step in environment copy `i`. Errors get a note that names the copy."""
+        """Step environment copy `i` with the agents' actions, and return the result.
+        Errors get a note that names the copy.
+        """
         try:
             return self.envs[i].step(actions)
         except Exception as error:
             error.add_note(f"environment {i}, env step {self.episodes[i].env_t + 1} of its episode")
             raise
 
-    def _fit_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
-        """Give agents that act for the first time in a chunk the recorded outputs of their current policy.
+    def _match_recorded_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
+        """Give the recorded steps of agents that resume acting the same extra outputs as the agents' new steps.
 
-        Items of earlier steps without such an output are zeros, and for recurrent states the initial state: the policy
-        starts with it, and a learner does too. Random actions have no outputs.
+        An agent resumes if it acts for the first time in a chunk. Its policy may have been replaced by one with other
+        outputs. Outputs that the policy no longer returns are dropped. In earlier steps new outputs are zeros, and
+        new recurrent states are the initial state, with which the policy and learners start.
         """
         for i, agent_id in [place for place in self._resuming if place[1] in actions[place[0]]]:
             self._resuming.remove((i, agent_id))
@@ -409,7 +432,7 @@ class MultiAgentEnvRunner(EnvRunner):
                 episode.set_extra_model_outputs(key=key, new_data=[item] * episode.actions.total)
 
     def _set_initial_state(self, agent_episode: SingleAgentEpisode) -> None:
-        """Set the recurrent state of an agent without recorded states to its policy's initial state."""
+        """Record the policy's initial recurrent state for all steps of an agent that has no recorded states."""
         if agent_episode.actions.total and Columns.STATE_OUT not in agent_episode.extra_model_outputs:
             initial = module_of((self.policies or {}).get(agent_episode.module_id)).initial_state()
             if initial:
@@ -419,6 +442,9 @@ class MultiAgentEnvRunner(EnvRunner):
                 )
 
     def _record(self, episode: MultiAgentEpisode, step: EnvStep, actions: ByAgent, outputs: ByAgent) -> None:
+        """Add an env step to an episode.
+        If the environment is over and some agents have no end flag, all are truncated.
+        """
         terminateds, truncateds = step.terminateds, step.truncateds
         if step.is_over and not _all_flagged(episode, terminateds, truncateds):
             truncateds = {**truncateds, ALL: True}
@@ -468,14 +494,16 @@ class MultiAgentEnvRunner(EnvRunner):
 
     @property
     def actors(self) -> dict[Any, Actor]:
-        """Policies with their pipelines and statistics, by module id, of all modules that have acted."""
+        """Policies with their pipelines, as actors by module id.
+        Modules whose pipelines do not exist yet are left out.
+        """
         pipelines = self.env_to_module.modules, self.module_to_env.modules
         known = [module_id for module_id in self.policies or {} if all(module_id in modules for modules in pipelines)]
         policies = self.policies or {}
         return {name: Actor.of_parts(policies[name], *(modules[name] for modules in pipelines)) for name in known}
 
     def set_module(self, module_id: Any, policy: Any) -> None:
-        """Set the policy or actor of a module: a new module, or an existing one.
+        """Add a module with its policy or actor, or replace the policy or actor of an existing module.
 
         Agents can be mapped to a new module in episodes that start afterwards. If agents have acted with an earlier
         policy of the module, the next `sample` starts new episodes. A policy uses the pipelines that the runner has for
@@ -495,6 +523,9 @@ class MultiAgentEnvRunner(EnvRunner):
         """Remove a module with its policy and pipelines. Other modules do not change.
 
         If agents have acted with it, the next `sample` starts new episodes. No agent may be mapped to it in these.
+
+        Raises:
+            EpisodeStateError: the runner is sampling (a hook called this method).
         """
         self._check_not_sampling("remove_module")
         self._needs_reset |= self._pipelines.remove_module(module_id)
@@ -507,7 +538,10 @@ class MultiAgentEnvRunner(EnvRunner):
         return self._num_steps
 
     def get_state(self) -> dict[str, Any]:
-        """Return pipeline statistics, counts and the seed. Environments that were never reset are reset first."""
+        """Return the runner's state for a checkpoint: pipeline statistics, step and episode counts, and the seed.
+
+        Environments that were never reset are reset first, because that creates the pipelines.
+        """
         self._create_pipelines()
         state = super().get_state()
         for name, later in self._pipelines.later_states.items():
@@ -520,15 +554,19 @@ class MultiAgentEnvRunner(EnvRunner):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned. The next `sample` starts new episodes, with seeds derived from it.
+        """Restore a state that `get_state` returned.
+        The next `sample` starts new episodes, with seeds derived from the state.
 
         The state of a module whose pipelines do not exist yet is restored when its first agent appears.
+
+        Raises:
+            StateMismatch: the state belongs to another kind of object.
         """
         self._create_pipelines()
-        super().set_state(state | self._pipelines.states_for_now(state))
+        super().set_state(state | self._pipelines.restorable_states(state))
 
     def _create_pipelines(self) -> None:
-        """Reset the environments, if necessary, to create the pipelines of the modules from the agents' spaces."""
+        """Reset the environments if they were never reset, so that the modules' pipelines are created."""
         if not self.episodes and not self._closed:
             self._reset_all()
 
@@ -556,7 +594,7 @@ class MultiAgentEnvRunner(EnvRunner):
 
 
 def _all_flagged(episode: MultiAgentEpisode, terminateds: Mapping[Any, bool], truncateds: Mapping[Any, bool]) -> bool:
-    """Return True if every agent still in the episode is flagged as terminated or truncated."""
+    """Return True if each agent has ended earlier or has an end flag in this step."""
     return all(
         agent_episode.is_done or terminateds.get(agent_id) or truncateds.get(agent_id)
         for agent_id, agent_episode in episode.agent_episodes.items()

@@ -1,4 +1,4 @@
-"""Adapters with one interface for PettingZoo's parallel and turn-based environments and plain dict environments."""
+"""Adapters that give PettingZoo's parallel and turn-based environments and dict environments one common interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DictEnv", "EnvStep", "MultiAgentEnv", "TurnBasedEnv", "as_multi_agen
 
 
 class EnvStep(NamedTuple):
-    """Result of one env step, as dicts by agent id, with the arguments of `MultiAgentEpisode.add_env_step`."""
+    """Result of one env step of a multi-agent environment: observations, rewards, infos and end flags by agent id."""
 
     observations: dict[Any, Any]
     rewards: dict[Any, Any]
@@ -26,25 +26,25 @@ class EnvStep(NamedTuple):
 
 
 class MultiAgentEnv(Protocol):
-    """Interface of the environments that a multi-agent runner steps."""
+    """Interface through which a `MultiAgentEnvRunner` resets and steps an environment."""
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Reset the environment, and return observations and infos by id of the agents that act first."""
+        """Reset the environment, and return the observations and infos, by agent id, of the agents that act first."""
         ...
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
-        """Return the result of one env step, given the actions of the agents that observed last."""
+        """Take one env step with the actions, by agent id, of the agents that must act, and return its result."""
         ...
 
     def space(self, kind: str, agent_id: Any) -> gym.Space:
-        """Return an agent's space of the given kind, "observation_space" or "action_space"."""
+        """Return an agent's space of a given kind: "observation_space" or "action_space"."""
         ...
 
     def close(self) -> None: ...
 
 
 def as_multi_agent_env(env: Any) -> MultiAgentEnv:
-    """Return the environment as a `MultiAgentEnv`.
+    """Return an adapter with the interface `MultiAgentEnv` for an environment, or for one made by a callable.
 
     Args:
         env: a PettingZoo environment of either kind, an environment with `reset` and `step` that take and return dicts
@@ -68,12 +68,12 @@ def as_multi_agent_env(env: Any) -> MultiAgentEnv:
 
 
 def makes_envs(env: Any) -> bool:
-    """Return True for a class or function that makes environments, False for an environment object."""
+    """Return True if `env` is a class or function that makes environments, False if it is an environment."""
     return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
 class DictEnv:
-    """Adapter for environments whose agents step at the same time, with `step(actions)` of PettingZoo's parallel API.
+    """Adapter for environments whose agents act at the same time, such as those of PettingZoo's parallel API.
 
     Observations and infos are copied, because many environments reuse their arrays and dicts.
     """
@@ -106,7 +106,7 @@ class DictEnv:
 
 
 class TurnBasedEnv:
-    """Adapter for PettingZoo's turn-based (AEC) environments. One env step is the turn of one agent.
+    """Adapter for PettingZoo's turn-based (AEC) environments, in which one env step is the turn of one agent.
 
     The agent whose turn it is gets an observation, and the reward that `last()` has accumulated since its last action.
     In PettingZoo, an agent that is dead has one more turn with the action None. The adapter takes that turn within the
@@ -119,7 +119,7 @@ class TurnBasedEnv:
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         self.env.reset(seed=seed)
         self._acted: set[Any] = set()
-        first = self._turns()
+        first = self._next_turn()
         if first.is_over:
             raise _has_nobody(self.env)
         if first.terminateds:
@@ -132,11 +132,11 @@ class TurnBasedEnv:
             raise UnknownKey(f"it is the turn of agent {selected!r}, and there are actions of {list(actions)}")
         self._acted.add(selected)
         self.env.step(actions[selected])
-        return self._turns()
+        return self._next_turn()
 
-    def _turns(self) -> EnvStep:
-        """Return the results since the last turn, with the next living agent's observation. Dead agents' turns are
-        taken.
+    def _next_turn(self) -> EnvStep:
+        """Advance to the next turn of a living agent, and return the results since the last turn.
+        Dead agents take their turns.
         """
         step = EnvStep({}, {}, {}, {}, {}, False)
         terminateds, truncateds = {}, {}
@@ -169,7 +169,7 @@ _OF_A_STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
 def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> Any:
-    """Return the result of an environment's method, after a check that each part is a dict by agent id.
+    """Check that an environment's `reset` or `step` returned dicts by agent id, and return its result.
 
     Args:
         env: the environment, for error messages.
@@ -190,7 +190,16 @@ def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> A
 
 
 def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
-    """Return an agent's space, from whichever of four usual methods or attributes the environment has for spaces."""
+    """Return an agent's observation or action space, from any of the usual methods and attributes of environments.
+
+    Args:
+        env: the environment.
+        kind: "observation_space" or "action_space".
+        agent_id: id of the agent.
+
+    Raises:
+        UnknownKey: the environment has no such space for the agent.
+    """
     member: Any = getattr(env, kind, None)
     if not isinstance(member, gym.Space) and callable(member):  # first: PettingZoo warns where its dict is asked for
         return cast(gym.Space, member(agent_id))
@@ -208,7 +217,7 @@ def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
 
 
 def random_action(space: gym.Space, observation: Any, info: Any) -> Any:
-    """Return a random action. It is legal if the observation or the info has an "action_mask"."""
+    """Sample a random action from a space. Discrete actions are legal if observation or info has an "action_mask"."""
     for source in (observation, info):
         if isinstance(source, Mapping) and "action_mask" in source and isinstance(space, gym.spaces.Discrete):
             return space.sample(np.asarray(source["action_mask"], np.int8))
@@ -216,7 +225,7 @@ def random_action(space: gym.Space, observation: Any, info: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return a nested value with its arrays and containers copied."""
+    """Return a copy of a nested value. Arrays and containers are copied, other leaves are shared."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Pipelines of a multi-agent runner, created when the first agent of a module (policy) appears."""
+"""Pipelines of a multi-agent runner by module. They are created when the first agent of a module appears."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ Row = tuple[int, MultiAgentEpisode, ByAgent]  # index of a copy, its episode, an
 
 
 def _checked_pipelines(name: str, kind: type, pipeline: Any) -> Any:
-    """Return the given pipelines after a check of their type, or empty ones for None.
+    """Check that the pipelines by module are an object of the class `kind`, and return them.
+    For None, return an empty object.
 
     Raises:
         WrongType: an object of another kind.
@@ -49,10 +50,13 @@ def split_actors(
     module_to_env: MultiAgentModuleToEnv | None,
     seed: int | None,
 ) -> tuple[Mapping[Any, Any] | None, MultiAgentEnvToModule | None, MultiAgentModuleToEnv | None]:
-    """Return the policies without their actors, and the runner's pipelines with the actors' pipelines added.
+    """Separate the actors among the policies into policies and pipelines, and add these pipelines to the given ones.
 
     Raises:
         InvalidArgument: a module has both an actor and a pipeline.
+
+    Returns:
+        The policies by module id, the env-to-module pipelines, and the module-to-env pipelines.
     """
     actors = {module_id: policy for module_id, policy in (policies or {}).items() if isinstance(policy, Actor)}
     if policies is None or not actors:
@@ -70,7 +74,9 @@ def split_actors(
 
 
 def seed_of_module(seed: int | None, module_id: Any) -> int | None:
-    """Return the seed of a module's action sampling, so that no two modules draw the same random numbers."""
+    """Return the seed for sampling a module's actions.
+    It depends on the module's id, so that modules sample independently.
+    """
     if seed is None:
         return None
     return int(np.random.SeedSequence((seed, crc32(repr(module_id).encode()))).generate_state(1)[0] >> 1)
@@ -85,7 +91,8 @@ def _add_pipelines(
 
 
 class RunnerPipelines:
-    """Pipelines by module and spaces by agent that a multi-agent runner uses between environments and policies.
+    """Pipelines of all modules and spaces of all agents,
+    which a multi-agent runner uses between environments and policies.
 
     Args:
         policies: policies by module. None: random actions only, which need no pipelines.
@@ -117,7 +124,15 @@ class RunnerPipelines:
         self._rewriting = _rewriting_modules(self.env_to_module)
 
     def add_agents(self, rows: Sequence[Row]) -> None:
-        """Read the spaces of agents that are new, and create missing pipelines of their modules."""
+        """Register new agents: read their spaces from the environments,
+        and create the pipelines of modules that have none.
+
+        Args:
+            rows: for each environment copy its index, its episode, and the newest observations by agent id.
+
+        Raises:
+            UnknownKey: an agent is mapped to a module without a policy.
+        """
         for i, episode, observations in rows:
             known = episode.observation_space
             new = [agent_id for agent_id in observations if agent_id not in known]
@@ -132,6 +147,9 @@ class RunnerPipelines:
                     self._register_agent(episode, agent_id, (spaces[agent_id], agents.actions[agent_id]))
 
     def _register_agent(self, episode: MultiAgentEpisode, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+        """Prepare the pipelines of a new agent's module,
+        and store in the episode the spaces that are recorded for the agent.
+        """
         module_id = episode.module_for(agent_id)
         if self.policies is not None:
             self._create_default_pipelines(module_id, agent_id, spaces)
@@ -140,16 +158,16 @@ class RunnerPipelines:
             if pipeline is not None:
                 pipeline.bind(*spaces)
         if self.policies is not None and module_id not in self._fingerprints:
-            self._check(module_id)
+            self._prepare_module(module_id)
         recorded = spaces[0]
-        if seeing is not None and (seeing.rewrites or _are_alike(recorded, seeing.input_observation_space)):
+        if seeing is not None and (seeing.rewrites or _have_same_shape(recorded, seeing.input_observation_space)):
             recorded = seeing.recorded_observation_space
         acting = self.module_to_env.modules.get(module_id)
         stored = spaces[1] if acting is None else acting.policy_action_space(spaces[1])
         episode.action_space[agent_id], episode.observation_space[agent_id] = stored, recorded
 
     def set_module(self, module_id: Any, policy: Any) -> bool:
-        """Set the policy or actor of a module. Return True if agents have acted with a previous one."""
+        """Set the policy or actor of a module. Return True if agents have acted with the module's previous policy."""
         has_acted = module_id in self._fingerprints
         if isinstance(policy, Actor):
             self.remove_module(module_id)
@@ -160,7 +178,7 @@ class RunnerPipelines:
         return has_acted
 
     def remove_module(self, module_id: Any) -> bool:
-        """Remove a module's policy and pipelines. Return True if agents have acted with them."""
+        """Remove the policy and pipelines of a module. Return True if agents have acted with this policy."""
         cast(dict[Any, Any], self.policies or {}).pop(module_id, None)
         for pipelines in (self.env_to_module, self.module_to_env):
             pipelines.modules.pop(module_id, None)
@@ -168,11 +186,12 @@ class RunnerPipelines:
         return self._fingerprints.pop(module_id, None) is not None
 
     def is_in_use(self, module_id: Any) -> bool:
-        """Return True unless a module was removed after it had acted."""
+        """Return False if agents have acted with a module and its policy is missing now, else True."""
         return module_id in (self.policies or {}) or module_id not in self._fingerprints
 
-    def states_for_now(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those pipeline states that can be restored now, and keep the others until their agents appear.
+    def restorable_states(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the part of a saved state whose pipelines exist.
+        Other states are stored until their module's first agent appears.
 
         A module that was removed, so that it has no policy, keeps the state of its pipelines.
         """
@@ -189,8 +208,12 @@ class RunnerPipelines:
                 now[name] = states | {module_id: current[module_id] for module_id in unchanged}
         return now
 
-    def _check(self, module_id: Any) -> None:
-        """Prepare a module's pipelines for its policy, and check that the policy was trained in such pipelines."""
+    def _prepare_module(self, module_id: Any) -> None:
+        """Prepare a module's pipelines for its policy, and check that the policy was trained with the same connectors.
+
+        Raises:
+            StateMismatch: the policy was trained in other pipelines.
+        """
         policy, seeing = (self.policies or {})[module_id], self.env_to_module[module_id]
         seeing.bind_policy(policy)
         self.module_to_env[module_id].bind_policy(policy)
@@ -200,26 +223,35 @@ class RunnerPipelines:
             check_fingerprint(policy, fingerprint)
 
     def check_statistics(self) -> None:
-        """Raise `StateMismatch` if a trained policy would act with a normalization filter that has seen no data."""
+        """Raise `StateMismatch` if a trained policy would act with a normalization
+        filter that has no statistics yet.
+        """
         for module_id, policy in (self.policies or {}).items():
             if self.checks and module_id in self._fingerprints:
                 check_statistics(policy, self.env_to_module[module_id])
 
     def write_acting_pipelines(self, chunk: MultiAgentEpisode) -> None:
-        """Record in a chunk, for each agent, which connectors determined the policy's observations."""
+        """Record in each agent's episode which connectors have processed the observations of the agent's policy."""
         for agent_episode in chunk.agent_episodes.values():
             pipeline = self.env_to_module.modules.get(agent_episode.module_id)
             agent_episode.acting_pipeline = getattr(pipeline, "acting_pipeline", None)
 
     def stamp(self) -> None:
-        """Store on each policy the fingerprint of the pipelines in which it is trained."""
+        """Store on each policy a fingerprint of the pipelines in which it is trained.
+        Later checks compare the fingerprint.
+        """
         policies = self.policies or {}
         for module_id, fingerprint in self._fingerprints.items():
             if module_id in policies:  # else it was removed
                 stamp(policies[module_id], fingerprint)
 
     def _create_default_pipelines(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
-        """Create the default pipelines of a module that has none, for the spaces of its first agent."""
+        """Create default pipelines for a module that has none.
+        `spaces` are the observation and action space of its first agent.
+
+        Raises:
+            UnknownKey: the module has no policy.
+        """
         policies = self.policies or {}
         if module_id not in policies:
             raise UnknownKey(
@@ -243,7 +275,9 @@ class RunnerPipelines:
                 getattr(self, name)[module_id].set_state(later.pop(module_id))
 
     def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:
-        """Return an agent's action space, seeded the first time that this space object is seen."""
+        """Return an agent's action space.
+        A space object that is new is seeded first, so that random actions are reproducible.
+        """
         space, known = env.space("action_space", agent_id), self._agents.actions.get(agent_id)
         if known is not None and (known is space or known == space):
             return known
@@ -253,17 +287,23 @@ class RunnerPipelines:
         return space
 
     def reseed_spaces(self, seed: int) -> None:
-        """Seed the action spaces, also the spaces of agents that appear later, for random actions."""
+        """Set the seed of random actions: seed the action spaces of known agents now,
+        and of new agents when they appear.
+        """
         self.seed, self._num_seeded = seed, 0
         for space in self._agents.actions.values():
             self._num_seeded += 1
             space.seed(seed + self._num_seeded)
 
     def rewrite(self, rows: Sequence[Row], update: bool) -> None:
-        """Rewrite the newest observations of ongoing episodes in place, by the connectors of each agent's module.
+        """Apply the observation preprocessors of each agent's module to the newest observations, in place.
 
         The episodes have the new step already: an agent's last observation is the new one, and its last action led to
         it.
+
+        Args:
+            rows: for each environment copy its index, its episode, and the newest observations by agent id.
+            update: whether preprocessors update their statistics.
         """
         if self._has_joint:
             for _, episode, observations in rows:
@@ -286,7 +326,7 @@ class RunnerPipelines:
     def random_actions(
         self, episodes: Sequence[MultiAgentEpisode]
     ) -> tuple[list[ByAgent], list[ByAgent], list[ByAgent]]:
-        """Return random actions of all agents that must act: one dict by agent id per environment.
+        """Sample a random action for each agent that must act. The results have one dict by agent id per environment.
 
         Returns:
             The actions to be recorded, in the policies' units; the actions to be sent; and extra model outputs.
@@ -311,6 +351,6 @@ def _rewriting_modules(pipelines: MultiAgentEnvToModule) -> set[Any]:
     return {module_id for module_id, pipeline in pipelines.modules.items() if pipeline.rewrites}
 
 
-def _are_alike(space: Any, known: Any) -> bool:
-    """Return True if two spaces have the same shape, and for `known=None`."""
+def _have_same_shape(space: Any, known: Any) -> bool:
+    """Return True if two spaces have the same shape, or if `known` is None."""
     return known is None or getattr(space, "shape", None) == getattr(known, "shape", None)

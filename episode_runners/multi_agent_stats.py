@@ -14,7 +14,7 @@ __all__ = ["MultiAgentCollectStats"]
 
 @dataclass(frozen=True, slots=True)
 class MultiAgentCollectStats:
-    """Statistics of one call of `sample` of several agents: steps, time, and episodes that ended in it.
+    """Statistics of one call of a multi-agent `sample`: steps, duration, and returns of the episodes that ended.
 
     Episodes count as a whole, also if earlier calls returned their first chunks.
 
@@ -45,12 +45,12 @@ class MultiAgentCollectStats:
 
     @property
     def steps_per_second(self) -> float:
-        """Env steps per second in the call; NaN before the first call."""
+        """Sampled env steps per second. NaN before the first call."""
         return self.num_env_steps / self.seconds if self.seconds else float("nan")
 
     @property
     def mean_return(self) -> float:
-        """Mean return, summed over agents, of the episodes that ended. NaN without such episodes."""
+        """Mean over the ended episodes of the return summed over agents. NaN if no episode ended."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     def as_dict(self) -> dict[str, float]:
@@ -78,14 +78,16 @@ class MultiAgentCollectStats:
 
 
 class ReturnCounter:
-    """Returns of one environment's ongoing episode, added up over its chunks, and of its ended episodes."""
+    """Counter of returns in one environment: of the ongoing episode, summed over its chunks, and of ended episodes."""
 
     def __init__(self) -> None:
         self.so_far: dict[Any, float] = {}  # agent -> return in earlier chunks
         self.ended: list[tuple[float, int, dict[Any, float], dict[Any, Any]]] = []
 
     def add(self, chunk: MultiAgentEpisode) -> None:
-        """Add the rewards of an episode chunk to the returns of its episode."""
+        """Add the rewards of an episode chunk to the return of each agent,
+        and store the returns if the episode ended.
+        """
         for agent_id, reward in chunk.get_returns(include_pending=True).items():
             self.so_far[agent_id] = self.so_far.get(agent_id, 0.0) + reward
         if chunk.is_done:
@@ -94,11 +96,17 @@ class ReturnCounter:
             self.so_far = {}
 
 
-def stats_of(chunks: list[MultiAgentEpisode], tallies: list[ReturnCounter], seconds: float) -> MultiAgentCollectStats:
-    """Return the statistics of sampled chunks, and remove ended episodes from the return counters."""
-    ended = [entry for tally in tallies for entry in tally.ended]
-    for tally in tallies:
-        tally.ended = []
+def stats_of(chunks: list[MultiAgentEpisode], counters: list[ReturnCounter], seconds: float) -> MultiAgentCollectStats:
+    """Return the statistics of one call of `sample`, and remove the ended episodes from the return counters.
+
+    Args:
+        chunks: the sampled chunks.
+        counters: the return counter of each environment copy.
+        seconds: duration of the call.
+    """
+    ended = [entry for counter in counters for entry in counter.ended]
+    for counter in counters:
+        counter.ended = []
     by_agent: dict[Any, list[float]] = {}
     by_module: dict[Any, list[float]] = {}
     for _, _, returns, modules in ended:

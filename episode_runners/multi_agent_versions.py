@@ -1,4 +1,4 @@
-"""Versions of the policies that acted, recorded for each agent and step of multi-agent episodes."""
+"""Policy versions of multi-agent episodes: which version of its policy acted for each agent in each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from episodes.multi_agent.timeline import WAITS, Timeline
 
 
 def checked_versions(versions: Any) -> Any:
-    """Return policy versions after a check: one for all modules, or a dict by module id.
+    """Check policy versions, given as one int for all modules or a dict by module id, and return them.
 
     Raises:
         InvalidArgument: a version is not an int of at least 0.
@@ -23,7 +23,13 @@ def checked_versions(versions: Any) -> Any:
 
 
 def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> None:
-    """Set the policy versions for the next actions of an ongoing episode. Actions already taken keep theirs."""
+    """Change the policy version that an ongoing episode records from its agents' next actions on.
+
+    Args:
+        episode: the ongoing episode. Actions that were taken already keep their versions.
+        before: the policy versions so far: an int, a dict by module id, or None.
+        versions: the policy versions from now on, in the same form.
+    """
     for line in episode.agents.timelines.values():
         facts, made = line.episode.facts, len(line.episode) + (line.phase == WAITS)
         old, new = (VersionRuns((_of(source, line),)) for source in (before, versions))
@@ -32,7 +38,7 @@ def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> N
 
 
 def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
-    """Store in a chunk the policy version that acted in each of its steps."""
+    """Record the policy version of each step of each agent in a chunk. `versions` apply if no other was recorded."""
     for line in chunk.agents.timelines.values():
         facts, runs = line.episode.facts, line.episode.facts.policy_versions
         if runs is None and _of(versions, line) != UNKNOWN:
@@ -42,7 +48,7 @@ def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
 
 
 def carry_versions(chunk: MultiAgentEpisode, successor: MultiAgentEpisode) -> None:
-    """Copy the policy versions of actions whose results are still pending from a chunk to the next chunk."""
+    """Copy the policy versions of pending actions, whose results are not known yet, from a chunk to its successor."""
     for agent_id, line in successor.agents.timelines.items():
         before = chunk.agents.timelines[agent_id].episode
         runs = before.facts.policy_versions

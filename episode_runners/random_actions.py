@@ -1,4 +1,4 @@
-"""`RandomActions`: random, legal actions for a vector environment."""
+"""`RandomActions`: samples random, legal actions for a vector environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ MASK = "action_mask"  # key of the mask [N, n] in `Dict` observations: which of 
 
 
 class RandomActions:
-    """Sampler of random actions [N, ...]. Actions of Discrete spaces respect the observations' "action_mask"."""
+    """Sampler of random actions [N, ...] for a vector environment.
+    Discrete actions obey an "action_mask" in observations.
+    """
 
     def __init__(self, env: gym.vector.VectorEnv) -> None:
         self._space, self._single = env.action_space, env.single_action_space
@@ -21,7 +23,9 @@ class RandomActions:
         self._choices: Any = self._space if type(self._space) is gym.spaces.MultiDiscrete else None
 
     def sample(self, observations: Any) -> Any:
-        """Return random actions [N, ...]. The environments' observations [N, ...] may have action masks."""
+        """Return random actions [N, ...], given the environments' newest observations [N,
+        ...], which may have action masks.
+        """
         choices = self._choices
         if not self.looks_at_observations:
             if choices is None:

@@ -1,4 +1,4 @@
-"""Base class of the single-agent and multi-agent runner: hooks, counts, state and closing."""
+"""`EnvRunner`: base class of the single-agent and multi-agent runner, with hooks, counts, state and closing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Hook"]
 
 
 class Hook:
-    """Base class for objects with methods that a runner calls while it samples.
+    """Base class for hooks: objects with methods that a runner calls at certain events while it samples.
 
     Override the methods you need; others cost nothing. Writes to an episode's `custom_data` are kept and returned with
     the samples. Other writes to episodes raise, because they would be lost: use an `ObservationPreprocessor` to change
@@ -33,16 +33,17 @@ class Hook:
     """
 
     def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
-        """Handle the start of an episode, after the reset of environment `env`. The episode has no step yet."""
+        """Handle the start of an episode, after the reset of environment `env`. `episode` has no step yet."""
 
     def on_step(self, runner: Any) -> None:
-        """Handle one vector step. `runner.episodes` has the episode that each environment stepped, also if it ended.
+        """Handle one vector step.
+        `runner.episodes` are the episodes with this step, one per environment, also if they ended.
 
         Episodes of environments that were reset in this step (next-step autoreset) have no step yet.
         """
 
     def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
-        """Handle the end of an episode of environment `env`. It contains its true last observation.
+        """Handle the end of an episode of environment `env`. `episode` contains its true last observation.
 
         An episode that goes into a pack is the chunk since the last `sample`.
         """
@@ -56,7 +57,9 @@ class Hook:
 
 
 class ShownEpisodes(Sequence[Any]):
-    """Sequence with the episode that each environment stepped, for hooks. Changes that hooks make are kept."""
+    """Sequence of the episodes that hooks see in `on_step`, one per environment.
+    Hooks may write to their `custom_data`.
+    """
 
     def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
         self.ongoing = ongoing
@@ -80,7 +83,7 @@ class ShownEpisodes(Sequence[Any]):
 
 
 class _AsStepped(Sequence[Any]):
-    """Sequence with one episode per environment: the one that the last step ended, else the ongoing one."""
+    """Sequence of one episode per environment: the episode that ended in the last step, or else the ongoing one."""
 
     def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
         self._ongoing = ongoing
@@ -103,14 +106,14 @@ class _AsStepped(Sequence[Any]):
 
 
 def hook_methods(hooks: Any, name: str) -> tuple[Any, ...]:
-    """Return the methods called `name` of the hooks that override this method."""
+    """Return the methods called `name` of those hooks that define or override it."""
     methods = [getattr(hook, name, None) for hook in hooks]
     empty = getattr(Hook, name)
     return tuple(method for method in methods if method and getattr(method, "__func__", method) is not empty)
 
 
 class EnvRunner(Closeable):
-    """Base class of runners: hooks, step and episode counts, metrics, state and closing.
+    """Base class of runners, with hooks, step and episode counts, metrics, state and closing.
 
     Attributes:
         stats: statistics of the last call of `sample`.
@@ -149,7 +152,11 @@ class EnvRunner(Closeable):
         self._keep_env: Callable[[], Any] = lambda: None  # cancels the closing of environments of a dropped runner
 
     def _call_on_step(self, shown: ShownEpisodes) -> None:
-        """Call the `on_step` hooks, while `runner.episodes` returns `shown`."""
+        """Call the `on_step` method of all hooks, for which `runner.episodes` returns `shown` meanwhile.
+
+        Raises:
+            InvalidArgument: a hook changed something other than `custom_data`.
+        """
         self._shown = shown
         try:
             for call in self._on_step:
@@ -159,7 +166,12 @@ class EnvRunner(Closeable):
         check_unwritten(shown.kept)
 
     def _call_sample_end_hooks(self, sampled: Any) -> Any:
-        """Call the `on_sample_end` hooks, and return the sample, or what a hook returned in its place."""
+        """Call the `on_sample_end` method of all hooks with the sample,
+        and return the sample or a hook's replacement for it.
+
+        Raises:
+            WrongType: a hook returned an object of another type.
+        """
         for call in self._on_sample_end:
             replaced = call(self, sampled)
             if replaced is None:
@@ -174,7 +186,7 @@ class EnvRunner(Closeable):
 
     @property
     def policy_version(self) -> Any:
-        """Version number of the policy that acts from now on, at least 0. None means unknown.
+        """Version number, at least 0, of the policy that acts from now on. None if the version is unknown.
 
         Each recorded step stores it, except steps with random actions; `get_policy_versions` of episodes and packs
         returns it. Set the next version when the policy's weights change: between two samples, or in a hook's
@@ -187,7 +199,7 @@ class EnvRunner(Closeable):
         raise NotImplementedError
 
     def _check_may_sample(self) -> None:
-        """Raise `EpisodeStateError` if the runner is closed, or is inside a call of `sample`."""
+        """Raise `EpisodeStateError` if the runner is closed, or is sampling already."""
         if self._closed:
             raise EpisodeStateError("sample after close(); make a new runner")
         self._check_not_sampling("sample")
@@ -200,14 +212,14 @@ class EnvRunner(Closeable):
             )
 
     def metrics(self) -> dict[str, Any]:
-        """Return numbers for a logger: statistics of the last `sample`, total counts, and values logged by hooks."""
+        """Return numbers to log: statistics of the last `sample`, total counts, and values that hooks have logged."""
         total = {f"{self.steps_counted}_total": self._num_steps, "num_episodes_total": self.num_episodes}
         return self.stats.as_dict() | total | self.metrics_logger.peek()
 
     def for_evaluation(
         self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
     ) -> Self:
-        """Return a runner with the same policy, new environments, and copies of the pipelines.
+        """Return a new runner with the same policy, other environments, and copies of the pipelines.
 
         The environments are made as this runner's were. Statistics of the copied pipelines do not change. `evaluate`
         uses this method; close the runner yourself if you call it.
@@ -225,7 +237,9 @@ class EnvRunner(Closeable):
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return pipeline statistics, counts and the seed. The state of the environments is not included."""
+        """Return the runner's state for a checkpoint: pipeline statistics,
+        counts and the seed, without environments.
+        """
         return {
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),
@@ -235,7 +249,8 @@ class EnvRunner(Closeable):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned. The next `sample` starts new episodes, with seeds derived from it.
+        """Restore a state that `get_state` returned.
+        The next `sample` starts new episodes, with seeds derived from the state.
 
         Raises:
             StateMismatch: the state belongs to another kind of object. The runner is unchanged.
@@ -259,7 +274,7 @@ class EnvRunner(Closeable):
         self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
-        """Set the seeds of the next environment resets."""
+        """Derive new seeds for the next resets, episode ids and random actions from a seed sequence."""
         raise NotImplementedError
 
     # --- closing ---------------------------------------------------------------------------------------------------
@@ -280,7 +295,7 @@ class EnvRunner(Closeable):
 
 
 def copy_pipeline(pipeline: Any) -> Any:
-    """Return a deep copy of a pipeline with its state. None stays None.
+    """Return a deep copy of a pipeline, including its state. For None, return None.
 
     Raises:
         InvalidArgument: a connector cannot be copied.
@@ -295,7 +310,17 @@ def copy_pipeline(pipeline: Any) -> Any:
 
 
 def call_hooks(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Sequence[SingleAgentEpisode]) -> None:
-    """Call hook methods for each of k environments: with the runner, its index in `envs`, and its episode."""
+    """Call hook methods for each of k environments with the runner, the environment's index, and its episode.
+
+    Args:
+        calls: the methods of the hooks.
+        runner: the runner.
+        envs: indices of the environments, int [k].
+        episodes: the k episodes.
+
+    Raises:
+        InvalidArgument: a hook changed something other than `custom_data`.
+    """
     shown = EditableEpisodes(episodes)
     for env, episode in zip(envs.tolist(), shown, strict=True):
         for call in calls:
@@ -304,7 +329,7 @@ def call_hooks(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Se
 
 
 def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int]:
-    """Return how many episodes each of N environments contributes, [N], and the `turn` for the next call.
+    """Divide a number of episodes over N environments. Return the counts [N], and the `turn` for the next call.
 
     Args:
         num_episodes: number of episodes of all environments together.
@@ -321,7 +346,7 @@ def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int
 
 
 def check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
-    """Raise `InvalidArgument` unless exactly one count is given, and is an int of at least 1."""
+    """Raise `InvalidArgument` unless exactly one of the counts is given, and it is an int of at least 1."""
     if (num_timesteps is None) == (num_episodes is None):
         raise InvalidArgument(
             f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): give exactly one of the two"

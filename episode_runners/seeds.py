@@ -1,4 +1,4 @@
-"""Seeds for random generators that are independent of each other."""
+"""`independent_seed`: seeds for random generators that are unrelated to each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["independent_seed"]
 
 
 def independent_seed(*numbers: int) -> int:
-    """Return an int seed of 31 bits, made of all `numbers`. Similar numbers give unrelated seeds.
+    """Return a 31-bit int seed derived from all `numbers`. Similar numbers give unrelated seeds.
 
     Gymnasium seeds the environments of a vector with `seed`, `seed + 1` and so on, so that vectors with seeds close to
     each other share episodes. Seeds of this function are far apart, also for successive numbers.

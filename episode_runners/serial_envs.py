@@ -1,4 +1,4 @@
-"""`SerialVectorEnv`: a faster `SyncVectorEnv` of Gymnasium, which rejects None as a reward."""
+"""`SerialVectorEnv`: a faster version of Gymnasium's `SyncVectorEnv` that rejects a reward of None."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from episodes.errors import EpisodeStateError, WrongType
 
 
 class SerialVectorEnv(SyncVectorEnv):
-    """Vector environment that steps its copies one after another, with the results of `SyncVectorEnv`.
+    """Vector environment that steps its environments one after another,
+    with the results of Gymnasium's `SyncVectorEnv`.
 
     A row of one CartPole takes 20 of 30 us in `SyncVectorEnv` for what only some spaces and modes need: dispatch by the
     kind of space, deep copies, empty infos. For plain arrays, little of that is done here.
@@ -26,7 +27,8 @@ class SerialVectorEnv(SyncVectorEnv):
         self._acts_plain = isinstance(self.single_action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete)
 
     def step(self, actions: Any) -> Any:
-        """Step each environment. In next-step autoreset mode, reset those that ended in the last call instead.
+        """Step each environment.
+        In next-step autoreset mode, environments that ended in the last call are reset instead.
 
         Raises:
             WrongType: a reward is None. Gymnasium's own vector environments turn it into NaN.
@@ -63,7 +65,11 @@ class SerialVectorEnv(SyncVectorEnv):
         return row, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _stacked(self, observations: list[Any]) -> np.ndarray:
-        """Return the environments' observations as one array [N, ...]. Unequal shapes raise numpy's error."""
+        """Stack the environments' observations into one array [N, ...].
+
+        Raises:
+            ValueError: the observations have different shapes (numpy's error).
+        """
         first, row = observations[0], cast(np.ndarray, self._observations)
         if len(observations) == 1 and type(first) is np.ndarray and first.shape == row.shape[1:]:
             row[0] = first

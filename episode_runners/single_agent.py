@@ -47,7 +47,7 @@ __all__ = ["SingleAgentEnvRunner"]
 
 
 class SingleAgentEnvRunner(EnvRunner):
-    """Sampler of episodes: a policy acts in a vector environment.
+    """Runner that lets a policy act in a vector environment, and returns the episodes.
 
     Args:
         env: a Gymnasium id, a callable that makes an environment, or a vector environment.
@@ -149,6 +149,7 @@ class SingleAgentEnvRunner(EnvRunner):
     def _make_envs(
         self, env: EnvLike, num_envs: int | None, mode: AutoresetMode | str | None, options: dict[str, Any]
     ) -> None:
+        """Create the vector environment from `env`, or use it if it is one, and determine its autoreset mode."""
         self._made_of: tuple[EnvLike, dict[str, Any]] = (env, {**options, "autoreset_mode": mode})
         wanted_mode = None if isinstance(env, gym.vector.VectorEnv) else mode
         self.env = make_vector_env(env, num_envs, autoreset_mode=wanted_mode, **options)
@@ -160,6 +161,9 @@ class SingleAgentEnvRunner(EnvRunner):
     def _make_pipelines(
         self, env_to_module: EnvToModule | None, module_to_env: ModuleToEnv | None, checks: bool
     ) -> None:
+        """Set both pipelines, or default ones for None.
+        Bind them to the spaces and the policy, and check that they fit.
+        """
         spaces = (self.env.single_observation_space, self.env.single_action_space)
         if self.policy is not None:
             check_interface(self.policy, "SingleAgentEnvRunner")
@@ -184,17 +188,19 @@ class SingleAgentEnvRunner(EnvRunner):
         self._rewrite = env_to_module.rewrite
 
     def _policy_action_space(self) -> gym.Space:
-        """Return the space of the actions that episodes record."""
+        """Return the space of the actions that episodes record, which are in the policy's units."""
         return self.module_to_env.policy_action_space(self.env.single_action_space)
 
     @property
     def episodes(self) -> OngoingEpisodes | ShownEpisodes:
-        """Ongoing episodes, one per environment. In `Hook.on_step`: the episodes just stepped, also if they ended."""
+        """Ongoing episodes, one per environment.
+        While `on_step` hooks run, episodes that ended in this step are included.
+        """
         return self._sink.episodes if self._shown is None else self._shown
 
     @property
     def actor(self) -> Actor:
-        """The runner's policy with its pipelines. Statistics are shared with the runner.
+        """Policy of the runner with its pipelines, whose statistics are shared with the runner.
 
         Raises:
             InvalidArgument: the runner has no policy.
@@ -205,7 +211,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     @property
     def ending_order(self) -> np.ndarray:
-        """Indices of the chunks of the last `sample` in the order of their last steps, int [n].
+        """Indices, int [n], that sort the n chunks of the last `sample` by the time of their last step.
 
         Chunks with the same last vector step are in the order of the environments. Chunks of an interrupted call are
         not included.
@@ -214,7 +220,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     @property
     def num_steps(self) -> int:
-        """Number of steps in all calls of `sample` and `sample_into` so far."""
+        """Number of environment steps in all calls of `sample` and `sample_into` so far."""
         return self._num_steps
 
     # --- sampling ------------------------------------------------------------------------------------------------
@@ -228,7 +234,8 @@ class SingleAgentEnvRunner(EnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> EpisodePack:
-        """Return at least `num_timesteps` steps, or `num_episodes` whole episodes, as a pack of arrays.
+        """Sample at least `num_timesteps` steps, or exactly `num_episodes` whole episodes,
+        and return them as a pack of arrays.
 
         Args:
             num_timesteps: minimum number of environment steps, sampled in as few vector steps as possible. Episodes
@@ -265,7 +272,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 if num_episodes is not None:
                     self._recorder.take()  # steps before the reset do not count
                 self._run(num_timesteps, num_episodes, explore, random_actions)
-                pack = self._take_steps() if interrupts.pending else self._take(num_episodes, began)
+                pack = self._take_interrupted_steps() if interrupts.pending else self._take(num_episodes, began)
             if interrupts.pending:
                 self._interrupted.append(pack)
                 interrupts.raise_pending()
@@ -283,7 +290,7 @@ class SingleAgentEnvRunner(EnvRunner):
         force_reset: bool = False,
         extra_model_outputs: Collection[str] = (),
     ) -> CollectStats:
-        """Sample steps directly into a replay buffer, and return statistics of the call.
+        """Sample at least `num_timesteps` steps directly into a replay buffer, and return the statistics of the call.
 
         Episodes continue from call to call. New episodes start with the first call for a buffer, after a call of
         `sample`, and if the ongoing episodes are no longer in the buffer.
@@ -331,6 +338,9 @@ class SingleAgentEnvRunner(EnvRunner):
         force_reset: bool,
         keys: Collection[str],
     ) -> CollectStats:
+        """Sample for `sample_into`: select the recorder, start episodes if needed,
+        count the steps, and call the hooks.
+        """
         began = perf_counter()
         self._updates = self.update_stats and explore
         continues = self._record_into(buffer, keys)
@@ -353,7 +363,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.policy_version = version
 
     def take(self) -> EpisodePack:
-        """Return what was sampled in failed or interrupted calls of `sample`, as a pack that may be empty.
+        """Return the steps of failed or interrupted calls of `sample` as a pack, which may be empty.
+        Steps are returned once.
 
         It also works if the runner is closed or its environments died. Steps are returned once.
 
@@ -370,7 +381,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return pack
 
     def _concat_packs(self, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """Return several packs as one, with log-probabilities of the actions added."""
+        """Concatenate packs into one, after log-probabilities of their actions were added."""
         return EpisodePack.concat([self.module_to_env.with_log_probs(self.policy, pack) for pack in packs])
 
     def _store_interrupted(self) -> None:
@@ -378,7 +389,9 @@ class SingleAgentEnvRunner(EnvRunner):
             self._interrupted.append(self._recorder.take())
 
     def _record_into_packs(self) -> None:
-        """Record the next steps into packs, not a buffer. Episodes continue if the buffer still has them."""
+        """Make the next steps recorded into packs.
+        Ongoing episodes of a replay buffer continue if the buffer still has them.
+        """
         if isinstance(self._sink, ReplayRecorder) and not self._needs_reset:
             if self._sink.is_reset:
                 self._sink.hand_over_to(self._recorder)
@@ -387,7 +400,16 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink, self._buffer = self._recorder, None
 
     def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> bool:
-        """Record the next steps into a buffer. Return True if ongoing episodes continue, without a reset."""
+        """Make the next steps recorded into `buffer`.
+        Return True if the ongoing episodes continue, False if they need a reset.
+
+        Args:
+            buffer: the replay buffer.
+            keys: names of the policy outputs to store.
+
+        Raises:
+            WrongType: the object is not an `EpisodeReplayBuffer`.
+        """
         if not isinstance(buffer, EpisodeReplayBuffer):
             raise WrongType(
                 f"sample_into cannot write into a {type(buffer).__name__}; give an EpisodeReplayBuffer, "
@@ -413,7 +435,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return False
 
     def _start_episodes(self) -> None:
-        """Reset all environments. Errors get a note that names the environment."""
+        """Reset all environments to start new episodes. Errors are explained by `raise_or_annotate`."""
         self._needs_reset = True  # stays True if the reset fails
         try:
             self._reset()
@@ -422,7 +444,9 @@ class SingleAgentEnvRunner(EnvRunner):
             raise
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> int:
-        """Step the environments until there is enough. Return the number of steps; 0 if episodes were asked for."""
+        """Step the environments until there are enough steps or episodes.
+        Return the number of steps, or 0 for episodes.
+        """
         if self.policy is None and not random_actions:
             raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
@@ -450,6 +474,9 @@ class SingleAgentEnvRunner(EnvRunner):
             raise
 
     def _count(self, num_steps: int, seconds: float) -> CollectStats:
+        """Update `stats` and the total counts by `num_steps` steps and the episodes that
+        ended, and return the statistics.
+        """
         returns, lengths = self._running.take()
         self.stats = stats = CollectStats(num_steps, seconds, returns, lengths)
         self._num_steps += num_steps
@@ -457,7 +484,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return stats
 
     def _reset(self) -> None:
-        """Reset all environments. Ongoing episodes are cut."""
+        """Reset all environments, record the first observations, and call the hooks. Ongoing episodes are cut."""
         self._row = self.env.reset(seed=self._reset_seed)
         observations, infos = self._row
         self._reset_seed = None
@@ -472,7 +499,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._call_start_hooks(np.arange(self.num_envs))
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
-        """Take at least `num_timesteps` steps in as few vector steps as possible, and return their number."""
+        """Take at least `num_timesteps` steps in as few vector steps as possible, and return how many were taken."""
         counted = self._sink if self._buffer is None else self._running
         stop, missing, interrupts = counted.count_steps() + num_timesteps, num_timesteps, self._interrupts
         while missing > 0:
@@ -484,6 +511,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return num_timesteps - missing
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
+        """Step the environments until each environment has ended as many episodes as its entry in `quotas` [N]."""
         missing = quotas.copy()
         while np.any(missing > 0) and not self._interrupts.pending:
             self._step(*(self._ignored_actions or act(explore)))
@@ -491,6 +519,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._needs_reset = True
 
     def _policy_actions(self, explore: bool) -> Acted:
+        """Return the policy's actions for the newest observations,
+        the actions for the environments, and its other outputs.
+        """
         policy: Any = self.policy
         episodes, shared_data = self._sink.episodes, self._shared_data
         if self._random_share:
@@ -502,6 +533,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return self.module_to_env.act(policy, outputs, episodes, explore, shared_data)
 
     def _random_actions(self, explore: bool) -> Acted:
+        """Sample random actions. Return the actions to record, the actions for the environments, and extra outputs."""
         space, sampled = self._recorder.action_space, self._random.sample(self._raw_observations)
         if not has_policy_actions(space):
             return sampled, sampled, {}
@@ -511,7 +543,13 @@ class SingleAgentEnvRunner(EnvRunner):
         return actions, to_env_actions(space, actions), {}  # so that the recorded actions are exactly those sent
 
     def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
-        """Take one step in all environments, and record the step."""
+        """Take one step in all environments, record the step, and call the hooks.
+
+        Args:
+            actions: actions [N, ...] to record, in the policy's units.
+            actions_for_env: actions [N, ...] that are sent to the environments.
+            outputs: other outputs of the policy by name, [N, ...].
+        """
         self._row = self.env.step(actions_for_env)
         observations, rewards, terminateds, truncateds, infos = self._row
         last = self._last_observations(infos, np.logical_or(terminateds, truncateds)) if self._is_same_step else None
@@ -544,7 +582,9 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- hooks -----------------------------------------------------------------------------------------------------
 
     def _call_step_hooks(self) -> None:
-        """Call the hooks after a vector step: for started episodes, for the step, and for ended episodes."""
+        """Call the hooks' methods after a vector step, for episodes that started,
+        for the step, and for episodes that ended.
+        """
         row, sink = self._sink.newest, self._sink
         if not self._is_same_step:
             self._call_start_hooks(row.begun)
@@ -566,7 +606,9 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- recording -------------------------------------------------------------------------------------------------
 
     def _add_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
-        """Return the policy's outputs with the log-probabilities of the actions, if `act` has left these out."""
+        """Return the policy's outputs with the log-probabilities of `actions`,
+        if the module-to-env pipeline has left them out.
+        """
         log_probs = self.module_to_env.log_probs(self.policy, outputs, actions)
         return outputs if log_probs is None else {**outputs, Columns.ACTION_LOGP: log_probs}
 
@@ -575,7 +617,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return final_observations_of(infos, envs, self.env.single_observation_space) if len(envs) else None
 
     def _as_rows(self, observations: Any) -> Any:
-        """Return the environments' observations as nested arrays [N, ...]."""
+        """Convert observations of the vector environment to nested arrays [N, ...]."""
         return as_rows(observations, self.env.single_observation_space)
 
     def _rewrite_rows(
@@ -587,7 +629,8 @@ class SingleAgentEnvRunner(EnvRunner):
         rewards: Any = None,
         infos: dict[str, Any] | None = None,
     ) -> Any:
-        """Return observations [n, ...] of environments `envs` [n] in the form that the env-to-module pipeline stores.
+        """Return the observations [n, ...] of environments `envs` [n] after the connectors that
+        change observations before recording.
 
         Args:
             observations: as the environments returned them, [n, ...].
@@ -603,6 +646,9 @@ class SingleAgentEnvRunner(EnvRunner):
         return rewritten
 
     def _reset_where(self, done: np.ndarray) -> None:
+        """Reset the environments flagged in `done`, bool [N],
+        and record the first observations of their new episodes.
+        """
         if not np.count_nonzero(done):
             return
         observations, infos = self.env.reset(options={"reset_mask": done.copy()})
@@ -616,15 +662,19 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.reset(self._observations, infos, done)
         self._call_start_hooks(envs)
 
-    def _take_steps(self) -> EpisodePack:
-        """Return the steps of an interrupted call, without hooks. They are counted now."""
-        return self._count_pack(self._recorder.take(), None)
+    def _take_interrupted_steps(self) -> EpisodePack:
+        """Return the recorded steps of an interrupted call as a pack, and count its episode returns.
+        No hooks are called.
+        """
+        return self._select_and_count(self._recorder.take(), None)
 
     def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
-        """Return the recorded episodes after counting them and calling hooks. If that fails, `take` returns them."""
+        """Return the recorded episodes as a pack, after they were counted and hooks were called.
+        If this fails, `take` returns them.
+        """
         recorded = self._recorder.take()
         try:
-            pack = self._count_pack(recorded, num_episodes)
+            pack = self._select_and_count(recorded, num_episodes)
             left = self._interrupted if self.returns_interrupted and num_episodes is None else []
             if left:
                 pack = EpisodePack.concat([self._concat_packs(left), pack])
@@ -636,9 +686,12 @@ class SingleAgentEnvRunner(EnvRunner):
         self._interrupted = self._interrupted[len(left) :]
         return pack
 
-    def _count_pack(self, pack: EpisodePack, num_episodes: int | None) -> EpisodePack:
-        """Return the pack with its returns counted; if `num_episodes` is given, only each environment's whole
-        episodes.
+    def _select_and_count(self, pack: EpisodePack, num_episodes: int | None) -> EpisodePack:
+        """Select the chunks that `sample` returns, add them to the running episode returns, and return them as a pack.
+
+        Args:
+            pack: all recorded chunks.
+            num_episodes: if given, only the first whole episodes of each environment are selected.
         """
         envs, self._last_rows = self._recorder.taken_envs, self._recorder.taken_rows
         if num_episodes is not None:
@@ -671,16 +724,23 @@ class SingleAgentEnvRunner(EnvRunner):
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return pipeline statistics, counts and the seed. The state of the environments is not included."""
+        """Return the runner's state for a checkpoint: pipeline statistics,
+        counts and the seed, without environments.
+        """
         return super().get_state() | {"turn": self._turn}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned. The next `sample` starts new episodes, with seeds derived from it."""
+        """Restore a state that `get_state` returned.
+        The next `sample` starts new episodes, with seeds derived from the state.
+
+        Raises:
+            StateMismatch: the state belongs to another kind of object. The runner is unchanged.
+        """
         super().set_state(state)
         self._turn = state["turn"] % self.num_envs
 
     def _seed_ids(self, seed: Any) -> None:
-        """Seed the generator of new episode ids. With None, ids are random."""
+        """Seed the generator of new episode ids. For `seed=None`, ids are random."""
         self._id_generator = None if seed is None else np.random.default_rng(seed)
         if self._id_generator is not None:
             self._recorder.seed(self._id_generator)

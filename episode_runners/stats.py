@@ -18,7 +18,8 @@ _NO_RETURNS, _NO_LENGTHS = np.zeros(0), np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class CollectStats:
-    """Statistics of one call of `sample`: steps, time, and the whole episodes that ended in it.
+    """Statistics of one call of `sample`: number of steps, duration,
+    and returns and lengths of the episodes that ended.
 
     Episodes count as a whole, also if earlier calls returned their first chunks.
 
@@ -41,17 +42,17 @@ class CollectStats:
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second in the call; NaN before the first call."""
+        """Sampled environment steps per second. NaN before the first call."""
         return self.num_steps / self.seconds if self.seconds else float("nan")
 
     @property
     def mean_return(self) -> float:
-        """Mean return of the episodes that ended, NaN without such episodes."""
+        """Mean return of the episodes that ended. NaN if no episode ended."""
         return float(self.returns.mean()) if len(self.returns) else float("nan")
 
     @property
     def mean_length(self) -> float:
-        """Mean length of the episodes that ended, NaN without such episodes."""
+        """Mean length, in steps, of the episodes that ended. NaN if no episode ended."""
         return float(self.lengths.mean()) if len(self.lengths) else float("nan")
 
     def as_dict(self) -> dict[str, float]:
@@ -71,7 +72,7 @@ class CollectStats:
 
 
 def spread_of(kind: str, values: np.ndarray) -> dict[str, float]:
-    """Return mean, standard deviation (over n), minimum and maximum of values [k] by name; NaN if k is 0.
+    """Return the mean, standard deviation (over n), minimum and maximum of values [k] by name, or NaNs if k is 0.
 
     Args:
         kind: the second part of the names in the result.
@@ -87,7 +88,7 @@ def spread_of(kind: str, values: np.ndarray) -> dict[str, float]:
 
 
 class RunningReturns:
-    """Returns and lengths [N] of the ongoing episodes of N environments, and of those ended since `take`.
+    """Counter of the returns and lengths of episodes in N environments, while the episodes are sampled.
 
     It counts rows as they come (`add_row`), or chunks of packs (`add_pack`). Rows are counted many at a time, which
     takes half the time.
@@ -106,7 +107,7 @@ class RunningReturns:
         self._has_flags = False  # whether an episode may have ended in a row of `_waiting`
 
     def reset(self, mask: np.ndarray) -> None:
-        """Forget the ongoing episodes of the environments where `mask`, bool [N], is True."""
+        """Set return and length of ongoing episodes to 0 in the environments flagged in `mask`, bool [N]."""
         self._count_waiting()
         self._boundaries.reset(mask)
         self._begin(mask)
@@ -116,7 +117,9 @@ class RunningReturns:
         self._lengths[envs] = 0
 
     def add_row(self, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> None:
-        """Add the rewards [N] and flags [N] of a vector step. Do not change the array of rewards afterwards."""
+        """Add the rewards [N] and end flags [N] of a vector step.
+        The array of rewards must not be changed afterwards.
+        """
         done, waiting = np.logical_or(terminateds, truncateds), self._waiting
         waiting.append((rewards, done))
         if 1 in done.tobytes():  # a third of the time of numpy's count
@@ -125,13 +128,14 @@ class RunningReturns:
             self._count_waiting()
 
     def count_steps(self) -> int:
-        """Return the number of steps, over all environments."""
+        """Return the number of environment steps that were added by `add_row`, without reset rows."""
         boundaries = self._boundaries
         if self._has_flags or len(boundaries.waiting):
             self._count_waiting()
         return boundaries.num_steps + len(self._waiting) * boundaries.num_envs
 
     def _count_waiting(self) -> None:
+        """Count all rows that were added and not counted yet. Rows without end flags are summed together."""
         rows = self._waiting
         if not rows:
             return
@@ -151,7 +155,7 @@ class RunningReturns:
             start = k + 1
 
     def _count(self, rewards: np.ndarray, done: np.ndarray) -> None:
-        """Add the rewards of a vector step in which episodes may end or environments may be reset."""
+        """Count a single vector step, in which episodes may end or environments may be reset."""
         row = self._boundaries.classify(done, done)
         self._boundaries.commit(row)
         self._returns += rewards
@@ -163,7 +167,7 @@ class RunningReturns:
             self._begin(row.ended)
 
     def add_pack(self, pack: EpisodePack, envs: np.ndarray) -> None:
-        """Add the rewards of the episode chunks in a pack, which come from the environments `envs`.
+        """Add the episode chunks of a pack. `envs`, int [n], has the environment of each of the n chunks.
 
         Args:
             pack: the pack of n chunks.
@@ -178,7 +182,7 @@ class RunningReturns:
             self._ended.append((returns[done], lengths[done]))
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return, once, the returns [k] and lengths [k] of the whole episodes that have ended."""
+        """Return the returns [k] and lengths [k] of the k episodes that ended since the last call of `take`."""
         if self._has_flags:
             self._count_waiting()
         if not self._ended:

@@ -31,7 +31,7 @@ def make_vector_env(
     autoreset_mode: AutoresetMode | str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> VectorEnv:
-    """Return a vector environment, given an environment's id, a function that makes environments, or an environment.
+    """Return a vector environment, made from a Gymnasium id, a function that makes environments, or one environment.
 
     Args:
         env: a Gymnasium id; a callable that makes an environment (called `num_envs` times) or a vector environment; a
@@ -92,7 +92,9 @@ def _check_needs_no_adapter(env: Any) -> None:
 
 
 def _single_use_maker(env: gym.Env) -> Callable[[], gym.Env]:
-    """Return a function that returns the environment `env` once, and raises an error if called again."""
+    """Return a function that returns the environment `env` when it is first called,
+    and raises `InvalidArgument` later.
+    """
     unused = [env]
 
     def maker() -> gym.Env:
@@ -104,6 +106,7 @@ def _single_use_maker(env: gym.Env) -> Callable[[], gym.Env]:
 
 
 def _check_registered(env_id: str) -> None:
+    """Raise `InvalidArgument` unless an environment is registered in Gymnasium under the id `env_id`."""
     module, _, name = env_id.rpartition(":")  # "module:Name-v0" is registered by importing the module
     try:
         if module:
@@ -123,6 +126,7 @@ def _make_own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, An
 def _vectorize(
     maker: Callable[[], Any], num_envs: int | None, vectorization: str, mode: AutoresetMode | str
 ) -> VectorEnv:
+    """Return a vector environment of `num_envs` environments made by `maker`, or the one that `maker` makes."""
     if not isinstance(vectorization, str) or vectorization not in _KINDS:
         known = "'sync', 'async', and for ids 'vector_entry_point'"
         raise InvalidArgument(f"vectorization={vectorization!r}; give one of {known}")
@@ -148,7 +152,7 @@ def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
 
 
 def env_like(env: EnvLike, num_envs: int) -> EnvLike:
-    """Return an argument for `make_vector_env` that makes other environments like `env`.
+    """Return an argument for `make_vector_env` that creates `num_envs` new environments like `env`.
 
     Args:
         env: an id, a callable, or an environment.
@@ -177,7 +181,7 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
 
 
 def close_vector_env(env: VectorEnv) -> None:
-    """Close a vector environment. If one of its processes was killed, the others are terminated."""
+    """Close a vector environment. If one of its processes was killed, its other processes are terminated."""
     try:
         env.close()
     except (BrokenPipeError, ConnectionResetError, EOFError):
@@ -192,7 +196,7 @@ def close_vector_env(env: VectorEnv) -> None:
 
 
 def autoreset_mode_of(env: VectorEnv, default: AutoresetMode | str | None = None) -> AutoresetMode:
-    """Return the autoreset mode that the vector environment states, or `default` if it states none.
+    """Return the autoreset mode that a vector environment declares, or `default` if it declares none.
 
     Raises:
         InvalidArgument: an unknown mode, no mode, or a mode other than the environment's.

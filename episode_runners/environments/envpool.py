@@ -90,7 +90,12 @@ class EnvPoolVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments. Return the first observations [N, ...] and infos."""
+        """Reset all environments, and return the first observations [N, ...] and infos.
+
+        Raises:
+            InvalidArgument: the seed is not one int.
+            UnknownKey: the task has no info of a name in `info_keys`.
+        """
         self._late = None
         if seed is not None or self._pool is None:
             self._pool = self._new_pool(self._seed if seed is None else seed)
@@ -106,10 +111,15 @@ class EnvPoolVectorEnv(VectorEnv):
         return _call_envpool("make_gymnasium", self.task, self._kwargs | {"seed": int(seed)})
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step the environments with actions [N, ...]. Those whose episode ended in the last call are reset instead.
+        """Step the environments with actions [N,
+        ...]. Environments whose episode ended in the last call are reset instead.
 
         Returns:
             Observations [N, ...], rewards [N], terminateds [N], truncateds [N] and infos.
+
+        Raises:
+            EpisodeStateError: the environments were never reset.
+            ShapeMismatch: the actions have another shape.
         """
         if self._pool is None:
             raise EpisodeStateError("step before the reset; call reset() first")
@@ -127,7 +137,11 @@ class EnvPoolVectorEnv(VectorEnv):
         return self._in_space_dtype(observations), rewards, terminateds, truncateds, self._chosen(infos)
 
     def _step_and_reset(self, actions: np.ndarray, late: np.ndarray) -> tuple[Any, ...]:
-        """Reset the environments `late`, whose time limit ended the episode, and step the others."""
+        """Reset the environments flagged in `late`, bool [N], whose time limit ended the episode, and step the others.
+
+        Returns:
+            The step result of all environments, in order. Environments that were reset have a reward of 0.
+        """
         envs, stepping = (np.flatnonzero(env_ids).astype(np.int32) for env_ids in (late, ~late))
         observations, infos = self._pool.reset(envs)
         zeros = np.zeros(len(envs), np.float32)
@@ -139,7 +153,9 @@ class EnvPoolVectorEnv(VectorEnv):
         return nested.map_leaves(lambda *parts: np.concatenate(parts)[order], first, then)
 
     def _in_space_dtype(self, observations: Any) -> Any:
-        """Return discrete observations, which EnvPool returns as int32, as int64 like their space."""
+        """Return discrete observations cast from EnvPool's int32 to the space's int64.
+        Other observations stay unchanged.
+        """
         return observations.astype(np.int64) if self._is_discrete else observations
 
     def _chosen(self, infos: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +165,9 @@ class EnvPoolVectorEnv(VectorEnv):
         return {key: infos[key] for key in self._info_keys}
 
     def with_num_envs(self, num_envs: int) -> EnvPoolVectorEnv:
-        """Return a vector environment of the same task with `num_envs` copies, for `evaluate(runner)`."""
+        """Return a new vector environment of the same task and settings with `num_envs`
+        environments, for example for an evaluation.
+        """
         options = {key: value for key, value in self._kwargs.items() if key not in _ITS_OWN}
         arguments: dict[str, Any] = {"max_episode_steps": self._limit, "info_keys": self._info_keys}
         return EnvPoolVectorEnv(self.task, num_envs, pool_kwargs=options, **arguments)
@@ -171,7 +189,9 @@ def _checked_kwargs(task: str, num_envs: int, kwargs: Mapping[str, Any]) -> dict
 
 
 def _with_true_bounds(space: spaces.Space) -> spaces.Space:
-    """Return the space with infinite bounds where EnvPool has the smallest and largest floats."""
+    """Return the space with infinite bounds for unbounded numbers,
+    which EnvPool marks by the smallest and largest positive float.
+    """
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _with_true_bounds(part) for key, part in space.items()})
     if not isinstance(space, spaces.Box) or not issubclass(space.dtype.type, np.floating):
@@ -184,17 +204,22 @@ def _with_true_bounds(space: spaces.Space) -> spaces.Space:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress Gymnasium's warnings that bounds lose precision in float32."""
+    """Context manager that suppresses Gymnasium's warnings that bounds lose precision in float32."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*precision lowered")
         yield
 
 
-def _call_envpool(kind: str, task: str, kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of the function `envpool.<kind>` for a task."""
+def _call_envpool(function: str, task: str, kwargs: Mapping[str, Any]) -> Any:
+    """Call the function `envpool.<function>` for a task, and return its result.
+
+    Raises:
+        MissingExtra: envpool is not installed.
+        InvalidArgument: EnvPool rejects the task or its arguments.
+    """
     try:
         with _quiet():
-            made = getattr(_envpool(), kind)(task, **kwargs)
+            made = getattr(_envpool(), function)(task, **kwargs)
             _ = made.action_space, made.observation_space  # a pool creates them, and warns, at the first access
             return made
     except MissingExtra:

@@ -1,4 +1,4 @@
-"""`fill_rollout`: collects steps from a torch simulator without leaving its device."""
+"""`fill_rollout`: samples steps from a torch simulator without leaving its device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fill_rollout(
     *,
     to_simulator: Callable[[Tensor], Tensor] | None = None,
 ) -> TensorDict:
-    """Fill a rollout [N, T + 1], from `RolloutBuffer.start_rollout`, with T steps of a policy, and return the rollout.
+    """Sample T steps of a policy in each of N environments, and write them to `rollout` [N, T + 1], which is returned.
 
     Episodes continue from call to call. The first call resets the environments. Rows are copied on the device. The host
     waits for the device once per step, to see if episodes ended. Values of last observations are computed too.
@@ -36,7 +36,7 @@ def fill_rollout(
         env: the vector environment of the simulator.
         policy: a policy with a distribution, and with outputs "action_dist_inputs" and "vf_preds" for `{"obs": [N,
             D]}`. It cannot be recurrent.
-        rollout: the rollout to fill.
+        rollout: the rollout to fill, from `RolloutBuffer.start_rollout`.
         to_simulator: function from the policy's actions to the simulator's, for example to clip them.
 
     Raises:

@@ -88,7 +88,7 @@ class TorchVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments. Return the first observations [N, ...] and no infos."""
+        """Reset all environments, and return the first observations [N, ...] and an empty dict of infos."""
         with outside_inference():
             if seed is not None and hasattr(self.simulator, "seed"):
                 self.simulator.seed(seed)
@@ -100,8 +100,14 @@ class TorchVectorEnv(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step the environments with actions [N, ...].
 
-        Returns: Observations [N, ...], rewards [N], terminateds [N], truncateds [N] and infos. "final_obs" in the infos
-            has the last observations of episodes that ended.
+        Returns:
+            Observations [N, ...], rewards [N], terminateds [N], truncateds [N] and infos. "final_obs" in the infos has
+            the last observations of episodes that ended.
+
+        Raises:
+            EpisodeStateError: the environments were never reset.
+            ShapeMismatch: the actions have another shape.
+            TrackMismatch: an episode ended without final observations, or `dones` came without time-outs.
         """
         actions = np.asarray(actions, self.single_action_space.dtype)
         if actions.shape != self._action_shape:
@@ -119,19 +125,34 @@ class TorchVectorEnv(VectorEnv):
 
     @property
     def device(self) -> torch.device:
-        """Device of the simulator's tensors."""
+        """Device of the simulator's tensors.
+
+        Raises:
+            EpisodeStateError: the environments were never reset.
+        """
         if self.observations is None:
             raise EpisodeStateError("step before the reset; call reset() first")
         return nested.first_leaf(self.observations).device
 
     def step_tensors(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Step the simulator, and return observations, rewards, terminateds, truncateds and extras as its tensors."""
+        """Step the simulator with `actions` [N, ...] on its device, without a copy to the host.
+
+        Returns:
+            Observations [N, ...], rewards [N], terminateds [N], truncateds [N] and extras, as the simulator's tensors.
+
+        Raises:
+            WrongType: the simulator returned no tuple of four or five items.
+            TrackMismatch: the simulator returned `dones` without time-outs.
+            UnknownKey: the observations have no `observation_key`.
+        """
         observations, *columns = self._as_five_values(self.simulator.step(actions))
         self.observations = self._select_observations(observations)
         return self.observations, *columns  # type: ignore[return-value]
 
     def _as_five_values(self, row: Any) -> tuple[Any, ...]:
-        """Return a step result of any form as observations, rewards, terminateds, truncateds and extras."""
+        """Convert the simulator's step result, which has four or five items, to observations, rewards,
+        terminateds, truncateds and extras.
+        """
         if not isinstance(row, tuple) or len(row) not in (4, 5):
             raise WrongType(f"step of {type(self.simulator).__name__} must give a tuple of four or five: {_brief(row)}")
         if len(row) == 5:
@@ -154,11 +175,14 @@ class TorchVectorEnv(VectorEnv):
         return observations[self._observation_key]
 
     def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
-        """Return the last observations [k, ...] of ended environments `envs` [k]; None if missing, where this is
-        allowed.
+        """Return the last observations [k,
+        ...] of the episodes that ended in environments `envs` [k], read from `extras`.
+
+        Returns:
+            None if the observations are missing and `missing_final_observation` is "repeat".
 
         Raises:
-            TrackMismatch: they are missing, and `missing_final_observation` is "raise".
+            TrackMismatch: the observations are missing, and `missing_final_observation` is "raise".
         """
         if extras.get(self._final_key) is not None:
             return nested.map_leaves(lambda leaf: leaf[envs], self._select_observations(extras[self._final_key]))
@@ -171,7 +195,9 @@ class TorchVectorEnv(VectorEnv):
         )
 
     def _last_rows(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
-        """Return observations [N, ...] as arrays, correct for the ended environments `envs`: their true last ones."""
+        """Return arrays [N, ...] whose rows `envs` are the last observations of the episodes that ended.
+        Other rows are meaningless.
+        """
         is_here = self.device.type == "cpu"
         last = self.last_observations(extras, slice(None) if is_here else torch.as_tensor(envs, device=self.device))
         if last is None:
@@ -188,13 +214,15 @@ class TorchVectorEnv(VectorEnv):
 
 @contextmanager
 def outside_inference() -> Iterator[None]:
-    """Disable torch's inference mode in a `with` block, so that tensors made there can be written to later."""
+    """Context manager that disables torch's inference mode and gradients.
+    Tensors made in the block can be modified later.
+    """
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 def _as_numpy(tensors: Any) -> Any:
-    """Return nested tensors as arrays, which are copies. GPU tensors are copied with one synchronization."""
+    """Copy nested tensors to numpy arrays. GPU tensors are copied together, with a single synchronization."""
     devices: list[torch.device] = []
     brought = nested.map_leaves(
         lambda leaf: _copy_to_host(leaf, devices) if isinstance(leaf, Tensor) else leaf, tensors
@@ -206,7 +234,9 @@ def _as_numpy(tensors: Any) -> Any:
 
 
 def _copy_to_host(leaf: Tensor, devices: list[torch.device]) -> Any:
-    """Return a CPU tensor as a copied array, a GPU tensor as a host tensor that is still being copied."""
+    """Return a CPU tensor as a copied array.
+    For a GPU tensor, start the copy to the host, and add its device to `devices`.
+    """
     leaf = leaf.detach() if leaf.requires_grad else leaf
     leaf = leaf.float() if leaf.dtype is torch.bfloat16 else leaf  # numpy has no such numbers
     if not leaf.is_cuda:
@@ -216,7 +246,9 @@ def _copy_to_host(leaf: Tensor, devices: list[torch.device]) -> Any:
 
 
 def _infos(step_infos: dict[str, Any], done: np.ndarray) -> dict[str, Any]:
-    """Return infos of a step in Gymnasium's vector form, with the infos of ended episodes as "final_info"."""
+    """Return the infos of a vector step in Gymnasium's form,
+    in which "final_info" has the infos of the environments `done`, bool [N].
+    """
     step_infos = nested.map_leaves(
         lambda leaf: leaf.item() if isinstance(leaf, np.ndarray) and not leaf.ndim else leaf, step_infos
     )

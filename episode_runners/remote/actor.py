@@ -1,4 +1,4 @@
-"""Ray actor that contains a runner. Requests bring weights and statistics, replies contain episodes."""
+"""`RunnerActor`: Ray actor that contains a runner, receives weights with requests, and replies with episodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunnerSample:
-    """Episodes and statistics that one call of `sample` of one remote runner returned.
+    """Result of one call of `sample` of one remote runner: its episodes, statistics and policy version.
 
     Attributes:
         index: index of the runner in its group.
@@ -48,7 +48,7 @@ class RunnerSample:
 
 @dataclass(frozen=True, slots=True)
 class SampleReply:
-    """Reply of a remote runner: its episodes, and the statistics of its filters if there are any."""
+    """Reply of a remote runner to a request: the sample, and the pipelines' statistics (None if there are none)."""
 
     sample: RunnerSample
     statistics: dict[Any, Any] | None
@@ -67,7 +67,7 @@ class RunnerActor:
         self._has_sampled = False
 
     def sample(self, *arguments: Any) -> SampleReply:
-        """Return the result of `_sample`. Errors that cannot be unpickled are raised as RuntimeError."""
+        """Handle a sample request, and return the reply. Errors that cannot be pickled are raised as RuntimeError."""
         try:
             return self._sample(*arguments)
         except Exception as error:
@@ -84,7 +84,7 @@ class RunnerActor:
         restored: Any,
         seed_number: int | None,
     ) -> SampleReply:
-        """Return the reply to a request, sampled after the given weights and statistics were set.
+        """Set the given weights and statistics, sample as `request` specifies, and return the reply.
 
         Args:
             request: arguments of the runner's `sample`.
@@ -121,13 +121,16 @@ class RunnerActor:
         self.runner.set_state(self.runner.get_state() | counts)
 
     def _create_module_pipelines(self) -> bool:
-        """Create the pipelines of a multi-agent runner by sampling one step. Return False for a single-agent runner."""
+        """Sample one step with a multi-agent runner, which creates its pipelines.
+        Return False for a single-agent runner.
+        """
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return False
         self.runner.sample(num_timesteps=1, explore=False)
         return True
 
     def _load(self, weights: Any, version: int | None) -> None:
+        """Load weights into the runner's policy or policies, and set their version."""
         policies = getattr(self.runner, "policies", None)
         if policies is None:
             _load(self.runner.policy, weights)
@@ -148,7 +151,7 @@ class RunnerActor:
         return state if has_content(state) else None
 
     def merged(self, states: list[Any]) -> Any:
-        """Return the merged statistics of several runners' env-to-module pipelines."""
+        """Merge the statistics of several runners' env-to-module pipelines, and return the result."""
         if not self._has_sampled:
             self._create_module_pipelines()
         return self.runner.env_to_module.merge_states(states)
@@ -159,7 +162,9 @@ class RunnerActor:
 
 
 def as_arrays(weights: Any) -> Any:
-    """Return nested state dicts with arrays in place of tensors. bfloat16 tensors, which numpy lacks, stay tensors."""
+    """Return the nested state dicts of policies with numpy arrays in place of
+    tensors. bfloat16 tensors stay tensors.
+    """
     if isinstance(weights, torch.nn.Module):
         weights = weights.state_dict()
     if isinstance(weights, Mapping):

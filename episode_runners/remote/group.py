@@ -59,7 +59,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Worker:
-    """A remote runner, with its pending requests and the versions of its weights and statistics."""
+    """A remote runner, with its pending requests and the versions of the weights and statistics it was sent last."""
 
     index: int
     generation: int
@@ -75,7 +75,7 @@ class _Worker:
 
 
 class RayRunnerGroup(Closeable):
-    """Group of equal runners, for one or several agents, that sample in parallel processes of Ray.
+    """Group of equal runners that sample in parallel processes of Ray.
 
     Samples are read in place from shared memory. Weights are stored there once for all runners, and reach each runner
     with its next request. If the env-to-module pipelines have statistics (`MeanStdFilter`), they are merged, so that
@@ -151,7 +151,7 @@ class RayRunnerGroup(Closeable):
 
     @property
     def num_runners(self) -> int:
-        """Number of runners."""
+        """Number of runners in the group."""
         return len(self._workers)
 
     # --- sampling ------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class RayRunnerGroup(Closeable):
         explore: bool = True,
         random_actions: bool = False,
     ) -> list[RunnerSample]:
-        """Return one sample of each runner, in order, all at once. Runners that are too slow are left out.
+        """Let all runners sample at the same time, and return their samples in the order of the runners.
 
         Args:
             num_timesteps, num_episodes: steps or episodes of all runners together, divided evenly. Exactly one is
@@ -175,6 +175,8 @@ class RayRunnerGroup(Closeable):
             InvalidArgument: not exactly one count is given, or it is below 1; or a runner raised it.
             RunnerLost: a runner died several times without a sample.
             EpisodeStateError: the group is closed, or Ray was shut down.
+
+        Samples of runners that are slower than `slow_after_s` are returned by a later call.
         """
         check_counts(num_timesteps, num_episodes)
         self._check_open()
@@ -217,7 +219,7 @@ class RayRunnerGroup(Closeable):
         random_actions: bool = False,
         in_flight: int = 2,
     ) -> Iterator[RunnerSample]:
-        """Yield samples endlessly, each as soon as its runner has finished.
+        """Return an endless iterator of samples. Each sample is yielded as soon as its runner has finished it.
 
         Runners can be added and removed between two samples. Errors are those of `sample`.
 
@@ -232,6 +234,9 @@ class RayRunnerGroup(Closeable):
         return self._iterate(SampleRequest(num_timesteps, num_episodes, explore, random_actions), in_flight)
 
     def _iterate(self, request: SampleRequest, in_flight: int) -> Iterator[RunnerSample]:
+        """Yield samples for `sample_async`: keep `in_flight` requests pending per runner,
+        and merge statistics when it is due.
+        """
         while True:
             self._check_open()
             self._merge_if_idle(at_least=self.merge_every)
@@ -247,7 +252,7 @@ class RayRunnerGroup(Closeable):
                 yield self._ready_samples.pop(0)
 
     def _send_request(self, worker: _Worker, request: SampleRequest) -> None:
-        """Send a request to a runner, with the weights and statistics that it does not have yet."""
+        """Send a sample request to a worker, together with weights and statistics that are new to the worker."""
         restored = worker.statistics if worker.needs_statistics else None
         has_weights, has_merged = worker.num_weights == self._num_weights, worker.num_merges == self._num_merges
         ref = worker.actor.sample.remote(
@@ -263,8 +268,10 @@ class RayRunnerGroup(Closeable):
         worker.pending.append(_Request(ref, request, monotonic()))
 
     def _wait_for_first(self, workers: Sequence[_Worker], until: float) -> _Worker | None:
-        """Return the worker that replies first or has died, or None at the time `until`. The longest waiting goes
-        first.
+        """Wait until a worker replies or dies, and return the worker. Return None if that takes until the time `until`.
+
+        If several have replied, the worker with the longest waiting request is returned. A worker whose request
+        waits for longer than `lost_after_s` is killed and returned.
         """
         heads = {
             worker.pending[0].ref: worker for worker in sorted(workers, key=lambda worker: worker.pending[0].since)
@@ -282,7 +289,12 @@ class RayRunnerGroup(Closeable):
         return None
 
     def _fetch(self, worker: _Worker) -> bool:
-        """Store the reply of a worker. Return False if the worker died and was replaced."""
+        """Store the sample from a worker's reply. Return False if the worker has died and was replaced instead.
+
+        Raises:
+            RunnerLost: the worker died too often.
+            Exception: the error that the runner raised.
+        """
         errors = self._ray.exceptions
         request = worker.pending[0]
         try:
@@ -308,7 +320,7 @@ class RayRunnerGroup(Closeable):
     # --- weights and statistics ----------------------------------------------------------------------------------
 
     def set_weights(self, weights: Any, version: int | None = None) -> None:
-        """Set the weights of all runners. Each gets them with its next request.
+        """Set the policy weights of all runners. Each runner receives them with its next request.
 
         Args:
             weights: a policy (`torch.nn.Module`) or its state dict; for several modules, `{module_id: either}`.
@@ -338,7 +350,9 @@ class RayRunnerGroup(Closeable):
         return None if self._merged is None else self._merged_by(self._workers[0])
 
     def _merged_by(self, worker: _Worker) -> Any:
-        """Return the statistics merged by a worker, or by its replacement if it dies."""
+        """Let a worker merge the statistics of all runners, and return the result.
+        If the worker dies, its replacement merges.
+        """
         errors = self._ray.exceptions
         while True:
             try:
@@ -347,7 +361,7 @@ class RayRunnerGroup(Closeable):
                 self._replace(worker, str(error), error)
 
     def restart_episodes(self, number: int, statistics: Any = None) -> None:
-        """Let all runners start new episodes, with seeds derived from `number` and each runner's own seed.
+        """Make all runners start new episodes, with seeds derived from `number` and each runner's own seed.
 
         Torch's generator in the actors, from which actions are sampled, is seeded too, unless `module_to_env` has its
         own seed. Samples that were requested and not returned yet are dropped.
@@ -387,7 +401,7 @@ class RayRunnerGroup(Closeable):
         )
 
     def _schedule_merge(self, known: list[Any]) -> None:
-        """Send the statistics of all runners to each runner with its next request, to be merged by the runner."""
+        """Send the statistics `known` of all runners to every runner with its next request. Each runner merges them."""
         self._merged = self._ray.put(known)
         self._num_merges += 1
         self._removed_statistics = []
@@ -397,7 +411,7 @@ class RayRunnerGroup(Closeable):
     # --- adding, removing and replacing runners --------------------------------------------------------------------
 
     def resize(self, num_runners: int) -> None:
-        """Change the number of runners. New ones get the weights and statistics of the others, the last are removed.
+        """Change the number of runners. Runners are added or removed at the end of the group.
 
         Args:
             num_runners: number of runners from now on. Pending samples of removed runners are dropped.
@@ -405,6 +419,8 @@ class RayRunnerGroup(Closeable):
         Raises:
             RunnerLost: a runner cannot be created.
             InvalidArgument: `num_runners` is below 1.
+
+        New runners receive the group's weights and merged statistics with their first request.
         """
         num_runners = checked_count("num_runners", num_runners)
         self._check_open()
@@ -438,7 +454,11 @@ class RayRunnerGroup(Closeable):
         return _Worker(index, generation, self._actor_class.remote(self.make_runner, index, seed))
 
     def _replace(self, worker: _Worker, reason: str, error: Exception) -> None:
-        """Replace a worker's process. The new one gets statistics and weights with its next request."""
+        """Replace a worker's process by a new one, which receives statistics and weights with its next request.
+
+        Raises:
+            RunnerLost: the worker died too often without a sample between.
+        """
         self._ray.kill(worker.actor, no_restart=True)
         worker.num_deaths += 1
         worker.pending.clear()
@@ -454,6 +474,7 @@ class RayRunnerGroup(Closeable):
         _log.warning("runner %d is replaced: %s", worker.index, reason)
 
     def _end(self, workers: Sequence[_Worker]) -> None:
+        """Close the runners of workers, and kill their processes after at most `_CLOSING_S` seconds."""
         refs = [worker.actor.close.remote() for worker in workers]
         if refs:
             self._ray.wait(refs, num_returns=len(refs), timeout=_CLOSING_S)
@@ -470,9 +491,9 @@ class RayRunnerGroup(Closeable):
             raise EpisodeStateError("Ray was shut down, and the runners of this group with it; make a new group")
 
     def close(self) -> None:
-        """Close all runners and end their processes, and shut down Ray if a group started Ray and no group uses it.
+        """Close all runners and end their processes. Further calls do nothing.
 
-        It may be called again.
+        Ray is shut down with the last group, if groups have started it.
         """
         if self._closed:
             return
@@ -510,7 +531,9 @@ def _goes_with(request: SampleRequest, explore: bool, random_actions: bool) -> b
 def _split_request(
     num_timesteps: int | None, num_episodes: int | None, num_runners: int, explore: bool, random_actions: bool
 ) -> list[SampleRequest]:
-    """Return one request per runner that together make up the given counts. Small counts need fewer runners."""
+    """Split a request for steps or episodes evenly into one request per runner.
+    Runners with a count of 0 get no request.
+    """
     total = num_episodes if num_timesteps is None else num_timesteps
     each, remainder = divmod(total or 0, num_runners)
     counts = [each + (index < remainder) for index in range(num_runners)]

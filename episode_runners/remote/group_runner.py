@@ -21,7 +21,7 @@ __all__ = ["GroupRunner"]
 
 
 class GroupRunner(Closeable):
-    """Runner for trainers that collects its episodes by a `RayRunnerGroup`.
+    """Adapter that lets a trainer use a `RayRunnerGroup` of remote runners like a single runner.
 
     The runners are sent the policy's weights whenever `policy_version` has changed.
 
@@ -75,6 +75,11 @@ class GroupRunner(Closeable):
         return EpisodePack.concat([sample.data for sample in samples])
 
     def _async_samples(self, num_timesteps: int | None, num_episodes: int | None) -> Iterator[RunnerSample]:
+        """Return the endless iterator of the group's samples, which the first call creates.
+
+        Raises:
+            InvalidArgument: the counts differ from the first call's.
+        """
         request = num_timesteps, num_episodes
         if self._samples is None:
             self._samples, self._counts = (
@@ -88,30 +93,36 @@ class GroupRunner(Closeable):
         return self._samples
 
     def for_evaluation(self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()) -> Any:
-        """Return a local runner for evaluation, with the merged statistics of all remote runners."""
-        self._learn()
+        """Return a local runner for evaluation with `num_envs` environments and the merged
+        statistics of all remote runners.
+        """
+        self._update_statistics()
         return self.local.for_evaluation(num_envs, seed=seed, hooks=hooks)
 
     @property
     def actor(self) -> Actor:
-        """Policy with pipelines that have the merged statistics of all remote runners."""
-        self._learn()
+        """Policy with its pipelines, which have the merged statistics of all remote runners."""
+        self._update_statistics()
         return self.local.actor
 
-    def _learn(self) -> None:
-        """Update the statistics of the local pipeline to the merged ones of all remote runners."""
+    def _update_statistics(self) -> None:
+        """Set the statistics of the local env-to-module pipeline to the merged statistics of all remote runners."""
         learned = self.group.statistics()
         if learned is not None:
             self.env_to_module.set_state(learned)
 
     def get_state(self) -> dict[str, Any]:
-        """Return statistics and counts of the runners. The state also fits a single runner's `set_state`."""
-        self._learn()
+        """Return the merged statistics and the counts of the remote runners.
+        A single runner can restore this state, too.
+        """
+        self._update_statistics()
         counts = {self.local.steps_counted: self.num_steps, "num_episodes": self.num_episodes}
         return self.local.get_state() | counts
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned. All runners start new episodes, with seeds derived from it."""
+        """Restore a state that `get_state` returned.
+        All runners start new episodes, with seeds derived from the state.
+        """
         self.local.set_state(state)
         self.num_steps, self.num_episodes = state[self.local.steps_counted], state["num_episodes"]
         self.group.restart_episodes(self.num_steps, state["env_to_module"])

@@ -1,4 +1,4 @@
-"""Shared use of Ray by groups of runners. Ray ends with the last group if groups have started it."""
+"""Shared use of Ray by groups of runners. If groups have started Ray, it is shut down with the last group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _PREFIX, _LOCK = "runners-", "driver.lock"
 
 @dataclass(slots=True)
 class _Started:
-    """The Ray instance that groups of this process have started or joined."""
+    """The Ray instance that runner groups of this process have started or joined,
+    with the number of groups using it.
+    """
 
     identity: tuple[str, str]
     is_cluster: bool  # joined, so that others may use it too
@@ -30,7 +32,7 @@ class _Started:
 
 
 class RaySession:
-    """Use of Ray by one group in this process. Ray is started if it does not run yet.
+    """One runner group's use of Ray in this process. Ray is started if it does not run yet.
 
     After Ray was shut down, no call of Ray is made: such a call would start Ray again, with ports that other machines
     reach.
@@ -83,7 +85,7 @@ class RaySession:
 
     @property
     def is_for_groups_alone(self) -> bool:
-        """Whether only runner groups of this process use Ray, so that reserving CPUs is unnecessary."""
+        """Whether no other code than the runner groups of this process uses Ray, so that CPUs need not be reserved."""
         return self.started is not None and not self.started.is_cluster
 
     @property
@@ -92,7 +94,7 @@ class RaySession:
         return self.ray.is_initialized() and self._identity() == self.identity
 
     def end(self) -> None:
-        """End this group's use of Ray. Further calls do nothing."""
+        """End this group's use of Ray, and shut Ray down if groups have started it and no other group uses it."""
         if self.is_ended:
             return
         self.is_ended = True
@@ -108,14 +110,16 @@ class RaySession:
 
 
 def _lock_of(folder: str) -> int:
-    """Return the file descriptor of a lock on a temporary folder. The lock lasts until it is closed."""
+    """Lock a temporary folder for this process, and return the file descriptor. Closing it releases the lock."""
     descriptor = os.open(Path(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 
 def _remove_abandoned() -> None:
-    """Remove temporary Ray folders of processes that ended without removing them, for example by SIGTERM."""
+    """Remove temporary Ray folders of processes that ended without removing them,
+    for example because they were killed.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             with (folder / _LOCK).open("r+b") as file:

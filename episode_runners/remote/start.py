@@ -74,7 +74,7 @@ def start_ray(
 
 @contextmanager
 def _longer_timeouts() -> Iterator[None]:
-    """Give Ray more time to start its processes, which takes long on a busy machine."""
+    """Context manager that gives Ray more time to start its processes, which takes long on a busy machine."""
     from ray._private import services
 
     get_node: Callable[..., Any] = services.get_node
@@ -86,7 +86,7 @@ def _longer_timeouts() -> Iterator[None]:
 
 
 def retry_until_ready(get_node: Callable[..., Any], *arguments: Any, interval_s: float = 0.1) -> Any:
-    """Return the result of `get_node`, which is called again while it raises RuntimeError because Ray is not ready."""
+    """Call `get_node` until it succeeds, and return its result. It raises RuntimeError while Ray is not ready."""
     until = monotonic() + _TIMEOUT_S
     while True:
         try:
@@ -98,7 +98,11 @@ def retry_until_ready(get_node: Callable[..., Any], *arguments: Any, interval_s:
 
 
 def loaded_ray() -> Any:
-    """Return the module `ray`. Raise `MissingExtra` if it is not installed."""
+    """Import and return the module `ray`.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+    """
     with needing("ray", "runners in actors need Ray"):
         import ray
     return ray

@@ -22,7 +22,7 @@ class RLlibAdvantages(GeneralizedAdvantageEstimation):
     def normalized(
         self, advantages: np.ndarray, targets: np.ndarray, values: np.ndarray, steps: StepReturns
     ) -> np.ndarray:
-        """Return the advantages [S], normalized like RLlib's, which include one extra row for each of n episodes."""
+        """Return the advantages [S] of all steps, normalized with RLlib's mean and standard deviation."""
         if not advantages.size:
             return advantages
         episodes = np.arange(len(steps.offsets) - 1)

@@ -58,14 +58,15 @@ def _check_not_frozen(config: Any, call: str) -> None:
 
 
 class InstalledConfig:
-    """Marker base class of config classes that `install_in` has created."""
+    """Base class that marks the config classes created by `install_in`."""
 
     __slots__ = ()
     original: type[AlgorithmConfig]  # the class before `install`
 
 
 class TranslatedEnvToModule:
-    """Setting `env_to_module_connector` that makes the user's RLlib pipeline as one of this library.
+    """Function for the setting `env_to_module_connector` that translates the user's RLlib
+    pipeline into one of this library.
 
     Args:
         original: a copy of the config before its connectors were replaced.
@@ -76,7 +77,7 @@ class TranslatedEnvToModule:
 
     @property
     def users_function(self) -> Any:
-        """The function that the user had set as `env_to_module_connector`, or None."""
+        """Function that the user has set as `env_to_module_connector`, or None."""
         return vars(self.original)["_env_to_module_connector"]
 
     def __call__(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
@@ -89,7 +90,8 @@ class TranslatedEnvToModule:
 
 
 class TranslatedModuleToEnv:
-    """Setting `module_to_env_connector` that makes the user's RLlib pipeline as one of this library.
+    """Function for the setting `module_to_env_connector` that translates the user's RLlib
+    pipeline into one of this library.
 
     Args:
         original: a copy of the config before its connectors were replaced.
@@ -110,14 +112,18 @@ class TranslatedModuleToEnv:
 
 
 def _resolved(config: Any) -> Any:
-    """Return a copy of the config, of RLlib's original class, with the runner and connectors of this library set."""
+    """Return a copy of an installed config that has RLlib's original class,
+    and the runner and connectors of this library.
+    """
     copy = config.copy(copy_frozen=False)
     _resolve(copy)
     return copy
 
 
 def _resolve(config: Any) -> None:
-    """Set the runner and connectors of this library in a config, and restore RLlib's original class."""
+    """Restore RLlib's original class of an installed config,
+    and set the runner and connectors of this library in it.
+    """
     uninstall_from(config)
     check_support(config)
     original = config.copy(copy_frozen=False)
@@ -133,7 +139,7 @@ def _resolve(config: Any) -> None:
 
 @cache
 def _installed_class(original: type[AlgorithmConfig]) -> type[Any]:
-    """Return the config class that `install_in` sets in place of RLlib's class `original`.
+    """Return the subclass of RLlib's config class `original` that `install_in` gives to a config.
 
     Its configs keep all settings as the user makes them. The classes and connectors of this library are set when RLlib
     freezes a config, or reads it.

@@ -19,7 +19,7 @@ __all__ = ["rllib_episodes"]
 
 
 def rllib_episodes(episodes: Iterable[Any], agent_to_module_mapping_fn: Any = None) -> list[Any]:
-    """Return finalized episodes as RLlib's episode classes, which share the arrays of observations.
+    """Convert finalized episodes to RLlib's episode classes. Arrays of observations are shared, not copied.
 
     Args:
         episodes: single-agent or multi-agent episodes.
@@ -46,7 +46,7 @@ def _rllib_multi_agent_episode(episode: MultiAgentEpisode, agent_to_module_mappi
 
 
 def _rllib_episode(episode: SingleAgentEpisode) -> RLlibEpisode:
-    """Return a finalized single-agent episode as RLlib's, with the same arrays and lookback."""
+    """Convert a finalized single-agent episode to RLlib's class, with the same arrays and lookback."""
     lookback = episode.observations.lookback
     everything = slice(-lookback, None) if lookback else slice(None)
     read = {"indices": everything, "neg_index_as_lookback": True}

@@ -39,7 +39,7 @@ class EnvironmentFailed(Exception):
 
 @contextmanager
 def environment_errors() -> Iterator[None]:
-    """Context manager that raises the block's exceptions as `EnvironmentFailed`."""
+    """Context manager that replaces exceptions in its block by `EnvironmentFailed`."""
     try:
         yield
     except Exception as error:
@@ -77,7 +77,9 @@ class GuardedMultiAgentEnv:
 
 
 class EpisodesRunner(RLlibEnvRunner):
-    """Base class of RLlib env runners that sample with this library. RLlib makes environments, module and callbacks."""
+    """Base class of RLlib env runners that sample with this library.
+    Environments, module and callbacks are made by RLlib.
+    """
 
     config: Any
     env: Any
@@ -126,7 +128,7 @@ class EpisodesRunner(RLlibEnvRunner):
         raise NotImplementedError
 
     def _in_ending_order(self, sampled: list[Any]) -> list[Any]:
-        """Return the chunks of the last call in the order in which they ended, which smoothed metrics depend on."""
+        """Return the sampled chunks in the order in which they ended, on which RLlib's smoothed metrics depend."""
         return sampled
 
     def _sample(
@@ -138,6 +140,9 @@ class EpisodesRunner(RLlibEnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[Any]:
+        """Sample episodes with this library's runner.
+        If an environment fails, restart all environments and continue.
+        """
         options = {"explore": explore, "random_actions": random_actions}
         interrupted: list[Any] = []
         began = perf_counter()
@@ -177,21 +182,23 @@ class EpisodesRunner(RLlibEnvRunner):
         return rllib_episodes(episodes, self.config.policy_mapping_fn)
 
     def _current_runner(self) -> Any:
-        """Return this library's runner for the current environments. It is created if they are new."""
+        """Return this library's runner of the current environments, which is created if the environments are new."""
         if self._runner is None or self._envs is not self.env:
             self._runner, self._envs = self._make_runner(self._next_seed()), self.env
         self._runner.policy_version = self._weights_seq_no
         return self._runner
 
     def _next_seed(self) -> int | None:
-        """Return the seed for the next runner: first the configured one, then others derived from it."""
+        """Return the seed of the next runner:
+        the configured seed for the first runner, derived seeds for later ones.
+        """
         num_before, self._num_runners = self._num_runners, self._num_runners + 1
         if self._seed is None or not num_before:
             return self._seed
         return int(np.random.SeedSequence((self._seed, num_before)).generate_state(1)[0] >> 1)
 
     def get_metrics(self) -> Any:
-        """Return the metrics of RLlib since the last call, under RLlib's keys."""
+        """Log the episodes that ended since the last call, and return the reduced metrics under RLlib's keys."""
         for arguments in self._counts.take():
             self._log_episode_metrics(*arguments)
         return self.metrics.reduce()

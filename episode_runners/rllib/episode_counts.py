@@ -22,7 +22,7 @@ __all__ = ["EpisodeCounts", "log_multi_agent_steps"]
 
 
 class EpisodeCounts:
-    """Returns and steps of ongoing episodes, added up over their chunks, and of recently ended episodes.
+    """Counter of returns and steps of episodes that are sampled in chunks, for RLlib's metrics.
 
     Attributes:
         keeps_chunks: whether the earlier chunks of ongoing episodes are stored, for callbacks.
@@ -59,13 +59,13 @@ class EpisodeCounts:
         return list(self._ongoing[episode_id].chunks) if episode_id in self._ongoing else []
 
     def take(self) -> list[tuple[Any, ...]]:
-        """Return, once, the arguments of RLlib's `_log_episode_metrics` for each ended episode."""
+        """Return the arguments of RLlib's `_log_episode_metrics` for each episode that ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
 
 class Totals:
-    """Return, duration and steps of one episode so far, in total and by agent and module."""
+    """Totals of one episode over the chunks so far: return, duration and steps, also by agent and module."""
 
     def __init__(self) -> None:
         self.value = self.seconds = 0.0
@@ -75,7 +75,7 @@ class Totals:
         self.agent_steps: dict[str, int] = {}
 
     def add(self, chunk: Any, seconds_per_step: float) -> None:
-        """Add the rewards, duration and steps of a chunk of the episode."""
+        """Add the rewards, duration and steps of the episode's next chunk."""
         self.seconds += len(chunk) * seconds_per_step
         if not isinstance(chunk, MultiAgentEpisode):
             self.value += float(chunk.get_return())

@@ -20,7 +20,8 @@ _EVENTS = {
 
 
 def hooks_of(env_runner: Any, callbacks: list[Any], counts: EpisodeCounts) -> list[CallbackHook]:
-    """Return the runner hooks that call an RLlib env runner's callbacks: none if these handle no episodes.
+    """Return a list with the runner hook that calls an RLlib env runner's callbacks,
+    or [] if no callback handles episodes.
 
     Args:
         env_runner: the env runner of RLlib.

@@ -12,7 +12,7 @@ C = TypeVar("C")
 
 
 def install(config: C) -> C:
-    """Make an RLlib config's algorithm sample with this library (PPO also learns with it), and return the config.
+    """Make the algorithm of an RLlib config sample with this library, and return the config. PPO learns with it, too.
 
     The config, its algorithm, Tune, callbacks, connectors and checkpoints are used as before. `install` may be called
     before or after other settings are made. PPO samples and makes train batches with this library. APPO, IMPALA, DQN

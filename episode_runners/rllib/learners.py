@@ -112,7 +112,8 @@ class EpisodesToBatches(ConnectorV2):
 
 
 def _pieces_of(replaced: Any) -> list[tuple[Connector, str]]:
-    """Return the user's connectors of an RLlib learner pipeline, translated, each with its place in this library's.
+    """Return translations of the user's connectors in an RLlib learner pipeline,
+    each with its place in the new pipeline.
 
     Returns:
         Pairs of a connector and "" (before the default ones), "columns" or "returns".
@@ -150,9 +151,10 @@ class EpisodesLearner(Learner):
             self._learner_connector = connector
 
     def _make_view_pieces(self, observation_space: Any, action_space: Any) -> list[Connector]:
-        """Return the user's env-to-module connectors that the learner needs too, translated.
+        """Return translations of those env-to-module connectors of the user that the learner pipeline needs, too.
 
-        It is called with an object that has the spaces of the stored observations in place of an environment.
+        The user's function is called with an object that has the spaces of the stored observations in place of an
+        environment.
         """
         make = getattr(vars(self.config)["_env_to_module_connector"], "users_function", None)
         if make is None:
@@ -182,7 +184,9 @@ class EpisodesPPOTorchLearner(EpisodesLearner, PPOTorchLearner):
 
 
 def learner_class_with_episodes(learner_class: type[Learner]) -> type[Learner]:
-    """Return a subclass with this library's pipeline for a PPO learner class. Others are returned unchanged."""
+    """Return a subclass of a PPO learner class that learns from this library's episodes.
+    Other classes are returned unchanged.
+    """
     if issubclass(learner_class, EpisodesLearner) or not issubclass(learner_class, PPOLearner):
         return learner_class
     if learner_class is PPOTorchLearner:

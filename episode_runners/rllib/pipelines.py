@@ -92,7 +92,7 @@ class ModuleToEnvInRLlib(PipelineInRLlib):
 
 
 class MultiAgentPipelineInRLlib(PipelineInRLlib):
-    """RLlib connector that contains one pipeline of this library per module, made when it is first needed."""
+    """RLlib connector that contains one pipeline of this library per module, created when the module appears."""
 
     def _make_module_pipeline(self) -> Any:
         raise NotImplementedError
@@ -148,7 +148,7 @@ def connector_in(connectors: Any) -> Any:
 
 
 def check_restored_connectors(connectors: Any, names: Iterable[str] | None) -> None:
-    """Check that the connectors with a state in a checkpoint include the `PipelineInRLlib` of an RLlib pipeline.
+    """Check that a checkpoint with connector states has a state of the `PipelineInRLlib` that is restored.
 
     RLlib skips connectors that are not in a checkpoint. Without this check, a checkpoint of RLlib's own connectors
     leaves the filters empty.

@@ -21,7 +21,7 @@ ALGORITHMS = (PPO, APPO, IMPALA, DQN, SAC)
 
 
 def check_support(config: Any) -> None:
-    """Raise `InvalidArgument` if an RLlib config has an unsupported setting. Warn if Ray's version is untested.
+    """Raise `InvalidArgument` if an RLlib config has an unsupported setting. Warn if Ray's version was not tested.
 
     Args:
         config: a config without this library's classes.

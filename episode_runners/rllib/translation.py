@@ -94,7 +94,7 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
         return recompute(*spaces)["agent"]  # type: ignore[index]
 
     def preprocess(self, observation: Any, episode: Any) -> Any:
-        """Return the observation that RLlib's preprocessor makes."""
+        """Return the observation changed by RLlib's preprocessor."""
         return self.connector.preprocess(observation, episode)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
 
 
 class JointPreprocessorOfRLlib(MultiAgentObservationPreprocessor):
-    """Joint preprocessor that calls a `MultiAgentObservationPreprocessor` of RLlib.
+    """Preprocessor of the observations of all agents that calls a `MultiAgentObservationPreprocessor` of RLlib.
 
     Args:
         connector: the preprocessor of RLlib.
@@ -122,12 +122,12 @@ class JointPreprocessorOfRLlib(MultiAgentObservationPreprocessor):
         return self.connector.recompute_output_observation_space(input_observation_space, input_action_space)
 
     def preprocess(self, observations: dict[Any, Any], episode: Any) -> Any:
-        """Return the observations that RLlib's preprocessor makes."""
+        """Return the observations of all agents, changed by RLlib's preprocessor."""
         return self.connector.preprocess(observations, episode)
 
 
 class ConnectorOfRLlib(Connector):
-    """Connector that calls any other `ConnectorV2` of RLlib with this library's batches and episodes.
+    """Connector that calls a `ConnectorV2` without a translation, with this library's batches and episodes.
 
     Args:
         connector: the connector of RLlib.
@@ -161,7 +161,7 @@ def users_connectors(pipeline: Any) -> list[Any]:
 
 
 def translated(connector: Any, by_agent: bool = False) -> Connector:
-    """Return the connector of this library for one of RLlib's or of the user's.
+    """Return a connector of this library that does the same as an RLlib connector, which may be the user's own.
 
     Args:
         connector: the connector of RLlib.
@@ -193,7 +193,7 @@ def translated(connector: Any, by_agent: bool = False) -> Connector:
 
 
 def is_joint(connector: Any) -> bool:
-    """Return True if the connector sees the observations of all agents at once.
+    """Return True if an RLlib connector processes the observations of all agents of an environment at once.
 
     These are `MultiAgentObservationPreprocessor`s, and RLlib's `MeanStdFilter` with `multi_agent` and
     `FlattenObservations` with `agent_ids`.
@@ -208,17 +208,19 @@ def is_joint(connector: Any) -> bool:
 
 
 def joint_pieces(connectors: Iterable[Any]) -> list[Any]:
-    """Return translations of the connectors that see the observations of all agents."""
+    """Return translations of those RLlib connectors that process the observations of all agents at once."""
     return [translated(connector) for connector in connectors if is_joint(connector)]
 
 
 def module_pieces(connectors: Iterable[Any], by_agent: bool = False) -> list[Connector]:
-    """Return new translations of the connectors that see one agent at a time. See `translated`."""
+    """Return new translations of those RLlib connectors that process one agent at a time."""
     return [translated(connector, by_agent) for connector in connectors if not is_joint(connector)]
 
 
 def views_of(pieces: Iterable[Connector]) -> list[Connector]:
-    """Return the env-to-module connectors that the learner pipeline needs too, because episodes lack their results."""
+    """Return those env-to-module connectors that a learner must apply again,
+    because episodes do not contain their results.
+    """
     views: list[Connector] = []
     for piece in pieces:
         rewrites = isinstance(piece, ObservationRewriter) and not views
