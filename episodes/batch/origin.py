@@ -161,10 +161,10 @@ def select_rows(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
 
 def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
     """Return the origin of the rows that the index `rows` selects, without computing it before the first read."""
-    return None if lazy_origin is None else (lazy_origin[0], _Taken(lazy_origin, rows))
+    return None if lazy_origin is None else (lazy_origin[0], _SelectedIndices(lazy_origin, rows))
 
 
-class _Taken(NamedTuple):
+class _SelectedIndices(NamedTuple):
     """Function that computes the step indices of the selected rows of a batch."""
 
     lazy_origin: LazyOrigin

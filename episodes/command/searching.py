@@ -44,7 +44,7 @@ def split(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed that assigns ids to splits.")] = 0,
 ) -> None:
-    """Divide a data set into named splits, such as train and test. Without `shares`, list the existing splits."""
+    """Divide a data set into named splits, such as train and test. Without names, list the existing splits."""
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(directory)

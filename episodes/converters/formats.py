@@ -133,7 +133,7 @@ def writable() -> list[str]:
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the name of the format of a file or directory, or None if it is not recognized."""
+    """Return the name of the format of a file or directory, or None if it is not recognized or cannot be read."""
     place = Path(path)
     if place.is_dir():
         for name, known in FORMATS.items():

@@ -249,8 +249,8 @@ def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> 
         report.add(f"infos{path}", "Minari keeps what each step has, of one type and shape", episode.id_)
 
     return minari.data_collector.EpisodeBuffer(
-        seed=_of_kind(episode, "seed", int),
-        options=_of_kind(episode, "options", dict),
+        seed=_json_custom_data(episode, "seed", int),
+        options=_json_custom_data(episode, "options", dict),
         observations=_as_minari(tracks.observations.get()),
         actions=_as_minari(tracks.actions.get()),
         rewards=tracks.rewards.get(),
@@ -260,7 +260,7 @@ def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> 
     )
 
 
-def _of_kind(episode: SingleAgentEpisode, key: str, kind: type) -> Any:
+def _json_custom_data(episode: SingleAgentEpisode, key: str, kind: type) -> Any:
     """Return `custom_data[key]` of the episode if it has the type `kind` and can be written as JSON, otherwise None."""
     value = episode.custom_data.get(key)
     return value if isinstance(value, kind) and is_json(value) else None

@@ -85,7 +85,7 @@ class VideoWriter:
         )
 
     def abandon(self) -> None:
-        """Close the file without finishing the video, so that it is unusable."""
+        """Close the file without finishing the video, after an error."""
         self._file.close()
 
 

@@ -53,7 +53,7 @@ class LiveDataset:
             return self.version, self.dataset
 
     def rows(self, known: int | None) -> bytes | None:
-        """Return the metadata rows that are new since version `known` as a message, or None if nothing changed."""
+        """Return how the metadata table changed since version `known`, as a message, or None if it did not."""
         version, dataset = self.newest()
         if known == version:
             return None
@@ -161,7 +161,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the page, such as "http://127.0.0.1:8000"."""
+        """Address at which browsers on this machine reach the page."""
         return f"http://{LOOPBACK}:{self.server_port}/"
 
 

@@ -486,7 +486,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return bool(np.count_nonzero(self.lookbacks))
 
     def observation_rows(self, shift: int = 0) -> np.ndarray:
-        """Return the position in `observations` of the one before (`shift=0`) or after (`shift=1`) each step."""
+        """Return the position of each step's observation (`shift=0`) or next one (`shift=1`), int [num_steps]."""
         return self._observed_rows + shift if shift else self._observed_rows
 
     @cached_property

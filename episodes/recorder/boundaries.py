@@ -80,7 +80,7 @@ class Boundaries:
         return self.num_rows - self._first_rows
 
     def copy(self) -> Boundaries:
-        """Return a copy of the tracker that does not change with the original."""
+        """Return an independent copy of this state machine."""
         copy = Boundaries.__new__(Boundaries)
         copy.__dict__.update(self.__dict__)
         return copy

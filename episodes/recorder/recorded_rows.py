@@ -155,7 +155,7 @@ class RecordedRows:
             put_fitted(blocks, at, row)
 
     def commit(self, info_slot: int) -> None:
-        """Count the vector step that was written last. `info_slot` is the index of its info."""
+        """Make the vector step that was written last part of the recording. `info_slot` is the index of its info."""
         at = self.num_rows
         self.info_slots[at:] = (info_slot,)
         self.num_rows = at + 1

@@ -565,7 +565,7 @@ class EpisodeReplayBuffer(SampleCounts):
     def sample_chunks(
         self, n: int, length: int | None = 1, *, lookback: int | None = None, max_age: int | None = None
     ) -> ChunkSample:
-        """Sample `n` steps with replacement, and return a pack of the episode parts of `length` steps that begin there.
+        """Sample `n` steps with replacement, and return the parts of up to `length` steps that begin there as a pack.
 
         Steps have the same probability, or that of their priority in a prioritized buffer. This is how buffers with
         ragged tracks, such as conversations, are sampled by turns.

@@ -74,7 +74,7 @@ def discounted_infinite(
 
 
 def _discounts(num_steps: int, gamma: float, dtype: str) -> Iterable[np.ndarray]:
-    """Yield for k = 1, 2, ... the weights (gamma^k or 0) of rewards k steps later, by length of the window."""
+    """Yield for k = 1, 2, ... the weight of the reward k steps later: gamma^k, or 0 in windows that end before."""
     if num_steps <= _FEW:
         return _few_discounts(num_steps, gamma, dtype)
     return (_weights(k, num_steps, gamma, dtype) for k in range(1, num_steps))

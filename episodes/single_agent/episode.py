@@ -254,7 +254,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     @property
     def is_reset(self) -> bool:
-        """True if the episode has its first observation, so that steps can be added."""
+        """True if the episode has its first observation."""
         return len(self._tracks.observations) > 0
 
     @property
@@ -496,7 +496,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return self._with_actions(*action_units.with_env_actions(self._tracks, self._facts.action_space))
 
     def with_policy_actions(self, mapping: str = "normalize") -> Self:
-        """Return an episode with its actions in the units of a policy, such as [-1, 1] for `mapping="normalize"`.
+        """Return an episode with actions rescaled to a policy's range, such as [-1, 1] for `mapping="normalize"`.
 
         Learning from the environment's actions, of imported data for example, needs this if the policy acts in other
         units than the environment, as all policies do behind `module_to_env_pipeline(normalize_actions=True)`.

@@ -128,7 +128,10 @@ class EpisodeTable:
         return EpisodeKey(self.id_of(entry), facts.agent_id, facts.module_id)
 
     def acting_pipelines(self) -> frozenset[str | None]:
-        """Return the preprocessing of the stored episodes as a set of JSON texts, with None if one is unknown."""
+        """Return the preprocessing (rewriters and views) of the stored episodes, as JSON texts.
+
+        The set contains None if the preprocessing of some episode is unknown.
+        """
         if self._pipelines is None:
             texts = {facts.acting_pipeline for facts in self.facts.values()}
             if len(self.facts) < len(self):

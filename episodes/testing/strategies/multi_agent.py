@@ -163,7 +163,7 @@ class _World:
         return [agent for agent in remaining if self.pace == "together" or self.chance(0.7)]
 
     def flags(self, waiting: list[Any], arrived: list[Any]) -> tuple[dict[Any, bool], dict[Any, bool]]:
-        """Return random end flags of agents or of all. Agents without a last observation are not truncated."""
+        """Return random end flags of agents or the episode. Agents without a last observation are not truncated."""
         terminateds: dict[Any, bool] = {}
         truncateds: dict[Any, bool] = {}
         without_last = set() if self.repeats else set(waiting) - set(arrived)
