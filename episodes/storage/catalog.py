@@ -73,7 +73,7 @@ class ShardFile:
 
 @dataclass(slots=True)
 class Manifest:
-    """List of the Arrow files that one writer has created, which the writer stores next to them as a text file.
+    """List of the Arrow files that one writer has created, stored as a text file in the directory of the data set.
 
     A live writer holds a lock on the file, which the field `lock` records. Without a lock (the file system has none, or
     the writer is of an earlier version) the host and the process id determine whether the writer may be alive.

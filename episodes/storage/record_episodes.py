@@ -71,8 +71,8 @@ class RecordEpisodes(gym.Wrapper):
         self._num_steps = 0  # of the current chunk
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment, and begin to record a new episode. If the previous episode is
-        unfinished, it is written as it is."""
+        """Reset the environment, and begin to record a new episode. An unfinished previous episode is
+        written up to its last step."""
         self._write_rest()
         observation, infos = self.env.reset(seed=seed, options=options)
         episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
@@ -117,7 +117,7 @@ class RecordEpisodes(gym.Wrapper):
         return result
 
     def close(self) -> None:
-        """Write the unfinished episode (if any) as it is, finish the data set, and close the environment."""
+        """Write the unfinished episode (if any) up to its last step, finish the data set, and close the environment."""
         self._write_rest()
         self.writer.close()
         super().close()
@@ -166,7 +166,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         return result
 
     def close(self, **options: Any) -> None:
-        """Write unfinished episodes as they are, finish the data set, and close the environments."""
+        """Write unfinished episodes up to their last steps, finish the data set, and close the environments."""
         self._write()
         self.writer.close()
         super().close(**options)

@@ -176,8 +176,8 @@ class Sampler:
         return self._tracks.table.num_steps
 
     def acting_pipelines(self) -> frozenset[str | None]:
-        """Return the set of rewriters and views (as JSON texts) with which the policies acted
-        that recorded the episodes.
+        """Return the distinct descriptions (JSON texts) of the observation preprocessing (rewriters and views) with
+        which the recording policies acted.
 
         It has None if they are unknown for some episode.
         """

@@ -185,8 +185,8 @@ class StoredTracks:
 
     @cached_property
     def acting_pipelines(self) -> frozenset[str | None]:
-        """Set of the rewriters and views (as JSON texts) with which the policies acted,
-        with None if some are unknown."""
+        """Distinct descriptions (JSON texts) of the observation preprocessing with which the recording policies acted.
+        None is included if some are unknown."""
         return frozenset(self.facts("acting_pipelines").tolist())
 
     def place(self, episode: int) -> tuple[StoredBatch, int]:

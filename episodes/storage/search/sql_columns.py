@@ -42,7 +42,8 @@ MOST_KEPT = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class ColumnLocation:
-    """Source of a SQL column: the path of an array or info, an index into its items, and whether it is after the step.
+    """Source of a SQL column: the path of an array or info, an index into its items, and whether the
+    item after the step is read.
 
     Attributes:
         path: of a track or info.
