@@ -1,4 +1,5 @@
-"""Interfaces of a runner's two pipelines: env-to-module (policy inputs) and module-to-env (actions).
+"""Interfaces of the two pipelines that a runner calls: env-to-module (computes policy inputs) and module-to-env
+(computes actions).
 
 `EnvToModulePipeline` and `ModuleToEnvPipeline` implement them. A runner uses no other members of its pipelines.
 """
@@ -22,66 +23,70 @@ Acted = tuple[Any, Any, dict[str, Any]]  # actions as the policy made them, as t
 
 
 class EnvToModule(Protocol):
-    """Interface of the pipelines that turn the newest observations of the environments into the policy's input
-    batch.
-    """
+    """Interface of pipelines that turn the newest observation of each environment into the policy's input batch."""
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:
-        """Space of the observations that episodes store, after `rewrite`; None if it is not known."""
+        """Space of the observations that episodes store (the results of `rewrite`), or None if it is not known."""
         ...
 
     @property
     def observation_space(self) -> gym.Space:
-        """Space of the observations that the policy sees."""
+        """Space of the observations that the policy receives as input."""
         ...
 
     @property
     def fingerprint(self) -> list[Any]:
-        """Name and settings of each connector, as plain values."""
+        """Name and settings of each connector, as plain values that can be compared with those of another pipeline."""
         ...
 
     def bind_policy(self, policy: Any) -> None:
-        """Add the connectors that a recurrent policy needs, and check that the policy can read this pipeline's
-        batches.
+        """Add the connectors that a recurrent policy needs, and check that the policy can read the batches of this
+        pipeline.
         """
         ...
 
     @property
     def lookback(self) -> int:
-        """Number of earlier steps that a learner needs before part of an episode to compute the same policy inputs."""
+        """Number of steps before a chunk (part of an episode) that a learner needs to compute the same policy
+        inputs.
+        """
         ...
 
     @property
     def rewrites(self) -> bool:
-        """Whether `rewrite` changes observations."""
+        """Whether the pipeline changes observations before episodes store them."""
         ...
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the spaces of one environment. A pipeline that already has spaces keeps them."""
+        """Set the observation and action space of a single environment, unless the pipeline already has spaces."""
         ...
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the observations [N, ...] to store in episodes. Runners call it once per observation."""
+        """Return new observations [N, ...] in the form that episodes store, for example normalized. Runners call it
+        once per observation.
+        """
         ...
 
     def see(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
-        """Return the policy's input batch, given a batch with the newest stored observations, "obs" [N, ...]."""
+        """Return the policy's input batch, computed from a batch with the newest stored observations, "obs" [N,
+        ...].
+        """
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return the statistics that the connectors have learned from data, such as observation means."""
+        """Return what the connectors have learned from data, such as the running mean of observations."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the statistics that `get_state` returned."""
+        """Restore a state that `get_state` returned, such as the running mean of observations."""
         ...
 
 
 class ModuleToEnv(Protocol):
-    """Interface of the pipelines that turn a policy's outputs into actions, and an action space into the policy's."""
+    """Interface of pipelines that turn a policy's outputs into actions for the environments."""
 
     @property
     def input_action_space(self) -> gym.Space | None:
@@ -90,32 +95,39 @@ class ModuleToEnv(Protocol):
 
     @property
     def fingerprint(self) -> list[Any]:
-        """Name and settings of each connector, as plain values."""
+        """Name and settings of each connector, as plain values that can be compared with those of another pipeline."""
         ...
 
     @property
     def records_env_actions(self) -> bool:
-        """Whether `act` returns the actions sent to the environment also as the output "actions_for_env"."""
+        """Whether `act` also returns the actions sent to the environment as a policy output, "actions_for_env", to be
+        recorded.
+        """
         ...
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the spaces of one environment. A pipeline that already has spaces keeps them."""
+        """Set the observation and action space of a single environment, unless the pipeline already has spaces."""
         ...
 
     def bind_policy(self, policy: Any) -> None:
-        """Add the connectors that a recurrent policy needs."""
+        """Add the connectors that a recurrent policy needs, such as one that removes the time axis of its outputs."""
         ...
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
-        """Return the space of the actions that episodes record, given an environment's action space."""
+        """Return the space of the policy's actions, which episodes record, for the action space `space` of an
+        environment.
+        """
         ...
 
     def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
-        """Return the policy's actions [N, ...], those for the environment [N, ...], and the policy's other outputs."""
+        """Return a tuple: the policy's actions [N, ...], the actions for the environments [N, ...], and a dict of the
+        policy's other outputs.
+        """
         ...
 
     def log_probs(self, policy: Any, outputs: dict[str, Any], actions: Any) -> np.ndarray | None:
-        """Return the log-probabilities [n] of recorded actions [n, ...] under the policy's outputs for the same steps.
+        """Return the log-probabilities [n] of recorded actions [n, ...], given the policy's recorded outputs for the
+        same steps.
 
         Returns:
             None if `act` has returned them already, or if the outputs do not determine them.
@@ -123,22 +135,23 @@ class ModuleToEnv(Protocol):
         ...
 
     def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
-        """Return the episodes of `pack` with the output "action_logp" for all steps. A complete pack is returned
-        unchanged.
+        """Return the episodes of `pack` with "action_logp" (the log-probability of the action) added for each step, if
+        it is missing.
         """
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states of the connectors, such as random generators."""
+        """Return the states of all connectors, for example of random generators that sample actions."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the states that `get_state` returned."""
+        """Restore the connectors' states that `get_state` returned."""
         ...
 
 
 def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv, joint: Sequence[Any] = ()) -> dict[str, Any]:
-    """Return the settings and spaces of both pipelines that a trained policy depends on, as plain values.
+    """Return the settings and spaces of both pipelines as plain values, to check that a policy is used with the
+    pipelines of its training.
 
     Args:
         joint: [name, settings] of the preprocessors of all agents' observations, which run before `env_to_module`.
@@ -154,7 +167,9 @@ def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv, joint
 
 
 def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
-    """Raise `WrongType` if a pipeline, given as `argument`, lacks methods or attributes of the interface `protocol`."""
+    """Raise `WrongType` if `pipeline` lacks a method or attribute of the interface `protocol`. `argument` names the
+    pipeline in the error.
+    """
     members = [name for name in vars(protocol) if not name.startswith("_")]
     missing = [name for name in members if not hasattr(type(pipeline), name) and not hasattr(pipeline, name)]
     if missing:

@@ -1,4 +1,4 @@
-"""`Actor`, a policy with its pipelines, and `compute_action`, which maps one observation to one action."""
+"""`Actor`, a policy together with its pipelines, and `compute_action`, which returns the action for one observation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from connectors.acting import EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
-from connectors.actor_file import read_actor, rebuilt, rebuilt_module_to_env, state_of, write_actor
+from connectors.actor_file import build_module_to_env, build_pieces, read_actor, state_of, write_actor
 from connectors.connector import Connector
 from connectors.env_to_module.pipeline import env_to_module_pipeline
 from connectors.fingerprint import check_fingerprint, check_statistics, describe_space, stamp, stamped
@@ -35,7 +35,7 @@ __all__ = ["ActingState", "Actor", "as_actor", "compute_action"]
 
 
 class Actor:
-    """A policy with its pipelines: everything that is needed to act, evaluate, learn, save and export.
+    """A policy together with its pipelines: everything needed to act, evaluate, learn, save and export.
 
     Runners, algorithms, `evaluate` and `compute_action` take an actor in place of a policy. They then use its
     pipelines, with their statistics. Two runners of one actor share its statistics and its random numbers.
@@ -102,18 +102,18 @@ class Actor:
             module_to_env.bind(observation_space, action_space)
             action_space = _first_known(action_space, module_to_env.input_action_space)
         self.env_to_module, self.module_to_env = env_to_module, module_to_env
-        self.policy = self._made(policy, action_space) if is_class else policy
+        self.policy = self._create_policy(policy, action_space) if is_class else policy
         self._bind_policy()
 
     @classmethod
     def of_parts(cls, policy: Any, env_to_module: Any, module_to_env: Any) -> Actor:
-        """Return an actor made from a policy and pipelines that already fit each other. Nothing is checked."""
+        """Return an actor made of a policy and two pipelines that already fit each other. No check is made."""
         actor = cls.__new__(cls)
         actor.policy, actor.env_to_module, actor.module_to_env = policy, env_to_module, module_to_env
         return actor
 
-    def _made(self, make: Callable[..., Any], action_space: gym.Space | None) -> Any:
-        """Create the policy by `make(observation_space, action_space)`, and check its interface."""
+    def _create_policy(self, make: Callable[..., Any], action_space: gym.Space | None) -> Any:
+        """Return the policy created by `make(observation_space, action_space)`, after a check of its interface."""
         if action_space is None or self.observation_space is None:
             name = getattr(make, "__name__", "the policy")
             raise InvalidArgument(f"Actor({name}): a class needs observation_space and action_space; give both")
@@ -130,36 +130,45 @@ class Actor:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """The space of the environment's observations, or None if it is not known."""
+        """Space of the environment's observations, or None if it is not known."""
         return getattr(self.env_to_module, "input_observation_space", None)
 
     @property
     def action_space(self) -> gym.Space | None:
-        """The space of the environment's actions, or None if it is not known."""
+        """Space of the environment's actions, or None if it is not known."""
         return self.module_to_env.input_action_space
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:
-        """The space of the observations that episodes of this actor store, or None if it is not known."""
+        """Space of the observations that this actor's episodes store (after normalization, for example), or None if it
+        is not known.
+        """
         return self.env_to_module.recorded_observation_space
 
     @property
     def views(self) -> Views:
-        """The views: functions that compute the policy's input from stored observations."""
+        """Functions that compute the policy's inputs from stored observations, such as frame stacking, in order."""
         return self.env_to_module.views
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Spaces and connector settings of both pipelines, as plain values, to compare with the training's values."""
+        """Spaces and connector settings of both pipelines as plain values. `check` compares them with those of the
+        policy's training.
+        """
         return fingerprint_of(self.env_to_module, self.module_to_env)
 
     def check(self) -> None:
-        """Raise `StateMismatch` if the policy was trained with other pipelines, or if their statistics are missing."""
+        """Raise `StateMismatch` if the policy was trained with other pipelines, or if the statistics of their filters
+        are missing.
+
+        Raises:
+            StateMismatch: the pipelines differ from those of the training, or a filter has seen no observation.
+        """
         check_fingerprint(self.policy, self.fingerprint)
         check_statistics(self.policy, self.env_to_module)
 
     def to(self, device: str | torch.device) -> Actor:
-        """Move the policy and its input batches to a device, and return the actor."""
+        """Move the policy and its future input batches to `device`, and return this actor."""
         if isinstance(self.policy, torch.nn.Module):
             self.policy.to(device)
         self._send_batches_to(torch.device(device))
@@ -173,13 +182,13 @@ class Actor:
                 to_tensors.to(device)
 
     def copy_pipelines(self) -> Actor:
-        """Return an actor with the same policy object and copies of the pipelines."""
+        """Return an actor that shares this actor's policy and has copies of its pipelines and their statistics."""
         return Actor.of_parts(self.policy, deepcopy(self.env_to_module), deepcopy(self.module_to_env))
 
     # --- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write weights, statistics and settings to a file. Nothing is pickled.
+        """Write the policy's weights, the pipelines' statistics and their settings to a file, without pickle.
 
         Raises:
             InvalidArgument: the policy is not a `torch.nn.Module`, or a connector's state is not made of numbers.
@@ -195,7 +204,7 @@ class Actor:
         pieces: Iterable[Connector | View] | None = None,
         module_to_env: ModuleToEnv | None = None,
     ) -> Actor:
-        """Return the actor stored in a file by `save`.
+        """Return the actor that `save` wrote to the file `path`.
 
         Args:
             policy: a policy, or a class or `functools.partial` that makes one, as in `Actor(policy)`. Its weights are
@@ -212,9 +221,9 @@ class Actor:
         state = read_actor(path)
         try:
             space, action_space = (space_json.from_json(state[f"{name}_space"]) for name in ("observation", "action"))
-            connectors = rebuilt(state["pieces"], "pieces=") if pieces is None else list(pieces)
+            connectors = build_pieces(state["pieces"], "pieces=") if pieces is None else list(pieces)
             if module_to_env is None:
-                module_to_env = rebuilt_module_to_env(state["module_to_env"], (space, action_space))
+                module_to_env = build_module_to_env(state["module_to_env"], (space, action_space))
             weights, states, trained_in = state["weights"], state["states"], state["trained_in"]
             saved = state["fingerprint"]
         except (KeyError, TypeError, AttributeError) as error:
@@ -240,7 +249,8 @@ class Actor:
     def act(
         self, observation: Any, state: ActingState | None = None, *, reward: float = 0.0, explore: bool = False
     ) -> tuple[Any, ActingState]:
-        """Return the action for one observation, ready for `env.step`, and the state for the episode's next call.
+        """Return the action for one observation, ready for `env.step`, and the state to pass to the episode's next
+        call.
 
         Nothing is learned: statistics of filters stay as they are.
 
@@ -270,13 +280,14 @@ class Actor:
             batch = self.env_to_module.see(self.policy, {Columns.OBS: rows}, episodes, explore, shared_data)
             outputs = self.policy(batch, explore=explore)
             actions, for_env, outputs = self.module_to_env.act(self.policy, outputs, episodes, explore, shared_data)
-        action = _first(for_env, self.action_space)
+        action = _first_action(for_env, self.action_space)
         return action, replace(state, action=nested.take(actions, 0), outputs=nested.take(outputs, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class ActingState:
-    """State of one episode between calls of `compute_action`: the newest steps, the last action and policy outputs.
+    """State of one episode between calls of `compute_action`: its newest steps, its last action and the last policy
+    outputs.
 
     Attributes:
         actor: the actor, with its statistics.
@@ -291,7 +302,7 @@ class ActingState:
     outputs: dict[str, Any] = field(default_factory=dict)
 
     def with_observation(self, observation: Any, reward: float) -> tuple[ActingState, Any]:
-        """Return the state after a new observation, and the observation as episodes store it, as a batch [1, ...]."""
+        """Return the state with a new observation appended, and this observation in stored form as a batch [1, ...]."""
         pipeline = self.actor.env_to_module
         space = self.actor.observation_space
         rows = nested.stack([observation]) if space is None else _rows(observation, space)
@@ -307,16 +318,23 @@ class ActingState:
 
 
 def as_actor(policy: Any) -> Actor:
-    """Return an actor with the default pipelines for a policy. An actor is returned unchanged."""
+    """Return `policy` itself if it is an actor, or else an actor that combines the policy with the default pipelines.
+
+    Raises:
+        WrongType: `policy` is neither a policy nor an actor.
+    """
     return policy if isinstance(policy, Actor) else Actor(policy)
 
 
 def compute_action(
     policy: Any, observation: Any, state: ActingState | None = None, *, reward: float = 0.0, explore: bool = False
 ) -> tuple[Any, ActingState]:
-    """Return the action of a policy or an actor for one observation, and the state for the next call.
+    """Return the action of a policy or an actor for one observation, and the state to pass to the episode's next call.
 
     See `Actor.act`. A policy that is not an actor acts through the default pipelines.
+
+    Raises:
+        InvalidArgument: `state` belongs to another policy. See also `Actor.act`.
 
     >>> import gymnasium as gym
     >>> from episode_learners import LSTMPolicy
@@ -336,7 +354,7 @@ def compute_action(
 
 
 def _check_action_space(policy: Any, space: gym.Space | None) -> None:
-    """Raise `InvalidArgument` if the policy was made for another action space than `space`."""
+    """Raise `InvalidArgument` if the policy was created for an action space other than `space`."""
     made_for = getattr(policy, "action_space", None)
     if None in (space, made_for) or describe_space(space, bounds=True) == describe_space(made_for, bounds=True):
         return
@@ -350,17 +368,17 @@ def _first_known(*spaces: gym.Space | None) -> gym.Space | None:
     return next((space for space in spaces if space is not None), None)
 
 
-def _first(actions: Any, space: gym.Space | None) -> Any:
-    """Return the first action of a batch of actions, in the form that `env.step` accepts."""
+def _first_action(actions: Any, space: gym.Space | None) -> Any:
+    """Return the first action in a batch of actions, in the form that `env.step` accepts."""
     if isinstance(space, spaces.Dict):
-        return {key: _first(actions[key], part) for key, part in space.spaces.items()}
+        return {key: _first_action(actions[key], part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_first(action, part) for action, part in zip(actions, space.spaces, strict=True))
+        return tuple(_first_action(action, part) for action, part in zip(actions, space.spaces, strict=True))
     return nested.take(actions, 0) if space is None else actions[0]
 
 
 def _rows(observation: Any, space: gym.Space) -> Any:
-    """Return one observation as a batch [1, ...] in the dtypes of its space, as vector environments do.
+    """Return one observation as a batch [1, ...] with the dtypes of `space`, as a vector environment would return it.
 
     Raises:
         InvalidArgument: the observation has another shape or structure.

@@ -1,4 +1,5 @@
-"""Files of actors: weights, statistics and settings. Nothing is pickled, and reading a file runs no code from it.
+"""File format of actors: weights, statistics and settings. The files contain no pickles, and no code is run when they
+are read.
 
 "RLACTOR1" | SHA-256 of all that follows, 32 bytes | length of the header, 8 bytes | header, JSON | arrays
 """
@@ -29,7 +30,7 @@ from connectors.views import ViewPiece
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import space_json
 
-__all__ = ["read_actor", "rebuilt", "rebuilt_module_to_env", "state_of", "write_actor"]
+__all__ = ["read_actor", "build_pieces", "build_module_to_env", "state_of", "write_actor"]
 
 _MAGIC = b"RLACTOR1"
 _HEAD = len(_MAGIC) + 32 + 8
@@ -46,7 +47,8 @@ _PARTS |= {"BatchItems": BatchItems, "NumpyToTensor": NumpyToTensor}
 
 
 def state_of(actor: Any) -> dict[str, Any]:
-    """Return the contents of an actor's file: weights, spaces, statistics, and the settings of all connectors.
+    """Return what the file of an actor contains, as a dict: weights, spaces, statistics, and the settings of all
+    connectors.
 
     Raises:
         InvalidArgument: the policy is not a module, or the spaces are not known.
@@ -58,15 +60,15 @@ def state_of(actor: Any) -> dict[str, Any]:
     if actor.observation_space is None or actor.action_space is None:
         raise InvalidArgument("Actor.save: the actor's spaces are not known; give them to Actor")
     extra_connectors = {
-        name: piece for name, piece in _pieces(actor.env_to_module).items() if name not in _default(actor)
+        name: piece for name, piece in _pieces(actor.env_to_module).items() if name not in _default_names(actor)
     }
     return {
         "policy": type(actor.policy).__name__,
         "weights": dict(actor.policy.state_dict()),
         "observation_space": space_json.to_json(actor.observation_space, "observation_space"),
         "action_space": space_json.to_json(actor.action_space, "action_space"),
-        "pieces": [_settings(piece) for piece in extra_connectors.values()],
-        "module_to_env": [_settings(piece) for piece in actor.module_to_env.connectors],
+        "pieces": [_settings_of_piece(piece) for piece in extra_connectors.values()],
+        "module_to_env": [_settings_of_piece(piece) for piece in actor.module_to_env.connectors],
         "states": {"env_to_module": actor.env_to_module.get_state(), "module_to_env": actor.module_to_env.get_state()},
         "fingerprint": actor.fingerprint,
     }
@@ -76,18 +78,18 @@ def _pieces(pipeline: Any) -> dict[str, Connector]:
     return dict(zip(pipeline.names, pipeline.connectors, strict=True))
 
 
-def _default(actor: Any) -> set[str]:
-    """Return the names of the actor's connectors that `env_to_module_pipeline` adds by default."""
+def _default_names(actor: Any) -> set[str]:
+    """Return the names of those of the actor's connectors that `env_to_module_pipeline` adds by default."""
     kinds = (to_module.AddObservations, BatchItems, to_module.AddTimeDimension)
     kinds = (*kinds, to_module.AddStates, NumpyToTensor)
     return {name for name, piece in _pieces(actor.env_to_module).items() if type(piece) in kinds}
 
 
-def _settings(piece: Connector) -> Any:
-    """Return [class name, constructor arguments] of a connector or view.
+def _settings_of_piece(piece: Connector) -> Any:
+    """Return the class name and the constructor arguments of a connector or view, as a list [name, arguments].
 
     Returns:
-        None as arguments of user classes, and of settings that a file cannot hold.
+        The arguments are None for classes of the user, and if a file cannot store them.
     """
     made: Any = getattr(piece, "view", None) if type(piece) is ViewPiece else piece
     name = getattr(made, "__name__", None) or type(made).__name__
@@ -105,7 +107,9 @@ def _settings(piece: Connector) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True if JSON can represent the value exactly, where tuples and dtypes count as representable."""
+    """Return True if JSON and the reader of actor files restore `value` exactly. Tuples and numpy dtypes count as
+    restorable.
+    """
     if isinstance(value, type):
         return issubclass(value, np.generic)  # its name makes the same dtype
     if isinstance(value, (list, tuple)):
@@ -115,8 +119,9 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, str) or (type(value) is float and value == value)
 
 
-def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
-    """Return the connectors and views that the settings in a file describe.
+def build_pieces(settings: Iterable[Any], argument: str) -> list[Any]:
+    """Return the connectors and views, created anew from their class names and constructor arguments in an actor's
+    file.
 
     Raises:
         InvalidArgument: one is not of this library, or was made with arguments that a file cannot hold.
@@ -138,9 +143,9 @@ def rebuilt(settings: Iterable[Any], argument: str) -> list[Any]:
     return made
 
 
-def rebuilt_module_to_env(settings: Iterable[Any], spaces: tuple[Any, Any]) -> ModuleToEnvPipeline:
-    """Return the module-to-env pipeline that the settings in a file describe."""
-    connectors = rebuilt(settings, "module_to_env=")
+def build_module_to_env(settings: Iterable[Any], spaces: tuple[Any, Any]) -> ModuleToEnvPipeline:
+    """Return a module-to-env pipeline with the connectors described by `settings` of an actor's file."""
+    connectors = build_pieces(settings, "module_to_env=")
     for piece in connectors:
         if isinstance(piece, to_env.GetActions):
             piece.adds_log_probs = False  # runners add them to whole samples
@@ -151,9 +156,15 @@ def rebuilt_module_to_env(settings: Iterable[Any], spaces: tuple[Any, Any]) -> M
 
 
 def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
-    """Write the contents of an actor's file to a temporary file, and rename it to `path` when it is complete."""
+    """Write the dict of `state_of` to the file `path` atomically: to a temporary file, which is renamed when it is
+    complete.
+
+    Raises:
+        InvalidArgument: the state contains values other than numbers, strings, bytes, arrays and containers of
+            these.
+    """
     arrays: list[np.ndarray] = []
-    tree = _encoded(state, arrays)
+    tree = _encode(state, arrays)
     specs = [[array.dtype.str, list(array.shape)] for array in arrays]
     header = json.dumps({"tree": tree, "arrays": specs}).encode()
     parts = [len(header).to_bytes(8, "little"), header, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
@@ -173,7 +184,7 @@ def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
 
 def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the contents of an actor's file, after a check of its size and checksum.
+    """Read an actor's file, check its size and checksum, and return its contents as `write_actor` received them.
 
     Raises:
         UnreadableData: the file is damaged, or is not an actor's.
@@ -188,17 +199,17 @@ def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
         header = json.loads(data[_HEAD : _HEAD + length])
         arrays, place = [], _HEAD + length
         for dtype, shape in header["arrays"]:
-            array, place = _array(data, place, np.dtype(dtype), tuple(shape))
+            array, place = _read_array(data, place, np.dtype(dtype), tuple(shape))
             arrays.append(array)
         if place != len(data):
             raise ValueError(f"{len(data) - place} bytes are left over")
-        return _decoded(header["tree"], arrays)
+        return _decode(header["tree"], arrays)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise UnreadableData(f"{path} is not a file of Actor.save: {error}") from error
 
 
-def _array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """Read one array at offset `place` of `data`. Return the array, and the offset of the byte after it."""
+def _read_array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """Return the array stored at byte `place` of `data`, and the offset of the byte after the array."""
     if dtype.kind not in _KINDS or any(type(size) is not int or size < 0 for size in shape):
         raise ValueError(f"an array of dtype {dtype} and shape {shape}")
     count = int(np.prod(shape, dtype=object))
@@ -208,15 +219,17 @@ def _array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> 
     return np.frombuffer(data, dtype, count, place).reshape(shape).copy(), end
 
 
-def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Return a nested value as JSON values. Arrays are appended to the list `arrays` and replaced by their index."""
+def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return a nested value in JSON form. Its arrays are appended to `arrays`, and the JSON form refers to them by
+    index.
+    """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Tensor):
         tensor = value.detach().cpu()
         if tensor.dtype is torch.bfloat16:
-            return {"bfloat16": _encoded(tensor.view(torch.int16).numpy(), arrays)["array"]}
-        return {"tensor": _encoded(tensor.numpy(), arrays)["array"]}
+            return {"bfloat16": _encode(tensor.view(torch.int16).numpy(), arrays)["array"]}
+        return {"tensor": _encode(tensor.numpy(), arrays)["array"]}
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.dtype.kind not in _KINDS:
@@ -226,15 +239,15 @@ def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
-        return {"dict": [[_encoded(key, arrays), _encoded(part, arrays)] for key, part in value.items()]}
+        return {"dict": [[_encode(key, arrays), _encode(part, arrays)] for key, part in value.items()]}
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encoded(part, arrays) for part in value]}
+        return {kind: [_encode(part, arrays) for part in value]}
     raise InvalidArgument(f"Actor.save: a {type(value).__name__} in a state cannot be written; use numbers and arrays")
 
 
-def _decoded(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Return a value from its JSON form. Leaves refer to `arrays` by index. Raise `ValueError` for an unknown kind."""
+def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return the nested value for a JSON form made by `_encode`. Raise `ValueError` for an unknown kind of value."""
     if not isinstance(value, dict):
         if isinstance(value, list):
             raise ValueError("a list without a kind")
@@ -252,11 +265,11 @@ def _decoded(value: Any, arrays: list[np.ndarray]) -> Any:
         case "bytes":
             return base64.b64decode(content, validate=True)
         case "dict":
-            return {_key(_decoded(key, arrays)): _decoded(part, arrays) for key, part in content}
+            return {_key(_decode(key, arrays)): _decode(part, arrays) for key, part in content}
         case "list":
-            return [_decoded(part, arrays) for part in content]
+            return [_decode(part, arrays) for part in content]
         case "tuple":
-            return tuple(_decoded(part, arrays) for part in content)
+            return tuple(_decode(part, arrays) for part in content)
     raise ValueError(f"a value of kind {kind!r}")
 
 

@@ -1,4 +1,4 @@
-"""Grouping of agents by module (policy): which agent belongs to which row of a module's batch."""
+"""Grouping of agents by module (policy): which agent each row of a module's batch belongs to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ SEATS = "seats"  # key in `shared_data` of the agent behind each row: {module_id
 
 
 class AgentRow(NamedTuple):
-    """The agent that one row of a module's batch belongs to: index of its multi-agent episode, agent id and episode."""
+    """Agent to which one row of a module's batch belongs: index of its multi-agent episode, agent id and single-agent
+    episode.
+    """
 
     place: int  # index of the multi-agent episode
     agent_id: Any
@@ -29,7 +31,7 @@ class AgentRow(NamedTuple):
 
 
 class AgentToModuleMapping(Connector):
-    """First connector of multi-agent pipelines. It groups the agents by the module (policy) that acts for them.
+    """First connector of multi-agent pipelines, which groups the agents by the module (policy) that acts for them.
 
     While acting, `rows_by_module` returns the agents that must act. A call writes `{module_id: {"obs": [n, ...]}}` of
     their newest observations, and stores the agent of each row in `shared_data["seats"]`. While learning, `packs`
@@ -52,7 +54,7 @@ class AgentToModuleMapping(Connector):
 
     @staticmethod
     def rows_by_module(episodes: Sequence[MultiAgentEpisode]) -> dict[Any, list[AgentRow]]:
-        """Return the agents that must act now, as lists by module id, in the order of the episodes."""
+        """Return for each module id the list of agents that must act now, in the order of the episodes."""
         seats: dict[Any, list[AgentRow]] = {}
         for place, episode in enumerate(episodes):
             for agent_id, agent_episode in episode.episodes_to_act():
@@ -61,7 +63,8 @@ class AgentToModuleMapping(Connector):
 
     @staticmethod
     def packs(episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode]) -> dict[Any, EpisodePack]:
-        """Return the single-agent episodes of each module's agents, as one pack of arrays by module id.
+        """Return for each module id the single-agent episodes of its agents, as one `EpisodePack` (arrays of many
+        episodes).
 
         Args:
             episodes: multi-agent episodes, agents' episodes, or a pack of agents' episodes. Agents without a step are
@@ -74,7 +77,7 @@ class AgentToModuleMapping(Connector):
     def dealt(
         episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode],
     ) -> Mapping[Any, Sequence[SingleAgentEpisode]]:
-        """Return the single-agent episodes of all agents, as lists by module id."""
+        """Return for each module id the single-agent episodes of its agents."""
         if isinstance(episodes, EpisodePack):
             return _split_by_module(episodes)
         by_module: dict[Any, list[SingleAgentEpisode]] = {}
@@ -85,7 +88,7 @@ class AgentToModuleMapping(Connector):
 
 
 def newest_rows(module_id: Any, owners: Sequence[SingleAgentEpisode]) -> Any:
-    """Return the newest observation of each episode in `owners` as one batch [n, ...] of the module.
+    """Return the newest observations of the episodes `owners`, stacked to one batch [n, ...] of the module `module_id`.
 
     Raises:
         ShapeMismatch: the observations have different shapes. The error names two of the agents.
@@ -110,7 +113,7 @@ def _agents_of(episode: MultiAgentEpisode | SingleAgentEpisode) -> list[SingleAg
 
 
 def _split_by_module(pack: EpisodePack) -> dict[Any, EpisodePack]:
-    """Return the episodes of each module, by module id. Episodes without a module id belong to the default module."""
+    """Return for each module id its episodes in the pack. Episodes without a module id belong to the default module."""
     if pack.module_ids is None:
         return {DEFAULT_MODULE_ID: pack}
     rows: dict[Any, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Connector that concatenates the items appended to each column, and checks that all columns have one length."""
+"""Connector that joins the items appended to each batch column, and checks that all columns have equal length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BatchItems"]
 
 
 class BatchItems(Connector):
-    """Connector that concatenates the items appended to each column to nested arrays [B, ...] of one length.
+    """Connector that joins the items appended to each batch column to nested arrays [B, ...], all with the same B.
 
     Raises:
         TrackMismatch: columns differ in length. While acting: their length is not the number of episodes.

@@ -1,4 +1,4 @@
-"""Fast sampling of categorical actions in numpy, for small batches in host memory."""
+"""Sampling of categorical actions in numpy, which is faster than torch for small batches on the CPU."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from connectors.distributions import ActionDistribution, Categorical, log_probs_of
 
 _AHEAD = 4096  # random numbers drawn at once
-_SOONEST = np.finfo(np.float32).tiny
+_SMALLEST = np.finfo(np.float32).tiny
 
 
 class NumpyCategoricalSampler:
-    """Sampler of categorical actions [N] from logits [N, n] in host memory.
+    """Sampler of categorical actions [N] from logits [N, n] on the CPU.
 
     It uses the Gumbel-max method, as `_gumbel_argmax` does, but in numpy. With a seed, the noise comes from a random
     stream of this object, drawn some thousands of numbers at a time. Without a seed, it comes from torch's global
@@ -24,62 +24,68 @@ class NumpyCategoricalSampler:
 
     def __init__(self, seed: int | None = None) -> None:
         self._seed = seed
-        self.begin_again()
+        self.restart()
 
-    def begin_again(self) -> None:
-        """Reset the random stream to the start given by its seed."""
+    def restart(self) -> None:
+        """Restart the stream of random numbers at the position given by the seed."""
         self._stream: np.random.Generator | None = None  # created with the first sample
         self._ahead = np.empty(0, np.float32)  # unused noise [k]
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the random stream. It is empty without a seed, or before the first sample."""
+        """Return the state of the random number stream as a dict, which is empty without a seed or before the first
+        sample.
+        """
         return {} if self._stream is None else {"stream": self._stream.bit_generator.state, "ahead": self._ahead.copy()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
-        self.begin_again()
+        """Restore a state of the random number stream that `get_state` returned."""
+        self.restart()
         if state:
             self._stream, self._ahead = np.random.default_rng(), state["ahead"].copy()
             self._stream.bit_generator.state = state["stream"]
 
     def sample(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
-        """Return random actions [N] for logits `inputs` [N, n], distributed as the actions of `distribution.sample`."""
+        """Return one random action [N] for each row of the logits `inputs` [N, n], offset by `distribution.start`."""
         choices = (inputs - self._log_exponential_noise(inputs.size).reshape(inputs.shape)).argmax(-1)
         return choices + distribution.start if distribution.start else choices
 
     def _log_exponential_noise(self, num: int) -> np.ndarray:
-        """Return the logarithms of `num` samples of Exponential(1), float32 [num]."""
+        """Return the logarithms of `num` samples of the exponential distribution with rate 1, float32 [num]."""
         if self._seed is None:
             return torch.empty(num).exponential_().log_().numpy()
         if len(self._ahead) < num:
             self._draw(self._seed, num)
-        clocks, self._ahead = self._ahead[:num], self._ahead[num:]
-        return clocks
+        noise, self._ahead = self._ahead[:num], self._ahead[num:]
+        return noise
 
     def _draw(self, seed: int, num: int) -> None:
-        """Draw Exponential(1) samples in advance, until at least `num` are stored."""
+        """Draw samples of the exponential distribution in advance and store their logarithms, until at least `num` are
+        stored.
+        """
         if self._stream is None:
             self._stream = np.random.default_rng(seed % 2**64)
         times = self._stream.standard_exponential(max(num - len(self._ahead), _AHEAD), np.float32)
-        np.maximum(times, _SOONEST, out=times)  # log(0) would select a masked action
+        np.maximum(times, _SMALLEST, out=times)  # log(0) would select a masked action
         self._ahead = np.concatenate([self._ahead, np.log(times, out=times)])
 
     def log_prob(self, distribution: Categorical, inputs: torch.Tensor, actions: np.ndarray) -> np.ndarray:
-        """Return the log-probabilities [N] of actions [N], like `distribution.log_prob`."""
+        """Return the log-probabilities [N] of `actions` [N] for logits `inputs` [N, n], as `distribution.log_prob`
+        does.
+        """
         if inputs.ndim != 2:
             return distribution.log_prob(inputs, torch.from_numpy(actions)).numpy()
         choices = actions - distribution.start if distribution.start else actions
         return log_probs_of(inputs).numpy()[np.arange(len(choices)), choices]
 
     def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
-        """Return the most likely actions [N], like `distribution.mode`."""
+        """Return the most likely action [N] for each row of the logits `inputs` [N, n], as `distribution.mode` does."""
         choices = inputs.argmax(-1)
         return choices + distribution.start if distribution.start else choices
 
 
 def can_sample_in_numpy(distribution: ActionDistribution, inputs: torch.Tensor) -> TypeGuard[Categorical]:
-    """Return True if `NumpyCategoricalSampler` can replace `distribution`: a plain `Categorical` with float32 CPU
-    inputs.
+    """Return True if a `NumpyCategoricalSampler` can sample for `distribution`: a plain `Categorical` with float32
+    inputs on the CPU.
     """
     return (
         type(distribution) is Categorical

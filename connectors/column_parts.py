@@ -1,4 +1,5 @@
-"""Batch columns under construction: lists of arrays, to which connectors append rows with the episode they are of.
+"""Batch columns under construction: connectors append rows to them, together with the ids of the episode that each row
+belongs to.
 
 A batch is a dict of columns, `{name: nested arrays [B, ...]}`. Connectors that add rows episode by episode store
 `ColumnParts` in it. `BatchItems` joins the parts into arrays. Each part records the episode of its rows.
@@ -18,7 +19,7 @@ from episodes.tracks import nested
 
 
 class RowOwner(NamedTuple):
-    """Episode id, agent id and module id of rows appended to a batch column together. None means unknown."""
+    """Ids of the episode, agent and module that appended rows of a batch column belong to. An unknown id is None."""
 
     eps_id: str | None = None
     agent_id: Any = None
@@ -26,7 +27,7 @@ class RowOwner(NamedTuple):
 
     @classmethod
     def of(cls, episode: Any) -> RowOwner:
-        """Return the ids of an episode as the owner of rows. Without an episode, all ids are unknown (`None`)."""
+        """Return the ids of `episode` as the owner of its rows. All ids are None if `episode` is None."""
         if episode is None:
             return cls()
         return cls(episode.multi_agent_episode_id or episode.id_, episode.agent_id, episode.module_id)
@@ -34,15 +35,15 @@ class RowOwner(NamedTuple):
 
 @dataclass(slots=True)
 class ColumnParts:
-    """Batch column under construction: nested arrays [n_i, ...] in the order of appending, each with its owner's
-    ids.
+    """Batch column under construction: a list of nested arrays [n_i, ...] in the order of appending, and the owner of
+    each.
     """
 
     parts: list[Any] = field(default_factory=list)
     owners: list[RowOwner] = field(default_factory=list)
 
     def append(self, rows: Any, owner: RowOwner) -> None:
-        """Append n rows, nested arrays [n, ...], that belong to one owner."""
+        """Append `rows`, nested arrays [n, ...], which all belong to one owner (episode, agent and module)."""
         self.parts.append(rows)
         self.owners.append(owner)
 
@@ -50,22 +51,24 @@ class ColumnParts:
         return sum(num_rows(part) for part in self.parts)
 
     def joined(self) -> Any:
-        """Return all appended rows as nested arrays [sum of n_i, ...]."""
+        """Return all appended arrays concatenated, as nested arrays [sum of n_i, ...]."""
         return self.parts[0] if len(self.parts) == 1 else nested.map_leaves(_concatenate, nested.transpose(self.parts))
 
     def row_owners(self) -> list[RowOwner]:
-        """Return the ids of the episode, agent and module of each row."""
+        """Return a list with the owner (ids of episode, agent and module) of each row."""
         pairs = zip(self.parts, self.owners, strict=True)
         return [owner for part, owner in pairs for _ in range(num_rows(part))]
 
     def with_known_owners(self) -> ColumnParts:
-        """Return only the appended arrays with a known owner, or all of them if no owner is known."""
+        """Return the column without the arrays of unknown owner. If no owner is known, the column is returned
+        unchanged.
+        """
         pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != RowOwner()]
         return ColumnParts([part for part, _ in pairs], [owner for _, owner in pairs]) if pairs else self
 
     def with_rows(self, rows: Any) -> ColumnParts:
-        """Return a column with the same sizes and owners, but with the values of `rows`, nested arrays [sum of n_i,
-        ...].
+        """Return a copy of the column in which the values are replaced by `rows`, nested arrays [sum of n_i, ...]. The
+        owners stay.
         """
         ends = np.cumsum([num_rows(part) for part in self.parts]).tolist()
         spans = zip([0, *ends], ends, strict=False)
@@ -73,7 +76,7 @@ class ColumnParts:
 
 
 def joined(column: Any) -> Any:
-    """Return a batch column as nested arrays. Arrays that were appended separately are concatenated."""
+    """Return a batch column as nested arrays [B, ...]. A column under construction is concatenated first."""
     return column.joined() if isinstance(column, ColumnParts) else column
 
 
@@ -82,7 +85,7 @@ def _concatenate(arrays: list[Any]) -> Any:
 
 
 def as_rows(items: Any, num_items: int, column: str) -> Any:
-    """Return `num_items` items for a column, a list or nested arrays [num_items, ...], as nested arrays.
+    """Return `items`, which are a list or nested arrays of length `num_items`, as nested arrays [num_items, ...].
 
     Raises:
         ShapeMismatch: there are not `num_items` items.
@@ -98,7 +101,9 @@ def as_rows(items: Any, num_items: int, column: str) -> Any:
 
 
 def as_single_row(item: Any) -> Any:
-    """Return one nested item as nested arrays [1, ...]."""
+    """Return an item (an array, a number, or a nested dict of them) with a new leading axis, as nested arrays [1,
+    ...].
+    """
     return nested.map_leaves(lambda leaf: _as_array(leaf)[None], item)
 
 
@@ -107,20 +112,20 @@ def _as_array(leaf: Any) -> Any:
 
 
 def num_rows(column: Any) -> int:
-    """Return the number of rows of a batch column."""
+    """Return the number of rows of a batch column, which may be nested."""
     return len(column if type(column) is np.ndarray else nested.first_leaf(column))
 
 
 def rows_of(column: Any) -> list[Any]:
-    """Return the rows of a batch column as a list with one nested item per row."""
+    """Return a list of the rows of a batch column. Each row has the nested structure of the column."""
     if type(column) is np.ndarray:
         return list(column)
     return [nested.take(column, row) for row in range(num_rows(column))]
 
 
 def changed_items(columns: list[Any], func: Callable[..., Any]) -> list[Any]:
-    """Return the columns, one or several together, with each row replaced by `func(items, eps_id, agent_id,
-    module_id)`.
+    """Return the columns after `func(items, eps_id, agent_id, module_id)` was applied to each row; `items` has one item
+    per column.
     """
     parts = next((column for column in columns if isinstance(column, ColumnParts)), None)
     rows = list(zip(*[rows_of(joined(column)) for column in columns], strict=True))

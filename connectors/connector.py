@@ -1,4 +1,5 @@
-"""`Connector`: base class of the steps of pipelines between episodes, tensors and actions.
+"""`Connector`: base class of the steps of a pipeline, which converts episodes to policy inputs, or policy outputs to
+actions.
 
 A connector written for RLlib runs if its base class is imported from here. The call signature, the spaces, the state
 methods and the batch methods are those that RLlib documents.
@@ -34,7 +35,7 @@ ColumnDict = dict[str, Any]  # a batch within a pipeline: values by column
 
 
 class Connector:
-    """Base class of the steps of a pipeline: a callable that adds or changes columns of a batch.
+    """Base class of pipeline steps: a callable that adds columns to a batch, or changes its columns.
 
     Args:
         input_observation_space: space of the observations before this connector. A pipeline sets it.
@@ -77,7 +78,7 @@ class Connector:
         metrics: Any = None,
         **kwargs: Any,
     ) -> ColumnDict:
-        """Return the batch with the columns that this connector adds or changes. It may be the same dict.
+        """Return the batch with the columns that this connector adds or changes. The batch may be changed in place.
 
         Args:
             rl_module: the policy.
@@ -91,12 +92,12 @@ class Connector:
 
     @property
     def name(self) -> str:
-        """Default name of the connector in a pipeline."""
+        """Name of the connector, by which a pipeline finds it."""
         return self._name or type(self).__name__
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that a policy trained with this connector depends on, as plain values by name.
+        """Settings by name, as plain values, that must be equal while a policy trains and while it acts.
 
         By default they are the constructor's arguments that are stored under their names.
         """
@@ -109,7 +110,7 @@ class Connector:
 
     @property
     def input_observation_space(self) -> gym.Space | None:
-        """Space of the observations before this connector."""
+        """Space of the observations that this connector receives."""
         return self._input_observation_space
 
     @input_observation_space.setter
@@ -118,7 +119,7 @@ class Connector:
 
     @property
     def input_action_space(self) -> gym.Space | None:
-        """Space of the actions before this connector."""
+        """Space of the actions that this connector receives."""
         return self._input_action_space
 
     @input_action_space.setter
@@ -127,16 +128,20 @@ class Connector:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """Space of the observations after this connector."""
+        """Space of the observations that this connector returns."""
         return self._observation_space
 
     @property
     def action_space(self) -> gym.Space | None:
-        """Space of the actions after this connector."""
+        """Space of the actions that this connector returns."""
         return self._action_space
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces and recompute the output spaces."""
+        """Set the spaces that this connector receives, and recompute the spaces that it returns.
+
+        Raises:
+            WrongType: an argument is neither a Gymnasium space nor None.
+        """
         self._input_observation_space = checked_space("input_observation_space", observation_space)
         self._input_action_space = checked_space("input_action_space", action_space)
         if observation_space is None:
@@ -151,33 +156,33 @@ class Connector:
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space of the observations after this connector. Override it if the connector changes
-        observations.
+        """Return the space of the observations that this connector returns, by default its input space. Override it in
+        connectors that change observations.
         """
         return input_observation_space
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space of the actions after this connector. Override it if the connector changes actions."""
+        """Return the space of the actions that this connector returns, by default its input space. Override it in
+        connectors that change actions.
+        """
         return input_action_space
 
     # State
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return a copy of what the connector has learned from data, such as running statistics."""
+        """Return a copy of what the connector has learned from data, such as running statistics, as a dict."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore a state that `get_state` returned. By default a connector has no state."""
 
     def reset_state(self) -> None:
-        """Reset what the connector has learned from data."""
+        """Discard what the connector has learned from data, such as running statistics."""
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state that combines the states of several copies of this connector. By default it is the first
-        state.
-        """
+        """Return one state that combines the states of several copies of this connector, by default the first state."""
         return states[0] if states else {}
 
     # Batches
@@ -186,7 +191,8 @@ class Connector:
     def single_agent_episode_iterator(
         episodes: Sequence[Any], agents_that_stepped_only: bool = True, zip_with_batch_column: Any = None
     ) -> Iterator[Any]:
-        """Yield the single-agent episodes in `episodes`, including the agents' episodes of multi-agent episodes.
+        """Iterate over the single-agent episodes in `episodes`. A multi-agent episode contributes the episodes of its
+        agents.
 
         Args:
             episodes: single-agent and multi-agent episodes.
@@ -202,14 +208,14 @@ class Connector:
 
     @staticmethod
     def add_batch_item(batch: ColumnDict, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
-        """Append one item to a batch column. A missing column is created."""
+        """Append one item to a column of the batch. The column is created if it is missing."""
         _parts(batch, column).append(as_single_row(item_to_add), RowOwner.of(single_agent_episode))
 
     @staticmethod
     def add_n_batch_items(
         batch: ColumnDict, column: str, items_to_add: Any, num_items: int, single_agent_episode: Any = None
     ) -> None:
-        """Append `num_items` items, a list or nested arrays [num_items, ...], to a batch column.
+        """Append `num_items` items, a list or nested arrays [num_items, ...], to a column of the batch.
 
         Raises:
             ShapeMismatch: there are not `num_items` items.
@@ -220,7 +226,7 @@ class Connector:
     def foreach_batch_item_change_in_place(
         batch: ColumnDict, column: str | Sequence[str], func: Callable[..., Any]
     ) -> None:
-        """Replace each item of a column by `func(item, eps_id, agent_id, module_id)`.
+        """Replace each item of a batch column by the result of `func(item, eps_id, agent_id, module_id)`.
 
         With several columns, `func` takes a tuple of items and returns one. The ids are None if the column is an array
         already, because its rows have no recorded owners.
@@ -239,7 +245,9 @@ class Connector:
 
     @staticmethod
     def switch_batch_from_column_to_module_ids(batch: dict[str, dict[Any, Any]]) -> dict[Any, ColumnDict]:
-        """Return a batch `{column: {module_id: values}}` with the levels swapped: `{module_id: {column: values}}`."""
+        """Return the batch `{column: {module_id: values}}` with its two levels of keys exchanged, as `{module_id:
+        {column: values}}`.
+        """
         modules: dict[Any, ColumnDict] = {}
         for column, by_module in batch.items():
             for module_id, values in by_module.items():
@@ -248,7 +256,9 @@ class Connector:
 
 
 def _single_agent_episodes(episodes: Sequence[Any], stepped_only: bool) -> Iterator[Any]:
-    """Yield single-agent episodes, and the episodes of all agents (or agents that stepped) of multi-agent episodes."""
+    """Yield the single-agent episodes, and the agents' episodes of multi-agent episodes, optionally only of agents that
+    stepped.
+    """
     for episode in episodes:
         if not isinstance(episode, MultiAgentEpisode):
             yield episode
@@ -259,8 +269,8 @@ def _single_agent_episodes(episodes: Sequence[Any], stepped_only: bool) -> Itera
 
 
 def _parts(batch: ColumnDict, column: str) -> ColumnParts:
-    """Return a batch column in the form to which rows can be appended. A missing column is created, an array is
-    converted.
+    """Return the batch column as `ColumnParts`, to which rows can be appended. A missing column is created, and arrays
+    are converted.
     """
     parts = batch.get(column)
     if isinstance(parts, ColumnParts):

@@ -1,4 +1,5 @@
-"""Action distributions over tensors: sampling, modes, log-probabilities and entropy from a policy's outputs.
+"""Action distributions: functions that compute samples, modes, log-probabilities and entropies from a policy's output
+tensors.
 
 A distribution belongs to an action space and stores only its layout. One row of inputs `[..., num_inputs]` describes
 it, so a network needs one head of `num_inputs` units for any space. A batch of inputs is stored and shuffled like any
@@ -34,13 +35,16 @@ __all__ = [
 
 
 class ActionDistribution(ABC):
-    """Base class of distributions over actions, given inputs `[..., num_inputs]`. All methods keep the leading axes."""
+    """Base class of action distributions, whose parameters are given to each method as `inputs`, a tensor `[...,
+    num_inputs]`.
+    """
 
     num_inputs: int
 
     @abstractmethod
     def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Any:
-        """Return random actions `[..., *action shape]` in the structure of the action space.
+        """Return one random action for each row of inputs, `[..., *action shape]`, in the structure of the action
+        space.
 
         Args:
             inputs: rows of inputs `[..., num_inputs]`.
@@ -49,22 +53,26 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def mode(self, inputs: Tensor) -> Any:
-        """Return the most likely actions `[..., *action shape]`."""
+        """Return the most likely action for each row of inputs, `[..., *action shape]`."""
 
     @abstractmethod
     def log_prob(self, inputs: Tensor, actions: Any) -> Tensor:
-        """Return the log-probability (log-density of continuous actions) `[...]` of each action."""
+        """Return the log-probability of each action, `[...]`. For continuous actions it is the logarithm of the
+        density.
+        """
 
     @abstractmethod
     def entropy(self, inputs: Tensor) -> Tensor:
-        """Return the entropy `[...]` of each row's distribution, in nats."""
+        """Return the entropy of the distribution for each row of inputs, `[...]`, in nats."""
 
     def describes(self, inputs: Tensor) -> Tensor:
-        """Return whether each row of inputs describes a distribution, bool `[...]`: all numbers are finite."""
+        """Return whether each row of inputs is valid, bool `[...]`. By default a row is valid if all its numbers are
+        finite.
+        """
         return inputs.isfinite().all(-1)
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
-        """Return inputs `[..., num_inputs]` of the distribution that gives actions forbidden by `mask` probability 0.
+        """Return a copy of the inputs `[..., num_inputs]` for which the actions forbidden by `mask` have probability 0.
 
         Args:
             inputs: inputs of this distribution.
@@ -79,7 +87,9 @@ class ActionDistribution(ABC):
 
 
 class Categorical(ActionDistribution):
-    """Distribution over `n` actions, `start` to `start + n - 1`. The inputs are logits, and -inf excludes an action."""
+    """Distribution over `n` discrete actions, from `start` to `start + n - 1`. The inputs are logits; -inf excludes an
+    action.
+    """
 
     def __init__(self, n: int, start: int = 0) -> None:
         self.num_inputs = n
@@ -99,7 +109,7 @@ class Categorical(ActionDistribution):
         return _categorical_entropy(inputs)
 
     def describes(self, inputs: Tensor) -> Tensor:
-        """Return whether each row of logits allows an action, bool `[...]`: its largest logit is finite."""
+        """Return whether each row of logits is valid, bool `[...]`. A row is valid if its largest logit is finite."""
         return inputs.amax(-1).isfinite()
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
@@ -110,8 +120,8 @@ class Categorical(ActionDistribution):
 
 
 class MultiCategorical(ActionDistribution):
-    """Distribution over several independent discrete actions `[..., *shape]`. The inputs are their concatenated
-    logits.
+    """Distribution over several independent discrete actions `[..., *shape]`. The inputs are the logits of all actions,
+    concatenated.
     """
 
     def __init__(self, num_choices: np.ndarray, start: np.ndarray | int = 0) -> None:
@@ -126,7 +136,9 @@ class MultiCategorical(ActionDistribution):
         self.start = _DeviceConstant(np.broadcast_to(np.asarray(start, dtype=np.int64), counts.shape).copy())
 
     def _logits(self, inputs: Tensor) -> Tensor:
-        """Return the concatenated logits [..., num_inputs] as [..., *shape, most actions], padded with -inf."""
+        """Return the concatenated logits [..., num_inputs] in one row per action, [..., *shape, max choices], padded
+        with -inf.
+        """
         padded = functional.pad(inputs, (0, 1), value=-math.inf)
         columns = self.columns.on(inputs.device)
         return padded[..., columns].reshape((*inputs.shape[:-1], *self.shape, columns.shape[-1]))
@@ -148,7 +160,9 @@ class MultiCategorical(ActionDistribution):
         return self._summed(_categorical_entropy(self._logits(inputs)))
 
     def describes(self, inputs: Tensor) -> Tensor:
-        """Return whether every discrete action of each row has a finite largest logit, bool `[...]`."""
+        """Return whether each row of logits is valid, bool `[...]`. In a valid row the largest logit of every action is
+        finite.
+        """
         return self._logits(inputs).amax(-1).isfinite().flatten(inputs.ndim - 1).all(-1)
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
@@ -158,7 +172,7 @@ class MultiCategorical(ActionDistribution):
 
 
 class Bernoulli(ActionDistribution):
-    """Distribution over independent bits `[..., *shape]`, int8. The inputs are the logits of a one."""
+    """Distribution over independent bits `[..., *shape]`, int8. The inputs are the logits of the value 1."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.num_inputs = math.prod(shape)
@@ -179,8 +193,8 @@ class Bernoulli(ActionDistribution):
 
 
 class DiagonalGaussian(ActionDistribution):
-    """Distribution over independent normal numbers `[..., *shape]`. The inputs are all means, then all log standard
-    deviations.
+    """Distribution over independent normally distributed actions `[..., *shape]`. The inputs are all means, followed by
+    all log standard deviations.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -206,7 +220,8 @@ class DiagonalGaussian(ActionDistribution):
 
 
 class SquashedGaussian(ActionDistribution):
-    """Distribution over tanh of normal numbers, `[..., *shape]` in (-1, 1). Inputs: see `DiagonalGaussian`.
+    """Distribution over the tanh of normally distributed numbers, `[..., *shape]` in (-1, 1), with the inputs of
+    `DiagonalGaussian`.
 
     The densities are those of the squashed actions (Haarnoja et al., 2018, https://arxiv.org/abs/1801.01290, appendix
     C). The entropy has no closed form and is estimated from one sample per row.
@@ -217,7 +232,9 @@ class SquashedGaussian(ActionDistribution):
         self.shape = shape
 
     def draw(self, inputs: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return reparameterized random actions, through which gradients flow, and their log-densities `[...]`."""
+        """Return random actions `[..., *shape]`, reparameterized so that gradients flow through them, and their
+        log-densities `[...]`.
+        """
         mean, log_std = _bounded(inputs)
         noise = torch.empty_like(mean).normal_(generator=generator)
         raw = mean + log_std.exp() * noise
@@ -245,7 +262,7 @@ class SquashedGaussian(ActionDistribution):
 
 
 class JointDistribution(ActionDistribution):
-    """Distribution over a Dict or Tuple action space with independent components. Inputs: the components' inputs,
+    """Distribution over a Dict or Tuple action space with independent components. The inputs of the components are
     concatenated.
     """
 
@@ -278,7 +295,7 @@ class JointDistribution(ActionDistribution):
         return torch.stack([part.entropy(row) for part, row in self._inputs(inputs)]).sum(0)
 
     def describes(self, inputs: Tensor) -> Tensor:
-        """Return whether the inputs of every component are valid, bool `[...]`."""
+        """Return whether each row of inputs is valid for every component, bool `[...]`."""
         return torch.stack([part.describes(row) for part, row in self._inputs(inputs)]).all(0)
 
     def masked(self, inputs: Tensor, mask: Any) -> Tensor:
@@ -292,11 +309,10 @@ class JointDistribution(ActionDistribution):
 
 
 def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDistribution:
-    """Return the default action distribution for an action space.
+    """Return the default action distribution for the action space `space`.
 
     The spaces are Discrete, MultiDiscrete, MultiBinary, Box of floats, and Dict and Tuple of these. The bounds of a Box
-    are
-    ignored: the module-to-env pipeline brings actions into them.
+    are ignored, because the module-to-env pipeline scales or clips actions to the bounds.
 
     Args:
         space: the action space.
@@ -327,7 +343,7 @@ def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDi
 
 
 class _DeviceConstant:
-    """Constant tensor that is copied to each device once and then reused."""
+    """Constant tensor with one copy per device. Each copy is made when it is first needed."""
 
     def __init__(self, values: np.ndarray) -> None:
         self._copies = {torch.device("cpu"): torch.from_numpy(values)}
@@ -343,12 +359,12 @@ class _DeviceConstant:
 
 
 def _gumbel_argmax(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return categorical samples [...] from logits [..., n] by the Gumbel-max method."""
+    """Return one categorical sample per row, [...], from logits [..., n] by the Gumbel-max method."""
     return (logits - torch.empty_like(logits).exponential_(generator=generator).log_()).argmax(-1)
 
 
 def log_probs_of(logits: Tensor) -> Tensor:
-    """Return the log-probabilities [..., n] of logits [..., n].
+    """Return the normalized log-probabilities [..., n] (log-softmax) of logits [..., n].
 
     For small n on the CPU the axis is moved to the front, which is five times as fast for thousands of rows.
     """
@@ -360,12 +376,12 @@ def log_probs_of(logits: Tensor) -> Tensor:
 
 
 def _pick(rows: Tensor, index: Tensor) -> Tensor:
-    """Return the element at `index` [...] of each row [..., n]."""
+    """Return from each row of `rows` [..., n] the element at the position given by `index` [...]."""
     return rows.gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
 
 def _as_mask(mask: Any, inputs: Tensor) -> Tensor:
-    """Return an action mask as bool tensor. Raise `ShapeMismatch` if its shape differs from the inputs' shape."""
+    """Return an action mask as a bool tensor. Raise `ShapeMismatch` if it is not a tensor of the inputs' shape."""
     if not isinstance(mask, Tensor) or mask.shape != inputs.shape:
         shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise ShapeMismatch(f"an action mask {shape} for choices of {list(inputs.shape)}: it needs a number for each")
@@ -373,35 +389,37 @@ def _as_mask(mask: Any, inputs: Tensor) -> Tensor:
 
 
 def _without_illegal(logits: Tensor, legal: Tensor) -> Tensor:
-    """Return logits [..., n] with -inf for illegal actions. A row without a legal action stays unchanged."""
+    """Return logits [..., n] in which illegal actions are -inf. A row without any legal action stays unchanged."""
     return logits.masked_fill(~legal & legal.any(-1, keepdim=True), -math.inf)
 
 
 def _categorical_entropy(logits: Tensor) -> Tensor:
-    """Return the entropies [...] of logits [..., n]. A logit of -inf counts as probability 0 with gradient 0."""
+    """Return the entropy [...] of the categorical distribution of each row of logits [..., n]. Logits of -inf are
+    allowed.
+    """
     log_probs = log_probs_of(logits.clamp(min=torch.finfo(logits.dtype).min))
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
 def _bounded(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the means and the log standard deviations in inputs [..., 2 k], [..., k] each, the latter clipped to
-    [-20, 2].
+    """Split inputs [..., 2 k] into means [..., k] and log standard deviations [..., k], and clip the latter to [-20,
+    2].
     """
     mean, log_std = inputs.chunk(2, dim=-1)
     return mean, log_std.clamp(-20.0, 2.0)
 
 
 def _log_tanh_slope(raw: Tensor) -> Tensor:
-    """Return log(1 - tanh(raw) ** 2), accurate also for large `raw`."""
+    """Return log(1 - tanh(raw) ** 2), the log-derivative of tanh, in a form that is accurate also for large `raw`."""
     return 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
 
 
 def _flattened(actions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return actions [..., *shape] with the axes of `shape` merged into one, [..., k]."""
+    """Return actions [..., *shape] as [..., k], with the axes of `shape` merged into one."""
     leading = actions.shape[: actions.ndim - len(shape)]
     return actions.reshape((*leading, math.prod(shape))) if len(shape) != 1 else actions
 
 
 def _unflattened(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return flat actions [..., k] in their shape, [..., *shape]."""
+    """Return flat actions [..., k] reshaped to [..., *shape]."""
     return rows.reshape((*rows.shape[:-1], *shape)) if len(shape) != 1 else rows

@@ -1,4 +1,4 @@
-"""Episode objects for connectors that change single episodes of a pack (episodes stored together as arrays)."""
+"""Editable episode objects, for connectors that change single episodes although the data are stored as arrays."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from episodes.single_agent import SingleAgentEpisode
 
 
 class EditableEpisodes(Sequence[SingleAgentEpisode]):
-    """Sequence of episode objects that remember what is written to them, made from a pack or recorder that stays
-    unchanged.
+    """Sequence of editable copies of the episodes of a pack or recorder. The original data stay unchanged.
 
-    The source is not changed: its episodes are views, and a written track is copied first.
+    The episodes are views of the source. A track (a data array) is copied before it is written to.
     """
 
     def __init__(self, source: Sequence[SingleAgentEpisode]) -> None:
@@ -51,20 +50,20 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
 
     @property
     def changed(self) -> bool:
-        """Whether any of the episodes was written to."""
+        """Whether a connector has changed any of the episodes."""
         return not all(_same(_tracks(episode), self._as_made[i]) for i, episode in self._made.items())
 
     def packed(self) -> EpisodePack:
-        """Return all episodes with their changes as one pack. Without changes it is the source pack."""
+        """Return all episodes, with the changes made to them, as one `EpisodePack`. A pack without changes is returned
+        itself.
+        """
         if not self.changed and isinstance(self._source, EpisodePack):
             return self._source
         return EpisodePack.from_episodes(list(self))
 
 
 def _tracks(episode: SingleAgentEpisode) -> list[Any]:
-    """Return everything that can be set on an episode: data arrays, flags, names of extra outputs, id and custom
-    data.
-    """
+    """Return a list of everything that a connector can set on an episode, to detect later whether it was changed."""
     extra = episode.extra_model_outputs
     tracks = [episode.observations, episode.actions, episode.rewards, *extra.values()]
     identity = (episode.id_, episode.custom_data)

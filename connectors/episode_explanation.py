@@ -1,4 +1,6 @@
-"""`explain_episode`: values, advantages and probabilities that a learner computes, added to each step of an episode."""
+"""`explain_episode`: adds the values, advantages and probabilities that a learner computes to each step of an
+episode.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ MOST_PROBABILITIES = 32  # actions of a Discrete space with a probability each
 def explain_episode(
     episode: SingleAgentEpisode, learner_pipeline: LearnerPipeline, policy: Any, *, gamma: float = 0.99
 ) -> SingleAgentEpisode:
-    """Return a copy of an episode with values, advantages and probabilities that the learner computes, as extra
-    outputs.
+    """Return a copy of an episode with the learner's values, advantages and action probabilities as extra outputs of
+    each step.
 
     The tracks are `learner/values`, `learner/td_errors`, `learner/advantages` and `learner/value_targets` (if the
     policy has values), `learner/rewards_to_go`, and `learner/action_prob`, `learner/entropy` and, for a Discrete action
@@ -73,8 +75,8 @@ def explain_episode(
 
 
 class _StepValues(Connector):
-    """Connector that computes values, TD errors, advantages and returns of each step, and leaves the batch
-    unchanged.
+    """Connector that stores values, TD errors, advantages and returns of each step in `columns`, without changing the
+    batch.
     """
 
     reads_tracks = True
@@ -117,7 +119,7 @@ class _StepValues(Connector):
 
 
 def _outputs(batch: Mapping[str, Any], policy: Any, action_space: gym.Space | None) -> dict[str, np.ndarray]:
-    """Return, per step, the probability of the action and the entropy [T], and the probabilities of all actions [T,
+    """Return the policy's probability of each recorded action [T], its entropy [T], and all action probabilities [T,
     n].
     """
     numbers = batch.origin.numbers  # type: ignore[attr-defined]

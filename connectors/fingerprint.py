@@ -1,4 +1,4 @@
-"""Fingerprints of pipelines: plain values that show whether a policy acts in the pipelines of its training.
+"""Fingerprints of pipelines: settings as plain values, to check that a policy acts with the pipelines of its training.
 
 A runner writes the fingerprint of its pipelines to the attribute `pipeline_fingerprint` of a `torch.nn.Module` that it
 samples with for learning. The `state_dict()` of an `episode_learners.Policy` contains it. A runner with other pipelines
@@ -6,9 +6,8 @@ then rejects the policy. A fingerprint has the space that the policy sees, the a
 connectors. It does not have their statistics.
 
 Functions and classes among the settings are identified by their names. Lambdas and nested functions have no unique
-name.
-They are identified by their position and their code: names, constants, operators, defaults, and the plain values that
-they close over. This is the same in each process. Another Python version may compile a comprehension differently.
+name. They are identified by their position and their code: names, constants, operators, defaults, and the plain values
+that they close over. This is the same in each process. Another Python version may compile a comprehension differently.
 
 Episodes store the rewriters and views of the pipeline that acted, as the text of `describe_acting_pipeline`, so that a
 learner in another process can compare them with its actor.
@@ -57,7 +56,9 @@ _MANY = 32  # arrays with more numbers are described by their shapes
 
 
 def settings_of(made: Any) -> dict[str, Any]:
-    """Return the constructor arguments of an object as plain values, where it stores them under the same names."""
+    """Return the constructor arguments of an object by name, as plain values. Only arguments stored as attributes are
+    included.
+    """
     if isinstance(made, partial):
         return {"function": _plain(made.func), "arguments": _plain([*made.args, dict(made.keywords)])}
     if isinstance(made, FunctionType):
@@ -68,7 +69,7 @@ def settings_of(made: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON types. Other objects are represented by their class name."""
+    """Return a value as JSON types (numbers, strings, lists, dicts). Unsupported objects become their name."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (float, np.generic)):
@@ -96,7 +97,9 @@ def _plain(value: Any) -> Any:
 
 
 def _describe_code(function: FunctionType) -> str:
-    """Return text that identifies the code of a function without a unique name, the same in all processes."""
+    """Return text that identifies a function by its code, for functions without a unique name. It is equal in all
+    processes.
+    """
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # the cell is empty
@@ -106,7 +109,9 @@ def _describe_code(function: FunctionType) -> str:
 
 
 def _has_stable_value(value: Any) -> bool:
-    """Return True if a value can be described completely: no object that may change or contain itself."""
+    """Return True if `value` can be described by text: it is immutable, a numpy array, a space, or a tuple or set of
+    these.
+    """
     return isinstance(value, _STABLE) or (isinstance(value, (tuple, frozenset)) and all(map(_has_stable_value, value)))
 
 
@@ -115,7 +120,7 @@ def _named(value: Any) -> str:
 
 
 def _words(code: CodeType) -> Iterator[str]:
-    """Yield the names, constants and operators of a code object in order."""
+    """Yield the names, constants and operators in the bytecode `code`, in order."""
     for step in dis.get_instructions(code):
         if isinstance(step.argval, CodeType):
             yield from _words(step.argval)
@@ -131,7 +136,7 @@ def _words(code: CodeType) -> Iterator[str]:
 
 
 def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
-    """Return a space as text. With `bounds`, the bounds of Boxes are included."""
+    """Return a space as text, for comparison. The bounds of Boxes are included only with `bounds=True`."""
     if isinstance(space, spaces.Box) and not bounds:
         return f"Box({space.shape}, {space.dtype})"
     if isinstance(space, spaces.Dict):
@@ -142,20 +147,20 @@ def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
 
 
 def stamp(policy: Any, fingerprint: dict[str, Any] | None) -> None:
-    """Store a pipeline fingerprint on a policy that is a torch module. Other policies are ignored."""
+    """Store a pipeline fingerprint as an attribute of the policy. Policies that are not torch modules are ignored."""
     if getattr(policy, ATTRIBUTE, None) is not fingerprint and isinstance(policy, torch.nn.Module):
         setattr(policy, ATTRIBUTE, fingerprint)
 
 
 def stamped(policy: Any) -> dict[str, Any] | None:
-    """Return the pipeline fingerprint stored in a policy, or None if it is missing."""
+    """Return the pipeline fingerprint that `stamp` stored in the policy, or None."""
     return getattr(policy, ATTRIBUTE, None)
 
 
 def check_fingerprint(
     policy: Any, pipeline_stamp: Mapping[str, Any], policy_stamp: Mapping[str, Any] | None = None
 ) -> None:
-    """Raise `StateMismatch` if a policy was trained in pipelines with another fingerprint than `pipeline_stamp`.
+    """Raise `StateMismatch` if the policy was trained with pipelines whose fingerprint differs from `pipeline_stamp`.
 
     Args:
         policy: the policy.
@@ -182,7 +187,9 @@ def check_fingerprint(
 
 
 def _differences(key: str, policy_stamp: Mapping[str, Any], pipeline_stamp: Mapping[str, Any]) -> list[str]:
-    """Describe how one entry of the policy's fingerprint differs from the same entry of the pipelines."""
+    """Return texts that describe how the entry `key` differs between the policy's fingerprint and that of the
+    pipelines.
+    """
     before, now = policy_stamp.get(key, [] if key == JOINT else None), pipeline_stamp[key]
     if before == now:
         return []
@@ -208,7 +215,7 @@ def _made(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any, action_space: Any) -> None:
-    """Raise `StateMismatch` if pipelines were made for other spaces than the environment's spaces.
+    """Raise `StateMismatch` if the pipelines were made for spaces other than those of the environment.
 
     Bounds of observations may differ.
 
@@ -217,6 +224,9 @@ def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any,
         module_to_env: pipeline from a policy's outputs to actions.
         observation_space: space of the environment's observations.
         action_space: space of the environment's actions.
+
+    Raises:
+        StateMismatch: a space differs.
     """
     observations = getattr(env_to_module, "input_observation_space", None)
     for name, known, space, bounds in (
@@ -232,10 +242,14 @@ def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any,
 
 
 def check_views(policy: Any, views: list[Any]) -> None:
-    """Raise `StateMismatch` if the policy acted with other views (inputs computed from stored data) than `views`.
+    """Raise `StateMismatch` if the policy's inputs were computed by other views while acting than in this learner
+    (`views`).
 
     Args:
         views: [name, settings] of each view of the learner.
+
+    Raises:
+        StateMismatch: the views or their settings differ.
     """
     trained_in = getattr(policy, ATTRIBUTE, None)
     acting_views = None if trained_in is None else trained_in.get("views")
@@ -250,7 +264,9 @@ def check_views(policy: Any, views: list[Any]) -> None:
 
 
 def acting_parts(env_to_module: Any) -> dict[str, list[Any]]:
-    """Return the settings of the rewriters and views, which determine the policy's observations, as plain values."""
+    """Return the names and settings of the pipeline's rewriters and views, which determine the policy's observations,
+    as plain values.
+    """
     rewriters = getattr(env_to_module, "rewriters", {})
     return {
         "rewriters": [[name, piece.settings] for name, piece in rewriters.items()],
@@ -259,17 +275,23 @@ def acting_parts(env_to_module: Any) -> dict[str, list[Any]]:
 
 
 def describe_acting_pipeline(env_to_module: Any) -> str:
-    """Return the connectors that determine the policy's observations as one line of JSON, which episodes store."""
+    """Return the settings of the pipeline's rewriters and views as one line of JSON, which is stored with each
+    episode.
+    """
     return json.dumps({kind: parts for kind, parts in acting_parts(env_to_module).items() if parts})
 
 
 def check_acting_pipelines(texts: Iterable[str | None], own_parts: Mapping[str, list[Any]], learner: str) -> None:
-    """Raise `StateMismatch` if episodes were recorded with other observation connectors than a learner uses.
+    """Raise `StateMismatch` if episodes were recorded with rewriters or views other than those of the learner.
 
     Args:
         texts: acting pipelines of the episodes; None if unknown, which is not checked.
         own_parts: the learner's "rewriters" and "views", as in `acting_parts`. A missing kind is not compared.
         learner: name of the learner, for the error.
+
+    Raises:
+        StateMismatch: the rewriters or views, or their settings, differ.
+        UnreadableData: a text is not JSON in the form of `describe_acting_pipeline`.
     """
     for line in dict.fromkeys(line for text in set(texts) - {None} for line in (text or "").splitlines()):
         recorded = _parsed(line)
@@ -284,7 +306,7 @@ def check_acting_pipelines(texts: Iterable[str | None], own_parts: Mapping[str, 
 
 
 def _parsed(line: str) -> dict[str, list[Any]]:
-    """Return the [name, settings] pairs in a line of JSON that `describe_acting_pipeline` returned.
+    """Return the rewriters and views, each as [name, settings], in a line that `describe_acting_pipeline` returned.
 
     Raises:
         UnreadableData: the line is not such JSON.
@@ -304,7 +326,12 @@ def _in_words(parts: list[Any], kind: str = "views") -> str:
 
 
 def check_statistics(policy: Any, env_to_module: Any) -> None:
-    """Raise `StateMismatch` if a trained policy would act with a normalization filter that has seen no data."""
+    """Raise `StateMismatch` if a trained policy would act with a normalization filter that has not seen any
+    observation.
+
+    Raises:
+        StateMismatch: the policy was trained, and a filter has no statistics.
+    """
     empty = getattr(env_to_module, "empty_filters", ())
     if stamped(policy) is not None and empty:
         raise StateMismatch(

@@ -1,4 +1,4 @@
-"""Connectors from ongoing episodes to the policy's input batch, while acting."""
+"""Connectors and pipeline that compute the policy's input batch from ongoing episodes, while acting."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Connector that adds "obs" [N, ...], the newest observation of each episode, unless the batch has the column.
+    """Connector that adds the column "obs" [N, ...], the newest observation of each episode, unless the batch has it.
 
     Items that earlier connectors added for episodes replace the runner's rows, as in RLlib.
     """
@@ -33,7 +33,7 @@ class AddObservations(Connector):
 
 
 def newest_observations(episodes: Any) -> Any:
-    """Return the newest observation of each episode, nested arrays [N, ...]."""
+    """Return the newest observation of each of N episodes, as nested arrays [N, ...]."""
     if type(episodes) is list and episodes:
         try:
             return nested.stack([episode.get_observations(-1) for episode in episodes])

@@ -16,7 +16,8 @@ __all__ = ["AddStates"]
 
 
 class AddStates(Connector):
-    """Connector that adds "state_in" [N, ...]: the newest "state_out" of each episode, or its initial state.
+    """Connector that adds "state_in" [N, ...], each episode's newest recurrent state, or the initial state at its
+    start.
 
     It adds nothing for a policy that is not recurrent.
     """
@@ -33,7 +34,7 @@ class AddStates(Connector):
 
 
 def _newest_states(episodes: Any, initial: Any) -> Any:
-    """Return the newest recurrent state of each episode, or `initial` for an episode without steps."""
+    """Return the newest "state_out" of each episode, [N, ...], with `initial` for episodes without steps."""
     rows, valid = recent(episodes, Columns.STATE_OUT, 1)
     going_on = valid[0]
     if rows is not None and going_on.all():

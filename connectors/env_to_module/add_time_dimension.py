@@ -13,7 +13,9 @@ __all__ = ["AddTimeDimension"]
 
 
 class AddTimeDimension(Connector):
-    """Connector that reshapes every column [N, ...] except "state_in" to [N, 1, ...]."""
+    """Connector that inserts a time axis of length 1 into every column except "state_in": [N, ...] becomes [N, 1,
+    ...].
+    """
 
     reads_tracks = True
 

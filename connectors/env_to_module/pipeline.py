@@ -1,4 +1,4 @@
-"""`EnvToModulePipeline`: from ongoing episodes to the policy's input batch."""
+"""`EnvToModulePipeline`: computes the policy's input batch from ongoing episodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 
 
 class EnvToModulePipeline(SectionedPipeline):
-    """Pipeline from ongoing episodes, or from a vector environment's observations, to the policy's input batch.
+    """Pipeline that computes the policy's input batch from ongoing episodes or from a vector environment's
+    observations.
 
     `rewrite` applies the rewriters; its result is what episodes store. `recorded_observation_space` is the space of the
     stored observations, and `observation_space` that of the policy's. `lookback` is the smallest `len_lookback_buffer`
@@ -45,7 +46,8 @@ class EnvToModulePipeline(SectionedPipeline):
     see = ConnectorPipeline.on_rows  # called by runners
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the observations [N, ...] that episodes store. Call it once per new observation.
+        """Return new observations [N, ...] in the form that episodes store, for example normalized. Call it once per
+        observation.
 
         Args:
             observations: nested arrays [N, ...].
@@ -63,7 +65,7 @@ class EnvToModulePipeline(SectionedPipeline):
         return observations
 
     def bind_policy(self, policy: Any) -> None:
-        """Add the connectors that a recurrent policy needs, and check that the policy can read the batch.
+        """Add the connectors that a recurrent policy needs, and check that the policy can read the pipeline's batch.
 
         A recurrent policy gets a time axis and its states, unless a connector adds "state_in" already. A policy that is
         a module is run once on samples, unless connectors of your own make columns.
@@ -87,8 +89,8 @@ class EnvToModulePipeline(SectionedPipeline):
         return _SeeNewest(self)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the spaces of the environment. The next results of each `ObservationRewriter` are checked against its
-        space.
+        """Set the spaces of the environment, and check the next output of each `ObservationRewriter` against its space
+        again.
         """
         super().set_input_spaces(observation_space, action_space)
         self._in_their_spaces: set[str] = set()  # names of rewriters whose first rows were checked
@@ -99,7 +101,9 @@ class EnvToModulePipeline(SectionedPipeline):
         self.rewrites = bool(self._sections.rewriters)
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        """Call the connectors in order, and raise an error if one of them writes to an episode of a recorder."""
+        """Call the connectors in order, and return the batch. Raise an error if a connector writes to an episode being
+        recorded.
+        """
         for name, piece in self._called().items():
             editable = (
                 None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
@@ -125,7 +129,7 @@ _NOT_HERE = (
 
 
 class _SeeNewest(Connector):
-    """Connector that adds what all views compute at the newest observation of each episode."""
+    """Connector that adds the columns that all views compute for the newest observation of each episode."""
 
     reads_tracks = True
 
@@ -148,7 +152,8 @@ def env_to_module_pipeline(
     policy: Any = None,
     device: str | torch.device | None = None,
 ) -> EnvToModulePipeline:
-    """Return the default pipeline from ongoing episodes to the policy's input batch, including your connectors.
+    """Return the default pipeline that computes a policy's input batch from ongoing episodes, with your connectors in
+    front.
 
     Args:
         observation_space: space of one environment's observations.
@@ -156,6 +161,10 @@ def env_to_module_pipeline(
         pieces: rewriters, views and other connectors, which run before the default ones.
         policy: see `EnvToModulePipeline.bind_policy`. Runners and `Actor` bind their policy themselves.
         device: the device of the batch.
+
+    Raises:
+        InvalidArgument: the policy cannot read the pipeline's batch.
+        UnwiredPipeline: a connector reads a column that no earlier connector provides.
     """
     pieces = [as_piece(piece) for piece in checked_items("pieces", pieces, "your pieces")]
     pipeline = EnvToModulePipeline(

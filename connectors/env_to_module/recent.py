@@ -1,4 +1,4 @@
-"""Function that returns the newest observations, actions or rewards of ongoing episodes."""
+"""Access to the newest observations, actions or rewards of several ongoing episodes at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from episodes.tracks import nested
 
 
 def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-    """Return the k newest items of a kind, such as "rewards", of N episodes: arrays [k, N, ...], and whether they
-    exist, [k, N].
+    """Return the newest `num_items` (k) items of one track, such as "rewards", for N episodes, [k, N, ...], and which
+    exist, bool [k, N].
 
     Missing items are zeros. Items in the lookback count. A recorder's episodes are read as arrays, and a list of
     episodes one by one.
@@ -24,6 +24,9 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
 
     Returns:
         None in place of the arrays if no episode has any item.
+
+    Raises:
+        UnknownKey: an episode with steps has no extra model output `track`.
     """
     if hasattr(episodes, "recent"):
         return episodes.recent(track, num_items)
@@ -41,7 +44,9 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
 
 
 def _newest(episode: Any, track: str, num_items: int) -> list[Any]:
-    """Return up to `num_items` newest items of one kind of an episode's data, oldest first, lookback included."""
+    """Return a list of up to `num_items` newest items of one track of the episode, oldest first. Items of the lookback
+    count.
+    """
     series = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
     column = series.get(track, episode.extra_model_outputs.get(track))
     if column is None:

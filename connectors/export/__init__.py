@@ -1,4 +1,4 @@
-"""`export`: an actor as one .onnx file that acts on raw observations without this library."""
+"""`export`: writes an actor to one .onnx file, which acts on raw observations without this library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEMPLATE = Path(__file__).with_name("serve.py")
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An exported .onnx file, with its size, its inputs and outputs, and its comparison with the actor.
+    """Result of `export`: the .onnx file, its size, its inputs and outputs, and its comparison with the actor.
 
     Attributes:
         path: the file.
@@ -74,6 +74,8 @@ def export(
             file acts otherwise than the actor. There is no file then, and a previous one stays as it was.
         StateMismatch: the policy was trained in other pipelines, or its filters have no statistics.
         MissingExtra: the extra "export" is not installed.
+        WrongType: `actor` is not an actor.
+        InvalidArgument: the path does not end in .onnx, or `batch` is neither None nor 1.
 
     >>> from gymnasium import spaces
     >>> from connectors.env_to_module import FrameStacking
@@ -108,7 +110,9 @@ def export(
 
 
 def _check_joint(actor: Actor) -> None:
-    """Raise `NotExportable` if the policy was trained behind preprocessors of all agents' observations."""
+    """Raise `NotExportable` if the policy was trained with preprocessors that combine the observations of several
+    agents.
+    """
     joint = [name for name, _ in (stamped(actor.policy) or {}).get(JOINT, ())]
     if joint:
         raise NotExportable(

@@ -1,4 +1,4 @@
-"""`ActorGraph`: torch module that computes actions from observations, so that an exporter can trace all of it."""
+"""`ActorGraph`: torch module that computes an actor's actions from observations, so that an exporter can trace it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ _DRAWS = ("multinomial", "bernoulli", "poisson", "rand", "randn", "rand_like", "
 
 @contextmanager
 def explained(part: str) -> Iterator[None]:
-    """Context manager that reraises errors as `NotExportable`, with the name of `part` and the line of user code."""
+    """Context manager that converts errors to `NotExportable`, with the name `part` and the line of the user's code in
+    the message.
+    """
     try:
         yield
     except NotExportable:
@@ -57,11 +59,11 @@ def explained(part: str) -> Iterator[None]:
         reason = str(error).split("\n\n")[0].strip() or type(error).__name__
         if missing:
             reason = f"ONNX has no operation {missing[1]}; write it with other operations"
-        raise NotExportable(f"{part} cannot be exported: {reason}{_place(error.__traceback__)}") from error
+        raise NotExportable(f"{part} cannot be exported: {reason}{_user_line(error.__traceback__)}") from error
 
 
-def _place(traceback: TracebackType | None) -> str:
-    """Return " (at FILE:LINE)" of the deepest traceback frame that is not in a library, or "" without such a frame."""
+def _user_line(traceback: TracebackType | None) -> str:
+    """Return " (at FILE:LINE)" for the innermost frame of the user's code in a traceback, or "" if there is none."""
     place = ""
     while traceback is not None:
         frame = traceback.tb_frame
@@ -73,7 +75,7 @@ def _place(traceback: TracebackType | None) -> str:
 
 
 def parts_of_user(actor: Actor) -> list[str]:
-    """Return name, file and line of each connector, view and policy of an actor that this library does not define."""
+    """Return the name and source location of each connector, view and policy of an actor that the user defined."""
     named = {f"connector {name}": piece for name, piece in actor.env_to_module.rewriters.items()}
     named |= {f"view {name_of(view)}": view for view in actor.views.views}
     pipelines = (actor.env_to_module.other_pieces, _connectors_of(actor.module_to_env))
@@ -83,7 +85,9 @@ def parts_of_user(actor: Actor) -> list[str]:
 
 
 def _definition(part: Any) -> str | None:
-    """Return " (FILE:LINE)" of the code that defines an object, or None if it is in a library."""
+    """Return " (FILE:LINE)" where the user's code defines `part`, "" if the source is not known, or None for library
+    code.
+    """
     part = part.view if type(part) is ViewPiece else part
     part = part.func if isinstance(part, partial) else part
     code = part if isinstance(part, (FunctionType, type)) else type(part)
@@ -100,7 +104,7 @@ def _connectors_of(pipeline: Any) -> dict[str, Connector]:
 
 
 class Noise(TorchFunctionMode):
-    """Context manager that replaces torch's random numbers by slices of a given tensor [B, K].
+    """Context manager in which torch's random numbers are taken from a given tensor [B, K].
 
     Attributes:
         draws: [kind, size per row] of each draw.
@@ -113,13 +117,15 @@ class Noise(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in ("exponential_", "normal_", "uniform_"):
-            return self._drawn(name[:-1], args[0])
+            return self._next_numbers(name[:-1], args[0])
         if name in _DRAWS:
             raise NotTraceable(f"torch.{name} draws random numbers; use exponential_, normal_ or uniform_")
         return func(*args, **(kwargs or {}))
 
-    def _drawn(self, kind: str, like: Tensor) -> Tensor:
-        """Return the next random numbers in the shape of `like` (all 1 if `values` is None), and record their kind."""
+    def _next_numbers(self, kind: str, like: Tensor) -> Tensor:
+        """Return the next unused columns of the tensor in the shape of `like` (ones without a tensor), and record
+        `kind` and size.
+        """
         rows = like if like.ndim > 1 else like[None]  # one row, flattened by the sampler
         size = prod(rows.shape[1:])
         self.draws.append([kind, size])
@@ -130,7 +136,7 @@ class Noise(TorchFunctionMode):
 
 
 class _NoEpisodes:
-    """Placeholder passed to connectors as `episodes`, which an exported policy does not receive. Reading it raises."""
+    """Placeholder for the argument `episodes` of connectors, which raises `NotTraceable` when it is read."""
 
     def _raise(self, *args: Any) -> Any:
         raise NotTraceable("an exported policy has no episodes; use a view (a function of a history)")
@@ -139,7 +145,7 @@ class _NoEpisodes:
 
 
 class ActorGraph(nn.Module):
-    """Torch module from observations, last reward, state and noise to the environment's actions and the next state.
+    """Torch module that computes an actor's actions and next state from observations, last reward, state and noise.
 
     Args:
         actor: its policy is copied.
@@ -173,15 +179,15 @@ class ActorGraph(nn.Module):
     def forward(
         self, observations: Any, reward: Tensor | None, state: dict[str, Any], noise: Tensor | None
     ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        """Return the environment's actions [B, ...], the next state, and further outputs by name."""
+        """Return the actions for the environment [B, ...], the state for the next call, and further outputs by name."""
         past, t = state.get("past", {}), state.get(TIME)
-        tracks = self._tracks(self._rewritten(observations), reward, past, t)
+        tracks = self._extend_tracks(self._rewrite(observations), reward, past, t)
         batch = self._batch(tracks, t, state)
         random = Noise(noise)
         with random, explained(f"policy {type(self.policy).__name__}"):
             outputs = dict(self.policy(batch, explore=self.explore))
         with random:
-            rows, module_state = self._acted(outputs)
+            rows, module_state = self._apply_module_to_env(outputs)
         self.draws = random.draws
         actions = as_tensors(rows[Columns.ACTIONS])
         for_env = as_tensors(rows.get(Columns.ACTIONS_FOR_ENV, rows[Columns.ACTIONS]))
@@ -194,8 +200,8 @@ class ActorGraph(nn.Module):
         return for_env, after, {name: as_tensors(rows[name]) for name in self.outputs}
 
     def initial_state(self, reach: Mapping[str, int]) -> dict[str, Any]:
-        """Return the state at an episode's start, without a batch axis. `reach` has the number of past items per
-        kind.
+        """Return the state at the start of an episode, without batch axis. `reach` is the number of past items per
+        track.
         """
 
         def zeros(space: Any, length: int) -> Any:
@@ -221,8 +227,8 @@ class ActorGraph(nn.Module):
 
     # --- before the policy -------------------------------------------------------------------------------------------
 
-    def _rewritten(self, observations: Any) -> Any:
-        """Return the observations as episodes would store them, after all `ObservationRewriter`s."""
+    def _rewrite(self, observations: Any) -> Any:
+        """Return the observations as episodes would store them: changed by all `ObservationRewriter`s."""
         rows = as_traced(observations)
         for name, rewriter in self.rewriters.items():
             with explained(f"connector {name}"):
@@ -231,10 +237,10 @@ class ActorGraph(nn.Module):
                 )
         return as_tensors(rows)
 
-    def _tracks(
+    def _extend_tracks(
         self, observations: Any, reward: Tensor | None, past: dict[str, Any], t: Tensor | None
     ) -> dict[str, Any]:
-        """Return the past tracks with the newest observation, and with the last reward if rewards are used."""
+        """Return the past observations, actions and rewards, extended by the newest observation and the last reward."""
         newest = nested.map_leaves(lambda leaf: leaf[:, None], observations)
         if OBSERVATIONS in past:
             newest = nested.map_leaves(lambda old, new: torch.cat([old, new], 1), past[OBSERVATIONS], newest)
@@ -247,7 +253,7 @@ class ActorGraph(nn.Module):
         return tracks
 
     def _batch(self, tracks: dict[str, Any], t: Tensor | None, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the policy's input batch: the views, followed by the env-to-module connectors."""
+        """Return the policy's input batch, which the views and then the env-to-module connectors compute."""
         times = torch.zeros(1, dtype=torch.int64) if t is None else t
         history = TracedHistory(self.views.given, tracks, times, self.reach)
         for count, view in enumerate(self.views.views, 1):  # one view after the other, so that an error names it
@@ -270,8 +276,8 @@ class ActorGraph(nn.Module):
 
     # --- after the policy --------------------------------------------------------------------------------------------
 
-    def _acted(self, outputs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Return the policy's outputs after the module-to-env connectors, and the recurrent state."""
+    def _apply_module_to_env(self, outputs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Return the policy's outputs after all module-to-env connectors, and its new recurrent state."""
         module_state = outputs.pop(Columns.STATE_OUT, None)
         rows = outputs
         for name, piece in self.after.items():
@@ -289,7 +295,9 @@ class ActorGraph(nn.Module):
         return rows, module_state
 
     def _with_actions(self, rows: dict[str, Any]) -> dict[str, Any]:
-        """Return the rows with actions, which are sampled or the mode. Add log-probabilities if they are outputs."""
+        """Return the outputs with actions added: samples if `explore`, else the most likely actions. Log-probabilities
+        are added on request.
+        """
         if Columns.ACTIONS in rows:
             return rows
         inputs = rows[Columns.ACTION_DIST_INPUTS]
@@ -303,7 +311,9 @@ class ActorGraph(nn.Module):
     def _next_state(
         self, tracks: dict[str, Any], past: dict[str, Any], t: Tensor | None, actions: Any, module_state: Any
     ) -> dict[str, Any]:
-        """Return the state for the next call: the step index, the past tracks and the recurrent state."""
+        """Return the state for the next call: the time step, the past observations, actions and rewards, and the
+        recurrent state.
+        """
         after: dict[str, Any] = {} if t is None else {TIME: t + 1}
         later: dict[str, Any] = {}
         if OBSERVATIONS in past:
@@ -322,7 +332,7 @@ class ActorGraph(nn.Module):
 
 
 def _copied_policy(policy: Any) -> Any:
-    """Return a copy of a policy on the CPU in evaluation mode. Half precision becomes float32."""
+    """Return a copy of a torch policy on the CPU in evaluation mode, with half precision converted to float32."""
     if not isinstance(policy, nn.Module):
         return policy
     policy = deepcopy(policy).cpu().eval()
@@ -335,7 +345,7 @@ def _as_float32(leaf: Any) -> Any:
 
 
 def _works_on_one(rewriter: ObservationRewriter) -> bool:
-    """Return True for an `ObservationPreprocessor` that changes one observation at a time, not whole batches."""
+    """Return True if `rewriter` is an `ObservationPreprocessor` that changes observations one at a time."""
     by_row = ObservationPreprocessor.preprocess_rows
     return isinstance(rewriter, ObservationPreprocessor) and type(rewriter).preprocess_rows is by_row
 

@@ -1,4 +1,4 @@
-"""`build_onnx`: an actor as one ONNX model, with everything needed for serving in its metadata."""
+"""`build_onnx`: converts an actor to an ONNX model whose metadata contain everything needed to serve it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,13 @@ _MANY = 3  # rows of the traced batch; 1 and 2 are sizes that torch treats as co
 def build_onnx(
     actor: Actor, *, explore: bool, outputs: Sequence[str], batch: int | None, double: bool
 ) -> tuple[Any, ActorGraph]:
-    """Return the ONNX model of an actor, and the torch module (`ActorGraph`) from which it was traced.
+    """Return the ONNX model of an actor, and the torch module from which it was traced.
 
     The model also has the output "action_dist_inputs", if the policy has it.
+
+    Raises:
+        NotExportable: a space or a part of the actor cannot be represented in an ONNX file.
+        MissingExtra: the extra "export" is not installed.
     """
     with needing("export", "export writes ONNX files"):
         import onnx  # noqa: F401
@@ -58,13 +62,13 @@ def build_onnx(
         size = sum(size for _, size in graph.draws)
         noise = torch.ones(num_rows, size) if size else None
         inputs = (observations, rewards if reach.get(REWARDS) else None, _rows(initial, num_rows), noise)
-        if Columns.ACTION_DIST_INPUTS not in names and _has_inputs(graph, inputs):
+        if Columns.ACTION_DIST_INPUTS not in names and _has_distribution_inputs(graph, inputs):
             names = graph.outputs = (*names, Columns.ACTION_DIST_INPUTS)
-        model = _traced(graph, inputs, batch)
+        model = _trace(graph, inputs, batch)
     _prune(model)
     if not double:
         _use_float32(model)
-    _strip(model)
+    _remove_debug_info(model)
     metadata = _metadata(actor, graph, initial, _inputs_of(model))
     entry = model.metadata_props.add()
     entry.key = METADATA
@@ -77,7 +81,9 @@ def _rows(state: Any, num_rows: int) -> Any:
 
 
 def _check_space(name: str, space: Any) -> None:
-    """Raise `NotExportable` unless the space contains arrays of numbers, possibly nested."""
+    """Raise `NotExportable` unless the space consists of numeric arrays, possibly nested in Dicts with string keys and
+    Tuples.
+    """
     if space is None:
         raise NotExportable(f"the actor's {name} is not known; give it to Actor")
     keys = [key for key in _keys_of(space) if not isinstance(key, str)]
@@ -94,7 +100,7 @@ def _check_space(name: str, space: Any) -> None:
 
 
 def _keys_of(space: Any) -> Iterator[Any]:
-    """Yield the keys of all Dict spaces in a space."""
+    """Yield the keys of all Dict spaces that are nested in `space`."""
     if isinstance(space, spaces.Dict):
         yield from space.spaces
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
@@ -103,8 +109,8 @@ def _keys_of(space: Any) -> Iterator[Any]:
             yield from _keys_of(part)
 
 
-def _has_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:
-    """Return True if the graph can be computed with the distribution inputs as an additional output."""
+def _has_distribution_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:
+    """Return True if the policy outputs "action_dist_inputs", so that the graph can return them too."""
     graph.outputs, before = (*graph.outputs, Columns.ACTION_DIST_INPUTS), graph.outputs
     try:
         graph(*inputs)
@@ -115,8 +121,10 @@ def _has_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:
     return True
 
 
-def _traced(graph: ActorGraph, inputs: tuple[Any, ...], batch: int | None) -> Any:
-    """Return the graph as an ONNX model. The number of rows is dynamic unless `batch` is given."""
+def _trace(graph: ActorGraph, inputs: tuple[Any, ...], batch: int | None) -> Any:
+    """Return the ONNX model of a graph, traced with example inputs. The batch size is dynamic unless `batch` is
+    given.
+    """
     observations, reward, state, noise = inputs
     actions, after, outputs = graph(*inputs)
     input_leaves = nested.flatten(observations, "obs") | ({} if reward is None else {"reward": reward})
@@ -137,7 +145,7 @@ def _traced(graph: ActorGraph, inputs: tuple[Any, ...], batch: int | None) -> An
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """Suppress the exporter's notes about packages that it does not need."""
+    """Context manager that suppresses the ONNX exporter's messages about packages that are not needed."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -152,7 +160,7 @@ def _quiet() -> Any:
 
 
 def _prune(model: Any) -> None:
-    """Remove from an ONNX model the state that does not affect other outputs, such as a critic's recurrent state."""
+    """Remove from an ONNX model all state that no other output depends on, such as a critic's recurrent state."""
     producers = {name: node for node in model.graph.node for name in node.output}
     outputs = {value.name for value in model.graph.output}
     outputs_used = {name for name in outputs if not name.startswith("next/")}
@@ -176,11 +184,13 @@ def _prune(model: Any) -> None:
 
 
 def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
-    """Return `names`, all values from which they are computed, and all outputs of the nodes in between."""
+    """Return the names of all values in an ONNX graph that are needed to compute the values `names`, including
+    these.
+    """
     visited, waiting = set(names), list(names)
     while waiting:
         node = producers.get(waiting.pop())
-        inputs = [] if node is None else [*node.input, *_captured(node)]
+        inputs = [] if node is None else [*node.input, *_names_in_subgraphs(node)]
         new = [name for name in inputs if name and name not in visited]
         visited.update(new)
         waiting += new
@@ -189,16 +199,16 @@ def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
     return visited
 
 
-def _captured(node: Any) -> list[str]:
-    """Return the names of outer values that the subgraphs of an ONNX node (If, Loop) read."""
+def _names_in_subgraphs(node: Any) -> list[str]:
+    """Return the names of the values that the subgraphs of an ONNX node (branches, loop bodies) read."""
     graphs = [
         subgraph for attribute in node.attribute for subgraph in (attribute.g, *attribute.graphs) if subgraph.node
     ]
-    return [name for graph in graphs for inner in graph.node for name in (*inner.input, *_captured(inner))]
+    return [name for graph in graphs for inner in graph.node for name in (*inner.input, *_names_in_subgraphs(inner))]
 
 
 def _use_float32(model: Any) -> None:
-    """Change float64 to float32 in an ONNX model, for devices without float64."""
+    """Replace float64 by float32 everywhere in an ONNX model, for devices without float64."""
     from onnx import TensorProto, numpy_helper
 
     double, single = TensorProto.DOUBLE, TensorProto.FLOAT
@@ -221,8 +231,10 @@ def _use_float32(model: Any) -> None:
                 value.type.tensor_type.elem_type = single
 
 
-def _strip(model: Any) -> None:
-    """Remove stack traces from an ONNX model. They contain local paths, and are most of a small file."""
+def _remove_debug_info(model: Any) -> None:
+    """Remove debugging information from an ONNX model, such as stack traces with local paths, which take most of a
+    small file.
+    """
     for values in (model.graph.node, model.graph.value_info, model.graph.input, model.graph.output):
         for value in values:
             del value.metadata_props[:]
@@ -234,7 +246,7 @@ def _strip(model: Any) -> None:
 
 
 def _inputs_of(model: Any) -> dict[str, tuple[str, list[int]]]:
-    """Return numpy dtype and shape, without the batch axis, of each input of an ONNX model."""
+    """Return the numpy dtype and the shape without batch axis of each input of an ONNX model, by name."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
     types = {value.name: value.type.tensor_type for value in model.graph.input}
@@ -247,7 +259,9 @@ def _inputs_of(model: Any) -> dict[str, tuple[str, list[int]]]:
 def _metadata(
     actor: Actor, graph: ActorGraph, initial: dict[str, Any], inputs: dict[str, tuple[str, list[int]]]
 ) -> dict[str, Any]:
-    """Return the metadata of an ONNX file as JSON values: what is needed to serve the actor, and to read about it."""
+    """Return the metadata to store in an ONNX file, as JSON values: inputs, initial state, spaces, policy and
+    versions.
+    """
     states = {name: value for name, value in nested.flatten(initial, "state").items() if name in inputs}
     return {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""`check_parity`: compares an actor with its exported file on the same observations."""
+"""`check_parity`: runs an actor and its exported file on the same observations, and compares their actions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EPISODE = 25  # steps of an episode of sampled observations, at most
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Result of `check_parity`: number of compared steps and largest differences.
+    """Result of `check_parity`: the number of compared steps and the largest difference between actor and file.
 
     Attributes:
         num_steps: the number of compared steps.
@@ -51,7 +51,8 @@ Step = tuple[Any, float, bool]  # observation, reward of the last action, whethe
 def check_parity(
     path: Path, actor: Actor, source: Any, *, num_steps: int, tolerance: float, explore: bool, seed: int
 ) -> Parity:
-    """Run an actor and its exported file on the same observations for `num_steps` steps, and compare their outputs.
+    """Run an actor and its exported file on the same observations for `num_steps` steps, and raise an error if their
+    outputs differ.
 
     Args:
         source: where observations come from: see `export`.
@@ -61,7 +62,9 @@ def check_parity(
     """
     served = ServedPolicy(path, _NUM_ENVS)
     actor = _without_own_seed(actor)
-    streams = [_stream(actor, source, np.random.default_rng([seed, env]), seed + env, env) for env in range(_NUM_ENVS)]
+    streams = [
+        _make_stream(actor, source, np.random.default_rng([seed, env]), seed + env, env) for env in range(_NUM_ENVS)
+    ]
     generator = np.random.default_rng(seed)
     compared = _Comparison(actor, tolerance)
     states: list[Any] = [None] * _NUM_ENVS
@@ -86,7 +89,7 @@ def check_parity(
 
 
 class _Comparison:
-    """Comparison of an actor's outputs with its file's outputs. The first step that differs raises an error."""
+    """Step-by-step comparison of an actor's outputs with those of its file. The first difference raises an error."""
 
     def __init__(self, actor: Actor, tolerance: float) -> None:
         self.actor, self.tolerance = actor, tolerance
@@ -94,7 +97,9 @@ class _Comparison:
         self._scale = 1.0
 
     def add(self, step: int, env: int, state: Any, action: Any, file_action: Any, outputs: dict[str, Any]) -> bool:
-        """Compare the outputs of one step. Return False if the actions differ only by a tie that rounding decided."""
+        """Compare the outputs of one step. Return False if the discrete actions differ, but only because two were
+        equally likely.
+        """
         self.num_steps += 1
         inputs, file_inputs = state.outputs.get(Columns.ACTION_DIST_INPUTS), outputs.get(Columns.ACTION_DIST_INPUTS)
         if inputs is not None and file_inputs is not None:
@@ -110,7 +115,7 @@ class _Comparison:
         return True
 
     def _check(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
-        """Raise `NotExportable` unless two outputs are equal within `tolerance` times the largest number so far."""
+        """Raise `NotExportable` if two outputs differ by more than `tolerance` times the largest magnitude so far."""
         expected, actual = np.asarray(expected, np.float64), np.asarray(actual, np.float64)
         finite = np.isfinite(expected)
         same_shape = expected.shape == actual.shape
@@ -123,7 +128,7 @@ class _Comparison:
             self._fail(step, env, name, expected, actual)
 
     def _is_tie(self, inputs: Any, expected: Any, actual: Any) -> bool:
-        """Return True if the two actions differ only because the distribution inputs differ by rounding."""
+        """Return True if the two actions have nearly equal log-probabilities, so that rounding decided between them."""
         log_prob = self._distribution().log_prob
         tensor = torch.as_tensor(np.asarray(inputs))[None].double()
         try:
@@ -139,7 +144,9 @@ class _Comparison:
         return distribution_for(self.actor.action_space) if distribution is None else distribution  # type: ignore[arg-type]
 
     def _fail(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
-        """Raise `NotExportable` with both values, and with the parts of the user that may be the cause."""
+        """Raise `NotExportable` with the expected and the actual value, and with the user's parts that may be the
+        cause.
+        """
         suspects = ", ".join(parts_of_user(self.actor)) or "none of them: all parts are of this library"
         raise NotExportable(
             f"the file does not act as the actor: at step {step} of episode stream {env}, {name} is "
@@ -154,7 +161,9 @@ def _pairs(expected: Any, actual: Any) -> dict[str, tuple[np.ndarray, np.ndarray
 
 
 def _without_own_seed(actor: Actor) -> Actor:
-    """Return a copy of an actor that samples with torch's global random numbers, which `Noise` replaces."""
+    """Return a copy of the actor without seeds, so that it samples with torch's global generator, which `Noise`
+    replaces.
+    """
     copy = actor.copy_pipelines()
     for piece in copy.module_to_env.connectors:
         if isinstance(piece, GetActions):
@@ -171,21 +180,23 @@ def _noise_of(served: ServedPolicy, generator: np.random.Generator) -> np.ndarra
 # --- where observations come from ------------------------------------------------------------------------------------
 
 
-def _stream(actor: Actor, source: Any, generator: np.random.Generator, seed: int, env: int) -> Any:
-    """Return a started generator of observations and rewards. Send it each action, or None to end the episode."""
+def _make_stream(actor: Actor, source: Any, generator: np.random.Generator, seed: int, env: int) -> Any:
+    """Return a generator of steps from `source`: an environment, recorded episodes, or random samples. It is sent the
+    actions.
+    """
     if source is None:
-        stream = _sampled(actor.observation_space, generator)
+        stream = _random_steps(actor.observation_space, generator)
     elif isinstance(source, (str, gym.Env)) or callable(source):
-        stream = _played(
+        stream = _env_steps(
             gym.make(source) if isinstance(source, str) else source() if callable(source) else source, seed
         )
     else:
-        stream = _recorded(list(source)[env::_NUM_ENVS] or list(source))
-    return _Sender(stream)
+        stream = _recorded_steps(list(source)[env::_NUM_ENVS] or list(source))
+    return _StepStream(stream)
 
 
-class _Sender:
-    """Generator wrapper whose first `send` needs no preceding `next`."""
+class _StepStream:
+    """Wrapper of a generator that allows `send` as the first call, where Python requires `next`."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._is_started = stream, False
@@ -200,8 +211,8 @@ class _Sender:
         self._stream.close()
 
 
-def _sampled(space: Any, generator: np.random.Generator) -> Iterator[Step]:
-    """Yield random observations of a space with random rewards, in episodes of random length."""
+def _random_steps(space: Any, generator: np.random.Generator) -> Iterator[Step]:
+    """Yield random observations of a space and random rewards as steps, in episodes of random length."""
     space.seed(int(generator.integers(2**31)))
     while True:
         for t in range(int(generator.integers(1, _EPISODE + 1))):
@@ -210,8 +221,10 @@ def _sampled(space: Any, generator: np.random.Generator) -> Iterator[Step]:
                 break
 
 
-def _played(env: Any, seed: int) -> Iterator[Step]:
-    """Yield observations and rewards of an environment that takes the actions sent to this generator."""
+def _env_steps(env: Any, seed: int) -> Iterator[Step]:
+    """Yield the observations and rewards of an environment as steps. The environment executes the actions that are
+    sent.
+    """
     try:
         observation, _ = env.reset(seed=seed)
         reward, begins = 0.0, True
@@ -228,8 +241,10 @@ def _played(env: Any, seed: int) -> Iterator[Step]:
         env.close()
 
 
-def _recorded(episodes: Sequence[SingleAgentEpisode]) -> Iterator[Step]:
-    """Yield the observations and rewards of recorded episodes in an endless loop."""
+def _recorded_steps(episodes: Sequence[SingleAgentEpisode]) -> Iterator[Step]:
+    """Yield the observations and rewards of recorded episodes as steps, in an endless loop. Actions that are sent are
+    ignored.
+    """
     while True:
         for episode in episodes:
             rewards = np.asarray(episode.get_rewards(), np.float32)

@@ -1,4 +1,4 @@
-"""Inference with an exported policy. This file needs only numpy and onnxruntime: copy it next to the .onnx file.
+"""Inference with an exported policy, using only numpy and onnxruntime. Copy this file next to the .onnx file.
 
     policy = ServedPolicy("policy.onnx")
     action = policy.act(observation, first=True)           # at the start of an episode
@@ -18,7 +18,7 @@ _NOISE = {"exponential": "standard_exponential", "normal": "standard_normal", "u
 
 
 class ServedPolicy:
-    """Policy loaded from an .onnx file, with the recurrent state of each environment's current episode.
+    """Policy loaded from an .onnx file, which keeps the recurrent and past state of each environment's current episode.
 
     Args:
         path: the file.
@@ -53,24 +53,27 @@ class ServedPolicy:
         self.state = {name: np.repeat(array[None], num_envs, 0) for name, array in self._initial.items()}
 
     def reset(self, first: bool | np.ndarray = True):
-        """Start new episodes in the environments where `first`, bool [num_envs], is True."""
+        """Start a new episode in each environment for which `first`, bool [num_envs], is True."""
         first = self._checked_first(first)
         if first.any():
             for name, array in self._initial.items():
                 self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, self.state[name])
 
     def act(self, observation, reward=None, first=False):
-        """Return the action for one observation without a batch axis."""
+        """Return the action for one observation, both without batch axis, and update the state. It needs
+        `num_envs=1`.
+        """
         if self.num_envs != 1:
             raise ValueError(f"act is for one environment: call the policy with observations of {self.num_envs}")
         outputs = self._run(observation, reward, first, None, ())
         return _nested(self.about["action"], {name: array[0] for name, array in outputs.items()})
 
     def __call__(self, observations, rewards=None, first=False, noise=None):
-        """Return the actions [num_envs, ...] for observations [num_envs, ...], in the environment's structure."""
+        """Return the actions [num_envs, ...] for observations [num_envs, ...], and update the state of all episodes."""
         return _nested(self.about["action"], self._run(observations, rewards, first, noise, (self.num_envs,)))
 
     def _run(self, observations, rewards, first, noise, batch):
+        """Run the model on a batch, store its outputs and the next state, and return all outputs by name."""
         inputs, rows, first = {}, (self.num_envs,), self._checked_first(first)
         for name, leaf in _leaves(self.about["observation"], observations, "obs"):
             if name in self._forms:  # the policy may not read all parts
@@ -111,7 +114,9 @@ def _array(value):
 
 
 def _checked(name, value, dtype, shape, batch, rows):
-    """Return a value [*batch, *shape] as an array [*rows, *shape] of a dtype, which must hold its numbers."""
+    """Return `value` of shape [*batch, *shape] as an array [*rows, *shape]. Raise `ValueError` if shape or dtype do not
+    fit.
+    """
     array = _array(value)
     if array.shape != (*batch, *shape) or array.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
         raise ValueError(f"{name} is {array.dtype} {array.shape}: give {dtype} {(*batch, *shape)}")
@@ -122,7 +127,7 @@ def _checked(name, value, dtype, shape, batch, rows):
 
 
 def _leaves(names, value, path):
-    """Yield the name and value of each array in nested dicts and tuples."""
+    """Yield name and value of each array in nested dicts and tuples `value`, whose structure is given by `names`."""
     if isinstance(names, str):
         yield names, value
         return
@@ -136,7 +141,7 @@ def _leaves(names, value, path):
 
 
 def _nested(names, arrays):
-    """Return arrays, given by name, as nested dicts and tuples of the structure of `names`."""
+    """Return the arrays, given by name in a dict, in the nested structure of dicts and tuples given by `names`."""
     if isinstance(names, dict):
         return {key: _nested(part, arrays) for key, part in names.items()}
     return arrays[names] if isinstance(names, str) else tuple(_nested(part, arrays) for part in names)

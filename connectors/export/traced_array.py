@@ -1,4 +1,4 @@
-"""`TracedArray`: a torch tensor that behaves like a numpy array, so that torch can trace numpy code.
+"""`TracedArray`: a torch tensor with the interface of a numpy array, so that torch can trace numpy code.
 
 numpy passes each operation to its arguments first (`__array_ufunc__`, `__array_function__`). A traced array does the
 same operation on a torch tensor, with numpy's dtypes. Operations that need the numbers themselves, or have no form
@@ -21,14 +21,16 @@ __all__ = ["NotTraceable", "RowCount", "TracedArray", "as_tensors", "as_traced"]
 
 
 class NotTraceable(TypeError):
-    """Error: an operation needs the numbers themselves while tracing, or has no equivalent in torch."""
+    """Error raised if numpy code cannot be traced: it needs actual numbers, or uses an operation without a torch
+    equivalent.
+    """
 
 
 _NUMPY_DTYPES = {torch.from_numpy(np.empty(0, char)).dtype: np.dtype(char) for char in "?bBhilefd"}
 
 
 class TracedArray(NDArrayOperatorsMixin):
-    """A torch tensor with the interface of a numpy array.
+    """Torch tensor with the interface of a numpy array. numpy functions applied to it are executed by torch.
 
     A slice is a new array: writing into it does not change the array that it was taken from.
     """
@@ -42,6 +44,7 @@ class TracedArray(NDArrayOperatorsMixin):
     # --- operations of numpy -----------------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Execute a numpy ufunc (or its reduction) by the equivalent torch function, with numpy's result dtype."""
         if method == "reduce" and ufunc in _REDUCTIONS:
             return self.__array_function__(_REDUCTIONS[ufunc], (), args, {**kwargs, "out": out and out[0]})
         compute = _UFUNCS.get(ufunc.__name__)
@@ -53,6 +56,9 @@ class TracedArray(NDArrayOperatorsMixin):
         return _into(out and out[0], TracedArray(_cast(compute(*tensors), result_dtype)))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Execute a numpy function, such as `np.concatenate`, by its traced form. Raise `NotTraceable` if it has
+        none.
+        """
         compute = _FUNCTIONS.get(func)
         if compute is None:
             raise NotTraceable(f"np.{func.__name__} has no traced form")
@@ -92,27 +98,27 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape. The first axis is a `RowCount` while a graph for any batch size is traced."""
+        """Shape of the array. The batch size is a `RowCount` while a graph for any batch size is traced."""
         return tuple(map(_size, self.tensor.shape))
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Number of axes."""
         return self.tensor.ndim
 
     @property
     def size(self) -> Any:
-        """The number of elements."""
+        """Number of elements."""
         return _size(self.tensor.numel())
 
     @property
     def dtype(self) -> np.dtype:
-        """The numpy dtype."""
+        """Data type of the array as a numpy dtype."""
         return _NUMPY_DTYPES[self.tensor.dtype]
 
     @property
     def T(self) -> TracedArray:
-        """The array with its axes reversed."""
+        """The array with the order of its axes reversed."""
         return TracedArray(self.tensor.permute(*reversed(range(self.ndim))))
 
     def __len__(self) -> int:
@@ -141,21 +147,21 @@ class TracedArray(NDArrayOperatorsMixin):
         self.tensor = changed
 
     def astype(self, dtype: Any, **options: Any) -> TracedArray:
-        """Return a copy in another dtype."""
+        """Return a copy of the array, converted to `dtype`."""
         return TracedArray(_cast(self.tensor, np.dtype(dtype)))
 
     def copy(self, *args: Any) -> TracedArray:
-        """Return a copy."""
+        """Return a copy of the array."""
         return TracedArray(self.tensor)
 
     __copy__ = __deepcopy__ = copy
 
     def reshape(self, *shape: Any, **options: Any) -> TracedArray:
-        """Return the array in another shape."""
+        """Return a copy of the array with another shape."""
         return TracedArray(self.tensor.reshape(_sizes(shape)))
 
     def transpose(self, *axes: Any) -> TracedArray:
-        """Return the array with its axes in another order."""
+        """Return a copy of the array with its axes in the given order, by default reversed."""
         order = _sizes(axes)
         return TracedArray(self.tensor.permute(*order)) if order else self.T
 
@@ -167,7 +173,9 @@ class TracedArray(NDArrayOperatorsMixin):
 
 
 class RowCount:
-    """Placeholder for the unknown batch size while tracing. It can be multiplied and given to `reshape`."""
+    """Placeholder for the batch size, which is unknown while tracing. It supports sums, products and use in
+    `reshape`.
+    """
 
     __slots__ = ("size",)
 
@@ -202,12 +210,12 @@ class RowCount:
 
 
 def as_traced(value: Any) -> Any:
-    """Return nested torch tensors as `TracedArray`s."""
+    """Return nested torch tensors with each tensor wrapped in a `TracedArray`."""
     return nested.map_leaves(TracedArray, value)
 
 
 def as_tensors(value: Any) -> Any:
-    """Return nested `TracedArray`s, numpy arrays and numbers as torch tensors."""
+    """Return nested `TracedArray`s, numpy arrays and numbers with each leaf converted to a torch tensor."""
     return nested.map_leaves(_tensor, value)
 
 
@@ -234,6 +242,7 @@ def _arrays_in(value: Any) -> Any:
 
 
 def _tensor(value: Any, dtype: Any = None) -> Tensor:
+    """Return an array, number or `TracedArray` as a tensor, converted to the numpy dtype `dtype` if it is given."""
     if isinstance(value, TracedArray):
         value = value.tensor
     elif not isinstance(value, Tensor):
@@ -249,7 +258,9 @@ def _cast(tensor: Tensor, dtype: np.dtype) -> Tensor:
 
 
 def _into(out: Any, result: Any) -> Any:
-    """Return `result`. If numpy's argument `out` is given, write the result into it, and return `out`."""
+    """Return `result`, or copy it into the array `out` and return `out`, if the caller passed numpy's argument
+    `out`.
+    """
     if out is None:
         return result
     if not isinstance(out, TracedArray):
@@ -259,7 +270,7 @@ def _into(out: Any, result: Any) -> Any:
 
 
 def _sizes(shape: Any) -> tuple[Any, ...]:
-    """Return sizes as one tuple, whether a method was called as `f(2, 3)`, `f((2, 3))` or `f(6)`."""
+    """Return the sizes passed to an array method as one tuple. They may be separate arguments or a single tuple."""
     return tuple(map(_symbol, shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape))
 
 
@@ -272,7 +283,7 @@ def _index(key: Any) -> Any:
 
 
 def _without_negative_steps(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-    """Return an equivalent of `tensor[key]` without negative slice steps: a flipped tensor and a changed key."""
+    """Return a tensor and key equivalent to `tensor[key]`, with reversing slices `[::-1]` replaced by flipped axes."""
     if not any(isinstance(part, slice) and part.step is not None and part.step < 0 for part in key):
         return tensor, key
     if any(part is None or part is Ellipsis for part in key):
@@ -310,7 +321,7 @@ _UFUNCS: dict[str, Callable[..., Tensor]] = {
 
 
 def _joined(parts: Sequence[Any]) -> list[Tensor]:
-    """Return arrays as tensors of their common dtype, for concatenation."""
+    """Return arrays as a list of tensors with a common dtype, as concatenation needs."""
     parts = list(map(_arrays_in, parts))
     common = np.result_type(*[part.dtype if hasattr(part, "dtype") else part for part in parts])
     return [_tensor(part, common) for part in parts]
@@ -346,7 +357,7 @@ def _axes(tensor: Tensor, axis: Any) -> tuple[int, ...]:
 
 
 def _reduction(compute: Callable[..., Tensor], dtype_of: Callable[[np.dtype], Any]) -> Callable[..., TracedArray]:
-    """Return the traced form of a numpy reduction such as `sum`, from a function of (tensor, axes, keepdims)."""
+    """Return the traced form of a numpy reduction such as `np.sum`, given `compute(tensor, axes, keepdims)`."""
 
     def reduce(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **options: Any) -> TracedArray:
         tensor = _tensor(a)
@@ -416,6 +427,7 @@ def _squeeze(a: Any, axis: Any = None) -> TracedArray:
 
 
 def _take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> TracedArray:
+    """Compute `np.take` on a traced array. Negative indices count from the end."""
     tensor, index = _tensor(a), _tensor(indices).long()
     if axis is None:
         tensor, axis = tensor.reshape(-1), 0
@@ -454,6 +466,7 @@ def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[TracedArra
 
 
 def _digitize(x: Any, bins: Any, right: bool = False) -> TracedArray:
+    """Compute `np.digitize` on a traced array, for ascending bins."""
     edges = np.asarray(bins)
     if len(edges) > 1 and not (np.diff(edges) >= 0).all():
         raise NotTraceable("np.digitize with descending bins has no traced form")
@@ -470,7 +483,7 @@ def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None,
 
 
 def _wrapped(method: str) -> Callable[..., TracedArray]:
-    """Return the traced form of a numpy function, which calls the torch tensor method named `method`."""
+    """Return the traced form of a numpy function that is equivalent to the torch tensor method named `method`."""
     return lambda a, *args, **kwargs: TracedArray(getattr(_tensor(a), method)(*args, **kwargs))
 
 

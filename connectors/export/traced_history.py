@@ -1,4 +1,4 @@
-"""`TracedHistory`: past observations, actions and rewards that views read while an export is traced."""
+"""`TracedHistory`: the past observations, actions and rewards that views read while an actor is exported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OBSERVATIONS, ACTIONS, REWARDS, TIME = "observations", "actions", "rewards", "t"
 
 
 class TracedHistory(History):
-    """B observations with the steps before them, as tensors that are inputs of a traced graph, for views to read.
+    """History of B observations, made of tensors that are inputs of a traced graph. Views read it.
 
     Args:
         spaces: the spaces of what is stored.
@@ -63,7 +63,9 @@ class TracedHistory(History):
         return self._items(track, k, 0)
 
     def _items(self, track: str, k: int, newest: int) -> Any:
-        """Return the k newest items of a kind of data, such as actions: [B * R, k, ...], zeros before the start."""
+        """Return the `k` newest items of a track, such as "actions", for each row: [B * R, k, ...], zeros before the
+        start.
+        """
         furthest = max(self._before)
         self.reach[track] = max(self.reach.get(track, 0), furthest + k - newest)
         if furthest:

@@ -25,7 +25,8 @@ _STATES = frozenset((Columns.STATE_IN, Columns.STATE_OUT))  # AddStates adds the
 
 
 class AddColumns(Connector):
-    """Connector that adds "actions", "rewards", "terminateds", "truncateds" and the extra model outputs, [B, ...] each.
+    """Connector that adds "actions", "rewards", "terminateds", "truncateds" and the recorded policy outputs, [B, ...]
+    each.
 
     Without lookbacks the columns are the tracks, without a copy. The ending flags are set at the last step of each
     episode, and nowhere for a chunk that was cut. Existing columns are kept.
@@ -68,6 +69,7 @@ class AddColumns(Connector):
         return batch
 
     def _chosen(self, pack: EpisodePack) -> dict[str, Any]:
+        """Return the recorded policy outputs to add, by name. Raise `UnknownKey` if one of them was not recorded."""
         outputs = pack.extra_model_outputs
         if self._extra is None:
             return {key: track for key, track in outputs.items() if key not in _STATES}
@@ -80,7 +82,9 @@ class AddColumns(Connector):
 
 
 def ending_columns(pack: EpisodePack) -> dict[str, np.ndarray]:
-    """Return the flags "terminateds" and "truncateds", bool [num_steps] each, which are True only at last steps."""
+    """Return the flags "terminateds" and "truncateds", bool [num_steps] each. They are True only at the last step of an
+    episode.
+    """
     some = pack.lengths.nonzero()  # an episode without steps has no last one
     codes = np.zeros(pack.num_steps, np.uint8)
     codes[pack.lengths.cumsum()[some] - 1] = pack.facts.endings[some]

@@ -1,4 +1,4 @@
-"""Connector that adds the info dicts of the steps."""
+"""Connector that adds the environment's info dicts of the steps."""
 
 from __future__ import annotations
 

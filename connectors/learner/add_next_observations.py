@@ -14,7 +14,7 @@ __all__ = ["AddNextObservations"]
 
 
 class AddNextObservations(Connector):
-    """Connector that adds "new_obs" [B, ...], the observation after each step. It never comes from the next episode.
+    """Connector that adds "new_obs" [B, ...], the observation after each step of the same episode.
 
     Each other column of the views also gets a column "new_<column>". Existing columns are kept.
     """

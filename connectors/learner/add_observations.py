@@ -14,7 +14,9 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Connector that adds "obs" [B, ...], the policy's observation before each step, unless it is in the batch."""
+    """Connector that adds "obs" [B, ...], the observation that the policy saw before each step, unless the batch has
+    it.
+    """
 
     writes = (Columns.OBS,)
     reads_tracks = True

@@ -1,4 +1,4 @@
-"""Connector that adds the policy version of each step."""
+"""Connector that adds the version of the policy that took each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AddPolicyVersions"]
 
 
 class AddPolicyVersions(Connector):
-    """Connector that adds "policy_version" [B], the version of the policy that acted; -1 if unknown.
+    """Connector that adds "policy_version" [B], the version of the policy that took each step, or -1 if it is unknown.
 
     Args:
         input_observation_space: space of the observations before this connector.

@@ -1,4 +1,4 @@
-"""Connector that adds the recurrent state before each sequence, for learning."""
+"""Connector that adds the recurrent state before each sequence of a train batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AddStates"]
 
 
 class AddStates(Connector):
-    """Connector that adds "state_in" [R, ...]: the recurrent state before the first step of each of R sequences.
+    """Connector that adds "state_in" [R, ...], the recurrent state before the first step of each of R sequences.
 
     It is the "state_out" of the previous step, which may be in the lookback, or the initial state at the start of an
     episode. If no states were recorded, it is the initial state for all rows. It adds nothing for a policy that is not
@@ -42,8 +42,8 @@ class AddStates(Connector):
 
 
 def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
-    """Return the recurrent states [R, ...] before each of R sequences: recorded ones, or `initial` at episode
-    starts.
+    """Return the recurrent state before each of R sequences, [R, ...]: the recorded state, or `initial` at the start of
+    an episode.
     """
     initial = nested.map_leaves(np.asarray, initial)
     recorded = pack.extra_model_outputs.get(Columns.STATE_OUT)
@@ -62,13 +62,16 @@ def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
 
 
 def _with_first(states: np.ndarray, rows: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the states [R, ...], written in place, with the state `first` at the indices `rows`."""
+    """Return the states [R, ...] in which the rows `rows` are replaced by the state `first`. The array may be changed
+    in place.
+    """
     states = states.astype(np.result_type(states, first), copy=False)
     states[rows] = first
     return states
 
 
 def _check_known(sequences: Sequences, pack: EpisodePack, known: np.ndarray) -> None:
+    """Raise `InvalidArgument` if the state before a sequence is not known, because its chunk has no lookback."""
     lost = np.flatnonzero(~known & (pack.t_started[sequences.episodes] > 0))
     if len(lost):
         i = int(sequences.episodes[lost[0]])

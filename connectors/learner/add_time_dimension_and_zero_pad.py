@@ -16,8 +16,7 @@ __all__ = ["AddTimeDimensionAndZeroPad"]
 
 
 class AddTimeDimensionAndZeroPad(Connector):
-    """Connector that pads all columns [B, ...] to R sequences [R, max_seq_len, ...], and adds "loss_mask" and
-    "seq_lens".
+    """Connector that pads all columns [B, ...] to sequences [R, max_seq_len, ...], and adds "loss_mask" and "seq_lens".
 
     Episodes are cut into rows of `max_seq_len` steps. The last row of each episode is padded with zeros on the right.
     "loss_mask", bool [R, max_seq_len], is false for padding. "seq_lens" [R] has the number of steps.
@@ -53,18 +52,20 @@ class AddTimeDimensionAndZeroPad(Connector):
 
 
 def sequences_of(batch: ColumnDict, pack: EpisodePack) -> Sequences | None:
-    """Return the layout of a batch of padded sequences, or None if each row of the batch is a single step."""
+    """Return how the steps of `pack` are arranged in a padded batch, or None if each row of the batch is a single
+    step.
+    """
     mask = batch.get(Columns.LOSS_MASK)
     return None if mask is None else Sequences.of(pack.lengths, mask.shape[1])
 
 
 def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
-    """Return a column [S, ...] of single steps in the form of the batch: unchanged, or padded to sequences."""
+    """Return a column [S, ...] with one row per step in the layout of the batch: unchanged, or padded to sequences."""
     return all_in_batch_form({"column": column}, batch, pack)["column"]
 
 
 def all_in_batch_form(columns: dict[str, Any], batch: ColumnDict, pack: EpisodePack) -> dict[str, Any]:
-    """Return columns [S, ...] of single steps in the form of the batch: unchanged, or padded to sequences."""
+    """Return columns [S, ...] with one row per step in the layout of the batch: unchanged, or padded to sequences."""
     mask = batch.get(Columns.LOSS_MASK)
     if mask is None:
         return columns

@@ -18,7 +18,8 @@ __all__ = ["ComputeReturnsToGo"]
 
 
 class ComputeReturnsToGo(Connector):
-    """Connector that adds "returns_to_go" [B], the discounted rewards from each step to the end of its recorded part.
+    """Connector that adds "returns_to_go" [B], for each step the discounted sum of rewards until its episode or chunk
+    ends.
 
     Args:
         gamma: the discount factor.

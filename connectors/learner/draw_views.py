@@ -1,4 +1,4 @@
-"""`DrawViews`: computes the policy's inputs for replay samples as a learner pipeline with rewriters does."""
+"""`DrawViews`: computes the policy's inputs for samples from replay, as a learner pipeline does for episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["DrawViews"]
 
 
 class DrawViews:
-    """Function for `buffer.sample(n, views=...)` that changes stored observations before applying views.
+    """Function for `buffer.sample(n, views=...)` that applies rewriters, such as filters, to stored observations, and
+    then views.
 
     Rewriters learn no statistics from sampled batches.
 
@@ -29,18 +30,18 @@ class DrawViews:
         self._rewriters = tuple(rewriters)
 
     def __call__(self, history: History) -> dict[str, Any]:
-        """Return all columns that the policy sees, nested arrays [B, ...]."""
+        """Return the policy's input columns for a history of B stored observations, nested arrays [B, ...]."""
         return self.views(_Rewritten(self, history))
 
     def rewritten(self, observations: Any) -> Any:
-        """Return the observations [n, ...], changed by all `ObservationRewriter`s of the pipeline."""
+        """Return the observations [n, ...] after all rewriters were applied in order."""
         for rewriter in self._rewriters:
             observations = rewriter.rewrite(observations, None, False)
         return observations
 
 
 class _Rewritten(OtherObservations):
-    """History whose observations are changed by `ObservationRewriter`s when they are read."""
+    """History whose observations are changed by the rewriters of a `DrawViews` when they are read."""
 
     def __init__(self, draws: DrawViews, source: History) -> None:
         super().__init__(source, draws.views.given)

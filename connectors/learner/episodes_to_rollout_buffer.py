@@ -78,14 +78,14 @@ class EpisodesToRolloutBuffer(Connector):
         return batch
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the id and the number of steps of each environment's unfinished episode."""
+        """Return, for each environment, the id of its unfinished episode and the number of its steps."""
         return self._edge.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the ids and numbers of steps of unfinished episodes that `get_state` returned."""
+        """Restore the unfinished episodes (their ids and numbers of steps) that `get_state` returned."""
         self.reset_state()
         self._edge.set_state(state)
 
     def reset_state(self) -> None:
-        """Forget ongoing episodes, so that all environments continue with new episodes."""
+        """Discard the unfinished episodes, so that each environment continues with a new episode."""
         self._edge = BlockEdge(self.buffer.num_envs, self._edge.autoreset_mode)

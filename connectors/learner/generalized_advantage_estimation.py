@@ -99,7 +99,8 @@ class GeneralizedAdvantageEstimation(Connector):
     def normalized(
         self, advantages: np.ndarray, targets: np.ndarray, values: np.ndarray, steps: StepReturns
     ) -> np.ndarray:
-        """Return the advantages [S] scaled to mean 0 and standard deviation 1. Derived classes may scale differently.
+        """Return the advantages [S] scaled to mean 0 and standard deviation 1. Override it to scale them in another
+        way.
 
         Args:
             advantages: advantages of the steps [S].
@@ -111,7 +112,7 @@ class GeneralizedAdvantageEstimation(Connector):
 
 
 def standardized(advantages: np.ndarray) -> np.ndarray:
-    """Return advantages scaled to mean 0 and standard deviation 1. Nearly equal ones are only centered."""
+    """Return advantages scaled to mean 0 and standard deviation 1. The divisor is at least 1e-4."""
     if not advantages.size:
         return advantages
     with np.errstate(invalid="ignore"):  # infinite advantages become NaN

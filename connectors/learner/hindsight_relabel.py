@@ -1,4 +1,4 @@
-"""Connector for hindsight experience replay: it replaces goals by goals that the same episode reached."""
+"""Connector for hindsight experience replay, which replaces goals by goals that the same episode reached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ GoalFunction = Callable[[Any, Any, Any], np.ndarray]
 
 
 class HindsightRelabel(Connector):
-    """Connector that replaces the goals of some steps by goals that their episode reached, and updates their rewards.
+    """Connector that replaces the goals of some steps by goals that the same episode reached, and recomputes the
+    rewards.
 
     The observations must have "achieved_goal" and "desired_goal". All observations that a view reads for a relabelled
     step get the new goal. The episodes stay unchanged. Insert it after the connectors that write "obs", "new_obs" and
@@ -96,6 +97,7 @@ class HindsightRelabel(Connector):
         return batch
 
     def _achieved_goals(self, observations: Any) -> Any:
+        """Return the achieved goals of all observations. Raise `UnknownKey` if the observations have no goals."""
         if not isinstance(observations, dict) or not {"achieved_goal", "desired_goal"} <= observations.keys():
             raise UnknownKey(
                 f"{self.name}: the observations are {nested.describe(observations)}; a goal environment's have "
@@ -104,9 +106,7 @@ class HindsightRelabel(Connector):
         return observations["achieved_goal"]
 
     def _goal_rows(self, pack: EpisodePack, steps: np.ndarray) -> np.ndarray:
-        """Return, for each of k steps, the index of the observation whose achieved goal becomes the step's goal,
-        [k].
-        """
+        """Choose new goals for the k steps `steps`. Return the index of the observation that reached each goal, [k]."""
         episode_of = np.repeat(np.arange(len(pack)), pack.lengths)[steps]
         after = pack.observation_rows(shift=1)[steps]
         last = (pack.observation_offsets[1:] - 1)[episode_of]
@@ -116,16 +116,16 @@ class HindsightRelabel(Connector):
         return first + (self._generator.random(len(steps)) * (last - first + 1)).astype(np.int64)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the state of the random generator."""
+        """Return the state of the random generator that chooses steps and goals."""
         return {"generator": self._generator.bit_generator.state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore the state of the random generator that `get_state` returned."""
         self._generator.bit_generator.state = state["generator"]
 
 
 class _Relabelled(OtherObservations):
-    """History for views in which the goals of some steps are replaced, in all observations read for these steps.
+    """History in which all observations that are read for the relabelled steps have a new desired goal.
 
     Args:
         source: the history with the original goals.

@@ -19,7 +19,8 @@ __all__ = ["NormalizeRewards"]
 
 
 class NormalizeRewards(Connector):
-    """Connector that divides "rewards" [B] by the running standard deviation of discounted returns.
+    """Connector that divides "rewards" [B] by the running standard deviation of discounted returns, and clips the
+    result.
 
     Episodes keep their rewards; only the train batch changes. The statistics cover all steps that this connector has
     seen. The return of a step is the discounted sum of its episode's rewards up to the step, across chunks.
@@ -62,9 +63,7 @@ class NormalizeRewards(Connector):
         return batch
 
     def _returns(self, rewards: np.ndarray, offsets: np.ndarray, pack: EpisodePack) -> np.ndarray:
-        """Return the discounted sum of rewards up to each step [B]. Sums of unfinished episodes are kept for the
-        next call.
-        """
+        """Return for each step the discounted sum of its episode's rewards up to this step, [S], also across chunks."""
         returns = np.empty_like(rewards)
         lengths = np.diff(offsets)
         total = np.array([self._ongoing.get(id_, 0.0) for id_ in pack.ids])
@@ -77,7 +76,7 @@ class NormalizeRewards(Connector):
         return returns
 
     def _add(self, returns: np.ndarray) -> None:
-        """Update the running variance with returns [B] (Chan et al., 1979)."""
+        """Update the count, mean and variance of all returns with new returns [S] (Chan et al., 1979)."""
         num = len(returns)
         if num:
             gap = float(returns.mean()) - self._mean

@@ -1,4 +1,4 @@
-"""`LearnerPipeline`: from recorded episodes to a train batch."""
+"""`LearnerPipeline`: computes a train batch from recorded episodes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PACK_VIEWS = "pack_views"  # the argument of pieces
 
 
 class LearnerPipeline(SectionedPipeline):
-    """Pipeline from recorded episodes to a train batch with one row per step.
+    """Pipeline that computes a train batch from recorded episodes, with one row per step.
 
     Connectors that read tracks get the pack. Others get single episodes. Later connectors see what they write to them,
     but the caller's episodes and the views do not change. Every connector gets `pack_views`, which returns what the
@@ -59,6 +59,7 @@ class LearnerPipeline(SectionedPipeline):
         return _SeeSteps()
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
+        """Call the rewriters, the views and the other connectors on the episodes, and return the train batch."""
         check_views(context.get("rl_module"), self.view_settings)
         first = pack = EpisodePack.from_episodes(episodes)
         rewriters = self._sections.rewriters
@@ -82,7 +83,8 @@ class LearnerPipeline(SectionedPipeline):
         return TrainBatch(batch, _origin(batch, pack, first, episodes))
 
     def draw_views(self) -> DrawViews:
-        """Return a function by which replay computes the same policy inputs for samples as this pipeline for episodes.
+        """Return a function that computes the policy's inputs for samples from replay as this pipeline does for
+        episodes.
 
         Raises:
             InvalidArgument: the pipeline has other connectors of yours, which need episodes; or the spaces are not
@@ -98,7 +100,9 @@ class LearnerPipeline(SectionedPipeline):
         return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
 
     def _views_for(self, pack: EpisodePack) -> Views:
-        """Return the views. An unknown observation space is derived from the pack's observations."""
+        """Return the pipeline's views. If the observation space is not known, it is derived from the observations of
+        `pack`.
+        """
         return self.views_of(lambda: PackViews(pack).history(slice(None)))
 
 
@@ -115,7 +119,9 @@ _OF_DRAWS = (
 
 
 class _SeeSteps(Connector):
-    """Connector that adds what all views compute at each step. Columns that the batch has are kept."""
+    """Connector that adds the columns that all views compute for each step. Columns that the batch has already are
+    kept.
+    """
 
     reads_tracks = True
 
@@ -124,7 +130,8 @@ class _SeeSteps(Connector):
 
 
 def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:
-    """Return which episode and step each row of a batch comes from, or None if rows are not the pack's steps.
+    """Return the episode and step that each row of a batch comes from, or None if the rows are not the steps of the
+    pack.
 
     Returns:
         None if the rows are not the steps of the pack. Values per row are computed when they are read.
@@ -146,13 +153,15 @@ def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: 
 
 
 def _num_rows(batch: ColumnDict) -> int:
-    """Return the number of rows of the first column, which may be nested."""
+    """Return the number of rows of the batch's first column, which may be nested."""
     columns = nested.leaves(batch)
     return len(columns[0]) if columns else 0
 
 
 def _check_in_time(name: str, batch: ColumnDict, before: EpisodePack, after: EpisodePack) -> None:
-    """Raise `InvalidArgument` if a connector changed episode data that was already copied into a column."""
+    """Raise `InvalidArgument` if connector `name` changed rewards or actions of episodes after they were copied to the
+    batch.
+    """
     if after is before:
         return
     written = {Columns.REWARDS: (before.rewards, after.rewards), Columns.ACTIONS: (before.actions, after.actions)}
@@ -176,7 +185,8 @@ def learner_pipeline(
     max_seq_len: int | None = None,
     device: str | torch.device | None = None,
 ) -> LearnerPipeline:
-    """Return the default pipeline from recorded episodes to a train batch, including your connectors and views.
+    """Return the default pipeline that computes a train batch from recorded episodes, with your connectors and views in
+    front.
 
     Args:
         observation_space: space of the stored observations.
@@ -188,6 +198,10 @@ def learner_pipeline(
         policy: a recurrent policy gets padded rows of `max_seq_len` steps (20 by default) and its states.
         max_seq_len: the length of padded rows. If given, all policies get padded rows.
         device: the device of the batch.
+
+    Raises:
+        InvalidArgument: the policy cannot read what the views compute.
+        UnwiredPipeline: a connector reads a column that no earlier connector provides.
     """
     if max_seq_len is None and module_of(policy).is_recurrent:
         max_seq_len = DEFAULT_MAX_SEQ_LEN

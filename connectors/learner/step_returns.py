@@ -1,4 +1,4 @@
-"""Inputs of the return and advantage formulas: rewards and ending flags of the steps of a batch.
+"""Inputs of the formulas for returns and advantages: rewards and ending flags of a batch, split into sequences.
 
 A connector that changes "rewards", "terminateds" or "truncateds" affects all later connectors that compute returns. An
 ending in the middle of an episode (for example a lost life) splits it into two sequences:
@@ -23,7 +23,7 @@ from episodes.tracks import nested
 
 @dataclass(frozen=True, slots=True)
 class StepReturns:
-    """Arguments of the return formulas in `episodes.returns`: the S steps of a batch as m consecutive sequences."""
+    """Arguments of the formulas in `episodes.returns`: the S steps of a batch, divided into m consecutive sequences."""
 
     rewards: np.ndarray  # [S]
     terminated: np.ndarray  # bool [m]
@@ -33,7 +33,9 @@ class StepReturns:
 
     @classmethod
     def of(cls, batch: ColumnDict, pack: EpisodePack) -> StepReturns:
-        """Return the arguments for a batch of a pack's steps. Columns that the batch lacks are taken from the pack."""
+        """Return the arguments for a batch made of the steps of `pack`. Rewards and flags that the batch lacks come
+        from the pack.
+        """
         rewards = real_steps(batch, Columns.REWARDS)
         rows = pack.step_rows()
         rewards = pack.rewards[rows] if rewards is None else rewards
@@ -54,7 +56,9 @@ class StepReturns:
     def _split(
         cls, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, episodes: np.ndarray
     ) -> StepReturns:
-        """Return the arguments with a new sequence after each end of an episode and each step with an ending flag."""
+        """Return the arguments with a sequence boundary after each step that has an ending flag, and after each
+        episode.
+        """
         offsets = np.union1d(episodes, np.flatnonzero(terminateds | truncateds) + 1)
         starts, lasts = offsets[:-1], offsets[1:] - 1
         owners = episodes.searchsorted(starts, side="right") - 1  # each episode before has one observation more
@@ -64,7 +68,7 @@ class StepReturns:
 
 
 def real_steps(batch: ColumnDict, name: str) -> Any:
-    """Return a batch column without padding, one row per step, [S, ...]; None if the batch lacks the column."""
+    """Return the batch column `name` without padding, one row per step, [S, ...], or None if the batch lacks it."""
     column, mask = batch.get(name), batch.get(Columns.LOSS_MASK)
     if type(column) is not np.ndarray:
         column = joined(column)

@@ -1,4 +1,4 @@
-"""`TokenColumns`: connector that adds the columns of a loss over language model tokens."""
+"""`TokenColumns`: connector that adds the tokens, labels and masks needed for a language model's loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ MakeAdvantages = Callable[[EpisodePack], np.ndarray]
 
 
 class TokenColumns(Connector):
-    """Connector that adds the columns of `episodes.token_batch`, such as tokens and labels, for language agents.
+    """Connector that adds the columns of `episodes.token_batch`, such as tokens and labels, for training language
+    agents.
 
     Rows are tokens, not steps, so use it in a `ConnectorPipeline`, followed by `NumpyToTensor`.
 

@@ -1,4 +1,4 @@
-"""Connector that adds off-policy corrected advantages and value targets (V-trace)."""
+"""Connector that adds V-trace advantages and value targets, which correct for data of older policies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["VTrace"]
 
 
 class VTrace(Connector):
-    """Connector that adds "advantages" and "value_targets" [B] by V-trace, corrected for older acting policies.
+    """Connector that adds "advantages" and "value_targets" [B] by V-trace, which corrects for data of older policies.
 
     The importance ratios compare `rl_module` with the recorded "action_logp". Values and probabilities are computed in
     minibatches without gradients. Source: https://arxiv.org/abs/1802.01561
@@ -43,6 +43,9 @@ class VTrace(Connector):
         clip_pg_rho: largest ratio in the advantages.
         minibatch_size: number of observations in one forward pass.
         name: name of the connector in its pipeline.
+
+    Raises:
+        InvalidArgument: neither the policy nor the pipeline nor the episodes determine the action distribution.
     """
 
     reads = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP)
@@ -95,7 +98,7 @@ class VTrace(Connector):
         return batch
 
     def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
-        """Return the log-probabilities [S] of the batch's actions under the current policy `rl_module`."""
+        """Return the log-probabilities [S] of the batch's actions under the current policy, computed in minibatches."""
         module = module_of(rl_module)
         action_space = self.input_action_space
         distribution = module.distribution or self._distribution_over(

@@ -1,4 +1,4 @@
-"""Value estimates of all T + 1 observations of recorded episodes, in minibatches and without gradients."""
+"""Value estimates for all T + 1 observations of recorded episodes, computed in minibatches without gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from episodes.tracks.validation import checked_count
 
 
 class ValueFunction:
-    """Computation of `rl_module.compute_values` in minibatches, on the device of the module.
+    """Function that computes a policy's value estimates for recorded episodes, in minibatches on the policy's device.
 
     Args:
         minibatch_size: number of observations in one forward pass.
@@ -31,8 +31,8 @@ class ValueFunction:
         self._to_device = NumpyToTensor()
 
     def __call__(self, rl_module: Any, pack: EpisodePack, pack_views: PackViews) -> np.ndarray:
-        """Return the values of the observations of n episodes, T + 1 per episode: [num_steps + n], without
-        lookbacks.
+        """Return the values of all T + 1 observations of each of n episodes, float32 [num_steps + n]. Lookbacks are
+        left out.
         """
         rows, total = pack.all_observation_rows(), pack.num_steps + len(pack)
         parts = []
@@ -43,7 +43,8 @@ class ValueFunction:
         return on_host(parts)
 
     def in_sequences(self, rl_module: Any, pack: EpisodePack, pack_views: PackViews, max_seq_len: int) -> np.ndarray:
-        """Return the values of all observations, [num_steps + n], by a recurrent module that reads sequences.
+        """Return the values of all observations of n episodes, float32 [num_steps + n], for a recurrent policy that
+        reads sequences.
 
         The module gets rows of `max_seq_len` steps and the state before each row. The last row of an episode has one
         more observation, the one after the last step.
@@ -67,7 +68,9 @@ class ValueFunction:
     def of_batch(
         self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, pack_views: PackViews | None = None
     ) -> np.ndarray:
-        """Return the values of all observations, [num_steps + n]. A padded batch is read in sequences."""
+        """Return the values of all observations of n episodes, [num_steps + n]. They are read in sequences if the batch
+        is padded.
+        """
         pack_views, mask = pack_views or PackViews(pack), batch.get(Columns.LOSS_MASK)
         return (
             self(rl_module, pack, pack_views)
@@ -76,8 +79,10 @@ class ValueFunction:
         )
 
     def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the values of one minibatch of numpy columns, as a tensor of the given shape on the module's
-        device.
+        """Return the values of one minibatch as a tensor of shape `shape` on the policy's device.
+
+        Raises:
+            ShapeMismatch: the policy returns values of another shape.
         """
         module = Module(rl_module)
         device = module.device
@@ -93,6 +98,6 @@ class ValueFunction:
 
 
 def on_host(parts: list[torch.Tensor]) -> np.ndarray:
-    """Copy the values of all minibatches to the host as one float32 array."""
+    """Return the values of all minibatches as one float32 array in host memory."""
     values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0)
     return (values if values.dtype is torch.float32 else values.float()).numpy(force=True)

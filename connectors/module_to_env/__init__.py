@@ -1,4 +1,4 @@
-"""Connectors from the policy's outputs to actions."""
+"""Connectors and pipeline that convert a policy's outputs to actions for the environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connector that samples actions from the policy's outputs."""
+"""Connector that samples actions from the distribution that the policy's outputs describe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ __all__ = ["GetActions"]
 
 
 class GetActions(Connector):
-    """Connector that adds "actions" [N, ...] and "action_logp" [N], sampled from "action_dist_inputs" [N, num_inputs].
+    """Connector that samples "actions" [N, ...] from "action_dist_inputs" [N, num_inputs], and adds their "action_logp"
+    [N].
 
     With `explore=False` the actions are the most likely ones. Existing "actions" are kept. The distribution is
     `policy.distribution`, or the one of the action space. Inputs of half precision are converted to float32, in the
@@ -63,7 +64,7 @@ class GetActions(Connector):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, and forget the distribution, which the next call creates."""
+        """Set the input spaces, and discard the distribution of the previous action space."""
         super().set_input_spaces(observation_space, action_space)
         self._distribution = None
 
@@ -72,7 +73,7 @@ class GetActions(Connector):
     ) -> ColumnDict:
         if Columns.ACTIONS in batch:
             return batch
-        inputs, distribution = self._described(batch, rl_module)
+        inputs, distribution = self._inputs_and_distribution(batch, rl_module)
         if can_sample_in_numpy(distribution, inputs):
             choose = self._rows.mode if explore is False else self._rows.sample
             actions = torch.from_numpy(choose(distribution, inputs.numpy()))
@@ -85,8 +86,8 @@ class GetActions(Connector):
             batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
         return batch
 
-    def _described(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
-        """Return the policy's "action_dist_inputs" and the distribution that they parameterize."""
+    def _inputs_and_distribution(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
+        """Return the policy's "action_dist_inputs" and the action distribution that they parameterize."""
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None:
             raise UnknownKey(
@@ -99,27 +100,31 @@ class GetActions(Connector):
         if type(inputs) is not torch.Tensor or inputs.dtype is not torch.float32:
             inputs = batch[Columns.ACTION_DIST_INPUTS] = _as_floats(inputs)
         if inputs.shape[-1] != distribution.num_inputs:
-            raise _other_width(inputs, distribution)
+            raise _width_error(inputs, distribution)
         return inputs, distribution
 
     def seed(self, seed: int | None) -> None:
-        """Seed this connector's random generator, unless it has a seed already."""
+        """Seed this connector's random generator. A seed that was set earlier is kept.
+
+        Raises:
+            WrongType: the seed is not an int.
+        """
         if self._seed is None and seed is not None:
             self._seed = checked_count("seed", seed, -math.inf)
             self._rows = NumpyCategoricalSampler(seed)
 
     def unseed(self) -> None:
-        """Use torch's global random generator from now on."""
+        """Remove the seed, so that actions are sampled with torch's global random generator."""
         self._seed, self._generator, self._rows = None, None, NumpyCategoricalSampler()
 
     def _generator_for(self, inputs: torch.Tensor) -> torch.Generator | None:
-        """Return this connector's random generator on the inputs' device, or None for torch's global generator."""
+        """Return this connector's random generator on the device of `inputs`, or None for torch's global generator."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
         return self._generator
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the state of the random generators. It is empty without a seed."""
+        """Return the state of the random generators. It is an empty dict if there is no seed."""
         if self._seed is None:
             return {}
         generator = self._generator
@@ -128,7 +133,7 @@ class GetActions(Connector):
         return {"seed": self._seed, "generator": state, "device": device, "rows": self._rows.get_state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of the random generators."""
+        """Restore the state of the random generators that `get_state` returned. An empty dict changes nothing."""
         if not state:
             return
         self._seed, self._generator = state["seed"], None
@@ -139,16 +144,16 @@ class GetActions(Connector):
             self._generator.set_state(torch.from_numpy(state["generator"].copy()))
 
     def reset_state(self) -> None:
-        """Reset the random generators to the seed."""
+        """Reset the random generators to their seed."""
         self._generator = None
-        self._rows.begin_again()
+        self._rows.restart()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return an empty state, because each copy keeps its random generators."""
+        """Return an empty state, with which each copy keeps its own random generators unchanged."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for pickling, with the random generators as states."""
+        """Return the attributes for pickling. Random generators are replaced by their states."""
         return {**self.__dict__, "_generator": None, "_rows": None, "_numbers": self.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -158,7 +163,7 @@ class GetActions(Connector):
         self.set_state(numbers)
 
     def with_log_probs(self, pack: EpisodePack, policy: Any = None) -> EpisodePack:
-        """Return a pack with "action_logp" for all recorded steps, lookbacks included.
+        """Return the pack with "action_logp" (log-probabilities of the actions) for all steps, lookbacks included.
 
         Returns:
             the pack itself if it has "action_logp", or lacks "action_dist_inputs".
@@ -169,8 +174,11 @@ class GetActions(Connector):
         return pack.replace(extra_model_outputs={**pack.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
 
     def log_probs(self, outputs: Mapping[str, Any], actions: Any, policy: Any = None) -> np.ndarray | None:
-        """Return the log-probabilities [n] of actions [n, ...]. None if `outputs` has them, or has no
-        "action_dist_inputs".
+        """Return the log-probabilities [n] of recorded actions [n, ...], given the recorded policy outputs of the same
+        steps.
+
+        Returns:
+            None if `outputs` has "action_logp" already, or lacks "action_dist_inputs".
         """
         inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None or Columns.ACTION_LOGP in outputs:
@@ -185,7 +193,11 @@ class GetActions(Connector):
             return distribution.log_prob(inputs, actions).cpu().numpy()
 
     def distribution_of(self, policy: Any) -> ActionDistribution:
-        """Return the distribution of the policy, or else of the action space. Raise `UnknownKey` without either."""
+        """Return the policy's action distribution, or the default one of the action space if the policy has none.
+
+        Raises:
+            UnknownKey: the policy has no distribution, and the action space is not known.
+        """
         distribution = distribution_of(policy)
         if distribution is not None:
             return distribution
@@ -197,7 +209,9 @@ class GetActions(Connector):
 
 
 def _as_floats(inputs: Any) -> torch.Tensor:
-    """Return distribution inputs as float32 or float64. Half precision is too coarse for sampling."""
+    """Return the distribution inputs as a float32 or float64 tensor. Half precision, too coarse for sampling, becomes
+    float32.
+    """
     try:
         tensor = torch.as_tensor(inputs)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -207,7 +221,7 @@ def _as_floats(inputs: Any) -> torch.Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def _other_width(inputs: torch.Tensor, distribution: ActionDistribution) -> ShapeMismatch:
+def _width_error(inputs: torch.Tensor, distribution: ActionDistribution) -> ShapeMismatch:
     return ShapeMismatch(
         f"the policy's output 'action_dist_inputs' has shape {list(inputs.shape)}; {type(distribution).__name__} takes "
         f"{distribution.num_inputs} inputs for an action: give the policy's head that many units"

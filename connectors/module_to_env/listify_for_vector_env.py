@@ -1,4 +1,4 @@
-"""Connector that gives actions the form that a vector environment accepts."""
+"""Connector that converts actions to the form that a Gymnasium vector environment accepts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCHED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinar
 
 
 class ListifyForVectorEnv(Connector):
-    """Connector that converts "actions_for_env" to the form of Gymnasium's batched action space.
+    """Connector that converts "actions_for_env" to the form of Gymnasium's batched action spaces.
 
     Box, Discrete, MultiDiscrete and MultiBinary need arrays [N, ...], so mostly nothing changes. Parts in other spaces
     become tuples of N actions.
@@ -28,7 +28,7 @@ class ListifyForVectorEnv(Connector):
     changes_rows = False
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, and determine whether their actions are batched as arrays."""
+        """Set the input spaces, and determine whether actions of this space need a conversion."""
         super().set_input_spaces(observation_space, action_space)
         self.changes_rows = action_space is not None and not _batched_as_arrays(action_space)
 

@@ -1,4 +1,4 @@
-"""Connector that distributes the outputs of each module (policy) to the agents of each environment."""
+"""Connector that distributes the outputs of each module (policy) to its agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ModuleToAgentUnmapping"]
 
 
 class ModuleToAgentUnmapping(Connector):
-    """Last multi-agent connector to the environment: from `{module_id: {column: [n, ...]}}` to values for each agent.
+    """Last multi-agent connector before the environment, which distributes each module's outputs to its agents.
 
     It returns "actions" and "actions_for_env", lists with `{agent_id: action}` per episode, and "extra_model_outputs",
     a list with `{agent_id: {key: row}}` per episode.
@@ -50,7 +50,7 @@ EXTRA = "extra_model_outputs"
 
 
 def _rows(column: Any) -> Any:
-    """Return a batch column as a sequence of items, one per row."""
+    """Return the rows of a batch column as a list, one item per row."""
     if isinstance(column, list) or nested.is_leaf(column):
         return list(column)
     return [nested.take(column, row) for row in range(len(nested.first_leaf(column)))]

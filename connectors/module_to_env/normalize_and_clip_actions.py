@@ -1,4 +1,4 @@
-"""Connector that maps the policy's actions to the units and bounds of the environment."""
+"""Connector that scales or clips the policy's actions to the bounds of the environment's action space."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ __all__ = ["NormalizeAndClipActions"]
 
 
 class NormalizeAndClipActions(Connector):
-    """Connector that adds "actions_for_env" [N, ...]: "actions" scaled or clipped to the environment's bounds.
+    """Connector that adds "actions_for_env" [N, ...], the policy's actions scaled or clipped to the bounds of the
+    action space.
 
-    Episodes store the policy's actions, with the mapping in their action space (`episodes.PolicyBox`).
+    Only Box spaces have bounds; actions in other spaces are not changed. Episodes store the policy's actions, with the
+    mapping in their action space (`episodes.PolicyBox`).
 
     Args:
         input_observation_space: the space of observations; a pipeline sets it.
@@ -28,8 +30,6 @@ class NormalizeAndClipActions(Connector):
             is clipped to the bounds, whatever `clip_actions` is. Dimensions without two bounds are only clipped.
         clip_actions: the policy acts in the environment's units, and actions are clipped to the bounds.
         name: the connector's name in its pipeline; the class's name by default.
-
-    Other spaces than Box are not changed.
     """
 
     reads = (Columns.ACTIONS,)
@@ -62,7 +62,7 @@ class NormalizeAndClipActions(Connector):
         return batch
 
     def to_env(self, actions: Any) -> Any:
-        """Return the environment's actions [..., *item] for the policy's actions [..., *item].
+        """Return the policy's actions [..., *item] converted to the units of the environment, [..., *item].
 
         Raises:
             ShapeMismatch: actions that are not nested or shaped like the action space.

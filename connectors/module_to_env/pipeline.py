@@ -1,4 +1,4 @@
-"""`ModuleToEnvPipeline`: from the policy's outputs to the environment's actions."""
+"""`ModuleToEnvPipeline`: converts a policy's outputs to actions for the environments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 
 
 class ModuleToEnvPipeline(ConnectorPipeline):
-    """Pipeline from a policy's outputs to actions. All other outputs are recorded in the episodes."""
+    """Pipeline that converts a policy's outputs to actions for the environments. Its other outputs are recorded in
+    episodes.
+    """
 
     input_columns = (
         Columns.ACTIONS,
@@ -40,7 +42,8 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     )
 
     def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
-        """Return the policy's actions [N, ...], those for the environment [N, ...], and the policy's other outputs.
+        """Return a tuple: the policy's actions [N, ...], the actions for the environments [N, ...], and a dict of the
+        policy's other outputs.
 
         A runner calls this once per vector step.
 
@@ -93,24 +96,30 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             )
 
     def bind_policy(self, policy: Any) -> None:
-        """Add a connector that removes the time axis if the policy is recurrent, unless one exists already."""
+        """Add a connector that removes the time axis of the outputs, if the policy is recurrent and the pipeline lacks
+        one.
+        """
         if module_of(policy).is_recurrent and RemoveTimeDimension not in self:
             self.prepend(RemoveTimeDimension())
 
     def add_log_probs(self) -> None:
-        """Make each `GetActions` add "action_logp" in every step, also if it was created with `log_probs=False`."""
+        """Make each `GetActions` connector add "action_logp" in every step, even if it was created with
+        `log_probs=False`.
+        """
         for piece in self.connectors:
             if isinstance(piece, GetActions):
                 piece.adds_log_probs = True
 
     def seed(self, seed: int | None) -> None:
-        """Seed the sampling of actions, unless the connector has a seed already."""
+        """Seed the random generator that samples actions. A seed that was set earlier is kept."""
         for piece in self.connectors:
             if isinstance(piece, GetActions):
                 piece.seed(seed)
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
-        """Return the space of the policy's actions for an environment's action space."""
+        """Return the space of the policy's actions, which episodes record, for the action space `space` of an
+        environment.
+        """
         mappings = [piece.mapping for piece in self.connectors if isinstance(piece, NormalizeAndClipActions)]
         return policy_space_of(space, "recorded" if self.records_env_actions else (*mappings, "none")[0])
 
@@ -119,26 +128,33 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         self.records_env_actions = any(map(_may_write_env_actions, pieces.values()))
 
     def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
-        """Return the log-probabilities [n] of actions [n, ...]. None if `act` returned them already."""
-        late = self._late()
-        return None if late is None else late.log_probs(outputs, actions, policy)
+        """Return the log-probabilities [n] of recorded actions [n, ...], given the recorded policy outputs of the same
+        steps.
+
+        Returns:
+            None if `act` returns them in each step, or if `outputs` lacks "action_dist_inputs".
+        """
+        sampler = self._late_sampler()
+        return None if sampler is None else sampler.log_probs(outputs, actions, policy)
 
     def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
-        """Return a pack with "action_logp" for all steps, if `GetActions(log_probs=False)` has omitted this column."""
-        late = self._late()
-        return pack if late is None else late.with_log_probs(pack, policy)
+        """Return the pack with "action_logp" for all steps, if `GetActions(log_probs=False)` did not record it."""
+        sampler = self._late_sampler()
+        return pack if sampler is None else sampler.with_log_probs(pack, policy)
 
-    def _late(self) -> GetActions | None:
+    def _late_sampler(self) -> GetActions | None:
         pieces = (piece for piece in self.connectors if isinstance(piece, GetActions))
         return next((piece for piece in pieces if not piece.adds_log_probs), None)
 
     def _pieces_for_rows(self) -> tuple[Connector, ...]:
-        """Return the connectors that can change batches that are complete arrays, to call for such batches."""
+        """Return the connectors that can change a batch of complete arrays [N, ...]. The others are skipped for such
+        batches.
+        """
         return tuple(piece for piece in self._pieces.values() if piece.changes_rows)
 
 
 def _may_write_env_actions(piece: Connector) -> bool:
-    """Return True for a user's connector that writes "actions_for_env", or does not declare what it writes."""
+    """Return True if a user's connector writes "actions_for_env", or does not declare the columns that it writes."""
     if type(piece) is NormalizeAndClipActions or isinstance(piece, _WITHOUT_ENV_ACTIONS):
         return False
     return Columns.ACTIONS_FOR_ENV in piece.writes or not piece.writes
@@ -148,7 +164,7 @@ _WITHOUT_ENV_ACTIONS = (RemoveTimeDimension, GetActions, TensorToNumpy, UnbatchI
 
 
 def check_answer(outputs: Any) -> None:
-    """Raise `WrongType` if the outputs of a policy are not a mapping."""
+    """Raise `WrongType` unless `outputs`, the return value of a policy, is a mapping."""
     if not isinstance(outputs, Mapping):
         raise WrongType(
             f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
@@ -167,7 +183,7 @@ def module_to_env_pipeline(
     seed: int | None = None,
     log_probs: bool = True,
 ) -> ModuleToEnvPipeline:
-    """Return the default pipeline from the policy's outputs to actions, including your connectors.
+    """Return the default pipeline that converts a policy's outputs to actions, including your connectors.
 
     Its output has "actions" (the policy's), "actions_for_env" (the environment's), and all other outputs as numpy
     arrays [N, ...].
@@ -181,6 +197,9 @@ def module_to_env_pipeline(
         clip_actions: the policy acts in the environment's units, and actions are clipped to the bounds.
         seed: seed for sampling actions; by default torch's global generator is used.
         log_probs: add "action_logp" in each step. If False, a runner adds it to its samples. See `GetActions`.
+
+    Raises:
+        UnwiredPipeline: a connector reads a column that no earlier connector provides.
     """
     changes = NormalizeAndClipActions(normalize_actions=normalize_actions, clip_actions=clip_actions)
     first = [GetActions(seed=seed, log_probs=log_probs), TensorToNumpy(), UnbatchItems()]

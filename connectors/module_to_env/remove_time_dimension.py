@@ -13,7 +13,8 @@ __all__ = ["RemoveTimeDimension"]
 
 
 class RemoveTimeDimension(Connector):
-    """Connector that reshapes every output [N, 1, ...] except "state_out" to [N, ...].
+    """Connector that removes the time axis of length 1 from every output except "state_out": [N, 1, ...] becomes [N,
+    ...].
 
     Raises:
         ShapeMismatch: an output has no time axis of one step.

@@ -46,18 +46,21 @@ class TensorToNumpy(Connector):
         return batch
 
     def _check_rows(self, name: str, leaf: np.ndarray, episodes: Any, policy: Any) -> None:
-        """Raise `InvalidArgument` if the policy's output `name`, an array [N, ...], has rows that describe no
-        action.
+        """Raise `InvalidArgument` if the policy's output `name`, an array [N, ...], has invalid rows, for example with
+        NaN.
         """
         distribution = distribution_of(policy)
         if distribution is None and self.input_action_space is not None:
             distribution = distribution_for(self.input_action_space)
-        right = _right_rows(name, leaf, distribution)
-        if not right.all():
-            raise _no_action(name, leaf, np.flatnonzero(~right), episodes, policy)
+        valid = _valid_rows(name, leaf, distribution)
+        if not valid.all():
+            raise _invalid_row_error(name, leaf, np.flatnonzero(~valid), episodes, policy)
 
 
 def _arrays_of(name: str, column: Any) -> Any:
+    """Return the policy's output `name` with all tensors converted to arrays. Raise `WrongType` if a tensor cannot be
+    converted.
+    """
     if type(column) is np.ndarray:
         return column
     try:
@@ -69,7 +72,7 @@ def _arrays_of(name: str, column: Any) -> Any:
 
 
 def array_of(leaf: Any) -> Any:
-    """Return a tensor as a numpy array, and any other value unchanged."""
+    """Return a tensor as a numpy array. Other values are returned unchanged."""
     if not isinstance(leaf, Tensor):
         return leaf
     try:
@@ -82,31 +85,34 @@ def array_of(leaf: Any) -> Any:
 _KNOWN = (torch.float16, torch.float32, torch.float64)
 
 
-def _right_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
-    """Return which rows of an output are valid, bool [N]. Without a distribution: their largest number is finite."""
+def _valid_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
+    """Return which rows of the policy's output `name` are valid, bool [N]: rows that the distribution accepts, or that
+    are finite.
+    """
     if name == Columns.ACTION_DIST_INPUTS and isinstance(distribution, ActionDistribution):
-        right = distribution.describes(torch.from_numpy(leaf.astype(np.float64))).numpy()
-        return np.logical_and.reduce(right.reshape(len(leaf), -1), axis=1)
+        valid = distribution.describes(torch.from_numpy(leaf.astype(np.float64))).numpy()
+        return np.logical_and.reduce(valid.reshape(len(leaf), -1), axis=1)
     rows = leaf.reshape(len(leaf), -1)
     if name == Columns.ACTION_DIST_INPUTS:
         rows = rows.max(axis=1, keepdims=True)
     return np.logical_and.reduce(np.isfinite(rows), axis=1)
 
 
-def _no_action(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: Any, policy: Any) -> InvalidArgument:
+def _invalid_row_error(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: Any, policy: Any) -> InvalidArgument:
+    """Return the error for invalid rows of the policy's output `name`, with the first of them and its episode."""
     row = leaf[rows[0]]
     bad_value = "NaN" if np.isnan(row).any() else "inf" if np.isposinf(row).any() else "-inf"
     masked = "does a mask leave no choice? else " if bad_value == "-inf" else ""
     owner = "the policy" if policy is None else f"the policy {type(policy).__name__}"
     first = int(rows[0])
     return InvalidArgument(
-        f"{owner}'s output {name!r} has {bad_value} in row {first}, for {_whose(first, episodes)} ({len(rows)} of "
+        f"{owner}'s output {name!r} has {bad_value} in row {first}, for {_owner_of(first, episodes)} ({len(rows)} of "
         f"{len(leaf)} rows are so): {row.tolist()}; {masked}look for {bad_value} in the policy's weights "
         "and in its inputs"
     )
 
 
-def _whose(row: int, episodes: Any) -> str:
+def _owner_of(row: int, episodes: Any) -> str:
     episode = episodes[row] if isinstance(episodes, list) and row < len(episodes) else None
     if isinstance(episode, SingleAgentEpisode) and episode.agent_id is not None:
         return f"agent {episode.agent_id!r}"

@@ -14,7 +14,7 @@ __all__ = ["UnbatchItems"]
 
 
 class UnbatchItems(Connector):
-    """Connector that checks that each column has one row per episode. It changes nothing.
+    """Connector that checks that each column has one row per episode. The batch is not changed.
 
     Arrays [N, ...] are sequences of N items already, so nothing is split.
 
@@ -31,7 +31,7 @@ class UnbatchItems(Connector):
 
 
 def check_rows(batch: ColumnDict, expected: int) -> None:
-    """Raise `TrackMismatch` if a column does not have `expected` rows."""
+    """Raise `TrackMismatch` if a column of the batch has a number of rows other than `expected`."""
     for name, column in batch.items():
         rows = len(column) if type(column) is np.ndarray else num_rows(column)
         if rows != expected:
