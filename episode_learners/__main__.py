@@ -1,4 +1,6 @@
-"""Command line: `episodes train`, `evaluate`, `play` and `export`. Heavy modules are imported when needed."""
+"""Command line of training: `episodes train`, `evaluate`, `play` and `export`. Slow modules such as torch are imported
+only when a command needs them.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ ALGORITHM_NAMES = ("ppo", "recurrent-ppo", "impala", "grpo", "dqn", "r2d2", "sac
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command of the command line. The exit status is 2 if its arguments are wrong."""
-    parser = _parser()
+    """Run the command that `arguments` name (by default the arguments of the process), such as `train`, and return its
+    exit status. Wrong arguments end the process with status 2.
+    """
+    parser = _make_parser()
     chosen = parser.parse_args(arguments)
     import gymnasium as gym
     import torch
@@ -40,15 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(chosen: argparse.Namespace) -> int:
+    """Run `episodes train`: create or resume a training run, train, print the result, and return exit status 0."""
     from episode_learners.loggers.run_description import describe_run
 
-    run, folder = _run_of(chosen)
+    run, folder = _make_run(chosen)
     if chosen.resume is None and (folder / RUN).exists():
         raise InvalidArgument(
             f"{folder} holds a run: go on with it by --resume {folder}, or keep this one elsewhere by --logdir"
         )
     trainer = run.make(folder=folder, stop_fn=_make_stop_fn(run, chosen.stop_at))
-    with trainer.runner, _logger(folder, chosen) as logger:  # type: ignore[attr-defined]
+    with trainer.runner, _make_logger(folder, chosen) as logger:  # type: ignore[attr-defined]
         trainer.logger = logger
         if chosen.resume is not None:
             _resume(trainer, chosen.stop_at, chosen.allow)
@@ -68,22 +73,26 @@ def _train(chosen: argparse.Namespace) -> int:
 
 
 def _resume(trainer: Trainer[Any], goal: float | None, allow: Sequence[str]) -> None:
-    """Continue a training run from its newest checkpoint, or start it without a checkpoint."""
+    """Continue a training run from its newest checkpoint, or begin it from the start if there is no checkpoint. With
+    `goal`, the run stops at once if its best test has reached that score.
+    """
     if not trainer.resume(allow):
         trainer.logger.resume(-1)
     elif goal is not None:
         trainer.is_stopped = trainer.best_score >= goal  # another goal than that which the run was stopped by
 
 
-def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
-    """Return the training run that the command-line arguments describe, and its folder."""
+def _make_run(chosen: argparse.Namespace) -> tuple[Run, Path]:
+    """Return the `Run` (settings of a training run) that the command-line arguments describe, and the folder of the
+    run.
+    """
     from episode_learners.run import Run
 
     if chosen.resume is not None:
         _check_without(chosen, "resume", "a run that is resumed keeps its own", "seed", "algo", "env", "config", "data")
         _check_without(chosen, "resume", "a run that is resumed stays in its folder", "logdir")
         folder = Path(chosen.resume)
-        run = _with_runners(_with_max_epochs(_described(folder), chosen.epochs), chosen.runners)
+        run = _with_runners(_with_max_epochs(_read_run(folder), chosen.epochs), chosen.runners)
         run.ledger, run.trainer["shows_progress"] = run.ledger or chosen.ledger, not chosen.quiet
         run.device = chosen.device or run.device
         return run, folder
@@ -103,27 +112,37 @@ def _run_of(chosen: argparse.Namespace) -> tuple[Run, Path]:
 
 
 def _check_without(chosen: argparse.Namespace, option: str, reason: str, *destinations: str) -> None:
-    """Raise `InvalidArgument` if `option` is given together with a contradicting option."""
+    """Raise `InvalidArgument` if the user gave any of the arguments `destinations`, which cannot be combined with
+    `option`. The error contains `reason`.
+    """
     for destination in destinations:
         if getattr(chosen, destination) is not None:
             raise InvalidArgument(f"--{destination} beside --{option}: {reason}; leave it out")
 
 
 def _with_max_epochs(run: Run, epochs: int | None) -> Run:
-    """Return the run limited to `epochs` epochs, or unchanged for `epochs=None`."""
+    """Limit a training run to `epochs` epochs in place, and return it. With `epochs=None` nothing is changed."""
     if epochs is not None:
         run.trainer["max_epochs"] = epochs
     return run
 
 
 def _with_runners(run: Run, num_runners: int | None) -> Run:
-    """Return the run with `num_runners` parallel runners, or unchanged for `num_runners=None`."""
+    """Set the number of parallel runners of a training run in place, and return it. With `num_runners=None` nothing is
+    changed.
+    """
     if num_runners is not None:
         run.num_runners = num_runners
     return run
 
 
-def _described(folder: Path) -> Run:
+def _read_run(folder: Path) -> Run:
+    """Read the settings of a training run from the file `run.json` in its folder.
+
+    Raises:
+        FileNotFoundError: the folder has no `run.json`.
+        UnreadableData: the file does not contain the description of a run.
+    """
     from episode_learners.run import Run
 
     path = folder / RUN
@@ -136,8 +155,14 @@ def _described(folder: Path) -> Run:
     return Run.of_table(table, str(path))
 
 
-def _resumed(folder: Path, device: str | None) -> Trainer[Any]:
-    run = _described(folder)
+def _resume_trainer(folder: Path, device: str | None) -> Trainer[Any]:
+    """Return the trainer of the training run in `folder`, with the state of its newest checkpoint and a single runner
+    in this process.
+
+    Raises:
+        FileNotFoundError: the folder has no run, or no checkpoint yet.
+    """
+    run = _read_run(folder)
     run.device = device or run.device
     run.num_runners = 0  # tests and plays in this process
     trainer = run.make(folder=folder)
@@ -147,13 +172,16 @@ def _resumed(folder: Path, device: str | None) -> Trainer[Any]:
 
 
 def _evaluate(chosen: argparse.Namespace) -> int:
+    """Run `episodes evaluate`: print the evaluation of a trained policy, as text or JSON, and return exit status 0."""
     evaluation = _evaluate_policy(chosen, chosen.seed or 0)
     print(json.dumps(evaluation.as_dict()) if chosen.json else evaluation)
     return 0
 
 
 def _play(chosen: argparse.Namespace) -> int:
-    """Let the policy of a run play episodes, and add them to a data set."""
+    """Run `episodes play`: let a trained policy play episodes, add the episodes to a data set on disk, and return exit
+    status 0.
+    """
     from episodes.storage import EpisodeDataset, EpisodeWriter
     from episodes.storage.header import NAME as DATASET_FILE
 
@@ -169,18 +197,20 @@ def _play(chosen: argparse.Namespace) -> int:
             f"{target} has {len(twice)} of the {evaluation.num_episodes} episodes of this seed already, such as "
             f"{twice[0]}: leave --seed out, give another one, or keep them elsewhere by --out"
         )
-    with EpisodeWriter(target, env_spec=_described(chosen.folder).env) as writer:
+    with EpisodeWriter(target, env_spec=_read_run(chosen.folder).env) as writer:
         writer.add(evaluation.episodes)
     print(f"{evaluation}, kept in {target}")
     return 0
 
 
 def _export(chosen: argparse.Namespace) -> int:
-    """Write the policy of a run, or of each module of a multi-agent run, to an .onnx file."""
+    """Run `episodes export`: write the trained policy of a run to an .onnx file (one file per policy for several
+    agents), and return exit status 0.
+    """
     from connectors.export import export
 
     target = chosen.out or chosen.folder / "policy.onnx"
-    trainer = _resumed(chosen.folder, "cpu")
+    trainer = _resume_trainer(chosen.folder, "cpu")
     with trainer.runner as runner:  # type: ignore[attr-defined]
         options = {"explore": chosen.explore, "num_steps": chosen.steps, "double": not chosen.float32}
         options["tolerance"] = 1e-4 if chosen.float32 else 1e-5
@@ -190,7 +220,7 @@ def _export(chosen: argparse.Namespace) -> int:
                 export(actor, file, **options) for actor, file in zip(runner.actors.values(), files, strict=True)
             ]
         else:
-            exported = [export(runner.actor, target, check_on=_described(chosen.folder).env, **options)]
+            exported = [export(runner.actor, target, check_on=_read_run(chosen.folder).env, **options)]
     for exported_file in exported:
         parity = exported_file.parity
         print(
@@ -201,22 +231,25 @@ def _export(chosen: argparse.Namespace) -> int:
 
 
 def _fresh_seed(num_known: int) -> int:
-    """Return a seed for new episodes of a data set that has `num_known` already, so that none is repeated."""
+    """Return a seed that depends on `num_known`, the number of ids in a data set, so that each call of `episodes play`
+    adds new episodes.
+    """
     from episode_runners.seeds import independent_seed
 
     return independent_seed(num_known) if num_known else 0
 
 
 def _evaluate_policy(chosen: argparse.Namespace, seed: int) -> Evaluation:
-    """Return the evaluation of the trained policy in a run's folder."""
+    """Play `chosen.episodes` episodes with the trained policy of a run's folder, and return their statistics."""
     from episode_runners import evaluate
 
-    trainer = _resumed(chosen.folder, chosen.device)
+    trainer = _resume_trainer(chosen.folder, chosen.device)
     with trainer.runner as runner:  # type: ignore[attr-defined]
         return evaluate(runner, num_episodes=chosen.episodes, seed=seed)
 
 
-def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
+def _make_logger(folder: Path, chosen: argparse.Namespace) -> Logger:
+    """Return the logger of a training run: CSV files, and optionally TensorBoard and Weights & Biases."""
     from episode_learners.loggers import CSVLogger, MultiLogger, TensorBoardLogger, WandbLogger
 
     loggers: list[Logger] = [CSVLogger(folder)]
@@ -228,7 +261,9 @@ def _logger(folder: Path, chosen: argparse.Namespace) -> Logger:
 
 
 def _make_stop_fn(run: Run, goal: float | None) -> Any:
-    """Return a stop function that compares a test's mean return with `goal`, or else the environment's threshold."""
+    """Return a function that ends training if the mean return of a test reaches `goal`, or by default the environment's
+    reward threshold. Return None if neither exists, or if the run has no tests.
+    """
     import gymnasium as gym
 
     is_tested = bool(run.trainer.get("num_test_episodes", 1))
@@ -238,15 +273,18 @@ def _make_stop_fn(run: Run, goal: float | None) -> Any:
     return None if threshold is None or (goal is None and not is_tested) else lambda score: score >= threshold
 
 
-def _count(text: str) -> int:
-    """Return a command-line argument as an int, which must be at least 1."""
+def _parse_count(text: str) -> int:
+    """Convert a command-line argument to an int. Raise `ArgumentTypeError`, which argparse reports, if it is less than
+    1.
+    """
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is no count: give an int of at least 1")
     return number
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line with the commands `train`, `evaluate`, `play` and `export`."""
     parser = argparse.ArgumentParser(prog="episodes", description="Train, evaluate, play and export.")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train a policy, or go on with a run")
@@ -276,7 +314,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("evaluate", "test a run's policy"), ("play", "record episodes of a run's policy")):
         command = commands.add_parser(name, help=text)
         command.add_argument("folder", type=Path)
-        command.add_argument("--episodes", type=_count, default=20)
+        command.add_argument("--episodes", type=_parse_count, default=20)
         default_seed = "0" if name == "evaluate" else "another one each time, so that new episodes come"
         command.add_argument("--seed", type=int, help=f"of the environments (default: {default_seed})")
         command.add_argument("--device", help="where the policy is (default: where it was trained)")
@@ -288,7 +326,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("folder", type=Path)
     command.add_argument("--out", type=Path, help="the file (default: DIR/policy.onnx)")
     command.add_argument("--explore", action="store_true", help="sample actions instead of acting greedily")
-    command.add_argument("--steps", type=_count, default=500, help="steps in which file and policy are compared")
+    command.add_argument("--steps", type=_parse_count, default=500, help="steps in which file and policy are compared")
     command.add_argument("--float32", action="store_true", help="no float64, for devices without it")
     return parser
 

@@ -1,4 +1,4 @@
-"""Check that episodes were recorded with the same processing of observations that a learner applies."""
+"""Checks that episodes were recorded with the same observation preprocessing that a learning algorithm applies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ __all__ = ["check_recorded_alike", "check_stored_alike"]
 def check_recorded_alike(
     episodes: Sequence[SingleAgentEpisode], algorithm: Algorithm, *, is_on_policy: bool = False
 ) -> None:
-    """Raise `StateMismatch` if observations were processed otherwise while acting than by an algorithm.
+    """Raise `StateMismatch` if the observations of `episodes` were preprocessed differently during recording than
+    `algorithm` preprocesses them for learning.
+
+    The rewriters (connectors that change observations before they are stored) are compared if the algorithm has an
+    actor. The views (functions from stored observations to policy inputs) are compared if the algorithm is on-policy:
+    its policy must get the same inputs as the acting policy. Episodes without a recorded acting pipeline, such as
+    imported ones, are not checked.
 
     The rewriters are compared if the algorithm has an actor: they change the stored observations. The views are
     compared if the algorithm is on-policy: its policy must see what the acting policy saw. Episodes that do not have
@@ -41,7 +47,10 @@ def check_recorded_alike(
 
 
 def check_stored_alike(replay: EpisodeReplayBuffer | Sampler, algorithm: Algorithm) -> None:
-    """Raise `StateMismatch` if a buffer or data set has an episode that was recorded with other rewriters.
+    """Raise `StateMismatch` if a replay buffer or data set contains episodes whose observations were rewritten
+    differently (for example normalized with other settings) than by the actor of `algorithm`.
+
+    An algorithm without an actor is not checked. See `check_recorded_alike`.
 
     As in `check_recorded_alike`, for algorithms with an actor.
     """

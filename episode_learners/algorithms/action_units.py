@@ -1,4 +1,6 @@
-"""Units of actions: the policy's units (such as -1..1) and the environment's units. Algorithms need the policy's."""
+"""Checks and conversions of action units. Stored actions are in the environment's units, or in the policy's units
+(such as -1..1), which algorithms need.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from episodes.tracks.policy_box import has_env_actions, policy_space_of
 def to_policy_units(
     episodes: Sequence[SingleAgentEpisode], policy_space: gym.Space, mapping: str, name: str
 ) -> Sequence[SingleAgentEpisode]:
-    """Return the episodes with their actions in the policy's units, converted from the environment's if needed.
+    """Return the episodes with actions in the policy's units, such as -1..1. Actions in the environment's units, such
+    as those of imported data, are converted.
+
+    Other actions are not changed, after a check that they belong to a policy with this mapping.
 
     Actions of the environment, imported ones for example, are converted. Actions of a policy with this mapping are not
     changed.
@@ -45,7 +50,9 @@ def to_policy_units(
 
 
 def check_stored_units(replay: EpisodeReplayBuffer | Sampler, policy_space: gym.Space, mapping: str, name: str) -> None:
-    """Raise `InvalidArgument` unless a buffer or data set stores actions in the units of the policy."""
+    """Raise `InvalidArgument` if the actions stored in a replay buffer or data set are not in the policy's units, such
+    as -1..1.
+    """
     if len(replay) and not _is_same_in_all_units(policy_space):
         source: Any = replay.dataset if isinstance(replay, Sampler) else replay
         space = source.action_space
@@ -53,13 +60,18 @@ def check_stored_units(replay: EpisodeReplayBuffer | Sampler, policy_space: gym.
 
 
 def check_units(space: gym.Space | None, policy_space: gym.Space, mapping: str, name: str) -> None:
-    """Raise `InvalidArgument` unless the actions of `space` are in the units of a policy with this action mapping.
+    """Raise `InvalidArgument` if recorded actions with the action space `space` are not in the units of a policy with
+    this action mapping.
 
     Args:
         space: the action space of episodes.
         policy_space: the policy's action space, which is the environment's.
         mapping: how the policy's actions are mapped to the environment's.
         name: the algorithm, for error messages.
+
+    Raises:
+        InvalidArgument: the units are unknown, are those of the environment, or are those of a policy with another
+            mapping.
     """
     expected_space = policy_space_of(policy_space, mapping)
     if space is None:
@@ -81,6 +93,9 @@ def check_units(space: gym.Space | None, policy_space: gym.Space, mapping: str, 
 
 
 def _mappings_of(space: Any) -> set[str]:
+    """Return the names of the action mappings, such as "normalize", in an action space and its parts. The set is empty
+    if the space is not of a policy.
+    """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return set().union(*map(_mappings_of, parts))
@@ -89,7 +104,9 @@ def _mappings_of(space: Any) -> set[str]:
 
 
 def _is_same_in_all_units(space: Any) -> bool:
-    """Return True if policy and environment have the same action units: each bounded Box has the bounds -1 and 1."""
+    """Return True if an action has the same numbers in the policy's and the environment's units, because each bounded
+    Box has float bounds of -1 and 1.
+    """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return all(map(_is_same_in_all_units, parts))

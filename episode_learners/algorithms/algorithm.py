@@ -1,4 +1,4 @@
-"""`Algorithm`: base class of all algorithms: a policy, its optimizers, and updates from episodes."""
+"""`Algorithm`, the base class of all learning algorithms, and functions that they share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ Measured = dict[str, Tensor]  # scalars by name, on the device, outside autograd
 
 
 class Algorithm(nn.Module, ABC):
-    """Base class of algorithms: a policy with its optimizers, and updates of the policy from episodes.
+    """Base class of learning algorithms. An algorithm consists of a policy and its optimizers, and improves the policy
+    by updates from episodes or replay.
 
     `update(episodes)` learns from episodes, and `update_from(replay)` of some algorithms from replay. Both call
     `learn(batch)`, which takes gradient steps on minibatches. A gradient step of one optimizer is `backward`, which
@@ -90,7 +91,9 @@ class Algorithm(nn.Module, ABC):
         self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        """Move the parameters, as torch's `to(device)` does, and send later batches to the same device."""
+        """Move or convert the parameters, as `to(device)` of torch does, and make the algorithm create its later
+        batches on the same device.
+        """
         moved = super()._apply(*args, **kwargs)
         pipeline = getattr(self, "pipeline", None)
         if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
@@ -101,14 +104,16 @@ class Algorithm(nn.Module, ABC):
 
     @abstractmethod
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        """Return a train batch {column: tensor [B, ...]} made of episodes, on the policy's device."""
+        """Return a train batch made of `episodes`: a dict of tensors [B, ...], such as "obs" and "actions", on the
+        policy's device.
+        """
 
     @abstractmethod
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the minibatches of a train batch, one per gradient step."""
+        """Yield the minibatches of a train batch. The algorithm takes one gradient step on each of them."""
 
     def shuffled(self, batch: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a train batch in random order, `size` at a time, each once.
+        """Yield minibatches of `size` rows that together contain each row of a train batch once, in random order.
 
         If fewer than half of `size` rows are left over, they join the last minibatch. Columns that are not tensors are
         left out.
@@ -119,13 +124,20 @@ class Algorithm(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
-        """Return the scalar loss to minimize by the optimizer named `optimizer`, and numbers to log."""
+        """Return the scalar loss of a minibatch that the optimizer named `optimizer` minimizes, and a dict of scalars
+        to log.
+        """
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """Take gradient steps on a train batch, and return the mean of each logged number."""
+        """Take a gradient step on each minibatch of a train batch, and return the mean of each logged scalar, such as
+        the loss.
+        """
         return means([self._gradient_step(minibatch) for minibatch in self.minibatches(batch)])
 
     def _gradient_step(self, minibatch: Mapping[str, Any]) -> Measured:
+        """Take one step of every optimizer on a minibatch, and return scalars to log. Raise `_NotFinite` if a loss or
+        gradient is NaN or infinite.
+        """
         measured: Measured = {}
         for name, optimizer in self.optimizers.items():
             measurements = self.backward(minibatch, name)
@@ -143,7 +155,8 @@ class Algorithm(nn.Module, ABC):
         return measured
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str, scale: float = 1.0) -> Measured:
-        """Add the gradient of a minibatch's loss, times `scale`, to the parameters' gradients.
+        """Compute the loss of a minibatch, and add the gradient of the loss, times `scale`, to the gradients of the
+        parameters.
 
         Returns:
             The measurements of `loss`, and the loss itself as "loss", or with several optimizers "<optimizer>_loss".
@@ -153,18 +166,25 @@ class Algorithm(nn.Module, ABC):
         return {"loss" if len(self.optimizers) == 1 else f"{optimizer}_loss": loss.detach(), **measured}
 
     def step(self, optimizer: str) -> Measured:
-        """Take a step of the optimizer named `optimizer` with its accumulated gradients, and reset these gradients."""
+        """Take a step of the optimizer named `optimizer` with the accumulated gradients, set these gradients to zero,
+        and return their norm in a dict to log.
+        """
         norm = self.optimizers[optimizer].step()
         return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
 
     def after_step(self) -> None:
-        """Act after each gradient step, for example update target networks. By default it does nothing."""
+        """Hook that runs after each gradient step. Subclasses override it, for example to update target networks. By
+        default it does nothing.
+        """
 
     def postprocess(self, batch: Mapping[str, Any], metrics: dict[str, float]) -> None:
-        """Act after each update, for example adapt coefficients. By default it does nothing."""
+        """Hook that runs after each update, before it is counted. Subclasses override it, for example to adapt a
+        coefficient. By default it does nothing.
+        """
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """Improve the policy by an update from episodes, which stay unchanged, and return metrics.
+        """Improve the policy by an update from `episodes`, and return metrics such as the loss. The episodes are not
+        changed.
 
         If an update fails, weights, optimizers, counts and random states are as before the update.
 
@@ -175,13 +195,14 @@ class Algorithm(nn.Module, ABC):
         try:
             return self._updated(self.preprocess(episodes))
         except RuntimeError as error:  # of torch
-            differ = _differing_spaces(episodes, self.policy)
+            differ = _describe_differing_spaces(episodes, self.policy)
             if not differ:
                 raise
             raise InvalidArgument(f"{type(self).__name__}: the episodes have {differ}: {error}") from error
 
     def _updated(self, batch: dict[str, Any], num_steps: int = 0) -> dict[str, float]:
-        """Learn from a train batch and return metrics. If the update fails, the previous weights are restored.
+        """Learn from a train batch, and return metrics such as the loss. If the update fails, the previous weights are
+        restored.
 
         A single step of a single optimizer that checks the gradient norm first needs no snapshot.
 
@@ -189,10 +210,10 @@ class Algorithm(nn.Module, ABC):
             batch: the train batch.
             num_steps: the number of gradient steps, if it is known.
         """
-        looks_ahead = (
+        checks_gradient_first = (
             num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).knows_norm_before_step
         )
-        before = None if looks_ahead else self._snapshot()
+        before = None if checks_gradient_first else self._snapshot()
         progress = self.get_progress()
         try:
             metrics = self.learn(batch)
@@ -209,7 +230,7 @@ class Algorithm(nn.Module, ABC):
                 self._restore(*before)
             self.set_progress(progress)
             if isinstance(error, _NotFinite):
-                raise InvalidArgument(_not_finite(type(self).__name__, batch)) from None
+                raise InvalidArgument(_describe_not_finite(type(self).__name__, batch)) from None
             raise
         for scheduler in self.schedulers.values():
             scheduler.step()
@@ -219,26 +240,34 @@ class Algorithm(nn.Module, ABC):
         return metrics
 
     def _snapshot(self) -> tuple[dict[str, Snapshot], dict[str, Tensor]]:
-        """Return a copy of parameters, optimizer states and target networks. It reuses the last copy's memory."""
+        """Return a copy of the parameters, optimizer states and target networks, from which `_restore` undoes an
+        update. The memory of the previous copy is reused.
+        """
         steps, targets = self._before
         steps = {name: optimizer.snapshot(steps.get(name)) for name, optimizer in self.optimizers.items()}
         self._before = steps, {name: copied(self._target(name).vector, targets.get(name)) for name in self.targets}
         return self._before
 
     def _restore(self, optimizers: Mapping[str, Snapshot], targets: Mapping[str, Tensor]) -> None:
+        """Set parameters, optimizer states and target networks back to a copy that `_snapshot` made."""
         for name, snapshot in optimizers.items():
             self.optimizers[name].restore(snapshot)
         for name, values in targets.items():
             self._target(name).set_vector(values)
 
     def undo(self) -> Callable[[], None]:
-        """Return a function that restores the current weights and states, for use if the next update fails."""
+        """Return a function that restores the current weights, optimizer states, random state and learning rates. The
+        caller uses it to undo the next update.
+        """
         snapshot, progress = self._snapshot(), self.get_progress()
         schedules = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.schedulers.items()}
         groups = [group for optimizer in self.optimizers.values() for group in optimizer.optimizer.param_groups]
         rates = [group["lr"] for group in groups]
 
-        def take_back() -> None:
+        def restore_all() -> None:
+            """Restore the weights, optimizer states, random state and learning rates that were current when `undo` was
+            called.
+            """
             self._restore(*snapshot)
             self.set_progress(progress)
             for name, scheduler in self.schedulers.items():
@@ -246,24 +275,30 @@ class Algorithm(nn.Module, ABC):
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
 
-        return take_back
+        return restore_all
 
     def set_learning_rates(self, rates: Mapping[str, float]) -> None:
-        """Change the learning rates by optimizer name. Schedules continue, relative to the new rates."""
+        """Set the base learning rate of each optimizer that `rates` names. Learning rate schedules continue, relative
+        to the new rates.
+        """
         for name, rate in rates.items():
             self.optimizers[name].set_base_learning_rate(rate)
             if name in self.schedulers:
                 self.schedulers[name].base_lrs = [rate]
 
     def _target(self, name: str) -> TargetNetwork:
+        """Return the target network (slowly updated copy of a network) with this name."""
         return cast(TargetNetwork, self.targets[name])
 
     @property
     def optimizer(self) -> Optimizer:
-        """The first optimizer. Many algorithms have only one."""
+        """First torch optimizer of the algorithm. Most algorithms have only one."""
         return next(iter(self.optimizers.values())).optimizer
 
     def get_extra_state(self) -> dict[str, Any]:
+        """Return the part of `state_dict()` that torch does not store by itself: states of optimizers, schedules,
+        random generators, counts and the learner pipeline.
+        """
         return {
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "schedulers": {name: scheduler.state_dict() for name, scheduler in self.schedulers.items()},
@@ -272,11 +307,18 @@ class Algorithm(nn.Module, ABC):
         }
 
     def _pipeline_state(self) -> dict[str, Any]:
-        """Return what the connectors of the learner pipeline have learned, such as reward statistics."""
+        """Return what the connectors of the learner pipeline have learned from data, such as reward statistics, for
+        checkpoints.
+        """
         pipeline = getattr(self, "pipeline", None)
         return pipeline.get_state() if isinstance(pipeline, ConnectorPipeline) else {}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_extra_state` returned. torch calls this method in `load_state_dict()`.
+
+        Raises:
+            StateMismatch: the state has other optimizers or schedules than this algorithm.
+        """
         for kind, ours in (("optimizers", self.optimizers), ("schedulers", self.schedulers)):
             if set(state[kind]) != set(ours):
                 raise StateMismatch(
@@ -290,11 +332,13 @@ class Algorithm(nn.Module, ABC):
             self.pipeline.set_state(state["pipeline"])  # type: ignore[operator]
 
     def get_progress(self) -> dict[str, Any]:
-        """Return random states and counts: everything that an update changes besides weights and optimizers."""
+        """Return the random state and counts, such as `num_updates`: everything that an update changes besides weights
+        and optimizers.
+        """
         return {"generator": self.generator.get_state(), "num_updates": self.num_updates}
 
     def set_progress(self, progress: dict[str, Any]) -> None:
-        """Restore the random states and counts that `get_progress` returned."""
+        """Restore the random state and counts that `get_progress` returned, to continue a run or undo an update."""
         self.generator.set_state(progress["generator"].cpu())
         self.num_updates = progress["num_updates"]
 
@@ -303,12 +347,16 @@ P = TypeVar("P", bound=Policy)
 
 
 def split_actor(policy: P | Actor) -> tuple[P, Actor | None]:
-    """Return the policy and the actor for either of the two. For a plain policy, return None as the actor."""
+    """Return a policy and its actor (policy with pipelines), given either of them. The actor is None if a plain policy
+    is given.
+    """
     return (cast(P, policy.policy), policy) if isinstance(policy, Actor) else (policy, None)
 
 
 def stored_inputs(policy: Policy, actor: Actor | None) -> dict[str, Any]:
-    """Return arguments for `learner_pipeline`: the spaces of recorded episodes, and the actor's views."""
+    """Return keyword arguments for `learner_pipeline`, by which it reads stored episodes as the policy does: the spaces
+    of the episodes, and the actor's views.
+    """
     if actor is None:
         return {"observation_space": policy.observation_space, "action_space": policy.action_space}
     spaces = {"observation_space": actor.recorded_observation_space, "action_space": policy.action_space}
@@ -316,12 +364,16 @@ def stored_inputs(policy: Policy, actor: Actor | None) -> dict[str, Any]:
 
 
 def linear_decay(num_updates: int) -> MakeScheduler:
-    """Return a schedule that lowers the learning rate linearly to 0 over `num_updates` updates."""
+    """Return a schedule for the argument `scheduler` of algorithms, which lowers the learning rate linearly to 0 over
+    `num_updates` updates.
+    """
     return partial(LinearLR, start_factor=1.0, end_factor=0.0, total_iters=num_updates)
 
 
 def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a train batch that contain only tensors, in a train batch."""
+    """Return a train batch with only the columns that consist of tensors. Other columns, such as infos, are left
+    out.
+    """
     tensors = {
         name: column
         for name, column in batch.items()
@@ -331,7 +383,9 @@ def tensors_of(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def means(measured: list[Measured]) -> dict[str, float]:
-    """Return the mean of each logged number over the gradient steps. The host waits for the device only here."""
+    """Return the mean of each logged scalar over all gradient steps, as floats. All scalars are copied from the device
+    at once.
+    """
     if len(measured) == 1 and all(value.is_cpu for value in measured[0].values()):
         return {name: value.item() for name, value in measured[0].items()}  # nothing to wait for
     rows = [torch.stack(list(row.values())) for row in measured]
@@ -339,8 +393,10 @@ def means(measured: list[Measured]) -> dict[str, float]:
     return dict(zip(measured[0], mean.tolist(), strict=True))
 
 
-def _differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) -> str:
-    """Return text that names the spaces in which episodes and policy differ, or ""."""
+def _describe_differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) -> str:
+    """Return text for an error message that names the spaces in which episodes differ from the policy, or "" if they do
+    not differ.
+    """
     names = ("observation_space", "action_space")
     pairs = [(name, env_space_of(getattr(episodes[0], name)), getattr(policy, name)) for name in names]
     differ = [(name, space, known) for name, space, known in pairs if space is not None and space != known]
@@ -348,16 +404,18 @@ def _differing_spaces(episodes: Sequence[SingleAgentEpisode], policy: Policy) ->
 
 
 class _NotFinite(Exception):
-    """Error that a loss or gradient norm is NaN or infinite."""
+    """Error inside of an update: a loss or gradient norm is NaN or infinite, so the update is undone."""
 
 
 def _are_finite(measured: Mapping[str, Any]) -> bool:
-    """Return True if all losses and gradient norms that can be read without waiting are finite."""
+    """Return True if all values in a dict of logged scalars that are losses or gradient norms are finite."""
     return all(isfinite(value) for name, value in measured.items() if name.endswith(("gradient_norm", "loss")))
 
 
-def _not_finite(algorithm: str, batch: Mapping[str, Any]) -> str:
-    """Return the error text for a NaN or infinite loss or gradient, with the batch rows that contain such values."""
+def _describe_not_finite(algorithm: str, batch: Mapping[str, Any]) -> str:
+    """Return the message of the error for a NaN or infinite loss or gradient. It lists the batch rows that have such
+    values, with episode and step if known.
+    """
     message = f"{algorithm}: the loss or its gradient is not finite; the weights are as before the update. "
     origin, places = _origin(batch), []
     axes = () if origin is None else origin.numbers.shape
@@ -377,7 +435,7 @@ _MAY_BE_INFINITE = frozenset({Columns.ACTION_DIST_INPUTS})  # logits of masked a
 
 
 def _origin(batch: Mapping[str, Any]) -> Origin | None:
-    """Return which episode and step each row of a batch came from, or None if that is unknown."""
+    """Return the origin of a batch, by which each row's episode and step can be looked up, or None if it is unknown."""
     try:
         return getattr(batch, "origin", None)
     except EpisodeStateError:
@@ -385,7 +443,9 @@ def _origin(batch: Mapping[str, Any]) -> Origin | None:
 
 
 def _describe_row(place: tuple[int, ...], origin: Origin | None) -> str:
-    """Return text that names the episode and step that a batch row came from, or "" if that is unknown."""
+    """Return text with the episode and step that the batch row `place` comes from, such as " (episode a, step 3)", or
+    "" if that is unknown.
+    """
     if origin is None or len(place) < origin.numbers.ndim:
         return ""
     try:

@@ -41,12 +41,12 @@ from episodes.tracks.validation import checked_choice
 
 __all__ = ["BC", "BCConfig"]
 
-_ASKED = ("parameters", "device", "distribution", "observation_space", "action_space")
+_REQUIRED_MEMBERS = ("parameters", "device", "distribution", "observation_space", "action_space")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BCConfig(EpochConfig):
-    """Hyperparameters of behavior cloning.
+    """Hyperparameters of behavior cloning (`BC`).
 
     Attributes:
         minibatch_size: Steps in a minibatch; sequences, if the policy is recurrent.
@@ -65,7 +65,8 @@ class BCConfig(EpochConfig):
 
 
 class BC(Algorithm):
-    """Behavior cloning: increases the likelihood of recorded actions. Rewards are not used.
+    """Behavior cloning algorithm: trains a policy to imitate recorded actions by maximum likelihood. Rewards are not
+    used.
 
     Actions of the environment, such as those of imported data, are converted to the units in which the policy acts:
     `BCConfig.action_mapping`, which is that of `module_to_env_pipeline` by default.
@@ -89,12 +90,12 @@ class BC(Algorithm):
         seed: int = 0,
     ) -> None:
         policy, actor = split_actor(policy)
-        check_interface(policy, type(self).__name__, _ASKED)
+        check_interface(policy, type(self).__name__, _REQUIRED_MEMBERS)
         config = config or BCConfig()
         optimizer = adam_optimizer(policy.parameters(), config)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
-        self._given = pipeline
+        self._given_pipeline = pipeline
         self._to_tensors = NumpyToTensor(device=policy.device)
         length = config.max_seq_len if module_of(policy).is_recurrent else None
         self.pipeline = pipeline or learner_pipeline(
@@ -102,10 +103,13 @@ class BC(Algorithm):
         )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """Return a train batch made of `episodes`, with actions converted to the policy's units. Recorded recurrent
+        states are not used.
+        """
         check_recorded_alike(episodes, self)
         mapping = self.config.action_mapping
         episodes = to_policy_units(episodes, self.policy.action_space, mapping, type(self).__name__)
-        if self._given is None and module_of(self.policy).is_recurrent:
+        if self._given_pipeline is None and module_of(self.policy).is_recurrent:
             episodes = EpisodePack.from_episodes(episodes)
             outputs = episodes.extra_model_outputs
             kept_outputs = {name: column for name, column in outputs.items() if name != Columns.STATE_OUT}
@@ -113,7 +117,8 @@ class BC(Algorithm):
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from(self, draws: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
-        """Take `num_steps` gradient steps on steps or sequences sampled by `draws`, and return metrics.
+        """Take `num_steps` gradient steps on steps (or sequences, for a recurrent policy) sampled from a replay buffer
+        or data set, and return metrics.
 
         Raises:
             InvalidArgument: gradients are not finite, or the stored actions are not the policy's. Nothing has changed.
@@ -136,6 +141,11 @@ class BC(Algorithm):
         return self._updated(self._to_tensors.to_tensors(columns))
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield shuffled minibatches of a train batch, for `num_epochs` passes over the batch.
+
+        Raises:
+            InvalidArgument: the batch has no steps.
+        """
         columns = tensors_of(batch)
         if not len(columns[Columns.ACTIONS]):
             raise InvalidArgument("BC: the batch has no steps")
@@ -143,6 +153,9 @@ class BC(Algorithm):
             yield from self.shuffled(columns, self.config.minibatch_size)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        """Return the negative mean log-probability of the recorded actions, minus the entropy bonus, and scalars to
+        log.
+        """
         inputs, actions = self.policy(minibatch, explore=False)[Columns.ACTION_DIST_INPUTS], minibatch[Columns.ACTIONS]
         mask = minibatch.get(Columns.LOSS_MASK)
         if mask is not None:

@@ -1,4 +1,4 @@
-"""Base classes of algorithm configurations: hyperparameters that all algorithms share."""
+"""Base classes of the configurations of algorithms, with hyperparameters that all algorithms share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ _SECTION = "Attributes:"
 
 
 class Settings:
-    """Base class of configuration dataclasses. It completes the docstrings of subclasses with inherited fields."""
+    """Base class of configuration dataclasses. It adds the descriptions of inherited fields to the docstrings of
+    subclasses.
+    """
 
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
+        """Add the descriptions of inherited fields to the docstring of a new subclass, so that `help()` shows all
+        fields.
+        """
         documented = _entries_of(cls.__doc__)
         inherited = {name: text for base in cls.__bases__ for name, text in _entries_of(base.__doc__).items()}
         missing = [text for name, text in inherited.items() if name not in documented]
@@ -28,7 +33,7 @@ class Settings:
 
 
 def _entries_of(doc: str | None) -> dict[str, str]:
-    """Return the descriptions of fields in a docstring's section `Attributes:`, by field name."""
+    """Return the descriptions in the section `Attributes:` of a docstring, by name of the field."""
     _, _, section = inspect.cleandoc(doc or "").partition(_SECTION)
     entries = re.findall(r"^    (\w+): .*(?:\n     .*)*", section, re.MULTILINE)
     texts = [match.group() for match in re.finditer(r"^    \w+: .*(?:\n     .*)*", section, re.MULTILINE)]
@@ -37,7 +42,7 @@ def _entries_of(doc: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig(Settings):
-    """Hyperparameters of all algorithms.
+    """Hyperparameters that all algorithms have: learning rate and gradient clipping.
 
     Attributes:
         learning_rate: Step size of the Adam optimizers.
@@ -53,7 +58,7 @@ class AlgorithmConfig(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochConfig(AlgorithmConfig):
-    """Hyperparameters of algorithms that go through each train batch several times, in minibatches.
+    """Hyperparameters of algorithms that learn from each train batch in several passes over minibatches.
 
     Attributes:
         num_epochs: Passes over a train batch.

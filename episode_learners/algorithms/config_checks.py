@@ -1,4 +1,4 @@
-"""Checks of hyperparameter values."""
+"""Check of the numbers in configurations, such as hyperparameters."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ def check_numbers(
     whole: Iterable[str] = (),
     flags: Iterable[str] = (),
 ) -> None:
-    """Raise `InvalidArgument` if a hyperparameter has a wrong value for its kind. None is always accepted.
+    """Raise `InvalidArgument` if a field of a configuration has a value that its kind does not allow, such as a count
+    of 0. The value None is accepted for all kinds but flags.
 
     Args:
-        numbers: the configuration.
-        counts: names of attributes that are ints of at least 1.
-        positive: names of numbers above 0.
-        fractions: names of numbers from 0 to 1.
-        not_negative: names of numbers of at least 0.
-        whole: names of ints of at least 0.
-        flags: names of bools.
+        numbers: the configuration object.
+        counts: names of fields that must be ints of at least 1.
+        positive: names of fields that must be finite numbers above 0.
+        fractions: names of fields that must be numbers from 0 to 1.
+        not_negative: names of fields that must be finite numbers of at least 0.
+        whole: names of fields that must be ints of at least 0.
+        flags: names of fields that must be bools.
+
+    Raises:
+        InvalidArgument: a field has a value that is not allowed.
     """
     rules = (
         (counts, "an int of at least 1", lambda value: isinstance(value, int) and value >= 1),
@@ -50,4 +54,5 @@ def check_numbers(
 
 
 def _is_number(value: Any) -> bool:
+    """Return True if a value is a finite int or float. A bool is not a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

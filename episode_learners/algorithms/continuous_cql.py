@@ -27,7 +27,7 @@ __all__ = ["ContinuousCQL", "ContinuousCQLConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuousCQLConfig(SACConfig):
-    """Hyperparameters of CQL for continuous actions.
+    """Hyperparameters of conservative Q-learning for continuous actions (`ContinuousCQL`).
 
     Attributes:
         conservatism: Weight of the conservative loss, which is added to the critics' loss (alpha in the paper).
@@ -44,7 +44,9 @@ class ContinuousCQLConfig(SACConfig):
 
 
 class ContinuousCQL(SAC):
-    """SAC with a second critic loss that lowers Q-values of actions outside of the data: CQL(H) in the paper."""
+    """Conservative Q-learning for continuous actions: SAC with a second critic loss that lowers the Q-values of actions
+    that are not in the data. It is the variant CQL(H) of the paper.
+    """
 
     config: ContinuousCQLConfig
 
@@ -71,6 +73,9 @@ class ContinuousCQL(SAC):
         return batch
 
     def loss_of_values(self, values: list[Tensor], minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        """Return the critics' TD loss plus the conservative loss, given each critic's Q-values [B] of the taken
+        actions, and scalars to log.
+        """
         td_loss, measured = super().loss_of_values(values, minibatch)
         gaps = self.logsumexp_q(minibatch[Columns.OBS]) - torch.stack(values)  # [2, B]
         weights = minibatch.get(Columns.WEIGHTS)
@@ -79,19 +84,25 @@ class ContinuousCQL(SAC):
         return loss, {**measured, "td_loss": td_loss.detach(), "conservative_gap": gap.detach().mean()}
 
     def logsumexp_q(self, obs: Tensor) -> Tensor:
-        """Estimate the logarithm of the integral of exp(Q) over all actions, float [2, B], for each critic.
+        """Estimate, for each of the two critics, the logarithm of the integral of exp(Q) over all actions, float
+        [2, B].
+
+        The estimate uses importance sampling with uniform actions and actions of the policy (appendix F of the
+        paper).
 
         The estimate uses importance sampling (appendix F of the paper).
         """
-        actions, log_density = self._drawn_actions(obs)  # [B, k, ...], [B, k]
+        actions, log_density = self._sample_actions(obs)  # [B, k, ...], [B, k]
         num_rows, num_drawn = log_density.shape
         q_values = values_of(self.policy.critics, obs.repeat_interleave(num_drawn, 0), actions.flatten(0, 1))
         by_critic = torch.stack(q_values).view(-1, num_rows, num_drawn)
         return (by_critic - log_density).logsumexp(-1) - math.log(num_drawn)
 
     @torch.no_grad()
-    def _drawn_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return random actions [B, 2 * num_drawn, ...] in -1..1, and their log-densities."""
+    def _sample_actions(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample random actions [B, 2 * num_drawn, ...] in -1..1, one half uniformly and one half from the policy, and
+        return them with their log-densities.
+        """
         inputs = self.policy({Columns.OBS: obs})[Columns.ACTION_DIST_INPUTS]
         rows = inputs.unsqueeze(1).expand(-1, self.config.num_drawn, -1)
         actions, log_density = self.policy.squashed.draw(rows, self._noise())
@@ -101,7 +112,7 @@ class ContinuousCQL(SAC):
 
 
 def check_bounded(actions: Any) -> None:
-    """Raise InvalidArgument if any action, in an array or tensor, is outside of -1..1."""
+    """Raise `InvalidArgument` if an array or tensor of actions contains a number outside of -1..1."""
     largest = float(abs(actions).max()) if len(actions) else 0.0
     if largest > 1.0:
         raise InvalidArgument(

@@ -21,7 +21,7 @@ __all__ = ["CQL", "CQLConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CQLConfig(DQNConfig):
-    """Hyperparameters of CQL.
+    """Hyperparameters of conservative Q-learning for discrete actions (`CQL`).
 
     Attributes:
         conservatism: Weight of the conservative loss, which is added to DQN's loss (alpha in the paper).
@@ -35,7 +35,9 @@ class CQLConfig(DQNConfig):
 
 
 class CQL(DQN):
-    """DQN with a second loss that lowers the Q-values of actions that are not in the data: CQL(H) in the paper."""
+    """Conservative Q-learning for discrete actions: DQN with a second loss that lowers the Q-values of actions that are
+    not in the data. It is the variant CQL(H) of the paper.
+    """
 
     def __init__(
         self,
@@ -53,6 +55,9 @@ class CQL(DQN):
     def loss_of_values(
         self, values: Tensor, chosen_values: Tensor, minibatch: Mapping[str, Any]
     ) -> tuple[Tensor, Measured]:
+        """Return DQN's TD loss plus the conservative loss, given the Q-values of all actions [B, n] and of the taken
+        actions [B], and scalars to log.
+        """
         td_loss, measured = super().loss_of_values(values, chosen_values, minibatch)
         gaps = values.logsumexp(-1) - chosen_values  # [B]
         weights = minibatch.get(Columns.WEIGHTS)

@@ -1,4 +1,6 @@
-"""Deep Q-learning (Mnih et al., 2015, https://doi.org/10.1038/nature14236): double, dueling, n-step, prioritized."""
+"""Deep Q-learning (Mnih et al., 2015, https://doi.org/10.1038/nature14236), optionally double, dueling, n-step and
+prioritized.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ __all__ = ["DQN", "DQNConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DQNConfig(ReplayConfig):
-    """Hyperparameters of DQN.
+    """Hyperparameters of deep Q-learning (`DQN`).
 
     Attributes:
         double: Double Q-learning: the policy chooses the next action, and the target network gives its Q-value
@@ -60,7 +62,9 @@ class DQNConfig(ReplayConfig):
 
 
 class DQN(ReplayAlgorithm[DQNConfig]):
-    """Deep Q-learning from transitions, which any policy may have recorded."""
+    """Deep Q-learning algorithm (DQN) for discrete actions. It learns off-policy, from transitions that any policy has
+    recorded.
+    """
 
     policy: QPolicy
 
@@ -89,24 +93,28 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         self.explore_after(0)
 
     def explore_after(self, num_env_steps: int) -> None:
-        """Set the policy's epsilon to its scheduled value after `num_env_steps` environment steps."""
+        """Set the policy's epsilon (probability of a random action) to the value that the schedule has after
+        `num_env_steps` environment steps.
+        """
         done = min(1.0, num_env_steps / self.config.epsilon_steps)
         start, end = self.config.epsilon_start, self.config.epsilon_end
         self.policy.epsilon = start + done * (end - start)
 
-    def _chosen(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Return the index of the taken action among all actions, int64 [B, 1]."""
+    def _action_indices(self, minibatch: Mapping[str, Any]) -> Tensor:
+        """Return the index of each taken action among all actions, int64 [B, 1], to select the action's Q-value."""
         chosen = minibatch[Columns.ACTIONS].long().unsqueeze(-1)
         return chosen - self.policy.start if self.policy.start else chosen
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         values = self.policy(minibatch)["q_values"]  # [B, n]
-        return self.loss_of_values(values, values.gather(-1, self._chosen(minibatch)).squeeze(-1), minibatch)
+        return self.loss_of_values(values, values.gather(-1, self._action_indices(minibatch)).squeeze(-1), minibatch)
 
     def loss_of_values(
         self, values: Tensor, chosen_values: Tensor, minibatch: Mapping[str, Any]
     ) -> tuple[Tensor, Measured]:
-        """Return the loss, given the Q-values of all actions [B, n] and of the taken ones [B], and numbers to log."""
+        """Return the TD loss of a minibatch, given the Q-values of all actions [B, n] and of the taken actions [B], and
+        scalars to log.
+        """
         targets = self.targets_of(minibatch)
         weights = minibatch.get(Columns.WEIGHTS)
         if weights is None:
@@ -118,7 +126,9 @@ class DQN(ReplayAlgorithm[DQNConfig]):
 
     @torch.no_grad()
     def targets_of(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Compute the TD targets [B]: the n-step rewards plus the discounted value of the next observation."""
+        """Return the TD targets [B] of a minibatch: the n-step rewards plus the discounted Q-value of the next
+        observation.
+        """
         later = after(minibatch)
         values = cast(QPolicy, self._target("policy").module).q_values(later)
         if self.config.double:

@@ -1,4 +1,4 @@
-"""Explained variance: how well a value function fits its targets."""
+"""Explained variance, a measure of how well a value function fits its targets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ __all__ = ["explained_variance"]
 
 
 def explained_variance(values: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return 1 - Var(targets - values) / Var(targets), a scalar, of values and value targets of the same shape.
+    """Return the explained variance of value predictions: 1 - Var(targets - values) / Var(targets), a scalar tensor.
+
+    A result of 1 means that the values equal the targets up to a constant, 0 that they are as good as a constant,
+    and a negative number that they are worse. The result is NaN if all targets are equal.
 
     1 means that the values equal the targets up to a constant, 0 that they are as good as a constant, and a negative
     number that they are worse. The result is NaN if all targets are equal.
@@ -28,5 +31,5 @@ def explained_variance(values: Tensor, targets: Tensor, mask: Tensor | None = No
 
 
 def _variance(numbers: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted variance of numbers. The weights sum to 1."""
+    """Return the weighted variance of the elements of a tensor. The weights must sum to 1."""
     return ((numbers - (numbers * weights).sum()).square() * weights).sum()

@@ -1,4 +1,6 @@
-"""`FlatOptimizer`: an optimizer for all parameters of some modules as one vector."""
+"""`FlatOptimizer`: an optimizer that stores all parameters as one vector, which makes steps of small networks
+faster.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _TINY = 1e-6  # added to the norm that gradients are divided by, as torch.nn.uti
 
 
 class FlatOptimizer:
-    """Optimizer whose parameters and gradients are one vector each. Small networks then need few operations per step.
+    """Optimizer that keeps all parameters in one vector, and all gradients in another. A step of a small network then
+    needs only a few operations.
 
     The parameters become views of `vector` [P], and their gradients views of `gradient` [P]:
 
@@ -65,7 +68,12 @@ class FlatOptimizer:
         self._move = self.optimizer.move if isinstance(self.optimizer, FlatAdam) else self.optimizer.step
 
     def _flatten_parameters(self) -> None:
-        """Copy all parameters into one vector, and make each parameter a view of a part of this vector."""
+        """Copy all parameters into one vector, and make each parameter a view of its part of the vector. Do the same
+        with the gradients.
+
+        Raises:
+            InvalidArgument: the parameters have several dtypes or devices, or there are none.
+        """
         kinds = {(parameter.dtype, parameter.device) for parameter in self.parameters}
         if len(kinds) != 1:
             raise InvalidArgument(
@@ -76,7 +84,7 @@ class FlatOptimizer:
             self.vector = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
             self.gradient = self.vector.grad = torch.zeros_like(self.vector)
             values, self._gradients = (views_of(vector, self.parameters) for vector in (self.vector, self.gradient))
-            self._places = [value.data_ptr() for value in values]
+            self._addresses = [value.data_ptr() for value in values]
             for parameter, value, gradient in zip(self.parameters, values, self._gradients, strict=True):
                 if parameter.grad is not None:
                     gradient.copy_(parameter.grad)
@@ -84,8 +92,10 @@ class FlatOptimizer:
                 parameter.grad = gradient
 
     def collect_gradient(self) -> Tensor:
-        """Return the gradient of all parameters as a vector [P]."""
-        for parameter, place, gradient in zip(self.parameters, self._places, self._gradients, strict=True):
+        """Return the gradient of all parameters as one vector [P]. Gradients that were set on single parameters are
+        copied into the vector first.
+        """
+        for parameter, place, gradient in zip(self.parameters, self._addresses, self._gradients, strict=True):
             if parameter.data_ptr() != place:
                 self._reflatten_parameters()
                 break
@@ -95,6 +105,9 @@ class FlatOptimizer:
         return self.gradient
 
     def _reflatten_parameters(self) -> None:
+        """Build the vectors of parameters and gradients again, after the parameters were moved to another device, and
+        move the optimizer's state there.
+        """
         state = self.optimizer.state_dict()
         self._flatten_parameters()
         self.optimizer.param_groups[0]["params"] = [self.vector]
@@ -102,7 +115,9 @@ class FlatOptimizer:
         self.optimizer.load_state_dict(state)  # to the device where the parameters are now
 
     def step(self) -> Tensor:
-        """Update the parameters, reset their gradients, and return the norm of the gradient before clipping."""
+        """Clip the gradient, update the parameters, set the gradient to zero, and return the norm that the gradient had
+        before clipping.
+        """
         gradient, max_norm = self.collect_gradient(), self.max_norm
         if self.reduce is not None:
             self.reduce(gradient)
@@ -123,33 +138,35 @@ class FlatOptimizer:
 
     @property
     def knows_norm_before_step(self) -> bool:
-        """Whether `step` checks the gradient norm before it changes any parameter, as it does on the CPU."""
+        """Whether `step` reads the gradient norm before it changes any parameter, so that a norm of NaN changes
+        nothing. It is True on the CPU.
+        """
         return self.vector.is_cpu
 
     def zero_grad(self) -> None:
-        """Reset the accumulated gradients."""
+        """Set the accumulated gradients of all parameters to zero."""
         self.collect_gradient().zero_()
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next step."""
+        """Learning rate that the next step uses, after the factor of a schedule."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def base_learning_rate(self) -> float:
-        """Learning rate before the factor of a schedule. Without a schedule it is the learning rate."""
+        """Learning rate without the factor of a schedule. If there is no schedule, it equals `learning_rate`."""
         group = self.optimizer.param_groups[0]
         return float(group.get("initial_lr", group["lr"]))
 
     def set_base_learning_rate(self, rate: float) -> None:
-        """Set the learning rate before the factor of a schedule."""
+        """Set the learning rate that a schedule multiplies. The schedule keeps its current factor."""
         group = self.optimizer.param_groups[0]
         group["lr"] *= rate / self.base_learning_rate
         if "initial_lr" in group:
             group["initial_lr"] = rate
 
     def snapshot(self, into: Snapshot | None = None) -> Snapshot:
-        """Return a copy of parameters and optimizer state, for `restore`. `into`: an old copy, whose memory is reused.
+        """Return a copy of the parameters and of the optimizer's state. `restore` undoes later steps with it.
 
         Args:
             into: an earlier snapshot that is not needed any more. Its memory is reused.
@@ -161,18 +178,20 @@ class FlatOptimizer:
         return copied(self.vector, old), copies
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Restore what `snapshot` returned, and reset the accumulated gradients."""
+        """Set the parameters and the optimizer's state back to a copy that `snapshot` made, and set the gradients to
+        zero.
+        """
         values, state = snapshot
         self.zero_grad()
         self.vector.copy_(values)
         self.optimizer.state[self.vector] = {name: copied(value) for name, value in state.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state, without the parameters."""
+        """Return the state of the torch optimizer, such as Adam's moments, without the parameters."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the optimizer state that `state_dict` returned.
+        """Restore the state of the torch optimizer that `state_dict` returned.
 
         Raises:
             StateMismatch: the state is of other parameters.
@@ -195,10 +214,12 @@ def adam_optimizer(
     learning_rate: float | None = None,
     eps: float = 1e-8,
 ) -> FlatOptimizer:
-    """Return an Adam optimizer of parameters with the settings of an algorithm's configuration.
+    """Return a `FlatOptimizer` with Adam for `parameters`, with the learning rate and gradient clipping of an
+    algorithm's configuration.
 
     Args:
-        config: its `learning_rate` and `max_gradient_norm` apply.
+        parameters: the parameters to optimize.
+        config: the configuration whose `learning_rate` and `max_gradient_norm` apply.
         learning_rate: a learning rate instead of the configuration's.
         eps: see `torch.optim.Adam`.
     """
@@ -207,10 +228,10 @@ def adam_optimizer(
 
 
 class FlatAdam(Adam):
-    """torch's Adam for one tensor, with a faster step that calls no hooks (`move`)."""
+    """torch's Adam for a single tensor, with the method `move`, a faster replacement of `step`."""
 
     def move(self) -> None:
-        """Take a faster Adam step, which calls no hooks. The first call is an ordinary `step`."""
+        """Take an Adam step faster than `step`, without calling torch's hooks. The first call is an ordinary `step`."""
         group = self.param_groups[0]  # a `step` takes four times as long for small networks
         vector = group["params"][0]
         state = self.state.get(vector)
@@ -236,7 +257,9 @@ class FlatAdam(Adam):
 
 
 def copied(value: Any, into: Any = None) -> Any:
-    """Return a copy of a tensor, in the memory of `into` if it is given. Other values are returned unchanged."""
+    """Return a copy of a tensor, written into the tensor `into` if shape, dtype and device match. A value that is not a
+    tensor is returned itself.
+    """
     if not isinstance(value, Tensor):
         return value
     kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in (value, into) if isinstance(tensor, Tensor)]
@@ -244,6 +267,6 @@ def copied(value: Any, into: Any = None) -> Any:
 
 
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return the parts of a vector [P] that represent these parameters, in their shapes, without copying."""
+    """Split a vector [P] into one view per parameter, in the parameter's shape, without copying."""
     parts = vector.split([parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]

@@ -1,4 +1,4 @@
-"""Group relative policy optimization (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
+"""Group relative policy optimization (GRPO; Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ __all__ = ["GRPO", "GRPOConfig", "group_advantages"]
 Scale = Literal["group", "batch"]
 Mean = Literal["step", "episode"]
 Baseline = Literal["group", "batch", "leave_one_out"]
-_ASKED = ("parameters", "device", "distribution", "observation_space", "action_space")
+_REQUIRED_MEMBERS = ("parameters", "device", "distribution", "observation_space", "action_space")
 _SMALL = 1e-8  # added to standard deviations before a division
 _STEP_WEIGHTS = "step_weights"  # column of the weights of steps in the mean over episodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GRPOConfig(EpochConfig):
-    """Hyperparameters of GRPO.
+    """Hyperparameters of group relative policy optimization (`GRPO`).
 
     Attributes:
         group_size: Successive episodes that form a group, unless `group_of` is given.
@@ -72,8 +72,8 @@ class GRPOConfig(EpochConfig):
 
 
 class GRPO(Algorithm):
-    """Policy gradient without a critic (GRPO). Advantages are returns relative to the mean return of a group of
-    episodes.
+    """Policy gradient algorithm without a critic (GRPO): the advantage of an episode is its return minus the mean
+    return of its group of episodes.
 
     A group has episodes with the same start. `group_of(episode)` returns the key of an episode's group; by default
     each `group_size` successive episodes form a group. All episodes must be complete. The paper divides advantages by
@@ -97,7 +97,7 @@ class GRPO(Algorithm):
         seed: int = 0,
     ) -> None:
         policy, actor = split_actor(policy)
-        check_interface(policy, type(self).__name__, _ASKED)
+        check_interface(policy, type(self).__name__, _REQUIRED_MEMBERS)
         if module_of(policy).is_recurrent:
             raise InvalidArgument(f"GRPO trains policies without a memory; {type(policy).__name__} has one: use PPO")
         config = config or GRPOConfig()
@@ -110,6 +110,14 @@ class GRPO(Algorithm):
         )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """Return a train batch made of complete episodes, with the group-relative advantage of its episode for each
+        step.
+
+        Raises:
+            InvalidArgument: an episode is a cut chunk, or the number of episodes is not a multiple of `group_size`.
+            UnknownKey: the batch has no log-probabilities of actions.
+            StateMismatch: the episodes were recorded with other preprocessing of observations.
+        """
         pack = EpisodePack.from_episodes(episodes)
         check_recorded_alike(pack, self, is_on_policy=True)
         cut = ~(pack.terminated | pack.truncated)
@@ -129,7 +137,8 @@ class GRPO(Algorithm):
         return batch
 
     def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
-        """Update the policy from a rollout [N, T + 1] of a `RolloutBuffer` on its device, and return metrics.
+        """Update the policy from the first episode of each environment in a rollout [N, T + 1] of a `RolloutBuffer`, on
+        the rollout's device, and return metrics.
 
         The sequence of an environment goes from row 0 to its first ending. `group_size` successive environments form a
         group, so they should have the same start. The block gets the columns of `add_sequence_returns`.
@@ -141,8 +150,11 @@ class GRPO(Algorithm):
         return self._updated(self.rollout_batch(rollout))
 
     def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
-        """Return a train batch {column: tensor [B, ...]} from each environment's first episode in a rollout [N, T +
-        1].
+        """Return a train batch {column: tensor [B, ...]} of the steps of the first episode of each environment in a
+        rollout [N, T + 1].
+
+        Raises:
+            InvalidArgument: see `update_from_rollout`; or the algorithm has `group_of`, which needs episodes.
         """
         check_sees_rollouts(self.policy, "GRPO")
         if self.group_of is not None:
@@ -155,18 +167,23 @@ class GRPO(Algorithm):
                 f"terminated nor been truncated in its first sequence of {block.shape[1] - 1} rows at most"
             )
         returns = block["reward"].double().masked_fill(~block["seq_mask"], 0).sum(1).cpu().numpy()
-        advantages = group_advantages(returns, self._successive(len(returns)), self.config.scale)
+        advantages = group_advantages(returns, self._successive_groups(len(returns)), self.config.scale)
         envs, rows = block["seq_mask"].nonzero(as_tuple=True)
         steps = {name: block[name][envs, rows] for name in ("obs", "action", "sample_log_prob")}
-        of_envs = torch.from_numpy(advantages.astype(np.float32)).to(envs.device)
-        batch = {**steps_of_rollout(self.policy, steps), Columns.ADVANTAGES: of_envs[envs]}
+        env_advantages = torch.from_numpy(advantages.astype(np.float32)).to(envs.device)
+        batch = {**steps_of_rollout(self.policy, steps), Columns.ADVANTAGES: env_advantages[envs]}
         if self.config.mean == "episode":
             lengths = block["seq_mask"].sum(1).cpu().numpy()
             batch[_STEP_WEIGHTS] = torch.from_numpy(_step_weights(lengths)).to(envs.device)
         return batch
 
-    def _successive(self, num_episodes: int) -> np.ndarray:
-        """Return the group number of each episode, [num_episodes], if each `group_size` successive ones are a group."""
+    def _successive_groups(self, num_episodes: int) -> np.ndarray:
+        """Return the group number of each episode, int [num_episodes], if each `group_size` successive episodes form a
+        group.
+
+        Raises:
+            InvalidArgument: `num_episodes` is not a multiple of `group_size`.
+        """
         if num_episodes % self.config.group_size:
             raise InvalidArgument(
                 f"GRPO: {num_episodes} episodes; give a multiple of group_size, which is {self.config.group_size}"
@@ -174,12 +191,14 @@ class GRPO(Algorithm):
         return np.arange(num_episodes) // self.config.group_size
 
     def _groups(self, pack: EpisodePack) -> np.ndarray:
+        """Return the group number of each episode of a pack, int [n], by `group_of` or by position."""
         if self.group_of is None:
-            return self._successive(len(pack))
+            return self._successive_groups(len(pack))
         numbers: dict[Hashable, int] = {}
         return np.array([numbers.setdefault(self.group_of(episode), len(numbers)) for episode in pack])
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield shuffled minibatches of the columns that the loss reads, for `num_epochs` passes over a train batch."""
         names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, *self.extra_columns]
         names += [_STEP_WEIGHTS] if self.config.mean == "episode" else []
         columns = selected(batch, names, type(self).__name__)
@@ -188,6 +207,9 @@ class GRPO(Algorithm):
             yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, device)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        """Return PPO's clipped policy loss, plus the weighted KL divergence from the reference policy if configured,
+        and scalars to log.
+        """
         inputs = self.policy(minibatch, explore=True)[Columns.ACTION_DIST_INPUTS]  # as the actions were drawn
         config, distribution = self.config, self.policy.distribution
         weights = minibatch.get(_STEP_WEIGHTS)
@@ -206,7 +228,7 @@ class GRPO(Algorithm):
 
 
 def _step_weights(lengths: np.ndarray) -> np.ndarray:
-    """Return weights of steps, float32 [sum(lengths)] with mean 1, by which each episode counts equally."""
+    """Return weights by which each episode counts equally in a mean over steps, float32 [sum(lengths)] with mean 1."""
     lengths = lengths[lengths > 0]
     return np.repeat(lengths.sum() / (len(lengths) * lengths), lengths).astype(np.float32)
 
@@ -214,7 +236,8 @@ def _step_weights(lengths: np.ndarray) -> np.ndarray:
 def group_advantages(
     returns: np.ndarray, groups: np.ndarray, scale: Scale | None, baseline: Baseline = "group"
 ) -> np.ndarray:
-    """Return each episode's return minus a baseline, from returns [k] and group numbers [k], float64 [k].
+    """Return the advantage of each episode, float64 [k]: its return minus a baseline such as the mean return of its
+    group, optionally divided by a standard deviation.
 
     Args:
         returns: return of each episode.

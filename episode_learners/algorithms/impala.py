@@ -33,15 +33,22 @@ from episodes.errors import InvalidArgument, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.nested import map_leaves
 
-__all__ = ["IMPALA", "IMPALAConfig", "corrected"]
+__all__ = ["IMPALA", "IMPALAConfig", "compute_v_trace"]
 
-_ASKED = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
-_READ = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+_REQUIRED_MEMBERS = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
+_REQUIRED_COLUMNS = (
+    Columns.OBS,
+    Columns.NEXT_OBS,
+    Columns.ACTIONS,
+    Columns.REWARDS,
+    Columns.TERMINATEDS,
+    Columns.TRUNCATEDS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IMPALAConfig(EpochConfig):
-    """Hyperparameters of IMPALA.
+    """Hyperparameters of `IMPALA`.
 
     Attributes:
         gamma: Discount per step.
@@ -73,7 +80,10 @@ class IMPALAConfig(EpochConfig):
 
 
 class IMPALA(Algorithm):
-    """Actor-critic that learns from episodes of policies a few updates old, with V-trace off-policy corrections.
+    """Actor-critic algorithm that learns from episodes of slightly older policies, and corrects for the difference by
+    V-trace (IMPALA).
+
+    The corrections are computed again with the current policy in each gradient step.
 
     The corrections are computed anew with the current policy in each gradient step.
 
@@ -91,7 +101,7 @@ class IMPALA(Algorithm):
         seed: int = 0,
     ) -> None:
         policy, actor = split_actor(policy)
-        check_interface(policy, type(self).__name__, _ASKED)
+        check_interface(policy, type(self).__name__, _REQUIRED_MEMBERS)
         if module_of(policy).is_recurrent:
             raise InvalidArgument(f"IMPALA trains policies without a memory; {type(policy).__name__} has one: use PPO")
         config = config or IMPALAConfig()
@@ -107,31 +117,43 @@ class IMPALA(Algorithm):
         )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """Return a train batch of sequences [B, T, ...] made of `episodes`.
+
+        Raises:
+            UnknownKey: the batch lacks a column that the loss needs, such as log-probabilities of actions.
+            StateMismatch: the episodes were recorded with other preprocessing of observations.
+        """
         check_recorded_alike(episodes, self, is_on_policy=True)
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
-        missing = [name for name in (*_READ, Columns.ACTION_LOGP) if name not in batch]
+        missing = [name for name in (*_REQUIRED_COLUMNS, Columns.ACTION_LOGP) if name not in batch]
         if missing:
             raise UnknownKey(f"IMPALA: the train batch has no {', '.join(missing)}; sample with explore=True")
         return batch
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield shuffled minibatches of sequences with about `minibatch_size` steps each, for `num_epochs` passes over
+        a train batch.
+        """
         columns = tensors_of(batch)
         size = max(1, self.config.minibatch_size // columns[Columns.REWARDS].shape[1])
         for _ in range(self.config.num_epochs):
             yield from self.shuffled(columns, size)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        """Return the sum of policy loss, weighted value loss and entropy bonus over sequences [B, T], corrected by
+        V-trace, and scalars to log.
+        """
         mask = minibatch[Columns.LOSS_MASK]  # [B, T]
-        outputs = self.policy({Columns.OBS: map_leaves(_joined, minibatch[Columns.OBS])})
+        outputs = self.policy({Columns.OBS: map_leaves(_merge_leading_axes, minibatch[Columns.OBS])})
         inputs = outputs[Columns.ACTION_DIST_INPUTS].unflatten(0, mask.shape)
         values = outputs[Columns.VF_PREDS].view(mask.shape)
-        actions = map_leaves(lambda leaf: _filled(leaf, mask), minibatch[Columns.ACTIONS])
+        actions = map_leaves(lambda leaf: _fill_padding(leaf, mask), minibatch[Columns.ACTIONS])
         log_prob = self.policy.distribution.log_prob(inputs, actions)
         with torch.no_grad():
-            later = map_leaves(_joined, after(minibatch))
+            later = map_leaves(_merge_leading_axes, after(minibatch))
             new_values = self.policy.compute_values(later).view(mask.shape)  # type: ignore[operator]
             ratio = (log_prob - minibatch[Columns.ACTION_LOGP]).exp()
-            advantages, targets = corrected(minibatch, values, new_values, ratio, self.config)
+            advantages, targets = compute_v_trace(minibatch, values, new_values, ratio, self.config)
         share = mask.to(values.dtype) / mask.sum()  # of each step in a mean over the real ones
         policy_loss = -(advantages * log_prob * share).sum()
         value_loss = ((values - targets).square() * share).sum()
@@ -145,36 +167,42 @@ class IMPALA(Algorithm):
         return loss, {name: value.detach() for name, value in measured.items()}
 
 
-def corrected(
+def compute_v_trace(
     batch: Mapping[str, Tensor], values: Tensor, new_values: Tensor, ratios: Tensor, config: IMPALAConfig
 ) -> tuple[Tensor, Tensor]:
-    """Return V-trace advantages and value targets [B, T], given the values before and after each step [B, T].
+    """Compute V-trace from the state values before and after each step, [B, T] each, and return the policy's advantages
+    and the value targets, [B, T] each.
+
+    In each row, the corrections end at the row's last step or at the end of an episode, and bootstrap from the
+    value after it.
 
     The corrections of a row end with its last step or its episode's end, and bootstrap from the value after that.
     """
     ends = batch[Columns.TERMINATEDS] | batch[Columns.TRUNCATEDS]
-    goes_on = torch.zeros_like(ends)
-    goes_on[:, :-1] = batch[Columns.LOSS_MASK][:, 1:] & ~ends[:, :-1]
+    continues = torch.zeros_like(ends)
+    continues[:, :-1] = batch[Columns.LOSS_MASK][:, 1:] & ~ends[:, :-1]
     rho, trace = ratios.clamp(max=config.clip_rho), config.lambda_ * ratios.clamp(max=1.0)
     discounts = config.gamma * (~batch[Columns.TERMINATEDS]).to(values.dtype)
-    surprises = rho * (batch[Columns.REWARDS] + discounts * new_values - values)
-    corrections = torch.zeros_like(surprises)
-    following = torch.zeros_like(surprises[:, 0])
-    for t in reversed(range(surprises.shape[1])):
-        following = surprises[:, t] + goes_on[:, t] * discounts[:, t] * trace[:, t] * following
+    td_errors = rho * (batch[Columns.REWARDS] + discounts * new_values - values)
+    corrections = torch.zeros_like(td_errors)
+    following = torch.zeros_like(td_errors[:, 0])
+    for t in reversed(range(td_errors.shape[1])):
+        following = td_errors[:, t] + continues[:, t] * discounts[:, t] * trace[:, t] * following
         corrections[:, t] = following
     targets = values + corrections
     after_step = new_values.clone()
-    after_step[:, :-1] = torch.where(goes_on[:, :-1], targets[:, 1:], new_values[:, :-1])
+    after_step[:, :-1] = torch.where(continues[:, :-1], targets[:, 1:], new_values[:, :-1])
     advantages = ratios.clamp(max=config.clip_pg_rho) * (batch[Columns.REWARDS] + discounts * after_step - values)
     return advantages, targets
 
 
-def _joined(column: Tensor) -> Tensor:
-    """Return a column of sequences [B, T, ...] with both leading axes merged, [B * T, ...]."""
+def _merge_leading_axes(column: Tensor) -> Tensor:
+    """Merge the batch and time axes of a column of sequences, [B, T, ...], into [B * T, ...]."""
     return column.flatten(0, 1)
 
 
-def _filled(column: Tensor, mask: Tensor) -> Tensor:
-    """Return a column [B, T, ...] with padding replaced by the first item of the first sequence."""
+def _fill_padding(column: Tensor, mask: Tensor) -> Tensor:
+    """Return a column of sequences [B, T, ...] in which padding is replaced by a valid item, so that functions of it
+    stay finite.
+    """
     return torch.where(mask.reshape(*mask.shape, *[1] * (column.ndim - 2)), column, column[:1, :1])

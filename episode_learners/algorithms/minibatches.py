@@ -1,4 +1,4 @@
-"""Selection of rows and columns of train batches: minibatches, next observations, steps of rollouts."""
+"""Functions that select rows and columns of train batches, for example minibatches or next observations."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NEW = "new_"  # prefix of the columns of next observations
 
 
 def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> TrainBatch:
-    """Return a train batch with only the named columns. Raise `UnknownKey` if one is missing.
+    """Return a train batch with only the columns that `names` lists. `algorithm` is the name used in the error.
 
     Raises:
-        UnknownKey: the batch lacks a column.
+        UnknownKey: the batch lacks one of the columns.
     """
     names = list(names)
     missing = [name for name in names if name not in batch]
@@ -38,7 +38,7 @@ def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> 
 
 
 def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
-    """Return the rows that an index, mask or slice selects, in all columns of nested tensors."""
+    """Return a train batch with only the rows that an index, mask or slice selects, in all columns."""
     indexed = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
     return TrainBatch(indexed, select_rows_lazily(getattr(columns, "lazy_origin", None), rows))
 
@@ -46,7 +46,7 @@ def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
 def shuffled(
     columns: Mapping[str, Any], num_rows: int, size: int, generator: torch.Generator, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """Yield all rows of the columns in random order, `size` at a time, each once.
+    """Yield minibatches of `size` rows that together contain each row of `columns` once, in random order.
 
     If fewer than half of `size` rows are left over, they join the last minibatch.
     """
@@ -58,12 +58,14 @@ def shuffled(
 
 
 def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the policy's input after each step: each column "new_<name>" under the name "<name>"."""
+    """Return the policy's inputs after each step of a minibatch: the columns "new_<name>", under the names "<name>"."""
     return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}
 
 
 def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
-    """Raise InvalidArgument if a policy cannot learn from rollouts: it is recurrent, or needs other spaces."""
+    """Raise `InvalidArgument` if a policy cannot learn from rollout tensors, because it is recurrent or its spaces do
+    not fit rows of floats.
+    """
     observation_space, actions = policy.observation_space, policy.action_space
     kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
     if (
@@ -80,8 +82,8 @@ def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
 
 
 def steps_of_rollout(policy: Policy, steps: Any) -> dict[str, Any]:
-    """Return observations, actions and log-probabilities [B, ...] of steps of a rollout, as the policy's spaces
-    need.
+    """Return a batch with observations, actions and log-probabilities [B, ...] of steps of a rollout, in the shapes and
+    dtypes of the policy's spaces.
     """
     observation_space, actions = policy.observation_space, policy.action_space
     recorded_actions = steps["action"].reshape(-1, *(actions.shape or ()))

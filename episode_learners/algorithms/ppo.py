@@ -1,4 +1,6 @@
-"""Proximal policy optimization (Schulman et al., 2017, https://arxiv.org/abs/1707.06347), also with recurrence."""
+"""Proximal policy optimization (PPO; Schulman et al., 2017, https://arxiv.org/abs/1707.06347), also for recurrent
+policies.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PPO", "PPOConfig", "clipped_policy_loss", "clipped_surrogate", "ppo_loss", "ppo_pipeline"]
 
-_ASKED = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
+_REQUIRED_MEMBERS = ("parameters", "device", "distribution", "compute_values", "observation_space", "action_space")
 _STEP_COLUMNS = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPOConfig(EpochConfig):
-    """Hyperparameters of PPO.
+    """Hyperparameters of proximal policy optimization (`PPO`).
 
     Attributes:
         minibatch_size: Steps in a minibatch; for a recurrent policy, as many sequences as hold them.
@@ -97,7 +99,8 @@ class PPOConfig(EpochConfig):
 
 
 class PPO(Algorithm):
-    """Proximal policy optimization, from episodes that the current policy has just sampled.
+    """Proximal policy optimization algorithm (PPO). It learns on-policy, from episodes that the current policy has just
+    sampled.
 
     The metric `explained_variance` compares the values before an update with their targets. It needs the column
     "vf_preds", which `ppo_pipeline` adds.
@@ -122,18 +125,24 @@ class PPO(Algorithm):
     ) -> None:
         policy, actor = split_actor(policy)
         config = config or PPOConfig()
-        check_interface(policy, type(self).__name__, _ASKED)
+        check_interface(policy, type(self).__name__, _REQUIRED_MEMBERS)
         optimizer = adam_optimizer(policy.parameters(), config, eps=1e-5)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
         self.pipeline = pipeline or ppo_pipeline(policy if actor is None else actor, config)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """Return a train batch made of `episodes`, with advantages and value targets.
+
+        Raises:
+            StateMismatch: the episodes were recorded with other preprocessing of observations.
+        """
         check_recorded_alike(episodes, self, is_on_policy=True)
         return self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
 
     def update_from_rollout(self, rollout: TensorDict) -> dict[str, float]:
-        """Update the policy from a rollout [N, T + 1] of a `RolloutBuffer` on its device, and return metrics.
+        """Update the policy from a rollout [N, T + 1] of a `RolloutBuffer`, on the rollout's device, and return
+        metrics.
 
         The block gets the columns of `add_advantages`. Its last observations need their values (`fill_rollout` sets
         them). Only the count of valid steps is copied to the host.
@@ -145,7 +154,12 @@ class PPO(Algorithm):
         return self._updated(self.rollout_batch(rollout))
 
     def rollout_batch(self, rollout: TensorDict) -> dict[str, Any]:
-        """Return a train batch {column: tensor [B, ...]} of the valid steps of a rollout [N, T + 1]."""
+        """Return a train batch {column: tensor [B, ...]} of the valid steps of a rollout [N, T + 1], with advantages
+        and value targets.
+
+        Raises:
+            InvalidArgument: the policy is recurrent, or its spaces do not fit rows of floats.
+        """
         check_sees_rollouts(self.policy, "PPO")
         add_advantages(rollout, gamma=self.config.gamma, lambda_=self.config.lambda_)
         steps: Any = transition_view(rollout, flatten=True)
@@ -161,34 +175,47 @@ class PPO(Algorithm):
         }
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Take gradient steps on a train batch for `num_epochs` epochs, or fewer if the KL divergence exceeds `max_kl`,
+        and return the mean of each logged scalar.
+
+        Raises:
+            UnknownKey: the batch lacks a column that the loss needs.
+            InvalidArgument: the batch has no steps.
+        """
         measured: list[Measured] = []
         columns = self._loss_columns(batch)
         num_steps = _num_steps(columns)
-        fit: Measured = {}  # the same for all minibatches, so that the host waits once for all metrics
+        shared_scalars: Measured = {}  # the same for all minibatches, so that the host waits once for all metrics
         if Columns.VF_PREDS in batch:  # other pipelines may omit it
             values, targets = batch[Columns.VF_PREDS], batch[Columns.VALUE_TARGETS]
-            fit["explained_variance"] = explained_variance(values, targets, batch.get(Columns.LOSS_MASK))
+            shared_scalars["explained_variance"] = explained_variance(values, targets, batch.get(Columns.LOSS_MASK))
         for _ in range(self.config.num_epochs):
-            epoch = [self._gradient_step(minibatch) | fit for minibatch in self._epoch(columns, num_steps)]
+            epoch = [self._gradient_step(minibatch) | shared_scalars for minibatch in self._epoch(columns, num_steps)]
             measured += epoch
             if self.config.max_kl is not None and means(epoch)["kl"] > self.config.max_kl:
                 break
         return means(measured)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield shuffled minibatches of about `minibatch_size` steps, for `num_epochs` passes over a train batch."""
         columns = self._loss_columns(batch)
         num_steps = _num_steps(columns)
         for _ in range(self.config.num_epochs):
             yield from self._epoch(columns, num_steps)
 
     def _epoch(self, columns: dict[str, Any], num_steps: int) -> Iterator[dict[str, Any]]:
-        """Yield minibatches of about `minibatch_size` steps that together have all rows in random order."""
+        """Yield shuffled minibatches of about `minibatch_size` steps that together contain all rows of a train batch
+        once.
+        """
         advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
         num_rows = len(advantages)
         size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
         return shuffled(columns, num_rows, size, self.generator, advantages.device)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        """Return PPO's loss for the steps of a minibatch, without padding: policy loss, value loss and entropy bonus;
+        and scalars to log.
+        """
         outputs = self.policy(minibatch)
         mask = minibatch.get(Columns.LOSS_MASK)
         if mask is not None:  # remove padding: from here on all rows are real steps
@@ -199,7 +226,7 @@ class PPO(Algorithm):
         return ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
 
     def _loss_columns(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those columns of a train batch that the loss or the policy needs.
+        """Return a train batch with only the columns that the loss or the policy reads.
 
         Raises:
             UnknownKey: a column is missing.
@@ -225,7 +252,7 @@ class PPO(Algorithm):
 
 
 def _num_steps(columns: Mapping[str, Tensor]) -> int:
-    """Return the number of steps in a train batch, without padding."""
+    """Return the number of environment steps in a train batch. Padding does not count."""
     mask = columns.get(Columns.LOSS_MASK)
     return len(columns[Columns.ADVANTAGES]) if mask is None else int(mask.sum())
 
@@ -237,12 +264,14 @@ def ppo_pipeline(
     pieces: Iterable[Connector | View] = (),
     observation_space: gym.Space | None = None,
 ) -> LearnerPipeline:
-    """Return the pipeline from episodes to PPO's train batch on the policy's device.
+    """Return the learner pipeline of PPO, which turns episodes into a train batch with advantages and value targets on
+    the policy's device.
 
     Args:
-        policy: the policy; or its actor, if the policy does not see the observations as episodes store them.
-        pieces: further connectors, which come first.
-        observation_space: space of the episodes' observations, if `pieces` make the policy's input of them.
+        policy: the policy; or its actor, if the policy's input differs from the observations that episodes store.
+        config: hyperparameters, of which `gamma`, `lambda_`, `standardize_advantages` and `max_seq_len` are used.
+        pieces: further connectors, which are applied first.
+        observation_space: space of the stored observations, if `pieces` compute the policy's input from them.
     """
     advantages = GeneralizedAdvantageEstimation(
         gamma=config.gamma,
@@ -267,7 +296,9 @@ def ppo_pipeline(
 def ppo_loss(
     distribution: ActionDistribution, outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: PPOConfig
 ) -> tuple[Tensor, Measured]:
-    """Return PPO's scalar loss, given policy outputs [B, ...] and a batch of the same steps, and its parts to log."""
+    """Return PPO's scalar loss (policy loss, value loss, entropy bonus), given the policy's outputs [B, ...] for the
+    steps of a batch, and scalars to log.
+    """
     inputs = outputs[Columns.ACTION_DIST_INPUTS]
     coefficient, dual_clip = config.entropy_coefficient, config.dual_clip
     loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, coefficient, dual_clip)
@@ -284,10 +315,15 @@ def clipped_policy_loss(
     dual_clip: float | None = None,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Measured]:
-    """Return PPO's scalar policy loss for distribution inputs [B, ...], and its parts to log.
+    """Return PPO's clipped policy loss with the entropy bonus, a scalar, given the policy's distribution inputs
+    [B, ...] for the steps of a batch, and scalars to log.
 
     Args:
+        distribution: the policy's action distribution.
+        inputs: the policy's outputs `action_dist_inputs` [B, ...].
+        batch: columns "actions", "action_logp" and "advantages" of the same steps.
         clip, dual_clip: see `clipped_surrogate`.
+        entropy_coefficient: weight of the entropy bonus.
         weights: weights [B] of the steps, of mean 1. None: all are 1.
     """
     log_ratio = distribution.log_prob(inputs, batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
@@ -308,7 +344,7 @@ def clipped_policy_loss(
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float, dual_clip: float | None = None) -> Tensor:
-    """Return PPO's clipped objective [B], given probability ratios [B] and advantages [B].
+    """Return PPO's clipped surrogate objective of each step, [B], given probability ratios [B] and advantages [B].
 
     Args:
         clip: ratios outside of 1 - clip..1 + clip do not increase the objective.
@@ -324,7 +360,9 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float, dual_clip:
 
 
 def _value_loss(values: Tensor, batch: Mapping[str, Any], clip: float | None) -> Tensor:
-    """Return the mean squared error of values [B]. With `clip`, the larger error of value and clipped value counts."""
+    """Return the mean squared error between values [B] and their targets. With `clip`, a value that has moved further
+    than `clip` from the recorded value is also compared as clipped, and the larger error counts.
+    """
     targets = batch[Columns.VALUE_TARGETS]
     if clip is None:
         return functional.mse_loss(values, targets)

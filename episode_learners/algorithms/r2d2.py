@@ -31,12 +31,12 @@ _EPSILON = 0.001  # slope of the linear part of the value rescaling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class R2D2Config(DQNConfig):
-    """Hyperparameters of R2D2.
+    """Hyperparameters of recurrent deep Q-learning (`R2D2`).
 
     Attributes:
         batch_size: Sequences in a gradient step.
         sequence_length: Steps of a sequence that the loss counts.
-        burn_in: Steps before these, which only update the recurrent state.
+        burn_in: Steps before these steps, which only update the recurrent state.
         rescale_values: Learn h(Q) instead of Q, with h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in the paper. It
             replaces reward clipping if returns are large (Pohlen et al., 2018, https://arxiv.org/abs/1805.11593).
     """
@@ -56,7 +56,8 @@ class R2D2Config(DQNConfig):
 
 
 class R2D2(DQN):
-    """Recurrent Q-learning from replayed sequences, which begin with the recurrent state stored while acting.
+    """Recurrent deep Q-learning algorithm (R2D2). It learns from replayed sequences, each of which begins with the
+    recurrent state that was stored while acting.
 
     The buffer must store that state: fill it with `sample_into(buffer, extra_model_outputs=("state_out",))`. The loss
     counts only the steps after the burn-in. An "action_mask" in the observations also masks the targets.
@@ -85,13 +86,23 @@ class R2D2(DQN):
         self.lengths = (config.sequence_length, config.burn_in)
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """Raise `InvalidArgument`, because R2D2 learns from sampled sequences and not from episodes."""
+        """Raise `InvalidArgument`: R2D2 learns from sequences of a replay buffer (`update_from`), and not from episodes
+        directly.
+
+        Raises:
+            InvalidArgument: always.
+        """
         raise InvalidArgument(
             "R2D2 learns from sequences out of replay: add the episodes to a buffer, and update_from it"
         )
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
-        """Return `n` sampled sequences as columns of arrays [n, burn_in + length, ...]."""
+        """Return `n` sequences sampled from replay, as columns of arrays [n, burn_in + length, ...].
+
+        Raises:
+            InvalidArgument: the buffer stores no recurrent states, or its priorities are those of steps instead of
+                sequences.
+        """
         length, burn_in = self.lengths
         if isinstance(replay, PrioritizedEpisodeReplayBuffer) and replay.unit != "sequence":
             raise InvalidArgument(
@@ -106,9 +117,12 @@ class R2D2(DQN):
         return drawn
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        """Return the TD loss of replayed sequences [B, W], without burn-in and padding, and scalars to log. The TD
+        errors are kept to set priorities.
+        """
         learned = minibatch[Columns.LOSS_MASK]  # [B, W]
         policy, target = cast(LSTMQPolicy, self.policy), cast(LSTMQPolicy, self._target("policy").module)
-        observations, first = self._seen(minibatch)
+        observations, first = self._observations_of(minibatch)
         values = policy.unrolled(observations, minibatch[Columns.STATE_IN], first)  # [B, W + 1, n]
         with torch.no_grad():
             next_values = target.unrolled(observations, minibatch[Columns.STATE_IN], first)[:, 1:]
@@ -128,7 +142,8 @@ class R2D2(DQN):
         return loss, {**measured, **self.measured_errors(priorities)}
 
     def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
-        """Return the n-step TD targets [B, W]. Steps near the end of a sequence use as many steps as are left.
+        """Return the n-step TD targets [B, W] of sequences. A step near the end of its sequence uses only the rewards
+        that the sequence still has.
 
         The recursion is G[n, t] = r[t] + discount[t] * G[n - 1, t + 1].
         """
@@ -143,8 +158,12 @@ class R2D2(DQN):
                 targets = rewards + discounts * torch.where(is_last, best, after)
         return rescaled(targets) if self.config.rescale_values else targets
 
-    def _seen(self, minibatch: Mapping[str, Any]) -> tuple[Any, Tensor]:
-        """Return observations before and after all steps [B, W + 1, ...], and the first step of each episode, [B].
+    def _observations_of(self, minibatch: Mapping[str, Any]) -> tuple[Any, Tensor]:
+        """Return the W + 1 observations before and after the steps of each sequence, [B, W + 1, ...], and the index of
+        each row's first valid step, [B].
+
+        The last observation of a sequence is taken from the column "new_obs". The first valid step is not the
+        row's first one if the episode began during the burn-in.
 
         The observation after the last step of a sequence is from the column "new_obs". A row begins late if its episode
         began during the burn-in.
@@ -162,7 +181,8 @@ class R2D2(DQN):
 
 
 def rescaled(values: Tensor) -> Tensor:
-    """Return values rescaled as in the paper, by h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.
+    """Return values rescaled as in the R2D2 paper, by h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, which shrinks large
+    values.
 
     >>> rescaled(torch.tensor([0.0, 3.0, -99.0]))
     tensor([ 0.0000,  1.0030, -9.0990])
@@ -171,7 +191,7 @@ def rescaled(values: Tensor) -> Tensor:
 
 
 def unscaled(values: Tensor) -> Tensor:
-    """Undo R2D2's value rescaling: return the Q-values from which `rescaled` computed `values`.
+    """Return the Q-values from which `rescaled` computed `values`. This is the inverse of R2D2's value rescaling.
 
     >>> unscaled(rescaled(torch.tensor([1.0, 3.0, -99.0]))).round(decimals=2)
     tensor([  1.,   3., -99.])

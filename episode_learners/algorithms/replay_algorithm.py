@@ -1,4 +1,4 @@
-"""`ReplayAlgorithm`: base class of algorithms that learn from single transitions, usually from replay."""
+"""`ReplayAlgorithm`: base class of off-policy algorithms, which learn from transitions sampled from replay."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ __all__ = ["ReplayAlgorithm", "ReplayConfig"]
 DISCOUNTS = "discounts"  # what the value after a transition counts: gamma ** n_step, 0 after a termination
 TD_ERRORS = "td_errors"
 INDICES = "indices"  # only draws have them
-_DRAWN = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS)
-_TRANSITION = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Columns.TERMINATEDS)
+_SAMPLED_COLUMNS = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS)
+_TRANSITION_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.NEXT_OBS, Columns.TERMINATEDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig(AlgorithmConfig):
-    """Hyperparameters of algorithms that learn from replayed transitions.
+    """Hyperparameters of algorithms that learn from replayed transitions (`ReplayAlgorithm`).
 
     Attributes:
         gamma: Discount per step.
@@ -61,7 +61,8 @@ Numbers = TypeVar("Numbers", bound=ReplayConfig)
 
 
 class ReplayAlgorithm(Algorithm, Generic[Numbers]):
-    """Base class of algorithms that learn from transitions of a replay buffer, data set or episodes.
+    """Base class of off-policy algorithms, such as DQN and SAC. They learn from transitions of a replay buffer, a data
+    set or episodes.
 
     Args:
         config: hyperparameters.
@@ -96,7 +97,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
 
     @property
     def pipeline(self) -> LearnerPipeline:
-        """Learner pipeline from episodes to a train batch."""
+        """Learner pipeline, which turns episodes into a train batch. It is created when it is first needed."""
         if self._pipeline is None:
             self._pipeline = learner_pipeline(
                 **stored_inputs(self.policy, self.actor), next_observations=True, device=self.policy.device
@@ -104,13 +105,17 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return self._pipeline
 
     def explore_after(self, num_env_steps: int) -> None:
-        """Set the policy's exploration as scheduled after `num_env_steps` steps. By default it does nothing."""
+        """Set the policy's exploration, such as epsilon, as scheduled after `num_env_steps` environment steps. By
+        default it does nothing.
+        """
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
-        """Return `n` sampled transitions as columns of arrays, with "weights" if sampling is prioritized."""
+        """Return `n` transitions sampled from replay, as columns of arrays [n, ...]. The column "weights" is added if
+        sampling is prioritized.
+        """
         n_step, gamma = self.config.n_step, self.config.gamma
         columns = replay.sample(
-            n, n_step=n_step, gamma=gamma, views=self.views, keys=(*_DRAWN, *self.extra_columns)
+            n, n_step=n_step, gamma=gamma, views=self.views, keys=(*_SAMPLED_COLUMNS, *self.extra_columns)
         ).to_dict()
         steps, later = columns.pop(Columns.N_STEP), ~columns[Columns.TERMINATEDS]
         columns[DISCOUNTS] = np.multiply(later, np.float32(gamma) if n_step == 1 else gamma**steps, dtype=np.float32)
@@ -119,7 +124,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return columns
 
     def update_from(self, replay: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
-        """Take `num_steps` gradient steps on samples of a buffer or data set, and return metrics.
+        """Take `num_steps` gradient steps on transitions sampled from a replay buffer or data set, and return metrics.
 
         All transitions are sampled at once. The priorities of a prioritized buffer become the absolute TD errors.
 
@@ -134,23 +139,29 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         check_stored_units(replay, self.policy.action_space, self.action_mapping, type(self).__name__)
         columns = self.draw(replay, num_steps * self.config.batch_size)
         indices = columns[INDICES]
-        batch = self._on_device(columns)
+        batch = self._to_train_batch(columns)
         metrics = self._updated(batch, num_steps=num_steps)
         if isinstance(replay, PrioritizedEpisodeReplayBuffer):
             errors = torch.cat(self._errors).abs().cpu().numpy()
             replay.update_priorities(indices, errors)
         return metrics
 
-    def _on_device(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Return a `TrainBatch` with the columns as tensors on the policy's device, and the origin of its rows."""
+    def _to_train_batch(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Convert sampled columns to a `TrainBatch` of tensors on the policy's device. The origin (episode and step) of
+        the rows is kept.
+        """
         device = next(iter(self.optimizers.values())).parameters[0].device
         if self._to_tensors.device != device:
             self._to_tensors = NumpyToTensor(device=device)
         return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "lazy_origin", None))
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
-        """Take gradient steps on all transitions of episodes, without replay, and return metrics. `n_step` must be
-        1.
+        """Take gradient steps on all transitions of `episodes`, without a replay buffer, and return metrics. `n_step`
+        must be 1.
+
+        Raises:
+            InvalidArgument: `n_step` is larger than 1, or see `Algorithm.update`.
+            UnknownKey, StateMismatch: see `preprocess`.
         """
         if self.config.n_step > 1:
             raise InvalidArgument(
@@ -160,10 +171,18 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().update(episodes)
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """Return a train batch with all transitions of `episodes`: observations, actions in the policy's units,
+        rewards, next observations and discounts.
+
+        Raises:
+            UnknownKey: the batch lacks a column of a transition.
+            InvalidArgument: the units of the recorded actions are unknown, or are those of another policy.
+            StateMismatch: the episodes were recorded with other rewriters.
+        """
         check_recorded_alike(episodes, self)
         episodes = to_policy_units(episodes, self.policy.action_space, self.action_mapping, type(self).__name__)
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=episodes)
-        missing = [name for name in _TRANSITION if name not in batch]
+        missing = [name for name in _TRANSITION_COLUMNS if name not in batch]
         if missing:
             raise UnknownKey(f"{type(self).__name__}: the train batch has no {', '.join(missing)}")
         batch[DISCOUNTS] = self.config.gamma * ~batch[Columns.TERMINATEDS]
@@ -174,7 +193,12 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().learn(batch)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield `batch_size` rows at a time: rows of replay in order, rows of episodes in random order."""
+        """Yield minibatches of `batch_size` rows of a train batch. Rows sampled from replay keep their order; rows of
+        episodes are shuffled.
+
+        Raises:
+            InvalidArgument: the batch has no steps.
+        """
         columns = tensors_of(batch)
         num_rows, size = columns[Columns.REWARDS].shape[0], self.config.batch_size
         if not num_rows:
@@ -189,7 +213,9 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             yield rows_of(columns, slice(start, start + size))
 
     def measured_errors(self, errors: torch.Tensor) -> Measured:
-        """Keep the TD errors [B] of a gradient step to set priorities, and return their mean size, to log."""
+        """Store the TD errors [B] of a gradient step, from which replay priorities are set later, and return their mean
+        absolute value in a dict to log.
+        """
         if errors.requires_grad:
             errors = errors.detach()
         self._errors.append(errors)

@@ -23,12 +23,12 @@ from episodes.errors import InvalidArgument
 
 __all__ = ["SAC", "SACConfig"]
 
-_LOG_DENSITY = "log_density"  # of the actions that the actor's loss has drawn
+_MEAN_LOG_DENSITY = "log_density"  # of the actions that the actor's loss has drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SACConfig(ReplayConfig):
-    """Hyperparameters of SAC.
+    """Hyperparameters of soft actor-critic (`SAC`).
 
     Attributes:
         learning_rate: Step size of the Adam optimizer of the critics, and by default of the others.
@@ -58,7 +58,9 @@ class SACConfig(ReplayConfig):
 
 
 class SAC(ReplayAlgorithm[SACConfig]):
-    """Soft actor-critic for bounded continuous actions, with two critics, from transitions of any policy."""
+    """Soft actor-critic algorithm (SAC) for bounded continuous actions, with two critics. It learns off-policy, from
+    transitions that any policy has recorded.
+    """
 
     policy: SACPolicy
 
@@ -89,21 +91,25 @@ class SAC(ReplayAlgorithm[SACConfig]):
         options: dict[str, Any] = {"scheduler": scheduler, "seed": seed, "targets": {"critics": policy.critics}}
         super().__init__(policy, config, actor, pipeline, optimizers=optimizers, **options)
         self.log_temperature = log_temperature
-        self._drawn = torch.Generator(policy.device).manual_seed(seed)
+        self._noise_generator = torch.Generator(policy.device).manual_seed(seed)
         entropy = config.target_entropy
         self.target_entropy = -policy.squashed.num_inputs / 2 if entropy is None else entropy
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
+        """Return the loss of the critics, the actor or the temperature, as `optimizer` names it, and scalars to log."""
         if optimizer == "critic":
             return self._critic_loss(minibatch)
         return self._actor_loss(minibatch) if optimizer == "actor" else self._temperature_loss(minibatch)
 
     def _critic_loss(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        """Return the TD loss of both critics for a minibatch, and scalars to log."""
         values = values_of(self.policy.critics, minibatch[Columns.OBS], minibatch[Columns.ACTIONS])
         return self.loss_of_values(values, minibatch)
 
     def loss_of_values(self, values: list[Tensor], minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
-        """Return the critics' loss, given each one's Q-values [B] of the taken actions, and numbers to log."""
+        """Return the TD loss of both critics, given each critic's Q-values [B] of the taken actions, and scalars to
+        log.
+        """
         targets = self.targets_of(minibatch)
         weights = minibatch.get(Columns.WEIGHTS)
         if weights is None:
@@ -115,7 +121,9 @@ class SAC(ReplayAlgorithm[SACConfig]):
 
     @torch.no_grad()
     def targets_of(self, minibatch: Mapping[str, Any]) -> Tensor:
-        """Compute the TD targets [B]: the rewards plus the discounted soft value of the next observation."""
+        """Return the TD targets [B] of a minibatch: the rewards plus the discounted soft value (Q-value plus entropy
+        term) of the next observation.
+        """
         later = minibatch[Columns.NEXT_OBS]
         inputs = self.policy({Columns.OBS: later})[Columns.ACTION_DIST_INPUTS]
         actions, log_density = self.policy.squashed.draw(inputs, self._noise())
@@ -124,6 +132,9 @@ class SAC(ReplayAlgorithm[SACConfig]):
         return torch.addcmul(minibatch[Columns.REWARDS], minibatch[DISCOUNTS], value)
 
     def _actor_loss(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
+        """Return the loss of the actor, which is low if its sampled actions have high Q-values and high entropy, and
+        scalars to log. The sampled log-density is stored in the minibatch for the temperature's loss.
+        """
         obs, critics = minibatch[Columns.OBS], self.policy.critics
         inputs = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS]
         actions, log_density = self.policy.squashed.draw(inputs, self._noise())
@@ -137,19 +148,22 @@ class SAC(ReplayAlgorithm[SACConfig]):
                 parameter.requires_grad_(True)
         loss = (self.log_temperature.detach().exp() * log_density - q_value).mean()
         mean_density = log_density.detach().mean()
-        minibatch[_LOG_DENSITY] = mean_density  # type: ignore[index]  # minibatches are dicts, read next for the temperature
+        minibatch[_MEAN_LOG_DENSITY] = mean_density  # type: ignore[index]  # minibatches are dicts, read next for the temperature
         return loss, {"entropy": -mean_density}
 
     def _temperature_loss(self, minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
-        loss = -self.log_temperature * (minibatch[_LOG_DENSITY] + self.target_entropy)
+        """Return the loss of the temperature (weight of the entropy), which moves the policy's entropy towards the
+        target entropy, and scalars to log.
+        """
+        loss = -self.log_temperature * (minibatch[_MEAN_LOG_DENSITY] + self.target_entropy)
         return loss, {"temperature": self.log_temperature.detach().exp()}
 
     def _noise(self) -> torch.Generator:
-        """Return the random generator, on the policy's device, for the actions that losses sample."""
-        if self._drawn.device != self.policy.device:
+        """Return the random generator for actions that the losses sample. It is on the policy's device."""
+        if self._noise_generator.device != self.policy.device:
             seed = int(torch.randint(2**62, (), generator=self.generator))
-            self._drawn = torch.Generator(self.policy.device).manual_seed(seed)
-        return self._drawn
+            self._noise_generator = torch.Generator(self.policy.device).manual_seed(seed)
+        return self._noise_generator
 
     def get_progress(self) -> dict[str, Any]:
         return {**super().get_progress(), "noise": self._noise().get_state()}

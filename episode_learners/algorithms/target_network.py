@@ -1,4 +1,4 @@
-"""`TargetNetwork`: a slowly updated copy of a network."""
+"""`TargetNetwork`: a slowly updated copy of a network, by which algorithms compute stable targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["TargetNetwork"]
 
 
 class TargetNetwork(nn.Module):
-    """Copy of a network without gradients, which follows it by `copy` or gradually by `polyak_update`.
+    """Copy of a network without gradients. It is set to the network's weights by `copy`, or moved towards them
+    gradually by `polyak_update`.
 
     Its parameters are views of one vector, so an update is one operation. Buffers, as of batch normalization, are
     copied.
@@ -36,7 +37,10 @@ class TargetNetwork(nn.Module):
         self._flatten_parameters()
 
     def _flatten_parameters(self) -> None:
-        self._laid = parameters = list(self.module.parameters())
+        """Copy all parameters of the target network into one vector, and make each parameter a view of its part of the
+        vector.
+        """
+        self._flattened = parameters = list(self.module.parameters())
         with torch.no_grad():
             vector = torch.cat([parameter.reshape(-1) for parameter in parameters])
         for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
@@ -45,26 +49,28 @@ class TargetNetwork(nn.Module):
 
     @property
     def vector(self) -> Tensor:
-        """All parameters as one vector [P], of which they are views."""
-        if self._laid[0].data_ptr() != self._vector.data_ptr():
+        """All parameters of the target network as one vector [P]. Changing the vector changes the parameters."""
+        if self._flattened[0].data_ptr() != self._vector.data_ptr():
             self._flatten_parameters()  # the module went to another device, or was copied
         return self._vector
 
     def set_vector(self, values: Tensor) -> None:
-        """Set all parameters, given as one vector [P]."""
+        """Set all parameters of the target network to the values of a vector [P]."""
         self.vector.copy_(values)
 
     def copy(self, source: nn.Module) -> None:
-        """Set parameters and buffers to the values of the network `source`."""
+        """Set parameters and buffers of the target network to those of the network `source`."""
         self.polyak_update(source, 1.0)
 
     def polyak_update(self, source: nn.Module, share: float, values: Tensor | None = None) -> None:
-        """Move the parameters towards the parameters of `source` by the fraction `share`, 0..1 (Polyak averaging).
+        """Move the target network's parameters towards those of `source` by the fraction `share`, 0..1
+        (Polyak averaging). Buffers are copied.
 
         Args:
-            source: the network.
-            share: the fraction.
-            values: the trained parameters of `source` as a vector of a `FlatOptimizer`, which saves collecting them.
+            source: the trained network.
+            share: the fraction; 1 copies the parameters.
+            values: the parameters of `source` as one vector, if the caller has it, such as `FlatOptimizer.vector`. It
+                saves time.
         """
         with torch.no_grad():
             if values is None or values.shape != self.vector.shape:

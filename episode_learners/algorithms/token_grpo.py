@@ -1,4 +1,4 @@
-"""GRPO for language agents: clipped policy gradients of sampled tokens, with advantages relative to a group."""
+"""GRPO for language agents: policy gradients of sampled tokens, with advantages relative to a group of episodes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGRPOConfig(AlgorithmConfig):
-    """Hyperparameters of GRPO for tokens.
+    """Hyperparameters of GRPO for language models (`TokenGRPO`).
 
     Attributes:
         num_epochs: Passes over a train batch.
@@ -98,7 +98,7 @@ class TokenGRPOConfig(AlgorithmConfig):
 
 
 class TokenPolicy(nn.Module):
-    """Policy made of a language model: a function from a token batch to logits.
+    """Policy made of a language model: it maps a batch of tokens to logits.
 
     Args:
         model: the model.
@@ -121,7 +121,8 @@ class TokenPolicy(nn.Module):
 
 
 class TokenGRPO(Algorithm):
-    """GRPO of sampled tokens: policy gradient without a critic. Advantages are returns relative to a group.
+    """GRPO algorithm for language models: a clipped policy gradient of sampled tokens without a critic. The advantage
+    of an episode is its return relative to a group of episodes.
 
     Shao et al., 2024, https://arxiv.org/abs/2402.03300. Episodes are recorded by a `Conversation` or `TokenRecorder`
     with the output "logp". A group is the episodes with one `custom_data["group"]`, or `group_size` successive
@@ -165,11 +166,19 @@ class TokenGRPO(Algorithm):
         self.pipeline = ConnectorPipeline(connectors=[columns, NumpyToTensor(device=policy.device)])
 
     def episode_advantages(self, pack: EpisodePack) -> np.ndarray:
-        """Return the advantage of each episode of a pack, float64 [n]."""
+        """Return the advantage of each episode of a pack, float64 [n]: its return relative to its group. Override it to
+        use other advantages.
+        """
         config = self.config
         return group_advantages(pack.returns(), self._groups(pack), config.scale, config.baseline)
 
     def _groups(self, pack: EpisodePack) -> np.ndarray:
+        """Return the group number of each episode of a pack, int [n], by its `custom_data["group"]`, or else by its
+        position.
+
+        Raises:
+            InvalidArgument: episodes have no groups, and their number is not a multiple of `group_size`.
+        """
         keys = [data.get(GROUP) for data in pack.custom_data or ()]
         if keys and None not in keys:
             numbers: dict[Any, int] = {}
@@ -185,6 +194,13 @@ class TokenGRPO(Algorithm):
         return self._updated(self.preprocess(episodes))
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
+        """Return a batch of the tokens of complete episodes, with the advantage of its episode for each sampled token.
+
+        Raises:
+            InvalidArgument: an episode is a chunk of an episode, or the number of episodes without groups is not a
+                multiple of `group_size`.
+            UnknownKey: the episodes have no log-probabilities of tokens.
+        """
         pack = EpisodePack.from_episodes(episodes)
         is_part = ~(pack.terminated | pack.truncated) | (pack.t_started > 0)
         if is_part.any():
@@ -198,6 +214,9 @@ class TokenGRPO(Algorithm):
         return batch
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield `num_minibatches` minibatches of token sequences in random order, for `num_epochs` passes over a batch.
+        A single minibatch is the whole batch.
+        """
         num = len(sequence_lengths(batch))
         for _ in range(self.config.num_epochs):
             if self.config.num_minibatches == 1:
@@ -208,8 +227,8 @@ class TokenGRPO(Algorithm):
                 yield select_sequences(batch, indices).to_dict()
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str = "policy", scale: float = 1.0) -> Measured:
-        """Add the gradient of the loss times `scale`. The batch is processed in parts of at most `max_tokens`
-        tokens.
+        """Add the gradient of a minibatch's loss, times `scale`, to the gradients of the parameters. The minibatch is
+        processed in parts of at most `max_tokens` tokens, to save memory.
         """
         parts = list(self._parts(minibatch))
         if len(parts) == 1:
@@ -223,6 +242,9 @@ class TokenGRPO(Algorithm):
         return measured
 
     def _parts(self, minibatch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield parts of a minibatch that have at most `max_tokens` tokens each. Without a limit, yield the minibatch
+        itself.
+        """
         limit = self.config.max_tokens
         if limit is None or minibatch["input_ids"].numel() <= limit:
             yield minibatch
@@ -232,11 +254,16 @@ class TokenGRPO(Algorithm):
             yield select_sequences(minibatch, indices).to_dict()
 
     def _weight(self, part: Mapping[str, Any]) -> int:
-        """Return the weight of a part in the loss of the whole batch: its number of tokens, or of sequences."""
+        """Return the weight of a part of a minibatch in the mean loss: its number of learned tokens, or of sequences,
+        depending on `mean`.
+        """
         sequences = sequence_of_labels(part)
         return len(sequences) if self.config.mean == "token" else len(sequences.unique())
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
+        """Return the clipped policy loss of the sampled tokens, plus the weighted KL divergence from the reference
+        model if configured, and scalars to log.
+        """
         config = self.config
         log_probs = label_log_probs(self.policy(minibatch), minibatch)
         loss, measured = clipped_token_loss(

@@ -1,4 +1,4 @@
-"""Losses over the tokens that a language model sampled."""
+"""Losses of language models over the tokens that they sampled. Only tokens where "loss_mask" is True are learned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TokenMean = Literal["token", "sequence"]
 
 
 def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """Return the log-probabilities, float32 [A], of those labels of a token batch where "loss_mask" is True.
+    """Return the log-probability that a model's logits give to each learned token (where "loss_mask" is True), float32
+    [A].
 
     Args:
         logits: [N, V] or [1, N, V] of a packed batch, [S, L, V] of a padded one.
@@ -30,7 +31,7 @@ def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
 
 
 def sequence_of_labels(batch: Mapping[str, Any]) -> Tensor:
-    """Return the index of the sequence of each label where "loss_mask" is True, int64 [A]."""
+    """Return the index of the sequence that each learned token (where "loss_mask" is True) belongs to, int64 [A]."""
     mask = batch[Columns.LOSS_MASK].bool()
     places = mask.nonzero()[:, 0]
     if mask.ndim == 2:
@@ -39,7 +40,8 @@ def sequence_of_labels(batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_mean(values: Tensor, sequences: Tensor, mean: TokenMean) -> Tensor:
-    """Return the mean of values [A] of tokens, or the mean over sequences of their means; 0 without values.
+    """Return the mean of one value per token, [A]: over all tokens, or over sequences of each sequence's mean. The mean
+    of no values is 0.
 
     Args:
         values: one per learned token.
@@ -52,7 +54,9 @@ def token_mean(values: Tensor, sequences: Tensor, mean: TokenMean) -> Tensor:
 
 
 def _sequence_means(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of the values of each sequence that has any, [S'], and for each value its index in it, [A]."""
+    """Return the mean of the values of each sequence that has tokens, [S'], and for each token the index of its mean,
+    [A].
+    """
     _, indices, counts = torch.unique_consecutive(sequences, return_inverse=True, return_counts=True)
     sums = values.new_zeros(len(counts)).index_add(0, indices, values)
     return sums / counts, indices
@@ -67,7 +71,8 @@ def clipped_token_loss(
     mean: TokenMean,
     ratio: TokenMean,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the scalar clipped policy loss of sampled tokens, and numbers to log.
+    """Return the clipped policy gradient loss of sampled tokens, a scalar, as in PPO and GRPO, and a dict of scalars to
+    log.
 
     Args:
         log_probs: log-probabilities of the learned tokens under the current policy, [A].
