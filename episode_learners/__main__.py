@@ -121,15 +121,17 @@ def _check_without(chosen: argparse.Namespace, option: str, reason: str, *destin
 
 
 def _with_max_epochs(run: Run, epochs: int | None) -> Run:
-    """Limit a training run to `epochs` epochs in place, and return it. With `epochs=None` nothing is changed."""
+    """Limit a training run to `epochs` epochs in place, and return the run. With `epochs=None` the limit is not
+    changed.
+    """
     if epochs is not None:
         run.trainer["max_epochs"] = epochs
     return run
 
 
 def _with_runners(run: Run, num_runners: int | None) -> Run:
-    """Set the number of parallel runners of a training run in place, and return it. With `num_runners=None` nothing is
-    changed.
+    """Set the number of parallel runners of a training run in place, and return the run. With `num_runners=None` the
+    number is not changed.
     """
     if num_runners is not None:
         run.num_runners = num_runners

@@ -1,4 +1,6 @@
-"""Data-parallel learning: several processes average their gradients before each step."""
+"""Data-parallel learning: several processes train copies of one policy, and average their gradients before each
+step.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ __all__ = ["data_parallel"]
 
 
 def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: Any = None) -> None:
-    """Make an algorithm average its gradients with its copies in other processes before each step.
+    """Make `algorithm` average its gradients with the gradients of its copies in other processes before each step, so
+    that all processes train one policy.
 
     Each optimizer needs one all-reduce of its flat gradient per step. All copies get the weights of the first process.
     Every process must take the same number of gradient steps: give each update the same number of steps, and the same
@@ -46,6 +49,6 @@ def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: Any = None)
 
 
 def _average(gradient: torch.Tensor, size: int, group: Any) -> None:
-    """Replace a gradient, in place, by its mean over all processes of `group`."""
+    """Replace a gradient tensor, in place, by its mean over all processes of `group`."""
     distributed.all_reduce(gradient, group=group)
     gradient.div_(size)

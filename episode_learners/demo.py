@@ -35,7 +35,7 @@ KNOWN = "CartPole-v1"  # whose numbers other environments get that have none of 
 
 @dataclass
 class Demo:
-    """Training run for the demo: PPO with its environment, policy and sampled episodes.
+    """Training run of the demo: trains PPO on an environment, and keeps the last sampled episodes for a report.
 
     Args:
         env_id: id of a Gymnasium environment.
@@ -68,37 +68,39 @@ class Demo:
         self.policy = self.trainer.algorithm.policy
 
     def on_collect(self, trainer: Trainer[Any], pack: EpisodePack) -> None:
-        """Add the sampled episodes to the history."""
+        """Add newly sampled episodes to the history. The trainer calls this hook after each collection."""
         self.history.add(pack)
 
     def on_update(self, trainer: Trainer[Any], metrics: dict[str, float]) -> None:
-        """Stop the run if the goal is reached."""
+        """Stop the run if the mean return has reached the goal. The trainer calls this hook after each update."""
         if self.is_solved:
             trainer.stop()
 
     @property
     def seconds(self) -> float:
-        """Duration of the run in seconds."""
+        """Duration of the training run so far, in seconds."""
         return self.trainer.seconds
 
     @property
     def mean_return(self) -> float:
-        """Mean return of the last complete episodes."""
+        """Mean return of the last 50 complete episodes. It is NaN before the first episode has ended."""
         return self.history.mean_return(LAST_EPISODES)
 
     @property
     def is_solved(self) -> bool:
-        """Whether the mean return of the last episodes reaches the goal. It is False without a goal."""
+        """Whether the mean return of the last 50 complete episodes reaches the environment's reward threshold. It is
+        False if there is no threshold.
+        """
         return self.goal is not None and len(self.history.returns) >= LAST_EPISODES and self.mean_return >= self.goal
 
     def train(self) -> None:
-        """Train until the goal is reached, the steps are used up, or Ctrl-C is pressed."""
+        """Train until the goal is reached, the environment steps are used up, or Ctrl-C is pressed."""
         self.was_interrupted = self.trainer.run().stopped_by == "interrupt"
         if self.was_interrupted:
             print("Interrupted: what follows is what there is.")
 
     def writer(self, folder: Path) -> EpisodeWriter:
-        """Return the writer of the data set in a folder. An existing data set is extended.
+        """Return the writer of the data set in `folder`. It extends an existing data set.
 
         Raises:
             InvalidArgument: the existing data set is of another environment.
@@ -106,7 +108,9 @@ class Demo:
         return EpisodeWriter(folder / EPISODES, env_spec=self.env_id)
 
     def report(self, folder: Path) -> None:
-        """Print the last episodes and the speed, and write the episodes, the weights and a picture to the folder."""
+        """Print a table of the last episodes and the speed of training, and write the episodes, the policy's weights
+        and a picture to `folder`.
+        """
         episodes = self.history.episodes()
         if not episodes:
             print("No episode has ended yet: there is nothing to show or to keep.")
@@ -123,6 +127,7 @@ class Demo:
         print(self._summary(len(episodes), folder))
 
     def _summary(self, num_kept: int, folder: Path) -> str:
+        """Return the text printed at the end of the demo: mean return, speed, and how to load the stored episodes."""
         steps, speed = self.history.num_steps, self.history.num_steps / self.seconds
         goal = "" if self.goal is None else f" (goal {self.goal:g}: {'reached' if self.is_solved else 'not reached'})"
         return (
@@ -136,8 +141,10 @@ class Demo:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo. The exit status is 1 if the goal was not reached, unless Ctrl-C ended the run."""
-    parser = _parser()
+    """Run the demo with the command-line arguments `arguments`. Return exit status 1 if the goal was not reached,
+    unless Ctrl-C ended the run, and otherwise 0.
+    """
+    parser = _make_parser()
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the networks are so small that a second thread only waits for the first
     folder = chosen.folder or Path("runs") / f"{chosen.env.lower().replace('/', '-')}-seed{chosen.seed}"
@@ -152,8 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(demo.goal is not None and not demo.is_solved and not demo.was_interrupted)
 
 
-def _device(name: str) -> str:
-    """Return the name of a device if torch can use it, else raise ArgumentTypeError."""
+def _parse_device(name: str) -> str:
+    """Return a device name given on the command line. Raise `ArgumentTypeError` if torch cannot use the device."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -161,12 +168,15 @@ def _device(name: str) -> str:
     return name
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the demo's command-line arguments."""
     parser = argparse.ArgumentParser(prog="python -m episode_learners.demo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--env", default="CartPole-v1", help="a Gymnasium environment id (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps at most (default: %(default)s)")
-    parser.add_argument("--device", type=_device, default="cpu", help="the policy's device (default: %(default)s)")
+    parser.add_argument(
+        "--device", type=_parse_device, default="cpu", help="the policy's device (default: %(default)s)"
+    )
     parser.add_argument("--folder", type=Path, help="where to leave the results (default: runs/ENV-seedSEED)")
     return parser
 

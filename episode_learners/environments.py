@@ -1,4 +1,6 @@
-"""Environments for tested settings: `gymnasium.make("episode_learners.environments:ID")`."""
+"""Environments registered for the tested settings of algorithms:
+`gymnasium.make("episode_learners.environments:ID")`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ __all__ = ["WithoutVelocities"]
 
 
 class WithoutVelocities(gym.ObservationWrapper):
-    """CartPole wrapper that hides the velocities. Observations: positions of cart and pole, scaled to about 1."""
+    """CartPole wrapper that removes the velocities from observations, so that a policy needs a recurrent state. The
+    positions of cart and pole are scaled to about 1.
+    """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -22,7 +26,7 @@ class WithoutVelocities(gym.ObservationWrapper):
 
 
 def cartpole_without_velocities(**options: Any) -> gym.Env:
-    """Return CartPole-v1 (500 steps) that hides the velocities."""
+    """Return CartPole-v1 (500 steps) with observations that have no velocities, to test recurrent policies."""
     return WithoutVelocities(gym.make("CartPole-v1", **options))
 
 

@@ -1,4 +1,4 @@
-"""Self-play leagues: opponents with weights of earlier policies, Elo ratings and a payoff matrix."""
+"""`League`: self-play against frozen copies of earlier policies, with Elo ratings and a payoff matrix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Rule = Literal["latest", "uniform", "prioritized"]
 
 
 class League:
-    """Trainer hook that lets frozen modules play as snapshots of learning modules, and rates all players.
+    """Trainer hook for self-play: opponents play with frozen weights (snapshots) of the learning policies, and all
+    players are rated by their games.
 
     A player is a learning module as it is now ("main") or a snapshot of it ("main-1", "main-2", ...). After each
     `every` updates, or once a learner wins at least `win_rate` of its latest games against its opponents, the learner's
@@ -38,6 +39,9 @@ class League:
         power: see `rule`.
         elo_step: largest change of a rating by one game (K).
         seed: seed of the choices.
+
+    Raises:
+        InvalidArgument: `rule` is not one of these names.
 
     >>> league = League(["main"], ["opponent"])
     >>> league.add_result("main", "main-1", 1.0)  # a win of "main"
@@ -78,7 +82,9 @@ class League:
     # --- results -----------------------------------------------------------------------------------------------------
 
     def add_result(self, player: str, opponent: str, points: float) -> None:
-        """Count a game: `points` of `player` are 1 for a win, 0.5 for a draw and 0 for a loss."""
+        """Add the result of a game, and update both Elo ratings: `points` of `player` are 1 for a win, 0.5 for a draw
+        and 0 for a loss.
+        """
         for name, opponent_name, scored in ((player, opponent, points), (opponent, player, 1.0 - points)):
             counts = self.results.setdefault((name, opponent_name), [0.0, 0.0])
             counts[0] += scored
@@ -89,8 +95,8 @@ class League:
         self.ratings[opponent] -= self.elo_step * (points - expected)
 
     def payoff_matrix(self) -> tuple[list[str], np.ndarray]:
-        """Return the players' names, and the mean points [n, n] of each (row) against each (column); NaN without
-        games.
+        """Return the names of the n players, and the mean points [n, n] of the player of each row against the player of
+        each column. It is NaN for pairs without games.
         """
         names = list(self.ratings)
         matrix = np.full((len(names), len(names)), np.nan)
@@ -99,11 +105,15 @@ class League:
         return names, matrix
 
     def player_of(self, module_id: Hashable) -> str:
-        """Return the name of the player (learner or snapshot) whose weights are currently in a module."""
+        """Return the name of the player (learner or snapshot) whose weights are currently loaded in the module
+        `module_id`.
+        """
         return self.players.get(module_id, str(module_id))
 
     def on_collect(self, trainer: Any, episodes: Sequence[MultiAgentEpisode]) -> None:
-        """Count each sampled episode that ended as a game of its players."""
+        """Count each sampled episode that has ended as a game between its agents' players. The trainer calls this hook
+        after each collection.
+        """
         for chunk in episodes:
             returns = self._returns.setdefault(chunk.id_, {})
             for agent_id, value in chunk.get_returns(include_pending=True).items():
@@ -114,9 +124,10 @@ class League:
                 ]
                 for i, (module_id, value) in enumerate(scored):
                     for other_id, other_value in scored[i + 1 :]:
-                        self._count(module_id, other_id, 0.5 + 0.5 * float(np.sign(value - other_value)))
+                        self._count_game(module_id, other_id, 0.5 + 0.5 * float(np.sign(value - other_value)))
 
-    def _count(self, module_id: Hashable, other_id: Hashable, points: float) -> None:
+    def _count_game(self, module_id: Hashable, other_id: Hashable, points: float) -> None:
+        """Add the result of a game between the players of two modules. Games before the first snapshot do not count."""
         if any(module in self.opponents and module not in self.players for module in (module_id, other_id)):
             return  # before the first snapshot
         player, opponent = self.player_of(module_id), self.player_of(other_id)
@@ -129,7 +140,8 @@ class League:
     # --- opponents ---------------------------------------------------------------------------------------------------
 
     def on_update(self, trainer: Any, metrics: Mapping[str, float]) -> None:
-        """Take snapshots and choose opponents if it is time.
+        """Take snapshots of the learners and choose new opponents, if `every` updates have passed or the learners win
+        often enough. The trainer calls this hook after each update.
 
         Raises:
             InvalidArgument: an opponent is trained.
@@ -145,16 +157,18 @@ class League:
             self.choose_opponents(trainer)
 
     def take_snapshots(self, trainer: Any) -> None:
-        """Store the weights of each learner as a new player, with the learner's rating."""
+        """Store a copy of each learner's weights as a new player, which starts with the learner's Elo rating."""
         for module_id in self.learners:
             number = 1 + sum(name.rpartition("-")[0] == str(module_id) for name in self.snapshots)
             weights = trainer.algorithm[module_id].policy.state_dict()
-            self.snapshots[f"{module_id}-{number}"] = {name: _copied(value) for name, value in weights.items()}
+            self.snapshots[f"{module_id}-{number}"] = {name: _copy_tensor(value) for name, value in weights.items()}
             self.ratings[f"{module_id}-{number}"] = self.ratings.setdefault(str(module_id), 1000.0)
         self._num_updates, self._latest = 0, []
 
     def choose_opponents(self, trainer: Any) -> None:
-        """Give each opponent module the weights of a snapshot, and let new episodes begin."""
+        """Choose a snapshot for each opponent module by the league's rule, load its weights into the module, and begin
+        new episodes.
+        """
         names = list(self.snapshots)
         weights = np.ones(len(names))
         if self.rule == "prioritized":
@@ -168,7 +182,7 @@ class League:
         trainer.begin_new_episodes()
 
     def _win_rate_against(self, player: str) -> float:
-        """Return the mean points of the learners against a player, or 0.5 before the first game."""
+        """Return the mean points of all learners in games against the player `player`, or 0.5 if there was no game."""
         counts = [
             self.results[str(learner), player] for learner in self.learners if (str(learner), player) in self.results
         ]
@@ -178,14 +192,16 @@ class League:
     # --- state -------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return snapshots, ratings, results and random state as plain values and tensors."""
+        """Return snapshots, ratings, results and random state as plain values and tensors, for checkpoints."""
         names = ("snapshots", "players", "ratings", "_latest", "_num_updates")
         results = [[*pair, *counts] for pair, counts in self.results.items()]
         state = {name: getattr(self, name) for name in names}
         return {**state, "results": results, "generator": self.generator.bit_generator.state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`. New episodes must begin, as they do after each checkpoint."""
+        """Restore the state that `get_state` returned. The caller must begin new episodes afterwards, as trainers do
+        after each checkpoint.
+        """
         for name in ("snapshots", "players", "ratings", "_latest"):
             setattr(self, name, type(state[name])(state[name]))
         self._num_updates = state["_num_updates"]
@@ -194,12 +210,17 @@ class League:
         self._returns = {}
 
     def mapping_fn(self, agents: Sequence[Any]) -> Callable[[Any, Any], Hashable]:
-        """Return an `agent_to_module_mapping_fn` by which one of `agents` plays as a learner, the others as opponents.
+        """Return a function for the runner's `agent_to_module_mapping_fn`, by which one of `agents` plays as a learner
+        in each episode, and the others as opponents.
 
-        The learning agent, the learner and the opponents change from episode to episode. They follow from its id.
+        The id of an episode determines the learning agent, its module and the opponents' modules, which
+        therefore vary from episode to episode.
         """
 
         def module_of(agent_id: Any, episode: Any) -> Hashable:
+            """Return the id of the module (learner or opponent) that an agent plays with in an episode, computed from
+            the episode's id.
+            """
             number = crc32(str(episode.id_).encode())
             place = (list(agents).index(agent_id) - number) % len(agents)
             modules = self.learners if place == 0 else self.opponents
@@ -208,5 +229,6 @@ class League:
         return module_of
 
 
-def _copied(value: Any) -> Any:
+def _copy_tensor(value: Any) -> Any:
+    """Return a copy of a tensor. Other values are returned unchanged."""
     return value.clone() if hasattr(value, "clone") else value

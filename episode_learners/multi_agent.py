@@ -1,4 +1,6 @@
-"""`MultiAgentAlgorithm`: a separate algorithm for each of several modules (policies)."""
+"""`MultiAgentAlgorithm`: trains several policies (modules) of a multi-agent environment, each by a separate
+algorithm.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,21 @@ __all__ = ["MultiAgentAlgorithm"]
 
 
 class MultiAgentAlgorithm(nn.Module):
-    """A separate algorithm for each module. Agents of one module share its policy and train batch.
+    """Algorithm for several agents: it trains each module (a policy shared by some agents) by a separate algorithm.
 
-    Modules can be added, removed, frozen and unfrozen at any time. `policies` always has the policies of the current
-    modules, so a runner that was made with `algorithm.policies` acts with a new module from its next episodes on.
+    Agents of one module share its policy and train batch. Modules can be added, removed, frozen and unfrozen at any
+    time. `policies` always has the policies of the current modules, so a runner that was made with `algorithm.policies`
+    acts with a new module from its next episodes on.
 
     Args:
         algorithms: an algorithm for each module id. With one entry, all agents share one policy. A module with a policy
             (or an actor) instead of an algorithm acts, and cannot learn.
         train: the ids of the modules that learn; by default all with an algorithm. The others are frozen. With `train`,
             further modules may act too, for example opponents of a league.
+
+    Raises:
+        UnknownKey: `train` has an id that is not a module's.
+        InvalidArgument: a module of `train` has no algorithm.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from episode_learners import MLPPolicy, PPO
@@ -60,20 +67,24 @@ class MultiAgentAlgorithm(nn.Module):
             raise UnknownKey(f"train={unknown}: the modules are {', '.join(map(str, self._names))}")
 
     def __getitem__(self, module_id: Hashable) -> Any:
-        """Return the algorithm of a module."""
+        """Return the algorithm of the module `module_id`.
+
+        Raises:
+            UnknownKey: there is no such module.
+        """
         if module_id not in self._names:
             raise UnknownKey(f"no module {module_id!r}; the modules are {', '.join(map(str, self._names))}")
         return self.algorithms[self._names[module_id]]
 
     @property
     def module_ids(self) -> tuple[Hashable, ...]:
-        """Ids of the modules."""
+        """Ids of all modules, trained and frozen, in the order in which they were added."""
         return tuple(self._names)
 
     # --- modules -----------------------------------------------------------------------------------------------------
 
     def add(self, module_id: Hashable, algorithm: Algorithm | Policy | Actor, *, train: bool | None = None) -> None:
-        """Add a module with its algorithm, or with a policy that only acts.
+        """Add a module: a policy with the algorithm that trains it, or a policy that only acts.
 
         Args:
             module_id: the id of the module.
@@ -97,23 +108,32 @@ class MultiAgentAlgorithm(nn.Module):
             self.train_ids = (*self.train_ids, module_id)
 
     def remove(self, module_id: Hashable) -> Algorithm:
-        """Remove a module, and return its algorithm. No agent may be mapped to the module from then on."""
+        """Remove a module, and return its algorithm. From then on, no agent may be mapped to the module.
+
+        Raises:
+            UnknownKey: there is no such module.
+        """
         algorithm = self[module_id]
         self.freeze(module_id)
         del self.algorithms[self._names.pop(module_id)], self.policies[module_id]
         return algorithm
 
     def freeze(self, *module_ids: Hashable) -> None:
-        """Stop training the given modules. Their policies still act."""
+        """Stop training the modules `module_ids`. Their policies still act.
+
+        Raises:
+            UnknownKey: there is no such module.
+        """
         for module_id in module_ids:
             self[module_id]
         self.train_ids = tuple(train_id for train_id in self.train_ids if train_id not in module_ids)
 
     def unfreeze(self, *module_ids: Hashable) -> None:
-        """Train the given modules again.
+        """Resume the training of the modules `module_ids`, which were frozen.
 
         Raises:
             InvalidArgument: a module has no algorithm.
+            UnknownKey: there is no such module.
         """
         for module_id in module_ids:
             _check_learns(module_id, self[module_id])
@@ -121,11 +141,11 @@ class MultiAgentAlgorithm(nn.Module):
 
     @property
     def optimizers(self) -> dict[str, FlatOptimizer]:
-        """Optimizers of all modules, named "<module>/<optimizer>"."""
+        """Optimizers of all modules, by the name "<module>/<optimizer>"."""
         return {f"{m}/{name}": optimizer for m in self._names for name, optimizer in self[m].optimizers.items()}
 
     def set_learning_rates(self, rates: Mapping[str, float]) -> None:
-        """Change base learning rates, by the names of `optimizers`. Learning rate schedules keep their position."""
+        """Set base learning rates, given by the names of `optimizers`. Learning rate schedules keep their position."""
         for module_id in self._names:
             keys = {name: f"{module_id}/{name}" for name in self[module_id].optimizers}
             self[module_id].set_learning_rates({name: rates[key] for name, key in keys.items() if key in rates})
@@ -138,10 +158,13 @@ class MultiAgentAlgorithm(nn.Module):
         *,
         module_ids: Iterable[Hashable] | None = None,
     ) -> dict[Any, dict[str, float]]:
-        """Update all training modules from multi-agent or single-agent episodes. Return metrics by module.
+        """Update the policies of all trained modules from multi-agent or single-agent episodes, and return a dict of
+        metrics for each module.
 
         Args:
-            module_ids: the modules that learn; by default `train_ids`. A module without a step is left out.
+            episodes: the episodes, which are not changed.
+            module_ids: the modules to train; by default `train_ids`. A module without any step in the episodes is
+                skipped.
 
         Raises:
             UnknownKey: a module acted that has no algorithm, and the algorithm was made without `train`.
@@ -162,9 +185,10 @@ class MultiAgentAlgorithm(nn.Module):
         return self._all_or_nothing({name: lambda name=name: self[name].update(packs[name]) for name in learning})
 
     def update_from(self, buffer: MultiAgentEpisodeReplayBuffer, num_steps: int = 1) -> dict[Any, dict[str, float]]:
-        """Take gradient steps of the training modules that learn from replay, and return metrics by module.
+        """Take `num_steps` gradient steps of each trained module that learns from replay, and return a dict of metrics
+        for each module.
 
-        Each module learns from its own steps in the buffer. A module without a step is left out.
+        Each module learns from its own steps in the buffer. A module without any step is skipped.
 
         Raises:
             InvalidArgument: gradients are not finite. All weights are then as before; priorities may have changed.
@@ -175,17 +199,19 @@ class MultiAgentAlgorithm(nn.Module):
 
     @property
     def replay_ids(self) -> list[Hashable]:
-        """Ids of the training modules that learn from replay."""
+        """Ids of the trained modules whose algorithms learn from a replay buffer."""
         return [module_id for module_id in self.train_ids if isinstance(self[module_id], ReplayAlgorithm)]
 
     def explore_after(self, num_env_steps: int) -> None:
-        """Set the exploration of all modules to its state after `num_env_steps` environment steps."""
+        """Set the exploration of all modules, such as epsilon, as scheduled after `num_env_steps` environment steps."""
         for module_id in self._names:
             if isinstance(self[module_id], ReplayAlgorithm):
                 self[module_id].explore_after(num_env_steps)
 
     def _all_or_nothing(self, updates: Mapping[Hashable, Callable[[], dict[str, float]]]) -> dict[Any, Any]:
-        """Run the updates of all modules, and return their metrics. If one fails, all are undone."""
+        """Run one update per module, and return the metrics by module. If one update fails, all modules are restored to
+        the state before.
+        """
         metrics: dict[Any, dict[str, float]] = {}
         undo = []
         try:
@@ -194,14 +220,14 @@ class MultiAgentAlgorithm(nn.Module):
                 metrics[module_id] = update()
         except BaseException as error:
             error.add_note(f"module {list(updates)[len(metrics)]!r}")
-            for take_back in undo:
-                take_back()
+            for restore in undo:
+                restore()
             raise
         return metrics
 
 
 class ActingOnly(Algorithm):
-    """Placeholder algorithm of a module whose policy acts and never learns."""
+    """Placeholder algorithm of a module that has only a policy. The policy acts and is never trained."""
 
     def __init__(self, policy: Policy | Actor) -> None:
         policy, actor = split_actor(policy)
@@ -218,7 +244,7 @@ class ActingOnly(Algorithm):
 
 
 def _check_learns(module_id: Hashable, algorithm: Algorithm) -> None:
-    """Raise `InvalidArgument` if a module has no algorithm."""
+    """Raise `InvalidArgument` if a module cannot learn, because it has only a policy and no algorithm."""
     if isinstance(algorithm, ActingOnly):
         raise InvalidArgument(
             f"module {module_id!r} has a policy and no algorithm, so it cannot learn: add it with an algorithm"
@@ -226,6 +252,8 @@ def _check_learns(module_id: Hashable, algorithm: Algorithm) -> None:
 
 
 def _name_of(module_id: Hashable) -> str:
-    """Return a name for torch's `ModuleDict`: ids may contain dots, be numbers, or be names of its methods."""
+    """Return the name of a module in torch's `ModuleDict`. Ids that torch does not allow (with dots, not strings, or
+    names of methods) are escaped.
+    """
     name = str(module_id).replace("%", "%25").replace(".", "%2E") or "%"
     return f"%{name}" if hasattr(nn.ModuleDict, name) or not isinstance(module_id, str) else name

@@ -1,4 +1,4 @@
-"""Creates trainers of several agents from a table of settings."""
+"""Creation of trainers for several agents from a table of settings (`Run`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODULE_SETTINGS = ("algo", "policy", "algorithm", "decay_over", "frozen")
 
 
 class PatternMapping:
-    """Mapping function from an agent to the module of the first pattern that its id matches.
+    """Function that maps an agent to a module, by the first pattern (such as "wolf_*") that the agent's id matches.
 
     Args:
         patterns: a module id for each pattern, such as `{"wolf_*": "wolves", "*": "sheep"}`.
@@ -36,6 +36,11 @@ class PatternMapping:
         self.patterns = dict(patterns)
 
     def __call__(self, agent_id: Any, episode: Any = None) -> str:
+        """Return the id of the module of the first pattern that the agent's id matches.
+
+        Raises:
+            UnknownKey: no pattern matches.
+        """
         for pattern, module_id in self.patterns.items():
             if fnmatchcase(str(agent_id), pattern):
                 return module_id
@@ -43,7 +48,7 @@ class PatternMapping:
 
 
 def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_trainer: Any) -> trainers.Trainer[Any]:
-    """Return the trainer of a `Run` with several modules.
+    """Return a trainer for several agents, with environments, policies and algorithms, created from the settings `run`.
 
     Args:
         run: the `Run`. Its `env` is "package.module:function", where the function returns an environment of several
@@ -64,7 +69,9 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
         raise InvalidArgument(f"{run.env} has no possible_agents, so the spaces of its modules are not known")
     league = _make_league(run)
     mapping = league.mapping_fn(agents) if league else PatternMapping(run.agents or {"*": next(iter(run.modules))})
-    parts = {module_id: _make_part(run, make_part, module_id, number) for number, module_id in enumerate(run.modules)}
+    parts = {
+        module_id: _make_module_run(run, make_part, module_id, number) for number, module_id in enumerate(run.modules)
+    }
     kinds = [part.trainer_config for part in parts.values()]
     if trainers.OfflineConfig in kinds:
         raise InvalidArgument("a module of several learns offline: give the trainer its data in Python")
@@ -85,8 +92,10 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
     return trainers.OnPolicyTrainer(algorithm, runner, trainers.OnPolicyConfig(**run.trainer), **of_trainer)
 
 
-def _make_part(run: Any, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
-    """Return a `Run` for one module alone, with the settings of its table."""
+def _make_module_run(run: Any, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
+    """Return the settings of one module as a separate `Run`, from which its actor and algorithm are created. `number`
+    is the module's index, which varies the seed.
+    """
     table = run.modules[module_id]
     wrong = set(table) - set(_MODULE_SETTINGS)
     if wrong or "algo" not in table:
@@ -98,7 +107,7 @@ def _make_part(run: Any, make_part: Callable[..., Any], module_id: str, number: 
 
 
 def _make_league(run: Any) -> League | None:
-    """Return the league of a run, or None if it has none."""
+    """Return the self-play league that the settings of a run describe, or None if they have none."""
     if not run.league:
         return None
     names = tuple(signature(League).parameters)
@@ -120,7 +129,7 @@ def _make_league(run: Any) -> League | None:
 
 
 def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any]) -> dict[str, Any]:
-    """Return, by module id, the first agent that is mapped to each module."""
+    """Return the first agent of each module, by module id. This agent's spaces are used for the module's policy."""
     modules = {agent: mapping(agent, None) for agent in agents}
     unknown = set(modules.values()) - set(run.modules)
     if unknown:
@@ -135,7 +144,9 @@ def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any
 
 
 def _spaces_of(env: MultiAgentEnv, players: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return (observation space, action space) by module id, for its agent in `players`. Close the environment."""
+    """Return the observation and action space of each module, by module id, read from the agents `players`, and close
+    the environment.
+    """
     spaces = {
         module_id: (env.space("observation_space", agent), env.space("action_space", agent))
         for module_id, agent in players.items()
@@ -145,7 +156,8 @@ def _spaces_of(env: MultiAgentEnv, players: Mapping[str, Any]) -> dict[str, tupl
 
 
 def environment_maker(name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a function that makes the environment `name`, "package.module:function", with `arguments`.
+    """Return a function without arguments that creates the environment `name`, given as "package.module:function", with
+    `arguments`.
 
     Raises:
         InvalidArgument: there is no such function.
@@ -162,6 +174,7 @@ def environment_maker(name: str, arguments: Mapping[str, Any]) -> Callable[[], A
 
 
 def _make_buffer(run: Any) -> MultiAgentEpisodeReplayBuffer:
+    """Return the multi-agent replay buffer that the settings of a run describe. The default capacity is 50,000."""
     numbers = {"capacity": 50_000, **run.buffer}
     is_prioritized = numbers.pop("prioritized", False)
     kind = MultiAgentPrioritizedEpisodeReplayBuffer if is_prioritized else MultiAgentEpisodeReplayBuffer

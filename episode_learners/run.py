@@ -1,4 +1,4 @@
-"""`Run`: a training run described by a table of settings, from a file, a preset or the command line."""
+"""`Run`: the settings of a training run, read from a file, a preset or the command line."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ SETTINGS = Path(__file__).parent / "settings"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """Classes of one algorithm that can be named in settings: policy, algorithm and configurations."""
+class _AlgorithmClasses:
+    """Classes that belong to an algorithm that can be named in settings: of policy, algorithm, and both
+    configurations.
+    """
 
     policy: Callable[..., learners.Policy]
     algorithm: Callable[..., learners.Algorithm]
@@ -44,22 +46,22 @@ class _Kind:
     trainer: Callable[..., trainers.OnPolicyConfig | trainers.OffPolicyConfig | trainers.OfflineConfig]
 
 
-ALGORITHMS: dict[str, _Kind] = {
-    "ppo": _Kind(learners.MLPPolicy, learners.PPO, learners.PPOConfig, trainers.OnPolicyConfig),
-    "recurrent-ppo": _Kind(learners.LSTMPolicy, learners.PPO, learners.PPOConfig, trainers.OnPolicyConfig),
-    "impala": _Kind(learners.MLPPolicy, learners.IMPALA, learners.IMPALAConfig, trainers.OnPolicyConfig),
-    "grpo": _Kind(
+ALGORITHMS: dict[str, _AlgorithmClasses] = {
+    "ppo": _AlgorithmClasses(learners.MLPPolicy, learners.PPO, learners.PPOConfig, trainers.OnPolicyConfig),
+    "recurrent-ppo": _AlgorithmClasses(learners.LSTMPolicy, learners.PPO, learners.PPOConfig, trainers.OnPolicyConfig),
+    "impala": _AlgorithmClasses(learners.MLPPolicy, learners.IMPALA, learners.IMPALAConfig, trainers.OnPolicyConfig),
+    "grpo": _AlgorithmClasses(
         learners.MLPPolicy,
         learners.GRPO,
         learners.GRPOConfig,
         partial(trainers.OnPolicyConfig, episodes_per_collect=32),
     ),
-    "dqn": _Kind(learners.QPolicy, learners.DQN, learners.DQNConfig, trainers.OffPolicyConfig),
-    "r2d2": _Kind(learners.LSTMQPolicy, learners.R2D2, learners.R2D2Config, trainers.OffPolicyConfig),
-    "sac": _Kind(learners.SACPolicy, learners.SAC, learners.SACConfig, trainers.OffPolicyConfig),
-    "bc": _Kind(learners.MLPPolicy, learners.BC, learners.BCConfig, trainers.OfflineConfig),
-    "cql": _Kind(learners.QPolicy, learners.CQL, learners.CQLConfig, trainers.OfflineConfig),
-    "continuous-cql": _Kind(
+    "dqn": _AlgorithmClasses(learners.QPolicy, learners.DQN, learners.DQNConfig, trainers.OffPolicyConfig),
+    "r2d2": _AlgorithmClasses(learners.LSTMQPolicy, learners.R2D2, learners.R2D2Config, trainers.OffPolicyConfig),
+    "sac": _AlgorithmClasses(learners.SACPolicy, learners.SAC, learners.SACConfig, trainers.OffPolicyConfig),
+    "bc": _AlgorithmClasses(learners.MLPPolicy, learners.BC, learners.BCConfig, trainers.OfflineConfig),
+    "cql": _AlgorithmClasses(learners.QPolicy, learners.CQL, learners.CQLConfig, trainers.OfflineConfig),
+    "continuous-cql": _AlgorithmClasses(
         learners.SACPolicy, learners.ContinuousCQL, learners.ContinuousCQLConfig, trainers.OfflineConfig
     ),
 }
@@ -71,7 +73,13 @@ NETWORKS: dict[str, Callable[..., learners.Policy]] = {
     "transformer": learners.TransformerPolicy,
 }
 # what reads observations of any space; others read flat ones
-_READ_ANY = (learners.EncoderPolicy, learners.LSTMPolicy, learners.GRUPolicy, learners.QPolicy, learners.LSTMQPolicy)
+_READ_ANY_SPACE = (
+    learners.EncoderPolicy,
+    learners.LSTMPolicy,
+    learners.GRUPolicy,
+    learners.QPolicy,
+    learners.LSTMQPolicy,
+)
 _TABLES = ("policy", "algorithm", "trainer", "buffer", "modules", "agents", "league", "env_kwargs")
 _KINDS = {str: "string", dict: "table"}
 _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoregressive": Autoregressive}
@@ -79,7 +87,8 @@ _DISTRIBUTIONS = {"squashed": partial(distribution_for, squashed=True), "autoreg
 
 @dataclass(kw_only=True)
 class Run:
-    """Settings of a training run, from which `make()` creates the trainer.
+    """Settings of a training run. `make()` creates the trainer with environments, policy and algorithm from the
+    settings.
 
     Attributes:
         algo: name of the algorithm.
@@ -132,7 +141,7 @@ class Run:
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], source: str = "the settings") -> Run:
-        """Return the run that a table of nested settings describes.
+        """Return the `Run` with the settings in a nested dict `table`. `source` names the table in errors.
 
         Raises:
             UnknownKey: a setting does not exist.
@@ -149,7 +158,7 @@ class Run:
 
     @classmethod
     def of_file(cls, path: str | Path) -> Run:
-        """Read a run from a TOML file.
+        """Return the `Run` with the settings in a TOML file.
 
         Raises:
             UnreadableData: the file is not TOML.
@@ -163,14 +172,14 @@ class Run:
 
     @classmethod
     def of_preset(cls, algo: str, env: str) -> Run:
-        """Return the run with tested settings for this algorithm and environment, or else with default
-        settings.
+        """Return the `Run` with tested settings for an algorithm and an environment, or with default settings if no
+        file of tested settings exists.
         """
         path = presets().get((algo, env))
         return cls(algo=algo, env=env) if path is None else cls.of_file(path)
 
     def make(self, **of_trainer: Any) -> trainers.Trainer[Any]:
-        """Return the trainer of this run, with its environments, policies and algorithm.
+        """Create the trainer of this run, with environments, policies and algorithm as described by the settings.
 
         Args:
             of_trainer: arguments of `Trainer`, such as `logger`, `folder` and `stop_fn`.
@@ -194,40 +203,49 @@ class Run:
         runner = self.runner()
         algorithm = self.make_algorithm(runner.actor)
         if isinstance(config, trainers.OnPolicyConfig):
-            return trainers.OnPolicyTrainer(algorithm, self._with_group(runner), config, **of_trainer)
+            return trainers.OnPolicyTrainer(algorithm, self._make_group_runner(runner), config, **of_trainer)
         if isinstance(config, trainers.OffPolicyConfig):
-            return trainers.OffPolicyTrainer(algorithm, runner, self._buffer(), config, **of_trainer)  # type: ignore[arg-type]
-        return trainers.OfflineTrainer(algorithm, self._data(algorithm), config, runner=runner, **of_trainer)
+            return trainers.OffPolicyTrainer(algorithm, runner, self._make_buffer(), config, **of_trainer)  # type: ignore[arg-type]
+        return trainers.OfflineTrainer(algorithm, self._load_data(algorithm), config, runner=runner, **of_trainer)
 
     def _with_ledger(self, of_trainer: dict[str, Any]) -> dict[str, Any]:
-        """Return the trainer's arguments, with a path for the record of what updates learned from if it is wanted."""
+        """Return arguments of the trainer, with the path of the ledger (record of what each update learned from) added
+        if `ledger` is True.
+        """
         if not self.ledger or of_trainer.get("folder") is None:
             return of_trainer
         return {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
 
     @property
     def trainer_config(self) -> Any:
-        """Class of the trainer's configuration."""
+        """Class of the trainer's configuration, such as `OnPolicyConfig`, for this run's algorithm."""
         kind = ALGORITHMS[self.algo].trainer
         return kind.func if isinstance(kind, partial) else kind
 
     def make_algorithm(self, actor: Actor) -> learners.Algorithm:
-        """Return the algorithm that trains the actor's policy."""
+        """Return the algorithm that trains the policy of `actor`, with the hyperparameters of these settings."""
         kind = ALGORITHMS[self.algo]
         scheduler = None if self.decay_over is None else learners.linear_decay(self.decay_over)
         return kind.algorithm(actor, kind.config(**self.algorithm), scheduler=scheduler, seed=self.seed)
 
     def make_actor(self, observation_space: gym.Space, action_space: gym.Space, device: str | None = None) -> Actor:
-        """Return an actor with a policy of these settings. All actors of a run have the same initial weights."""
+        """Return an actor (a policy with its pipelines) for the given spaces. All actors of a run have the same initial
+        weights.
+
+        Raises:
+            InvalidArgument: the device is not available, or a setting of the policy is wrong.
+            UnknownKey: a network, activation or distribution does not exist.
+        """
         generator = torch.Generator().manual_seed(self.seed)
         make_policy = partial(self._policy_class(), generator=generator, **self._policy_arguments(action_space))
-        actor = Actor(make_policy, observation_space, action_space, pieces=self._pieces(observation_space))
-        return actor.to(_checked_device(device or self.device))
+        actor = Actor(make_policy, observation_space, action_space, pieces=self._make_pieces(observation_space))
+        return actor.to(_check_device(device or self.device))
 
     def runner(
         self, seed: int | None = None, device: str | None = None, draws_with_torch: bool = False
     ) -> SingleAgentEnvRunner:
-        """Return a runner with a policy of these settings. The policies of all runners have the same initial weights.
+        """Return a runner that samples from this run's environments with a new policy. The policies of all runners of a
+        run have the same initial weights.
 
         Args:
             seed: seed of the environments and actions; by default that of the run.
@@ -242,8 +260,10 @@ class Run:
         pipelines = {"env_to_module": actor.env_to_module, "module_to_env": actor.module_to_env}
         return SingleAgentEnvRunner(env, actor.policy, seed=seed, **pipelines)
 
-    def _with_group(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
-        """Return the runner, or `num_runners` parallel ones as one group if that is positive."""
+    def _make_group_runner(self, runner: SingleAgentEnvRunner) -> SingleAgentEnvRunner | GroupRunner:
+        """Return `runner`, or, if `num_runners` is positive, a `GroupRunner` that samples with parallel runners in Ray
+        processes.
+        """
         if not self.num_runners:
             return runner
         try:
@@ -254,8 +274,13 @@ class Run:
         is_asynchronous = ALGORITHMS[self.algo].algorithm is learners.IMPALA
         return GroupRunner(runner, group, is_asynchronous=is_asynchronous)
 
-    def _data(self, algorithm: learners.Algorithm) -> Any:
-        """Return the recorded episodes in the form for the algorithm: as a data set, a sampler or a replay buffer."""
+    def _load_data(self, algorithm: learners.Algorithm) -> Any:
+        """Return the data set of an offline run in the form that its algorithm reads: the data set, a sampler or a
+        replay buffer.
+
+        Raises:
+            InvalidArgument: the data set has other observations than the environment.
+        """
         dataset = EpisodeDataset(str(self.data))
         stored, expected_space = dataset.observation_space, algorithm.policy.observation_space
         if stored is not None and stored != expected_space:
@@ -269,6 +294,12 @@ class Run:
         return dataset.sampler(steps=1, seed=self.seed)
 
     def _policy_class(self) -> Callable[..., learners.Policy]:
+        """Return the policy class of this run: the class named by the setting `network`, or the default class of the
+        algorithm.
+
+        Raises:
+            UnknownKey: the algorithm has no such network.
+        """
         usual, name = ALGORITHMS[self.algo].policy, self.policy.get("network")
         if name is None:
             return usual
@@ -282,10 +313,12 @@ class Run:
             raise UnknownKey(f"no network {name!r} for {self.algo}; there are {networks}")
         return NETWORKS[name]
 
-    def _pieces(self, space: gym.Space) -> list[Connector | View]:
-        """Return the connectors that convert observations of this space to what the policy reads."""
+    def _make_pieces(self, space: gym.Space) -> list[Connector | View]:
+        """Return the connectors that convert the environment's observations to the policy's input, such as
+        flattening.
+        """
         policy = self._policy_class()
-        pieces: list[Connector | View] = [] if policy in _READ_ANY else [*flattening(space)]
+        pieces: list[Connector | View] = [] if policy in _READ_ANY_SPACE else [*flattening(space)]
         return (
             [*pieces, TransformerContext(self.policy.get("context", 20))]
             if policy is learners.TransformerPolicy
@@ -293,6 +326,13 @@ class Run:
         )
 
     def _policy_arguments(self, action_space: gym.Space) -> dict[str, Any]:
+        """Return the keyword arguments of the policy class, with names of activations and distributions replaced by
+        objects.
+
+        Raises:
+            InvalidArgument: an argument has a wrong type or does not suit the network.
+            UnknownKey: an activation or distribution does not exist.
+        """
         arguments = {name: value for name, value in self.policy.items() if name not in ("network", "context")}
         if "context" in self.policy and self._policy_class() is not learners.TransformerPolicy:
             raise InvalidArgument(
@@ -301,7 +341,7 @@ class Run:
         if not isinstance(arguments.get("hidden_sizes", ()), (list, tuple)):
             raise InvalidArgument(f"hidden_sizes is {arguments['hidden_sizes']!r}; it must be a list of ints")
         if "activation" in arguments:
-            arguments["activation"] = _activation(arguments["activation"])
+            arguments["activation"] = _find_activation(arguments["activation"])
         if "distribution" in arguments:
             name = arguments["distribution"]
             if name not in _DISTRIBUTIONS:
@@ -309,7 +349,8 @@ class Run:
             arguments["distribution"] = _DISTRIBUTIONS[name](action_space)
         return arguments
 
-    def _buffer(self) -> EpisodeReplayBuffer:
+    def _make_buffer(self) -> EpisodeReplayBuffer:
+        """Return the replay buffer that the settings describe. The default capacity is 50,000."""
         numbers = {"capacity": 50_000, **self.buffer}
         if self.algo == "r2d2" and numbers.get("prioritized"):
             numbers.setdefault("unit", "sequence")
@@ -318,15 +359,15 @@ class Run:
 
 
 def remote_runner(table: dict[str, Any], index: int, seed: int) -> SingleAgentEnvRunner:
-    """Return a runner for a table of settings on the CPU, for `RayRunnerGroup`.
+    """Return a runner on the CPU with the settings `table`, for the Ray process number `index` of a `RayRunnerGroup`.
 
     It samples actions with torch's global generator, which the group seeds whenever new episodes begin.
     """
     return Run.of_table(table).runner(seed, "cpu", draws_with_torch=True)
 
 
-def _checked_device(device: str) -> str:
-    """Return the device, or raise `InvalidArgument` if it is not available."""
+def _check_device(device: str) -> str:
+    """Return the name of a torch device. Raise `InvalidArgument` if the device is not available."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -334,8 +375,12 @@ def _checked_device(device: str) -> str:
     return device
 
 
-def _activation(name: Any) -> Any:
-    """Return torch's activation module of this name."""
+def _find_activation(name: Any) -> Any:
+    """Return the activation class of `torch.nn` with this name, such as "Tanh".
+
+    Raises:
+        UnknownKey: there is no such activation.
+    """
     activation = getattr(torch.nn, name, None) if isinstance(name, str) else None
     if not (isinstance(activation, type) and issubclass(activation, torch.nn.Module)):
         raise UnknownKey(f"no activation {name!r}: give the name of one of torch.nn's, such as 'Tanh' or 'ReLU'")
@@ -343,7 +388,7 @@ def _activation(name: Any) -> Any:
 
 
 def presets() -> dict[tuple[str, str], Path]:
-    """Return the files of tested settings by algorithm and environment."""
+    """Return the TOML files of tested settings, by (name of the algorithm, id of the environment)."""
     paths = {}
     for path in sorted(SETTINGS.glob("*.toml")):
         table = tomllib.loads(path.read_text())
@@ -352,6 +397,8 @@ def presets() -> dict[tuple[str, str], Path]:
 
 
 def flattening(space: gym.Space | None) -> list[Connector]:
-    """Return the connectors that prepare observations for a perceptron: none for arrays of floats."""
+    """Return the connectors that flatten observations of `space` for a perceptron. The list is empty if observations
+    are float vectors already.
+    """
     is_ready = isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1
     return [] if is_ready else [FlattenObservations()]

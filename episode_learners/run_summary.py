@@ -1,4 +1,4 @@
-"""Summary of a run: a table of episodes and a picture."""
+"""Summary of a training run: a table of episodes, and a figure of returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["draw_run", "episode_table"]
 
 
 def episode_table(episodes: Sequence[SingleAgentEpisode]) -> str:
-    """Return a table with one line per episode: id, length, return, ending.
+    """Return a text table with the id, length, return and ending of each episode.
 
     >>> print(episode_table([SingleAgentEpisode.from_arrays([0, 1, 2], [0, 0], [1.0, 0.5], id_="a", terminated=True)]))
     episode  length      return  ending
@@ -44,7 +44,8 @@ def draw_run(
     goal: float | None = None,
     window: int = 50,
 ) -> Figure:
-    """Return a figure with the returns of all complete episodes, their running mean, and the tracks of one episode.
+    """Return a matplotlib figure of a training run: the returns of all complete episodes with their running mean, and
+    the actions and rewards of one episode.
 
     Raises:
         MissingExtra: matplotlib is not installed.

@@ -26,10 +26,6 @@ def check_recorded_alike(
     actor. The views (functions from stored observations to policy inputs) are compared if the algorithm is on-policy:
     its policy must get the same inputs as the acting policy. Episodes without a recorded acting pipeline, such as
     imported ones, are not checked.
-
-    The rewriters are compared if the algorithm has an actor: they change the stored observations. The views are
-    compared if the algorithm is on-policy: its policy must see what the acting policy saw. Episodes that do not have
-    an acting pipeline, such as imported ones, are not checked.
     """
     learner_parts: dict[str, list[Any]] = {}
     if algorithm.actor is not None:
@@ -51,8 +47,6 @@ def check_stored_alike(replay: EpisodeReplayBuffer | Sampler, algorithm: Algorit
     differently (for example normalized with other settings) than by the actor of `algorithm`.
 
     An algorithm without an actor is not checked. See `check_recorded_alike`.
-
-    As in `check_recorded_alike`, for algorithms with an actor.
     """
     if algorithm.actor is None:
         return

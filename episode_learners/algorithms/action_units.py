@@ -21,13 +21,10 @@ from episodes.tracks.policy_box import has_env_actions, policy_space_of
 def to_policy_units(
     episodes: Sequence[SingleAgentEpisode], policy_space: gym.Space, mapping: str, name: str
 ) -> Sequence[SingleAgentEpisode]:
-    """Return the episodes with actions in the policy's units, such as -1..1. Actions in the environment's units, such
-    as those of imported data, are converted.
+    """Return the episodes with actions in the policy's units, such as -1..1. Actions in the environment's units, for
+    example of imported data, are converted.
 
     Other actions are not changed, after a check that they belong to a policy with this mapping.
-
-    Actions of the environment, imported ones for example, are converted. Actions of a policy with this mapping are not
-    changed.
 
     Args:
         episodes: a list of episodes or a pack.

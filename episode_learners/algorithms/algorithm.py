@@ -296,8 +296,8 @@ class Algorithm(nn.Module, ABC):
         return next(iter(self.optimizers.values())).optimizer
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return the part of `state_dict()` that torch does not store by itself: states of optimizers, schedules,
-        random generators, counts and the learner pipeline.
+        """Return what `state_dict()` contains in addition to weights: states of optimizers, schedules, random
+        generators, counts and the learner pipeline.
         """
         return {
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
@@ -347,15 +347,15 @@ P = TypeVar("P", bound=Policy)
 
 
 def split_actor(policy: P | Actor) -> tuple[P, Actor | None]:
-    """Return a policy and its actor (policy with pipelines), given either of them. The actor is None if a plain policy
-    is given.
+    """Return a tuple of a policy and its actor (the policy with its pipelines), given either a policy or an actor. For
+    a policy, the second item is None.
     """
     return (cast(P, policy.policy), policy) if isinstance(policy, Actor) else (policy, None)
 
 
 def stored_inputs(policy: Policy, actor: Actor | None) -> dict[str, Any]:
-    """Return keyword arguments for `learner_pipeline`, by which it reads stored episodes as the policy does: the spaces
-    of the episodes, and the actor's views.
+    """Return keyword arguments for `learner_pipeline`, so that the pipeline reads stored episodes as the policy does:
+    the spaces of the episodes, and the actor's views.
     """
     if actor is None:
         return {"observation_space": policy.observation_space, "action_space": policy.action_space}

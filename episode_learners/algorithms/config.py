@@ -42,7 +42,7 @@ def _entries_of(doc: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig(Settings):
-    """Hyperparameters that all algorithms have: learning rate and gradient clipping.
+    """Hyperparameters common to all algorithms: learning rate and gradient clipping.
 
     Attributes:
         learning_rate: Step size of the Adam optimizers.

@@ -89,8 +89,6 @@ class ContinuousCQL(SAC):
 
         The estimate uses importance sampling with uniform actions and actions of the policy (appendix F of the
         paper).
-
-        The estimate uses importance sampling (appendix F of the paper).
         """
         actions, log_density = self._sample_actions(obs)  # [B, k, ...], [B, k]
         num_rows, num_drawn = log_density.shape

@@ -64,6 +64,9 @@ class DQNConfig(ReplayConfig):
 class DQN(ReplayAlgorithm[DQNConfig]):
     """Deep Q-learning algorithm (DQN) for discrete actions. It learns off-policy, from transitions that any policy has
     recorded.
+
+    Raises:
+        InvalidArgument: the policy is not a `QPolicy`, or is recurrent.
     """
 
     policy: QPolicy

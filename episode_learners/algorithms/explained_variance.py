@@ -13,9 +13,6 @@ def explained_variance(values: Tensor, targets: Tensor, mask: Tensor | None = No
     A result of 1 means that the values equal the targets up to a constant, 0 that they are as good as a constant,
     and a negative number that they are worse. The result is NaN if all targets are equal.
 
-    1 means that the values equal the targets up to a constant, 0 that they are as good as a constant, and a negative
-    number that they are worse. The result is NaN if all targets are equal.
-
     Args:
         mask: bool of the same shape, False for padding.
 

@@ -106,7 +106,7 @@ class FlatOptimizer:
 
     def _reflatten_parameters(self) -> None:
         """Build the vectors of parameters and gradients again, after the parameters were moved to another device, and
-        move the optimizer's state there.
+        move the optimizer's state to this device.
         """
         state = self.optimizer.state_dict()
         self._flatten_parameters()

@@ -1,4 +1,4 @@
-"""Group relative policy optimization (GRPO; Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
+"""Group relative policy optimization, GRPO (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
 
 from __future__ import annotations
 
@@ -83,6 +83,9 @@ class GRPO(Algorithm):
     Args:
         policy: a policy with `action_dist_inputs` among its outputs, not recurrent.
         reference: the policy of the KL term; by default a copy of `policy` as it is now.
+
+    Raises:
+        InvalidArgument: the policy is recurrent.
     """
 
     def __init__(

@@ -85,10 +85,11 @@ class IMPALA(Algorithm):
 
     The corrections are computed again with the current policy in each gradient step.
 
-    The corrections are computed anew with the current policy in each gradient step.
-
     Args:
         policy: a policy with action and value heads, not recurrent.
+
+    Raises:
+        InvalidArgument: the policy is recurrent.
     """
 
     def __init__(
@@ -175,8 +176,6 @@ def compute_v_trace(
 
     In each row, the corrections end at the row's last step or at the end of an episode, and bootstrap from the
     value after it.
-
-    The corrections of a row end with its last step or its episode's end, and bootstrap from the value after that.
     """
     ends = batch[Columns.TERMINATEDS] | batch[Columns.TRUNCATEDS]
     continues = torch.zeros_like(ends)

@@ -1,4 +1,4 @@
-"""Proximal policy optimization (PPO; Schulman et al., 2017, https://arxiv.org/abs/1707.06347), also for recurrent
+"""Proximal policy optimization, PPO (Schulman et al., 2017, https://arxiv.org/abs/1707.06347), also for recurrent
 policies.
 """
 
@@ -213,8 +213,8 @@ class PPO(Algorithm):
         return shuffled(columns, num_rows, size, self.generator, advantages.device)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
-        """Return PPO's loss for the steps of a minibatch, without padding: policy loss, value loss and entropy bonus;
-        and scalars to log.
+        """Return PPO's loss for the steps of a minibatch, without padding (the sum of policy loss, value loss and
+        entropy bonus), and scalars to log.
         """
         outputs = self.policy(minibatch)
         mask = minibatch.get(Columns.LOSS_MASK)

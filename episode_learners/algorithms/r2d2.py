@@ -64,6 +64,9 @@ class R2D2(DQN):
 
     Differences from the paper: gradients flow into the burn-in, and an n-step target near the end of a sequence uses
     only the steps that the sequence has.
+
+    Raises:
+        InvalidArgument: the policy is not an `LSTMQPolicy`.
     """
 
     config: R2D2Config
@@ -164,9 +167,6 @@ class R2D2(DQN):
 
         The last observation of a sequence is taken from the column "new_obs". The first valid step is not the
         row's first one if the episode began during the burn-in.
-
-        The observation after the last step of a sequence is from the column "new_obs". A row begins late if its episode
-        began during the burn-in.
         """
         stops = minibatch[Columns.SEQ_LENS].long()  # [B]
         rows = torch.arange(len(stops), device=stops.device)

@@ -193,7 +193,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().learn(batch)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield minibatches of `batch_size` rows of a train batch. Rows sampled from replay keep their order; rows of
+        """Yield minibatches of `batch_size` rows of a train batch. Rows sampled from replay keep their order. Rows of
         episodes are shuffled.
 
         Raises:

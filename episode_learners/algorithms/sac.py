@@ -60,6 +60,9 @@ class SACConfig(ReplayConfig):
 class SAC(ReplayAlgorithm[SACConfig]):
     """Soft actor-critic algorithm (SAC) for bounded continuous actions, with two critics. It learns off-policy, from
     transitions that any policy has recorded.
+
+    Raises:
+        InvalidArgument: the policy is not a `SACPolicy`.
     """
 
     policy: SACPolicy

@@ -59,11 +59,11 @@ class TargetNetwork(nn.Module):
         self.vector.copy_(values)
 
     def copy(self, source: nn.Module) -> None:
-        """Set parameters and buffers of the target network to those of the network `source`."""
+        """Set parameters and buffers of the target network to the values of the network `source`."""
         self.polyak_update(source, 1.0)
 
     def polyak_update(self, source: nn.Module, share: float, values: Tensor | None = None) -> None:
-        """Move the target network's parameters towards those of `source` by the fraction `share`, 0..1
+        """Move the target network's parameters towards the parameters of `source` by the fraction `share`, 0..1
         (Polyak averaging). Buffers are copied.
 
         Args:

@@ -1,4 +1,4 @@
-"""Loggers of a run's metrics."""
+"""Loggers, which write the metrics of a training run to CSV files, TensorBoard or Weights & Biases."""
 
 from __future__ import annotations
 

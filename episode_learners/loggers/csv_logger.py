@@ -1,4 +1,4 @@
-"""`CSVLogger`: writes metrics to CSV files, one for each kind such as train and test."""
+"""`CSVLogger`: writes metrics to CSV files, one file for each scope such as "train" and "test"."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ __all__ = ["CSVLogger"]
 
 
 class CSVLogger(Logger):
-    """Logger that writes `train.csv`, `test.csv`, `update.csv`, `info.csv` (each with a column "step") and `run.json`.
+    """Logger that writes metrics to the CSV files `train.csv`, `test.csv`, `update.csv` and `info.csv`, and the
+    description of the run to `run.json`.
 
-    A new metric adds a column, and the file is rewritten. Missing values are empty cells.
+    Each file has a column "step". A new metric adds a column, for which the file is rewritten. Missing values are
+    empty cells.
     """
 
     def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
@@ -32,7 +34,7 @@ class CSVLogger(Logger):
         return self.folder / f"{scope}.csv"
 
     def rows(self, scope: str) -> list[dict[str, str]]:
-        """Return the rows written so far of a scope, such as "train"."""
+        """Return all complete rows written so far for a scope, such as "train", as dicts of strings."""
         self.flush()
         if not self._path(scope).exists():
             return []
@@ -42,6 +44,9 @@ class CSVLogger(Logger):
         return list(csv.DictReader(io.StringIO(whole, newline="")))
 
     def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
+        """Append a row of metrics to the CSV file of a scope. If there are new metrics, the file is rewritten with
+        columns for them first.
+        """
         row = {"step": step, **metrics}
         if scope not in self._files:
             self._open(scope, self.rows(scope))
@@ -52,7 +57,9 @@ class CSVLogger(Logger):
         csv.DictWriter(self._files[scope], self._columns[scope]).writerow(row)
 
     def _open(self, scope: str, rows: list[dict[str, str]], new_columns: list[str] | None = None) -> None:
-        """Open the CSV file of a scope with these rows, and add columns for the metrics `new_columns`."""
+        """Rewrite the CSV file of a scope with the rows `rows` and added columns `new_columns`, and keep it open for
+        appending.
+        """
         before: list[str] = list(rows[0]) if rows else []
         columns = before + [name for name in new_columns or [] if name not in before]
         self._columns[scope] = columns
@@ -71,6 +78,7 @@ class CSVLogger(Logger):
         os.replace(new, self.folder / "run.json")
 
     def resume(self, step: int) -> None:
+        """Continue an interrupted run after `step`: remove the rows with later steps from all files."""
         for scope in SCOPES:
             rows = self.rows(scope)
             rows_before = [row for row in rows if int(row["step"]) <= step]

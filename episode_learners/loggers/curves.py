@@ -1,4 +1,4 @@
-"""Names of logged curves, the same as in Tianshou's dashboards."""
+"""Names of logged curves, which are the same as in Tianshou's dashboards."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 __all__ = ["curves_of"]
 
 _SCOPES = {"train": "training"}
-_STEP = "env_step"  # over which all curves are drawn, one of its own in each scope but "info"
-_NAMES = {
+_STEP_CURVE = "env_step"  # over which all curves are drawn, one of its own in each scope but "info"
+_CURVE_NAMES = {
     "mean_return": "returns_stat/mean",
     "std_return": "returns_stat/std",
     "min_return": "returns_stat/min",
@@ -26,11 +26,12 @@ _NAMES = {
 
 
 def curves_of(scope: str, metrics: Mapping[str, float], step: int) -> dict[str, float]:
-    """Return the metrics of a scope, such as "train", by names of curves, and the step as a curve.
+    """Return the metrics of a scope, such as "train", under the names of curves in TensorBoard and W&B, together with
+    the curve of environment steps.
 
     >>> curves_of("test", {"mean_return": 9.5}, 100)
     {'test/env_step': 100, 'test/returns_stat/mean': 9.5}
     """
     shown = _SCOPES.get(scope, scope)
-    steps = {} if scope == "info" else {f"{shown}/{_STEP}": step}
-    return {**steps, **{f"{shown}/{_NAMES.get(name, name)}": value for name, value in metrics.items()}}
+    steps = {} if scope == "info" else {f"{shown}/{_STEP_CURVE}": step}
+    return {**steps, **{f"{shown}/{_CURVE_NAMES.get(name, name)}": value for name, value in metrics.items()}}

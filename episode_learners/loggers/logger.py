@@ -1,4 +1,4 @@
-"""`Logger`: base class of loggers of metrics, which write at most one row per interval of steps."""
+"""`Logger`: base class of loggers, which write metrics, optionally not more often than once per interval of steps."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ SCOPES = ("train", "test", "update", "info")
 
 
 class Logger:
-    """Base class of loggers of metrics. It writes nothing: subclasses override `write`.
+    """Base class of loggers of a training run's metrics. Subclasses override `write`, which does nothing in this class.
 
-    Scopes: "train" has the sampled episodes, "test" the tests, "update" the algorithm's measurements, "info" everything
-    else.
+    Metrics belong to scopes: "train" has statistics of sampled episodes, "test" those of tests, "update" the
+    metrics of the algorithm, and "info" everything else.
 
     Args:
         intervals: environment steps between two rows of a scope, by scope; 0, the default, writes every row.
+
+    Raises:
+        InvalidArgument: `intervals` has an unknown scope.
     """
 
     def __init__(self, intervals: Mapping[str, int] | None = None) -> None:
@@ -32,7 +35,12 @@ class Logger:
         self._last: dict[str, int] = {}
 
     def log(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
-        """Write metrics of a scope, such as "train", unless its last row is fewer steps ago than the interval."""
+        """Write metrics of a scope, such as "train", unless fewer steps than the scope's interval have passed since its
+        last row.
+
+        Raises:
+            InvalidArgument: the scope does not exist.
+        """
         check_scope(scope)
         last = self._last.get(scope)
         if last is None or step - last >= self.intervals.get(scope, 0) or step < last:
@@ -40,27 +48,33 @@ class Logger:
             self.write(scope, metrics, step)
 
     def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
-        """Write a row of metrics after `step` environment steps. The base class does nothing."""
+        """Write one row of metrics of a scope, measured after `step` environment steps. Subclasses override this
+        method.
+        """
 
     def describe(self, description: Mapping[str, Any]) -> None:
-        """Write the description of the run: configuration, versions, command."""
+        """Write the description of the run (configuration, versions, command line), by which it can be reproduced. By
+        default it does nothing.
+        """
 
     def resume(self, step: int) -> None:
-        """Continue a run after `step`. Later rows of the interrupted run are removed where possible."""
+        """Prepare for continuing an interrupted run after `step`. Loggers that can, remove the rows of later steps. By
+        default it does nothing.
+        """
 
     def get_state(self) -> dict[str, Any]:
-        """Return at which step each scope was last written."""
+        """Return the step of the last row of each scope, for checkpoints, so that a resumed run keeps the intervals."""
         return {"last": dict(self._last)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `get_state` returned. An empty state starts new intervals."""
+        """Restore the state that `get_state` returned. An empty state begins new intervals."""
         self._last = dict(state.get("last", {}))
 
     def flush(self) -> None:
-        """Write buffered rows."""
+        """Write buffered rows to disk or to the service. By default it does nothing."""
 
     def close(self) -> None:
-        """Flush and close all files."""
+        """Write buffered rows, and close all files."""
         self.flush()
 
     def __enter__(self) -> Self:
@@ -71,10 +85,10 @@ class Logger:
 
 
 class MultiLogger(Logger):
-    """Logger that passes all metrics to several loggers, each with its own intervals.
+    """Logger that passes all metrics on to several other loggers. Each of these applies its own intervals.
 
-    A logger that fails, for example on a full disk, is dropped with a warning, and the run continues with the others.
-    If the last one fails, its error is raised.
+    A logger that fails, for example on a full disk, is removed with a warning, and the run continues with the
+    others. If the last one fails, its error is raised.
     """
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
@@ -83,8 +97,10 @@ class MultiLogger(Logger):
         self._failed: list[Logger] = []
         self._names = {id(logger): f"{i} {type(logger).__name__}" for i, logger in enumerate(self.loggers)}
 
-    def _each(self, name: str, *arguments: Any) -> None:
-        """Call a method of all loggers. Loggers that fail are dropped with a warning."""
+    def _call_all(self, name: str, *arguments: Any) -> None:
+        """Call the method `name` of all loggers. A logger that fails is removed with a warning. If all have failed,
+        raise the last error.
+        """
         for logger in self.loggers[:]:
             try:
                 getattr(logger, name)(*arguments)
@@ -98,13 +114,13 @@ class MultiLogger(Logger):
 
     def log(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
         check_scope(scope)
-        self._each("log", scope, metrics, step)
+        self._call_all("log", scope, metrics, step)
 
     def describe(self, description: Mapping[str, Any]) -> None:
-        self._each("describe", description)
+        self._call_all("describe", description)
 
     def resume(self, step: int) -> None:
-        self._each("resume", step)
+        self._call_all("resume", step)
 
     def get_state(self) -> dict[str, Any]:
         return {self._names[id(logger)]: logger.get_state() for logger in self.loggers}
@@ -114,16 +130,16 @@ class MultiLogger(Logger):
             logger.set_state(state.get(self._names[id(logger)], {}))
 
     def flush(self) -> None:
-        self._each("flush")
+        self._call_all("flush")
 
     def close(self) -> None:
         for logger in self._failed:
             with suppress(Exception):  # it was told of
                 logger.close()
-        self._each("close")
+        self._call_all("close")
 
 
 def check_scope(scope: str) -> None:
-    """Raise `InvalidArgument` for a scope other than the known ones, such as "train" and "test"."""
+    """Raise `InvalidArgument` if a scope of metrics is not "train", "test", "update" or "info"."""
     if scope not in SCOPES:
         raise InvalidArgument(f"{scope!r} is no scope; there are {', '.join(SCOPES)}")

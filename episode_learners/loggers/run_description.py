@@ -1,4 +1,4 @@
-"""Description of a training run, with the data needed to reproduce the run."""
+"""Description of a training run, from which the run can be reproduced."""
 
 from __future__ import annotations
 
@@ -14,25 +14,33 @@ _PACKAGES = ("rl-episodes", "numpy", "torch", "gymnasium")
 
 
 def describe_run(**configuration: Any) -> dict[str, Any]:
-    """Return configuration, command line, versions and git state, for reproducing a run."""
+    """Return a dict that describes a training run, so that it can be reproduced: configuration, command line, package
+    versions and git commit.
+    """
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    return {"command": sys.argv, "configuration": configuration, "versions": versions, "git": _git()}
+    return {"command": sys.argv, "configuration": configuration, "versions": versions, "git": _git_state()}
 
 
-def _git() -> dict[str, Any]:
-    """Return the commit of the working directory and whether it has changes, or an empty dict without git."""
+def _git_state() -> dict[str, Any]:
+    """Return the git commit of the working directory and whether files have changed since, or an empty dict if git is
+    not available.
+    """
     try:
-        commit = _said("git", "rev-parse", "HEAD")
-        return {"commit": commit, "is_changed": bool(_said("git", "status", "--porcelain", "--untracked-files=no"))}
+        commit = _output_of("git", "rev-parse", "HEAD")
+        return {
+            "commit": commit,
+            "is_changed": bool(_output_of("git", "status", "--porcelain", "--untracked-files=no")),
+        }
     except (OSError, subprocess.SubprocessError):
         return {}
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
+    """Run a command, and return its output as text."""
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)
     return done.stdout.strip()

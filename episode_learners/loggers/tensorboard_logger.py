@@ -1,4 +1,4 @@
-"""`TensorBoardLogger`: curves for TensorBoard."""
+"""`TensorBoardLogger`: writes metrics as curves for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ __all__ = ["TensorBoardLogger"]
 
 
 class TensorBoardLogger(Logger):
-    """Logger that writes event files (extra `tensorboard`) with curves such as "test/returns_stat/mean" by step."""
+    """Logger that writes metrics as TensorBoard curves over environment steps, such as "test/returns_stat/mean". It
+    needs the extra `tensorboard`.
+    """
 
     def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
         super().__init__(intervals)
@@ -36,10 +38,11 @@ class TensorBoardLogger(Logger):
             self._writer.add_text(name, f"    {value}")
 
     def resume(self, step: int) -> None:
-        """Continue the curves after `step`. TensorBoard hides what an interrupted run wrote later.
+        """Continue the curves of an interrupted run after `step`. TensorBoard hides points that the interrupted run
+        wrote later.
 
-        TensorBoard reads files in the order of their names, which start with the time in seconds. If a file of the
-        current second exists, wait for the next one.
+        TensorBoard reads files in the order of their names, which start with the time in seconds. If a file of
+        the current second exists, the method waits for the next second.
         """
         self._writer.close()
         while any(self.folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):

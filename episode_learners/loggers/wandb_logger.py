@@ -1,4 +1,4 @@
-"""`WandbLogger`: curves for Weights & Biases, online or in the run's folder for `wandb sync`."""
+"""`WandbLogger`: sends metrics to Weights & Biases, or stores them in the run's folder for `wandb sync`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _ID = "wandb-id.txt"  # in the folder: a run that is resumed goes on under its i
 
 
 class WandbLogger(Logger):
-    """Logger that sends metrics to Weights & Biases (extra `wandb`) under the names of `TensorBoardLogger`.
+    """Logger that sends metrics to Weights & Biases, under the same names of curves as `TensorBoardLogger`. It needs
+    the extra `wandb`.
 
-    The run's id is stored in the folder, so that a resumed run continues the same curves. W&B keeps what an interrupted
-    run has sent after its last checkpoint.
+    The id of the W&B run is stored in the folder, so that a resumed run continues the same curves. W&B keeps what
+    an interrupted run has sent after its last checkpoint.
 
     Args:
         folder: folder of the run. Offline files are in its subfolder `wandb`.

@@ -1,4 +1,4 @@
-"""`Autoregressive`: an action distribution whose parts depend on each other."""
+"""`Autoregressive`: a distribution of composite actions in which each part depends on the parts before it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = ["Autoregressive"]
 
 
 class Autoregressive(nn.Module, ActionDistribution):
-    """Distribution of action parts, each conditioned on the parts before: p(a | x) p(b | x, a) p(c | x, a, b).
+    """Distribution of composite actions, in which each part is sampled given the earlier parts: p(a | x) p(b | x, a)
+    p(c | x, a, b).
 
     The parts are those of a Dict or Tuple space, or the numbers of a MultiDiscrete, in order. The inputs are features
     [..., num_inputs] of the policy's head. The layers from the features and earlier parts to the distribution of each
@@ -44,7 +45,7 @@ class Autoregressive(nn.Module, ActionDistribution):
         super().__init__()
         self.num_inputs = num_inputs
         self.action_space = action_space
-        parts = list(_parts_of(action_space))
+        parts = list(_part_spaces(action_space))
         self._parts = [distribution_for(part) for part in parts]
         self.encoders = nn.ModuleList(encoder_for(part, ()) for part in parts)
         heads, num_before = [], 0
@@ -55,25 +56,27 @@ class Autoregressive(nn.Module, ActionDistribution):
         self.heads = nn.ModuleList(heads)
 
     def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Any:
-        return self._together([a for _, _, a in self._walk(inputs, lambda p, x, i: p.sample(x, generator))], inputs)
+        return self._combine_parts(
+            [a for _, _, a in self._iterate_parts(inputs, lambda p, x, i: p.sample(x, generator))], inputs
+        )
 
     def mode(self, inputs: Tensor) -> Any:
-        return self._together([a for _, _, a in self._walk(inputs, lambda p, x, i: p.mode(x))], inputs)
+        return self._combine_parts([a for _, _, a in self._iterate_parts(inputs, lambda p, x, i: p.mode(x))], inputs)
 
     def log_prob(self, inputs: Tensor, actions: Any) -> Tensor:
-        values = self._apart(actions)
-        walk = self._walk(inputs, lambda part, part_inputs, i: values[i])
+        values = self._split_parts(actions)
+        walk = self._iterate_parts(inputs, lambda part, part_inputs, i: values[i])
         return torch.stack([part.log_prob(part_inputs, action) for part, part_inputs, action in walk]).sum(0)
 
     def entropy(self, inputs: Tensor) -> Tensor:
-        walk = self._walk(inputs, lambda part, part_inputs, i: part.sample(part_inputs.detach()))
+        walk = self._iterate_parts(inputs, lambda part, part_inputs, i: part.sample(part_inputs.detach()))
         return torch.stack([part.entropy(part_inputs) for part, part_inputs, _ in walk]).sum(0)
 
-    def _walk(
+    def _iterate_parts(
         self, inputs: Tensor, choose: Callable[[ActionDistribution, Tensor, int], Any]
     ) -> Iterator[tuple[ActionDistribution, Tensor, Any]]:
-        """Yield each action part with its distribution inputs, given earlier parts, and the value that
-        `choose` returns for this part.
+        """Go through the parts of an action in order. Yield the distribution of each part, its inputs (which depend on
+        earlier parts), and the value that `choose` returns for the part.
         """
         known = [inputs]
         for i, part in enumerate(self._parts):
@@ -82,7 +85,8 @@ class Autoregressive(nn.Module, ActionDistribution):
             yield part, part_inputs, action
             known.append(self.encoders[i](action).to(inputs.dtype))
 
-    def _together(self, actions: list[Any], inputs: Tensor) -> Any:
+    def _combine_parts(self, actions: list[Any], inputs: Tensor) -> Any:
+        """Combine the values of all action parts into actions of the action space: the inverse of `_split_parts`."""
         space = self.action_space
         if isinstance(space, spaces.Dict):
             return dict(zip(space.spaces, actions, strict=True))
@@ -90,7 +94,8 @@ class Autoregressive(nn.Module, ActionDistribution):
             return tuple(actions)
         return torch.stack(actions, -1).reshape(*inputs.shape[:-1], *(space.shape or ()))
 
-    def _apart(self, actions: Any) -> list[Any]:
+    def _split_parts(self, actions: Any) -> list[Any]:
+        """Split actions of the action space into a list with the values of each part."""
         space = self.action_space
         if isinstance(space, spaces.Dict):
             return [actions[key] for key in space.spaces]
@@ -99,7 +104,12 @@ class Autoregressive(nn.Module, ActionDistribution):
         return list(actions.flatten(actions.ndim - len(space.shape or ())).unbind(-1))
 
 
-def _parts_of(space: gym.Space) -> Iterator[gym.Space]:
+def _part_spaces(space: gym.Space) -> Iterator[gym.Space]:
+    """Yield the spaces of the parts of a Dict, Tuple or MultiDiscrete action space.
+
+    Raises:
+        InvalidArgument: the space has no parts.
+    """
     match space:
         case spaces.Dict() if space.spaces:
             yield from space.spaces.values()

@@ -1,4 +1,6 @@
-"""Transformer encoder of the last k observations, for the view `TransformerContext`."""
+"""`ContextEncoder`: a transformer over the last k observations and actions, which the view `TransformerContext`
+provides.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ __all__ = ["ContextEncoder", "step_space"]
 
 
 class ContextEncoder(nn.Module):
-    """Transformer from "obs" [B, k, ...], "past_actions" [B, k, D] and "attention_mask" [B, k] to features [B, size].
+    """Transformer that encodes the last k observations and actions as features [B, size].
 
-    A token is an observation, the action before it, and its position. Missing observations are not attended to. The
-    output is that of the newest token.
+    The inputs are "obs" [B, k, ...], "past_actions" [B, k, D] and "attention_mask" [B, k]. A token is an
+    observation, the action before it, and its position. Missing observations are not attended to. The output is that of
+    the newest token.
 
     Args:
         space: space of "obs" with its axis of k steps, the pipeline's `observation_space`.
@@ -31,6 +34,9 @@ class ContextEncoder(nn.Module):
         size: number of features of a token.
         num_layers: number of blocks.
         num_heads: number of attention heads.
+
+    Raises:
+        InvalidArgument: `size` is not a multiple of `num_heads`, or the space has no axis of steps.
     """
 
     def __init__(
@@ -47,42 +53,52 @@ class ContextEncoder(nn.Module):
             raise InvalidArgument(f"size={size} is no multiple of num_heads={num_heads}")
         k, observation_space = step_space(space)
         self.num_features = size
-        self.observed = encoder_for(observation_space, (size,), nn.ReLU, generator)
-        self.acted = linear(action_size, size, 1.0, generator)
-        self.places = nn.Parameter(torch.empty(k, size).normal_(0.0, 0.02, generator=generator))
+        self.observation_encoder = encoder_for(observation_space, (size,), nn.ReLU, generator)
+        self.action_layer = linear(action_size, size, 1.0, generator)
+        self.position_embeddings = nn.Parameter(torch.empty(k, size).normal_(0.0, 0.02, generator=generator))
         self.blocks = nn.ModuleList(Block(size, num_heads, generator) for _ in range(num_layers))
         self.norm = nn.LayerNorm(size)
 
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
-        tokens = self.observed(batch[Columns.OBS]) + self.acted(batch["past_actions"]) + self.places
-        is_there = batch["attention_mask"].bool()[:, None, None, :]  # [B, heads, asking, asked]
+        """Return the features [B, size] of the newest observation in each row, which attend to the earlier observations
+        and actions.
+        """
+        tokens = (
+            self.observation_encoder(batch[Columns.OBS])
+            + self.action_layer(batch["past_actions"])
+            + self.position_embeddings
+        )
+        is_observed = batch["attention_mask"].bool()[:, None, None, :]  # [B, heads, query, key]
         for block in self.blocks:
-            tokens = block(tokens, is_there)
+            tokens = block(tokens, is_observed)
         return self.norm(tokens[:, -1])
 
 
 class Block(nn.Module):
-    """Transformer block with residual connections: attention and a perceptron on tokens [B, k, size]."""
+    """Transformer block with residual connections: self-attention and a two-layer perceptron, applied to tokens
+    [B, k, size].
+    """
 
     def __init__(self, size: int, num_heads: int, generator: torch.Generator | None) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.before_attention, self.before_layers = nn.LayerNorm(size), nn.LayerNorm(size)
-        self.asked = linear(size, 3 * size, 1.0, generator)  # queries, keys and values
-        self.answered = linear(size, size, 1.0, generator)
-        self.wide = linear(size, 2 * size, HIDDEN_GAIN, generator)
-        self.narrow = linear(2 * size, size, 1.0, generator)
+        self.query_key_value = linear(size, 3 * size, 1.0, generator)  # queries, keys and values
+        self.output_layer = linear(size, size, 1.0, generator)
+        self.expand = linear(size, 2 * size, HIDDEN_GAIN, generator)
+        self.contract = linear(2 * size, size, 1.0, generator)
 
-    def forward(self, tokens: Tensor, is_there: Tensor) -> Tensor:
-        projected = self.asked(self.before_attention(tokens)).unflatten(-1, (3, self.num_heads, -1))
+    def forward(self, tokens: Tensor, is_observed: Tensor) -> Tensor:
+        projected = self.query_key_value(self.before_attention(tokens)).unflatten(-1, (3, self.num_heads, -1))
         queries, keys, values = projected.permute(2, 0, 3, 1, 4)  # [B, heads, k, size / heads] each
-        answers = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=is_there)
-        tokens = tokens + self.answered(answers.transpose(1, 2).flatten(2))
-        return tokens + self.narrow(functional.gelu(self.wide(self.before_layers(tokens))))
+        answers = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=is_observed)
+        tokens = tokens + self.output_layer(answers.transpose(1, 2).flatten(2))
+        return tokens + self.contract(functional.gelu(self.expand(self.before_layers(tokens))))
 
 
 def step_space(space: gym.Space) -> tuple[int, gym.Space]:
-    """Return the number of steps k of a `TransformerContext` space, and the space of one observation.
+    """Split the observation space of a `TransformerContext`: return its number of steps k, and the space of a single
+    observation.
 
     Raises:
         InvalidArgument: the space has no axis of steps.

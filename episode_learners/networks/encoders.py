@@ -1,4 +1,4 @@
-"""Encoders: modules from observations of any space to features.
+"""Encoders: neural networks that map observations of any space to feature vectors.
 
 An encoder takes observations with any leading axes, `[*leading, *shape]` in the structure of the space, and returns
 features `[*leading, num_features]`. The key "action_mask" of a Dict is ignored.
@@ -28,7 +28,9 @@ _NATURE_SIDE, _SMALL_SIDE = 36, 5  # the shortest side that leaves something to 
 
 
 class FlatEncoder(nn.Sequential):
-    """Perceptron over flattened arrays, with a layer for each of `hidden_sizes`."""
+    """Multilayer perceptron that encodes observations of a Box or MultiBinary, flattened. It has one layer for each of
+    `hidden_sizes`.
+    """
 
     def __init__(
         self, space: gym.Space, hidden_sizes: Sequence[int], activation: type[nn.Module], generator: Any
@@ -43,7 +45,9 @@ class FlatEncoder(nn.Sequential):
 
 
 class ChoiceEncoder(nn.Module):
-    """Perceptron over one-hot vectors of a Discrete or MultiDiscrete space. Other values are all zeros."""
+    """Multilayer perceptron that encodes one-hot vectors of Discrete or MultiDiscrete observations. Values outside of
+    the space become zeros.
+    """
 
     values: Tensor
     places: Tensor
@@ -71,9 +75,10 @@ class ChoiceEncoder(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Convolutional network for images [H, W, C] or [C, H, W] (Mnih et al., 2015), smaller for small images.
+    """Convolutional network that encodes images [H, W, C] or [C, H, W] (Mnih et al., 2015). Small images get a smaller
+    network.
 
-    The shorter of the first and last axis are the channels. Bytes are divided by 255.
+    The shorter of the first and last axis are the channels. Images of bytes are divided by 255.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class ImageEncoder(nn.Module):
         self.num_features = sizes[-1]
 
     def forward(self, obs: Tensor) -> Tensor:
+        """Return the features [*leading, num_features] of images [*leading, ...]."""
         leading = obs.shape[:-3]
         images = obs.reshape(-1, *obs.shape[-3:])
         images = images if self.channels_first else images.movedim(-1, 1)
@@ -105,7 +111,9 @@ class ImageEncoder(nn.Module):
 
 
 class LeafEncoders(nn.Module):
-    """Separate encoders for the parts of a Dict or Tuple observation, and a layer that combines their features."""
+    """Encoder of Dict or Tuple observations: a separate encoder for each part, and a layer that combines the features
+    of all parts.
+    """
 
     def __init__(
         self,
@@ -138,10 +146,11 @@ def encoder_for(
     activation: type[nn.Module] = nn.ReLU,
     generator: torch.Generator | None = None,
 ) -> Encoder:
-    """Return an encoder for a space: a module from items [*leading, ...] to features [*leading, module.num_features].
+    """Return a neural network that maps observations of `space`, [*leading, ...], to features [*leading, num_features].
 
-    Images (see `is_image`) go through convolutions and then layers of `hidden_sizes`. Discrete values become one-hot,
-    and other numbers are flattened. Each part of a Dict or Tuple has a separate encoder, and one layer follows.
+    Images (see `is_image`) go through convolutions and then layers of `hidden_sizes`. Discrete values become
+    one-hot, and other numbers are flattened. Each part of a Dict or Tuple has a separate encoder, and one layer
+    follows. The network has the attribute `num_features`.
 
     Args:
         space: the space of the items.
@@ -173,7 +182,9 @@ def encoder_for(
 
 
 def is_image(space: gym.Space) -> bool:
-    """Return True if a Box contains images: three axes, bytes or numbers from 0 to 1, and sides of at least 5."""
+    """Return True if a space contains images: a Box with three axes, bytes or numbers from 0 to 1, and sides of at
+    least 5.
+    """
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return False
     sides = space.shape[1:] if space.shape[0] < space.shape[-1] else space.shape[:-1]
@@ -182,4 +193,5 @@ def is_image(space: gym.Space) -> bool:
 
 
 def _counts(space: spaces.Discrete | spaces.MultiDiscrete) -> Any:
+    """Return the number of values of a Discrete, or of each element of a MultiDiscrete."""
     return space.n if isinstance(space, spaces.Discrete) else space.nvec

@@ -1,4 +1,4 @@
-"""Heads: modules from features to the inputs of an action distribution, and action masks."""
+"""Output layers of policies, which map features to the inputs of an action distribution, and action masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ ACTION_MASK = "action_mask"  # the key of Dict observations that says which acti
 
 
 class GaussianHead(nn.Module):
-    """Head with means from the features and state-independent log standard deviations as parameters."""
+    """Output layer for Gaussian actions: means computed from the features, and trainable log standard deviations that
+    do not depend on the features.
+    """
 
     def __init__(self, num_features: int, num_actions: int, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -32,7 +34,9 @@ class GaussianHead(nn.Module):
 def action_head(
     num_features: int, distribution: ActionDistribution, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """Return a module from features [..., num_features] to distribution inputs [..., distribution.num_inputs]."""
+    """Return the policy's output layer, which maps features [..., num_features] to inputs [..., num_inputs] of an
+    action distribution.
+    """
     if isinstance(distribution, (DiagonalGaussian, SquashedGaussian)):
         return GaussianHead(num_features, distribution.num_inputs // 2, generator)
     has_layers = isinstance(distribution, nn.Module)  # of its own, which begin nearly uniform
@@ -40,7 +44,9 @@ def action_head(
 
 
 def legal_inputs(distribution: ActionDistribution, inputs: Tensor, obs: Any) -> Tensor:
-    """Return the inputs [..., num_inputs] restricted by the observations' "action_mask", in float32."""
+    """Return distribution inputs [..., num_inputs] in float32, changed so that actions which the observations'
+    "action_mask" forbids have probability 0.
+    """
     inputs = whole(inputs)
     if isinstance(obs, Mapping) and ACTION_MASK in obs:
         return distribution.masked(inputs, obs[ACTION_MASK])

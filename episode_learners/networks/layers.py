@@ -1,4 +1,4 @@
-"""Linear layers with orthogonal initial weights."""
+"""Linear layers with orthogonal initial weights, and conversions of their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VALUE_GAIN = 1.0
 
 
 class CastLinear(nn.Linear):
-    """Linear layer that casts its input to the dtype of its weights."""
+    """Linear layer that first converts its input to the dtype of its weights, for example bfloat16."""
 
     def forward(self, input: Tensor) -> Tensor:
         weight = self.weight
@@ -39,7 +39,9 @@ class CastLinear(nn.Linear):
 
 
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
-    """Return a linear layer with orthogonal initial weights and zero bias."""
+    """Return a linear layer from `num_in` to `num_out` features, with orthogonal initial weights scaled by `gain`, and
+    zero bias.
+    """
     layer = CastLinear(num_in, num_out)
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
@@ -49,7 +51,8 @@ def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | 
 def hidden_layers(
     sizes: Sequence[int], activation: type[nn.Module], generator: torch.Generator | None
 ) -> list[nn.Module]:
-    """Return linear layers from sizes[0] to sizes[-1] numbers, each followed by an activation.
+    """Return the layers of a perceptron with the layer sizes `sizes`: a linear layer and an activation for each size
+    but the first.
 
     Raises:
         InvalidArgument: a size is not an int of at least 1.
@@ -64,7 +67,7 @@ def hidden_layers(
 
 
 def flat_size(space: gym.Space) -> int:
-    """Return the number of elements of an item of a Box.
+    """Return the number of elements of one observation of a Box, which is the input size of a perceptron.
 
     Raises:
         InvalidArgument: the space is not a Box.
@@ -78,7 +81,7 @@ def flat_size(space: gym.Space) -> int:
 
 
 def flat(obs: Tensor, num_leading: int) -> Tensor:
-    """Return observations [*leading, ...] as float rows [*leading, k]."""
+    """Return observations [*leading, ...] flattened to float rows [*leading, k], given the number of leading axes."""
     if not obs.is_floating_point():
         obs = obs.float()
     if obs.ndim == num_leading:
@@ -87,5 +90,7 @@ def flat(obs: Tensor, num_leading: int) -> Tensor:
 
 
 def whole(outputs: Tensor) -> Tensor:
-    """Return half-precision outputs as float32, in which losses are computed. Others stay unchanged."""
+    """Return a network's outputs as float32 if they are float16 or bfloat16, so that losses are computed precisely.
+    Other tensors are returned unchanged.
+    """
     return outputs.float() if outputs.dtype is torch.bfloat16 or outputs.dtype is torch.float16 else outputs

@@ -1,4 +1,4 @@
-"""Recurrent encoders: an encoder followed by an LSTM or GRU."""
+"""Recurrent encoders: an encoder of single observations, followed by an LSTM or GRU."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ State = dict[str, Tensor]
 
 
 class Memory(nn.Module, ABC):
-    """Base class of recurrent encoders, from observations [B, T, ...] to features [B, T, num_features].
+    """Base class of recurrent encoders, which map sequences of observations [B, T, ...] to features
+    [B, T, num_features].
 
     Args:
         space: space of the observations.
         hidden_sizes: sizes of the encoder's hidden layers.
-        state_size: size of the recurrent state.
+        state_size: size of the recurrent state, and number of features.
+        activation: class of the encoder's activations.
+        generator: random generator of the initial weights.
     """
 
     def __init__(
@@ -47,17 +50,22 @@ class Memory(nn.Module, ABC):
 
     @abstractmethod
     def make_cell(self, num_in: int) -> nn.RNNBase:
-        """Return the recurrent layer from `num_in` to `num_features` numbers."""
+        """Return the recurrent layer, such as an LSTM, with `num_in` inputs and `num_features` outputs."""
 
     @abstractmethod
     def unroll(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
-        """Return the outputs [B, T, num_features] and the last state [B, ...], given initial states [B, ...]."""
+        """Run the recurrent layer over features [B, T, ...] from the states [B, ...], and return the outputs
+        [B, T, num_features] and the last states [B, ...].
+        """
 
     @abstractmethod
     def initial_state(self) -> dict[str, np.ndarray]:
-        """Return the state at the start of an episode, without a batch axis."""
+        """Return the recurrent state at the start of an episode: a dict of arrays of zeros, without a batch axis."""
 
     def forward(self, obs: Any, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+        """Return features [B, T, num_features] of observations [B, T, ...], and the last recurrent states [B, ...],
+        given the initial states.
+        """
         features = self.encoder(obs)
         if not self.has_layers:  # which would have made them of the weights' dtype
             features = features.to(self.cell.weight_ih_l0.dtype)  # type: ignore[arg-type]
@@ -67,7 +75,7 @@ class Memory(nn.Module, ABC):
 
 
 class LSTMMemory(Memory):
-    """Recurrent encoder with an LSTM."""
+    """Recurrent encoder with an LSTM layer. Its state is {"h": [B, size], "c": [B, size]}."""
 
     def make_cell(self, num_in: int) -> nn.RNNBase:
         return nn.LSTM(num_in, self.num_features, batch_first=True)
@@ -81,7 +89,7 @@ class LSTMMemory(Memory):
 
 
 class GRUMemory(Memory):
-    """Recurrent encoder with a GRU."""
+    """Recurrent encoder with a GRU layer. Its state is {"h": [B, size]}."""
 
     def make_cell(self, num_in: int) -> nn.RNNBase:
         return nn.GRU(num_in, self.num_features, batch_first=True)

@@ -1,4 +1,6 @@
-"""Policies: from a batch of observations to action distributions, values and other outputs."""
+"""Policies: neural networks that map a batch of observations to inputs of an action distribution, values and other
+outputs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Actor-critic policies without a recurrent state."""
+"""Actor-critic policies that are not recurrent: with perceptrons, encoders of any observation space, or a
+transformer.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ __all__ = ["EncoderPolicy", "MLPPolicy", "TransformerPolicy"]
 
 
 class MLPPolicy(Policy):
-    """Actor-critic policy with two separate perceptrons over flattened observations."""
+    """Actor-critic policy with two separate perceptrons (multilayer networks), one for actions and one for values, over
+    flattened observations.
+    """
 
     def __init__(
         self,
@@ -56,10 +60,11 @@ class MLPPolicy(Policy):
 
 
 class EncoderPolicy(Policy):
-    """Actor-critic policy with one encoder of observations of any space, and two heads.
+    """Actor-critic policy for observations of any space. One shared encoder feeds an output layer for actions and one
+    for values.
 
-    See `episode_learners.networks.encoder_for`. If observations are a Dict with an "action_mask" in the form of the
-    logits, illegal actions are never taken.
+    See `episode_learners.networks.encoder_for` for the encoders. If observations are a Dict with an "action_mask"
+    in the form of the logits, illegal actions are never taken.
     """
 
     def __init__(
@@ -78,6 +83,9 @@ class EncoderPolicy(Policy):
         self.critic = linear(self.body.num_features, 1, VALUE_GAIN, generator)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        """Return the distribution inputs of a batch of observations. While learning (`explore=None`), also return the
+        values.
+        """
         obs = batch[Columns.OBS]
         features = self.body(obs)
         outputs = {Columns.ACTION_DIST_INPUTS: legal_inputs(self.distribution, self.actor(features), obs)}
@@ -90,7 +98,8 @@ class EncoderPolicy(Policy):
 
 
 class TransformerPolicy(Policy):
-    """Actor-critic policy with attention over the last k observations and actions. It has no recurrent state.
+    """Actor-critic policy that attends to the last k observations and actions by a transformer. It has no recurrent
+    state.
 
     Args:
         observation_space: space of the pipeline with the view `TransformerContext`. Its first axis has the k steps.
@@ -116,6 +125,9 @@ class TransformerPolicy(Policy):
         self.critic = linear(size, 1, VALUE_GAIN, generator)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        """Return the distribution inputs of a batch of observations. While learning (`explore=None`), also return the
+        values.
+        """
         features, obs = self.body(batch), batch[Columns.OBS]
         if isinstance(obs, Mapping) and ACTION_MASK in obs:
             obs = {ACTION_MASK: nested.map_leaves(lambda leaf: leaf[:, -1], obs[ACTION_MASK])}  # the newest one

@@ -22,7 +22,8 @@ __all__ = ["Policy"]
 
 
 class Policy(nn.Module, ABC):
-    """Base class of policies that are torch modules, with all that runners and algorithms need.
+    """Base class of policies (torch modules) with all members that runners and algorithms need. Subclasses implement
+    `forward`.
 
     Algorithms with advantages also need `compute_values(batch)`: values [B] of `obs` [B, ...], or for a recurrent
     policy [B, T] of [B, T, ...] and `state_in` [B, ...].
@@ -42,15 +43,16 @@ class Policy(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.pipeline_fingerprint: dict[str, Any] | None = None  # see connectors.fingerprint
-        self.register_state_dict_post_hook(_give_fingerprint)
-        self.register_load_state_dict_pre_hook(_take_fingerprint)
+        self.register_state_dict_post_hook(_save_fingerprint)
+        self.register_load_state_dict_pre_hook(_load_fingerprint)
         self.observation_space = observation_space
         self.action_space = env_space_of(action_space)
         self.distribution = distribution_for(action_space) if distribution is None else distribution
 
     @abstractmethod
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        """Return `action_dist_inputs` [B, num_inputs] of a batch with `obs` [B, ...], and other outputs.
+        """Map a batch of observations "obs" [B, ...] to a dict of outputs with the distribution inputs
+        `action_dist_inputs` [B, num_inputs].
 
         Args:
             batch: columns [B, ...]. A recurrent policy gets and returns [B, T, ...], and returns `state_out` [B, ...]
@@ -60,35 +62,43 @@ class Policy(nn.Module, ABC):
         """
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return the state at the start of an episode, nested arrays without a batch axis. By default it is empty."""
+        """Return the recurrent state at the start of an episode: nested arrays without a batch axis. It is empty for a
+        policy that is not recurrent.
+        """
         return {}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the weights. This is `state_dict` under RLlib's name."""
+        """Return the weights of the policy, as `state_dict()` does. RLlib calls this method."""
         return self.state_dict()
 
     @property
     def device(self) -> torch.device:
+        """Device of the policy's parameters."""
         return next(self.parameters()).device
 
     def compute_action(
         self, observation: Any, state: ActingState | None = None, **options: Any
     ) -> tuple[Any, ActingState]:
-        """Return the action for one observation, ready for `env.step`, and the state for the episode's next call.
+        """Return the action for a single observation, ready for `env.step`, and a state to pass to the next call in the
+        episode.
 
-        The policy acts through the default pipelines. If it was trained in others, use `connectors.Actor`. See
-        `Actor.act` for the options `explore` and `reward`.
+        The policy acts through the default pipelines. If it was trained with others, use `connectors.Actor`.
+        See `Actor.act` for the options `explore` and `reward`.
         """
         return compute_action(self, observation, state, **options)
 
 
-def _give_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
-    """Store in a state dict's metadata in which pipelines the policy was trained. Its keys stay the same."""
+def _save_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    """Add the policy's pipeline fingerprint (settings of the pipelines of its training) to the metadata of a state dict
+    that is being created. This is a torch hook.
+    """
     if policy.pipeline_fingerprint is not None:
         metadata["pipeline_fingerprint"] = policy.pipeline_fingerprint
 
 
-def _take_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any], *hook_arguments: Any) -> None:
-    """Restore from a state dict's metadata in which pipelines the policy was trained."""
+def _load_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any], *hook_arguments: Any) -> None:
+    """Set the policy's pipeline fingerprint (settings of the pipelines of its training) from the metadata of a state
+    dict that is being loaded. This is a torch hook.
+    """
     if "pipeline_fingerprint" in metadata:
         policy.pipeline_fingerprint = metadata["pipeline_fingerprint"]

@@ -1,4 +1,4 @@
-"""Policies that choose the action with the largest Q-value, or explore epsilon-greedily."""
+"""Policies that take the action with the highest Q-value, and explore epsilon-greedily."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ __all__ = ["LSTMQPolicy", "QPolicy"]
 
 
 class QPolicy(Policy):
-    """Q-values of n discrete actions: an encoder of observations of any space, and a linear layer.
+    """Policy for discrete actions that computes the Q-value of each action, and takes the action with the highest one
+    (epsilon-greedily while exploring).
 
-    With `explore=True` the policy is epsilon-greedy: with probability `epsilon` it takes a uniform random action, else
-    the action with the highest Q-value. Recorded log-probabilities include this choice. With `explore=False` it is
-    greedy.
+    An encoder maps observations of any space to features, and a linear layer maps these to Q-values. With
+    `explore=True` the policy takes a uniform random action with probability `epsilon`, else the action with the highest
+    Q-value. Recorded log-probabilities include this choice. With `explore=False` it is greedy.
 
     Args:
         dueling: Q-values are the sum of a state value and advantages (Wang et al., 2016,
@@ -37,6 +38,9 @@ class QPolicy(Policy):
 
     Attributes:
         epsilon: probability of a random action, 0..1; the algorithm changes it during training.
+
+    Raises:
+        InvalidArgument: the action space is not Discrete.
     """
 
     def __init__(
@@ -63,18 +67,20 @@ class QPolicy(Policy):
         self.value = linear(num_features, 1, VALUE_GAIN, generator) if dueling else None
 
     def q_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the Q-values [B, n] of all actions. Actions that the "action_mask" forbids have minus infinity."""
+        """Return the Q-values [B, n] of all actions for a batch of observations. Actions that the "action_mask" forbids
+        have minus infinity.
+        """
         obs = batch[Columns.OBS]
         return self.compute_masked_q_values(self.body(obs), obs)
 
     def compute_masked_q_values(self, features: Tensor, obs: Any) -> Tensor:
-        """Return the Q-values [..., n] of features [..., k]. Actions that the "action_mask" forbids have minus
-        infinity.
+        """Return the Q-values [..., n] of all actions, given features [..., k] and the observations they come from.
+        Actions that the "action_mask" forbids have minus infinity.
         """
         return legal_inputs(self.distribution, self.unmasked_q_values(features), obs)
 
     def unmasked_q_values(self, features: Tensor) -> Tensor:
-        """Return the Q-values [..., n] of features [..., k], without an action mask."""
+        """Return the Q-values [..., n] of all actions, given features [..., k]. No action mask is applied."""
         outputs = whole(self.head(features))
         if self.value is None:
             return outputs
@@ -84,20 +90,26 @@ class QPolicy(Policy):
         return self.outputs_of(self.q_values(batch), explore)
 
     def outputs_of(self, values: Tensor, explore: bool | None) -> dict[str, Tensor]:
-        """Return the policy's outputs, given the Q-values [..., n] of all actions."""
+        """Return the policy's outputs, given Q-values [..., n]: the Q-values for learning (`explore=None`), or
+        distribution inputs for acting.
+        """
         if explore is None:
             return {"q_values": values}
         return {Columns.ACTION_DIST_INPUTS: self.epsilon_greedy(values) if explore else values}
 
     @property
     def random_action_probability(self) -> float:  # type: ignore[override]
-        """Probability of a uniform random action (see `connectors.Policy`); 0 for subclasses that explore otherwise."""
+        """Probability with which the policy takes a uniform random action (see `connectors.Policy`). It is 0 for
+        subclasses that explore in another way.
+        """
         kind = type(self)
         is_plain = kind.forward is QPolicy.forward and kind.epsilon_greedy is QPolicy.epsilon_greedy
         return self.epsilon if is_plain else 0.0
 
     def epsilon_greedy(self, values: Tensor) -> Tensor:
-        """Return epsilon-greedy log-probabilities [B, n] of Q-values [B, n]. Illegal actions have probability 0."""
+        """Return the log-probabilities [B, n] of actions under an epsilon-greedy policy, given Q-values [B, n]. Illegal
+        actions have probability 0.
+        """
         if self.has_mask:
             legal = values > -inf
             chances = legal * (self.epsilon / legal.sum(-1, keepdim=True))
@@ -116,7 +128,7 @@ class QPolicy(Policy):
 
 
 class LSTMQPolicy(QPolicy):
-    """Recurrent `QPolicy`: an encoder and an LSTM, over observations [B, T, ...]."""
+    """Recurrent `QPolicy`: an encoder and an LSTM compute the Q-values of sequences of observations [B, T, ...]."""
 
     def __init__(
         self,
@@ -145,10 +157,11 @@ class LSTMQPolicy(QPolicy):
         }
 
     def unrolled(self, obs: Any, state: Mapping[str, Tensor], first: Tensor) -> Tensor:
-        """Return the Q-values [B, W, n] of sequences [B, W, ...], from the recurrent states [B, ...] at their start.
+        """Run the LSTM over sequences of observations [B, W, ...] from recurrent states [B, ...], and return the
+        Q-values [B, W, n].
 
-        A row begins in the column `first` [B]; earlier columns are ignored. The Q-value is minus infinity if the
-        "action_mask" forbids an action.
+        A sequence begins in the column `first` [B]; earlier columns are ignored. The Q-value is minus infinity
+        if the "action_mask" forbids an action.
         """
         num_rows, width = first_leaf(obs).shape[:2]
         rows, columns = (torch.arange(count, device=first.device) for count in (num_rows, width))

@@ -1,4 +1,4 @@
-"""Recurrent actor-critic policies."""
+"""Recurrent actor-critic policies, with LSTMs or GRUs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["GRUPolicy", "LSTMPolicy", "RecurrentPolicy"]
 
 
 class RecurrentPolicy(Policy):
-    """Actor-critic policy with two separate recurrent encoders.
+    """Base class of recurrent actor-critic policies, with separate recurrent encoders for actions and values.
 
-    Observations can be in any space, and can have an "action_mask". The state has those of both encoders. The critic's
-    encoder also runs while acting, so that values can be computed from each recorded state.
+    Observations can be in any space, and can have an "action_mask". The recurrent state contains the states of both
+    encoders. The critic's encoder also runs while acting, so that values can be computed from each recorded state.
     """
 
     memory: ClassVar[type[Memory]]
@@ -49,6 +49,9 @@ class RecurrentPolicy(Policy):
         return {"actor": self.actor_memory.initial_state(), "critic": self.critic_memory.initial_state()}
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
+        """Return the distribution inputs [B, T, ...] and the last recurrent states for sequences of observations
+        [B, T, ...]. While learning (`explore=None`), also return the values.
+        """
         obs, state = batch[Columns.OBS], batch[Columns.STATE_IN]
         acting, actor_state = self.actor_memory(obs, state["actor"])
         valuing, critic_state = self.critic_memory(obs, state["critic"])
@@ -66,12 +69,12 @@ class RecurrentPolicy(Policy):
 
 
 class LSTMPolicy(RecurrentPolicy):
-    """Recurrent actor-critic policy with two LSTMs."""
+    """Recurrent actor-critic policy with two LSTMs, one for actions and one for values."""
 
     memory = LSTMMemory
 
 
 class GRUPolicy(RecurrentPolicy):
-    """Recurrent actor-critic policy with two GRUs."""
+    """Recurrent actor-critic policy with two GRUs, one for actions and one for values."""
 
     memory = GRUMemory

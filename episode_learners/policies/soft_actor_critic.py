@@ -1,4 +1,4 @@
-"""`SACPolicy`: an actor with bounded actions, and two critics."""
+"""`SACPolicy`: a policy for soft actor-critic, with an actor for bounded actions and two critics."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ __all__ = ["SACPolicy"]
 
 
 class SACPolicy(Policy):
-    """Squashed Gaussian actor and two critics, over flat observations.
+    """Policy for soft actor-critic: an actor with bounded continuous actions (squashed Gaussian), and two critics, all
+    over flattened observations.
 
     Actions are in -1..1. The module-to-env pipeline scales them to the bounds of the action space.
 
     Args:
         action_space: a Box of floats with two finite bounds in each dimension.
+
+    Raises:
+        InvalidArgument: the action space is not a Box with finite bounds, or the observation space is not a Box.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class SACPolicy(Policy):
 
 
 def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
-    """Return the smallest Q-value [B] that any of the critics gives to the actions [B, ...]."""
+    """Return, for each action of a batch [B, ...], the lowest Q-value that any critic gives to it, [B]."""
     first, *remaining = values_of(critics, obs, actions)
     for values in remaining:
         first = torch.min(first, values)
@@ -70,6 +74,6 @@ def lowest_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
 
 
 def values_of(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> list[Tensor]:
-    """Return the Q-values [B] that each critic gives to the actions [B, ...]."""
+    """Return a list with the Q-values [B] that each critic gives to the actions [B, ...]."""
     both = torch.cat([flat(obs, 1), flat(actions, 1)], -1)
     return [critic(both).squeeze(-1) for critic in critics]

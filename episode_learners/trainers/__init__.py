@@ -1,4 +1,4 @@
-"""Trainers: run sampling, updates, tests, logs and checkpoints epoch by epoch."""
+"""Trainers: run sampling, policy updates, tests, logging and checkpoints, epoch by epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Checkpoints: one file of plain values, arrays and tensors, which is written completely or not at all.
+"""Reading and writing of checkpoints: single files of plain values, arrays and tensors, written completely or not at
+all.
 
 A file is read with `weights_only=True`: nothing in it can run code. Arrays are stored as bytes with their dtype.
 """
@@ -33,18 +34,19 @@ _UNREADABLE = (  # what torch and zipfile raise, depending on which bytes are wr
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a state to a file, which is replaced when all of it was written.
+    """Write the nested dict `state` to a checkpoint file. An existing file is replaced only after all data have been
+    written.
 
     Args:
         path: the file; its folder is created if it does not exist.
         state: nested dicts, lists and tuples of plain values, arrays and tensors.
 
     Raises:
-        InvalidArgument: the state has another value; the error says where.
-        OSError: the file cannot be written. A previous file at `path` is unchanged.
+        InvalidArgument: `state` has a value of a type that checkpoints do not allow; the error names its place.
+        OSError: the file cannot be written. An existing file at `path` is unchanged.
     """
     buffer = io.BytesIO()  # torch turns a KeyboardInterrupt that arrives while it writes to a file into a RuntimeError
-    torch.save({"format": FORMAT, "state": _plain(state, "")}, buffer)
+    torch.save({"format": FORMAT, "state": _to_plain(state, "")}, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     try:
@@ -59,7 +61,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint file, and return its state.
+    """Read a checkpoint file, and return the nested dict that was given to `save_checkpoint`.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -77,7 +79,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             raise UnreadableData(f"{path} is not a checkpoint of a trainer: it has no format number")
         if format_number != FORMAT:
             raise StateMismatch(f"{path} has format {format_number}; this version reads format {FORMAT}")
-        state = _restored(content["state"])
+        state = _from_plain(content["state"])
         if not isinstance(state, dict):
             raise UnreadableData(f"{path} is not a checkpoint of a trainer: its state is a {type(state).__name__}")
         return state
@@ -88,7 +90,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def newest_checkpoint(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | None:
-    """Return the last readable checkpoint and its state. Damaged files are skipped.
+    """Return the path and state of the newest checkpoint that can be read. Damaged files are skipped.
 
     Args:
         paths: the files, oldest first.
@@ -111,8 +113,13 @@ def newest_checkpoint(paths: Sequence[Path]) -> tuple[Path, dict[str, Any]] | No
     return None
 
 
-def _plain(value: Any, path: str) -> Any:
-    """Return a nested value converted to types that torch loads with `weights_only=True`."""
+def _to_plain(value: Any, path: str) -> Any:
+    """Convert a nested value to types that torch can load safely (with `weights_only=True`). `path` names the value's
+    place in errors.
+
+    Raises:
+        InvalidArgument: the value has a type that checkpoints do not allow.
+    """
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, np.generic):
@@ -120,20 +127,22 @@ def _plain(value: Any, path: str) -> Any:
     if type(value) in _PLAIN:
         return value
     if isinstance(value, dict):
-        items = [(_plain(key, f"{path}/{key}"), _plain(part, f"{path}/{key}")) for key, part in value.items()]
+        items = [(_to_plain(key, f"{path}/{key}"), _to_plain(part, f"{path}/{key}")) for key, part in value.items()]
         return {_DICT: items} if _ARRAY in value or _DICT in value else dict(items)
     if type(value) is torch.Size:
         value = tuple(value)
     if type(value) in (list, tuple):
-        return type(value)(_plain(part, f"{path}/{i}") for i, part in enumerate(value))
+        return type(value)(_to_plain(part, f"{path}/{i}") for i, part in enumerate(value))
     if type(value) in (np.ndarray, np.memmap) and not value.dtype.hasobject:
         data = torch.frombuffer(bytearray(np.ascontiguousarray(value).tobytes() or b"\0"), dtype=torch.uint8)
         return {_ARRAY: data, "dtype": np.lib.format.dtype_to_descr(value.dtype), "shape": tuple(value.shape)}
     raise InvalidArgument(f"a checkpoint cannot hold the {type(value).__name__} at {path or 'its root'}")
 
 
-def _restored(value: Any) -> Any:
-    """Return the original of a value that `_plain` converted. Damaged values raise errors of many kinds."""
+def _from_plain(value: Any) -> Any:
+    """Return the nested value that `_to_plain` converted, for example with arrays restored. Damaged values raise errors
+    of various types.
+    """
     if isinstance(value, dict):
         if _ARRAY in value:
             dtype = np.lib.format.descr_to_dtype(value["dtype"])
@@ -141,7 +150,7 @@ def _restored(value: Any) -> Any:
             array = np.frombuffer(value[_ARRAY].numpy().tobytes(), dtype, count)
             return array.reshape(value["shape"]).copy()
         items = value[_DICT] if _DICT in value else value.items()
-        return {_restored(key): _restored(part) for key, part in items}
+        return {_from_plain(key): _from_plain(part) for key, part in items}
     if isinstance(value, (list, tuple)):
-        return type(value)(_restored(part) for part in value)
+        return type(value)(_from_plain(part) for part in value)
     return value

@@ -1,4 +1,4 @@
-"""Configuration and result of a training run."""
+"""`TrainerConfig`: settings of a training run, and `TrainResult`: its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TrainResult", "TrainerConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig(Settings):
-    """Settings of a training run: its length, tests and checkpoints.
+    """Settings common to all training runs: length, tests and checkpoints.
 
     Attributes:
         max_epochs: Epochs after which the run ends.
@@ -44,7 +44,7 @@ class TrainerConfig(Settings):
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """Result of a training run.
+    """Result of a training run: its length, its best test, its duration, and why it ended.
 
     Attributes:
         num_epochs, num_steps, num_updates: Counts over the whole run, including the part before a resume. Offline,

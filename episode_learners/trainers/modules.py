@@ -1,4 +1,4 @@
-"""Functions by which trainers handle a single algorithm and a `MultiAgentAlgorithm` in the same way."""
+"""Functions that give trainers the same access to a single algorithm and to a `MultiAgentAlgorithm`."""
 
 from __future__ import annotations
 
@@ -29,19 +29,24 @@ __all__ = [
 
 
 def learners_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Algorithm]:
-    """Return the algorithm of each module. A single algorithm has the key `DEFAULT_MODULE_ID`."""
+    """Return a dict with the algorithm of each module (policy of some agents). A single algorithm has the key
+    `DEFAULT_MODULE_ID`.
+    """
     if isinstance(algorithm, MultiAgentAlgorithm):
         return {module_id: algorithm[module_id] for module_id in algorithm.module_ids}
     return {DEFAULT_MODULE_ID: algorithm}
 
 
 def policies_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Policy]:
-    """Return the policy of each module. The policy of a single algorithm has the key `DEFAULT_MODULE_ID`."""
+    """Return a dict with the policy of each module. The policy of a single algorithm has the key
+    `DEFAULT_MODULE_ID`.
+    """
     return {module_id: learner.policy for module_id, learner in learners_of(algorithm).items()}
 
 
 def flat_metrics(metrics: Mapping[Any, Any]) -> dict[str, float]:
-    """Return metrics by module as "<metric>/module/<module>". Metrics of a single algorithm keep their names.
+    """Flatten metrics of several modules to one dict with the names "<metric>/module/<module>". Metrics of a single
+    algorithm keep their names.
 
     >>> flat_metrics({"a": {"loss": 1.0}, "b": {"loss": 2.0}})
     {'loss/module/a': 1.0, 'loss/module/b': 2.0}
@@ -56,7 +61,9 @@ def flat_metrics(metrics: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def modules_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
-    """Return pairs of module id and whether the module is trained. Return [] for a single algorithm."""
+    """Return a list of [module id, whether the module is trained], for checkpoints. The list is empty for a single
+    algorithm.
+    """
     if not isinstance(algorithm, MultiAgentAlgorithm):
         return []
     return [[module_id, module_id in algorithm.train_ids] for module_id in algorithm.module_ids]
@@ -68,10 +75,17 @@ def match_modules(
     module_fn: Callable[[Any], Algorithm | Policy | Actor] | None,
     path: Path,
 ) -> None:
-    """Add and remove modules of an algorithm to match a checkpoint. `module_fn` creates missing ones.
+    """Add and remove modules of `algorithm` until it has the modules of a checkpoint. `module_fn` creates missing
+    modules.
 
     Raises:
         StateMismatch: a module is missing, and there is no `module_fn`.
+
+    Args:
+        algorithm: the algorithm. A single algorithm is not changed.
+        modules: the modules in the checkpoint, as `modules_of` returns them.
+        module_fn: function of a module id that returns an algorithm, policy or actor.
+        path: the checkpoint, for errors.
     """
     if not isinstance(algorithm, MultiAgentAlgorithm):
         return
@@ -90,12 +104,12 @@ def match_modules(
 
 
 def fingerprints_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
-    """Return the ids of the modules and the fingerprints of the pipelines that their policies were trained in."""
+    """Return a list of [module id, fingerprint of the pipelines of the policy's training], for checkpoints."""
     return [[module_id, stamped(learner.policy)] for module_id, learner in learners_of(algorithm).items()]
 
 
 def restore_fingerprints(algorithm: Algorithm | MultiAgentAlgorithm, fingerprints: Any, runner: Any) -> None:
-    """Set the pipeline fingerprint of each policy to the fingerprint in a checkpoint.
+    """Set the pipeline fingerprint (settings of the pipelines of its training) of each policy to that in a checkpoint.
 
     Raises:
         StateMismatch: the runner has other pipelines. A `MultiAgentEnvRunner` checks its pipelines when agents come.
@@ -109,5 +123,5 @@ def restore_fingerprints(algorithm: Algorithm | MultiAgentAlgorithm, fingerprint
 
 
 def num_steps_of(stats: CollectStats | MultiAgentCollectStats) -> int:
-    """Return the number of environment steps in the statistics of a sample."""
+    """Return the number of environment steps of a sample, given its single-agent or multi-agent statistics."""
     return stats.num_env_steps if isinstance(stats, MultiAgentCollectStats) else stats.num_steps

@@ -1,4 +1,4 @@
-"""`OffPolicyTrainer`: samples are stored in a replay buffer and learned from many times."""
+"""`OffPolicyTrainer`: stores sampled steps in a replay buffer, and learns from random samples of the buffer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["OffPolicyConfig", "OffPolicyTrainer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffPolicyConfig(TrainerConfig):
-    """Settings of an off-policy run.
+    """Settings of an off-policy training run (`OffPolicyTrainer`).
 
     Attributes:
         steps_per_collect: Environment steps between two updates, over all environments.
@@ -41,15 +41,21 @@ class OffPolicyConfig(TrainerConfig):
 
 
 class OffPolicyTrainer(Trainer[OffPolicyConfig]):
-    """Trainer that samples into a replay buffer, and takes gradient steps on samples of the buffer.
+    """Trainer for off-policy algorithms such as DQN and SAC. It samples episodes into a replay buffer, and takes
+    gradient steps on samples of the buffer.
 
     With several agents, modules of algorithms that do not learn from replay (such as PPO) learn from each collection
     once it is complete, so `steps_per_collect` should suit them.
 
     Args:
+        algorithm: the algorithm to train.
         runner: a runner of the algorithm's policy or policies.
         buffer: the buffer that the runner fills; with several agents a `MultiAgentEpisodeReplayBuffer`.
+        config: settings.
         of_trainer: the other arguments of `Trainer`.
+
+    Raises:
+        InvalidArgument: the runner acts with other policies, or the buffer is of the wrong kind.
     """
 
     def __init__(
@@ -71,6 +77,9 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         self.runner, self.buffer = runner, buffer
 
     def _collect_and_update(self) -> None:
+        """Sample steps into the replay buffer, and take gradient steps on samples of the buffer. During warmup, only
+        sample.
+        """
         learner: Any = self.algorithm
         learner.explore_after(self.num_steps)
         is_warmup = self.num_steps < self.config.warmup_steps
@@ -87,7 +96,9 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
             self._update({**metrics, **learner.update_from(self.buffer, steps)}, steps)
 
     def _collect(self, num_timesteps: int, *, random_actions: bool, learns: bool) -> dict[Any, Any]:
-        """Sample into the buffer, and return the metrics of modules that learn from the sample itself."""
+        """Sample `num_timesteps` steps into the replay buffer. Return the metrics of modules that learn from the
+        sampled episodes directly, such as PPO.
+        """
         options: dict[str, Any] = {"num_timesteps": num_timesteps, "random_actions": random_actions}
         metrics: dict[Any, Any] = {}
         if isinstance(self.algorithm, MultiAgentAlgorithm):
@@ -108,7 +119,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         return metrics
 
     def _update_on_policy(self, algorithm: MultiAgentAlgorithm, episodes: Any) -> dict[Any, Any]:
-        """Update the modules that learn from complete samples."""
+        """Update the on-policy modules, such as PPO, from sampled episodes, and return their metrics."""
         modules = [module_id for module_id in algorithm.train_ids if module_id not in algorithm.replay_ids]
         return algorithm.update(episodes, module_ids=modules) if modules else {}
 
@@ -117,7 +128,9 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
 
 
 def keep_outputs(episodes: Sequence[MultiAgentEpisode], stored: Mapping[Any, Collection[str]]) -> None:
-    """Remove extra model outputs from the agents' episodes, except outputs that `stored` lists for their module."""
+    """Remove extra model outputs from the agents' episodes, in place, except the outputs that `stored` lists for each
+    module.
+    """
     for episode in episodes:
         for agent_episode in episode.agent_episodes.values():
             names = stored.get(agent_episode.module_id, ())

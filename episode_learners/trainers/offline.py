@@ -1,4 +1,4 @@
-"""`OfflineTrainer`: learns from recorded episodes."""
+"""`OfflineTrainer`: learns from recorded episodes, without sampling new ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUFFERS = (EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineConfig(TrainerConfig):
-    """Settings of an offline run.
+    """Settings of an offline training run (`OfflineTrainer`).
 
     Attributes:
         steps_per_epoch: Steps of the data in an epoch; gradient steps, if the algorithm learns from samples.
@@ -44,14 +44,20 @@ class OfflineConfig(TrainerConfig):
 
 
 class OfflineTrainer(Trainer[OfflineConfig]):
-    """Trainer that goes through recorded episodes many times, or takes samples of these episodes.
+    """Trainer for learning from recorded episodes. It goes through the episodes many times, or takes random samples of
+    them.
 
     Args:
+        algorithm: the algorithm to train.
         data: a list of episodes (of one agent or of several), a pack or a data set; for an algorithm that learns from
             samples a buffer, or a data set's sampler, `dataset.sampler(steps=...)`; for any algorithm, a sampler of
             complete episodes. A checkpoint stores the position of a sampler, and not the data.
+        config: settings.
         runner: a runner of the algorithm's policy or policies, for tests.
         of_trainer: the other arguments of `Trainer`. Without `runner` and `evaluate_fn` there are no tests.
+
+    Raises:
+        InvalidArgument: the algorithm cannot learn from this kind of data.
     """
 
     def __init__(
@@ -79,15 +85,16 @@ class OfflineTrainer(Trainer[OfflineConfig]):
             )
         learners = learners_of(algorithm).values()
         wrong = [type(learner).__name__ for learner in learners if not isinstance(learner, (BC, ReplayAlgorithm))]
-        if wrong and (isinstance(data, _BUFFERS) or _gives_steps(data)):
+        if wrong and (isinstance(data, _BUFFERS) or _samples_steps(data)):
             raise InvalidArgument(
                 f"{wrong[0]} learns from episodes: give dataset.sampler(episodes=...), or the data set"
             )
 
     def _collect_and_update(self) -> None:
+        """Update the policy once, from a sample of the recorded data or from the next episodes in order."""
         learner: Any = self.algorithm
         steps = self.config.gradient_steps_per_update
-        if isinstance(self.data, _BUFFERS) or _gives_steps(self.data):
+        if isinstance(self.data, _BUFFERS) or _samples_steps(self.data):
             self.num_steps += steps
             self._update(learner.update_from(self.data, steps), steps)
             return
@@ -96,7 +103,11 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         self._update(learner.update(episodes))
 
     def _next_with_steps(self) -> Sequence[Any]:
-        """Return the next `episodes_per_update` episodes. Sets of episodes without any step are skipped."""
+        """Return the next `episodes_per_update` recorded episodes. Groups of episodes without any step are skipped.
+
+        Raises:
+            InvalidArgument: no episode has a step.
+        """
         data: Any = self.data
         for _ in range(-(-len(data) // self.config.episodes_per_update) + 1):
             episodes = self._next_episodes(data)
@@ -105,12 +116,18 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         raise InvalidArgument(f"OfflineTrainer: none of {len(data)} episodes has a step to learn from")
 
     def _next_episodes(self, data: Any) -> Sequence[Any]:
+        """Return the next `episodes_per_update` recorded episodes, and advance the position. After the last episode it
+        starts again.
+        """
         if self._at >= len(data):
             self._at = 0
         start, self._at = self._at, self._at + self.config.episodes_per_update
         return data[start : self._at]
 
     def _stateful_parts(self) -> dict[str, Any]:
+        """Return the objects whose states checkpoints store: the buffer, the sampler's position or the episode index,
+        and the runner.
+        """
         tested = {} if self.runner is None else {"runner": self.runner}
         if isinstance(self.data, _BUFFERS):
             return {"data": StoredBuffer(self.data), **tested}
@@ -119,12 +136,13 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         return {"place": _EpisodeIndex(self), **tested}
 
 
-def _gives_steps(data: Any) -> bool:
+def _samples_steps(data: Any) -> bool:
+    """Return True if the data are a sampler of steps or sequences, and not of complete episodes."""
     return isinstance(data, Sampler) and not isinstance(data.what, EpisodeBatches)
 
 
 class _SamplerPosition:
-    """Position of a data set sampler in its epoch, saved in checkpoints."""
+    """Wrapper by which a checkpoint stores the position of a data set sampler in its epoch."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
@@ -137,7 +155,7 @@ class _SamplerPosition:
 
 
 class _EpisodeIndex:
-    """Index of the episode that an offline trainer reads next, saved in checkpoints."""
+    """Wrapper by which a checkpoint stores the index of the episode that an offline trainer reads next."""
 
     def __init__(self, trainer: OfflineTrainer) -> None:
         self.trainer = trainer

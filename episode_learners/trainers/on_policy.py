@@ -1,4 +1,4 @@
-"""`OnPolicyTrainer`: samples, learns from the sample once, and discards it."""
+"""`OnPolicyTrainer`: samples episodes, updates the policy from them once, and discards them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["OnPolicyConfig", "OnPolicyTrainer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnPolicyConfig(TrainerConfig):
-    """Settings of an on-policy run.
+    """Settings of an on-policy training run (`OnPolicyTrainer`).
 
     Attributes:
         steps_per_collect: Environment steps for an update, over all environments.
@@ -34,11 +34,17 @@ class OnPolicyConfig(TrainerConfig):
 
 
 class OnPolicyTrainer(Trainer[OnPolicyConfig]):
-    """Trainer that samples, updates the policy, and samples with the new policy.
+    """Trainer for on-policy algorithms such as PPO. It samples episodes with the current policy, updates the policy
+    from them, and repeats.
 
     Args:
+        algorithm: the algorithm to train.
         runner: a runner of the algorithm's policy or policies, or a `GroupRunner`.
+        config: settings.
         of_trainer: the other arguments of `Trainer`.
+
+    Raises:
+        InvalidArgument: the runner acts with other policies than the algorithm's.
     """
 
     def __init__(
@@ -53,6 +59,9 @@ class OnPolicyTrainer(Trainer[OnPolicyConfig]):
         self.runner = runner
 
     def _collect_and_update(self) -> None:
+        """Sample episodes with the current policy, log their statistics, call the `on_collect` hooks, and update the
+        policy.
+        """
         self.runner.policy_version = self.num_updates
         whole = self.config.episodes_per_collect
         steps = self.config.steps_per_collect if whole is None else None

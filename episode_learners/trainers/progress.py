@@ -1,4 +1,6 @@
-"""`Progress`: a line for each epoch of a run, and a bar with steps, time left, test score, loss, return and speed."""
+"""`Progress`: progress display of a training run, with a line per epoch and a bar that shows steps, time left, test
+score, loss, return and speed.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ ORDER = ("test", "loss", "return")
 
 
 class Progress:
-    """Progress of a run on stderr: a bar on a terminal, and a line for each epoch, which stays and suits log files.
+    """Progress display of a training run on stderr: a bar if stderr is a terminal, and a line of text after each epoch,
+    also for log files.
 
     Args:
-        total: most steps of the whole run. The time left refers to them; a run may end earlier.
+        total: largest number of steps of the whole run, from which the time left is computed. A run may end earlier.
         done: steps of an earlier part of the run.
+        is_shown: whether anything is displayed.
     """
 
     def __init__(self, total: int, done: int, is_shown: bool) -> None:
@@ -43,14 +47,14 @@ class Progress:
         self._num_steps = done
 
     def begin(self, epoch: int, num_epochs: int) -> None:
-        """Start the display of a new epoch."""
+        """Begin the display of the epoch number `epoch`, and print the line of the epoch before."""
         self._end_epoch()
         self._epoch = f"epoch {epoch}/{num_epochs}"
         self._bar.ncols = get_terminal_size().columns
         self._bar.set_description_str(self._epoch, refresh=False)
 
     def add(self, num_steps: int) -> None:
-        """Advance the bar by the environment steps of one collection."""
+        """Advance the progress bar by `num_steps` environment steps."""
         self._num_steps += num_steps
         if not self._bar.disable:
             self._bar.set_postfix_str(self._text(), refresh=False)
@@ -59,7 +63,9 @@ class Progress:
             self._bar.update(num_steps)
 
     def note(self, metrics: Mapping[str, float], kind: str = "return") -> None:
-        """Show the mean return, labelled `kind`, and the first loss among the metrics."""
+        """Display the mean return (labelled `kind`, such as "test") and the first loss of `metrics` with the
+        progress.
+        """
         if not self._is_shown:
             return
         mean = metrics.get("mean_return", float("nan"))
@@ -70,10 +76,11 @@ class Progress:
             self._texts["loss"] = f"{loss:.3g}"
 
     def _text(self) -> str:
+        """Return the text of the latest test score, loss and return, such as "test 195.0, loss 0.1"."""
         return ", ".join(f"{name} {self._texts[name]}" for name in ORDER if name in self._texts)
 
     def _end_epoch(self) -> None:
-        """Print the line of the epoch that ended."""
+        """Print the line with steps and scores of the epoch that has ended."""
         if self._is_shown and self._epoch:
             texts = [f"{self._epoch}: {self._num_steps:,} steps", self._text()]
             tqdm.write(", ".join(filter(None, texts)), file=sys.stderr)

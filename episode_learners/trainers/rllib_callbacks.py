@@ -1,4 +1,4 @@
-"""Callbacks written for RLlib as hooks of a trainer, such as self-play that adds modules during a run."""
+"""Adapter by which a trainer calls callbacks written for RLlib, such as self-play that adds modules during a run."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ __all__ = ["CallbackAlgorithm", "RLModuleSpec", "as_trainer_hook"]
 
 
 class RLModuleSpec:
-    """Description of a module that is a copy of another module's policy, for `algorithm.add_module` in callbacks."""
+    """Specification of a new module as a copy of an existing policy. Callbacks pass it to `algorithm.add_module`, as in
+    RLlib.
+    """
 
     def __init__(self, module: Policy) -> None:
         self.module = module
 
     @classmethod
     def from_module(cls, module: Policy) -> RLModuleSpec:
-        """Return the description of a copy of `module`."""
+        """Return the specification of a module that is a copy of the policy `module`."""
         return cls(module)
 
 
 class CallbackAlgorithm:
-    """A trainer under the names of RLlib's `Algorithm`, which callbacks get as `algorithm`.
+    """Adapter that gives a trainer the methods and attributes of RLlib's `Algorithm`. Callbacks get it as `algorithm`.
 
     Args:
         trainer: the trainer.
-        callback: the callback; its `config` is `algorithm.config`.
+        callback: the callback; its `config` becomes `algorithm.config`.
         iteration: number of updates of the trainer so far.
     """
 
@@ -47,7 +49,7 @@ class CallbackAlgorithm:
         self.metrics = getattr(trainer.runner, "metrics_logger", None)
 
     def get_module(self, module_id: Any = DEFAULT_MODULE_ID) -> Policy:
-        """Return the policy of a module."""
+        """Return the policy of the module `module_id`, or of a single-agent trainer."""
         algorithm = self.trainer.algorithm
         return algorithm[module_id].policy if isinstance(algorithm, MultiAgentAlgorithm) else algorithm.policy
 
@@ -59,7 +61,7 @@ class CallbackAlgorithm:
         new_agent_to_module_mapping_fn: Callable[..., Any] | None = None,
         new_should_module_be_updated: Callable[..., bool] | Collection[Any] | None = None,
     ) -> Policy:
-        """Add a copy of a module, and return its policy.
+        """Add a module with a copy of an existing policy, and return the new policy. Callbacks use it for self-play.
 
         The copy has the module's weights and pipelines. It acts and cannot learn, unless the trainer's `module_fn`
         returns an algorithm for it.
@@ -82,7 +84,7 @@ class CallbackAlgorithm:
                 "get_module, or RLModuleSpec.from_module(module)"
             )
         make = self.trainer.module_fn
-        added = _copied(algorithm, module) if make is None else make(module_id)
+        added = _copy_policy(algorithm, module) if make is None else make(module_id)
         algorithm.add(module_id, added, train=False)
         algorithm[module_id].policy.load_state_dict(module.state_dict())
         self._change(new_agent_to_module_mapping_fn, new_should_module_be_updated)
@@ -95,12 +97,18 @@ class CallbackAlgorithm:
         new_agent_to_module_mapping_fn: Callable[..., Any] | None = None,
         new_should_module_be_updated: Callable[..., bool] | Collection[Any] | None = None,
     ) -> None:
-        """Remove a module. New episodes begin if agents have acted with it. Arguments: see `add_module`."""
+        """Remove the module `module_id`. New episodes begin if agents have acted with it. See `add_module` for the
+        other arguments.
+
+        Raises:
+            InvalidArgument: the trainer has only one policy.
+            UnknownKey: there is no such module.
+        """
         self._modules().remove(module_id)
         self._change(new_agent_to_module_mapping_fn, new_should_module_be_updated)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Set weights of modules: `{"learner_group": {"learner": {"rl_module": {module_id: state}}}}`.
+        """Load weights into modules, given as `{"learner_group": {"learner": {"rl_module": {module_id: weights}}}}`.
 
         Raises:
             UnknownKey: the state has other parts.
@@ -120,16 +128,25 @@ class CallbackAlgorithm:
             self.get_module(module_id).load_state_dict(weights)
 
     def foreach_env_runner(self, func: Callable[[Any], Any], **options: Any) -> list[Any]:
-        """Call a function with the runner, and return a list of its result."""
+        """Call `func` with the trainer's runner, and return a list with its result. The list is empty if the trainer
+        has no runner.
+        """
         return [] if self.env_runner is None else [func(self.env_runner)]
 
     def _modules(self) -> MultiAgentAlgorithm:
+        """Return the trainer's multi-agent algorithm.
+
+        Raises:
+            InvalidArgument: the trainer has only one policy.
+        """
         if not isinstance(self.trainer.algorithm, MultiAgentAlgorithm):
             raise InvalidArgument("modules can be added to a MultiAgentAlgorithm only; this trainer has one policy")
         return self.trainer.algorithm
 
     def _change(self, mapping_fn: Any, should_learn: Any) -> None:
-        """Change the mapping function and the modules that learn. None keeps the current value."""
+        """Replace the runner's mapping function of agents, and the selection of modules that learn. An argument of None
+        changes nothing.
+        """
         algorithm = self._modules()
         if mapping_fn is not None and isinstance(self.trainer.runner, MultiAgentEnvRunner):
             self.trainer.runner.agent_to_module_mapping_fn = mapping_fn
@@ -140,36 +157,37 @@ class CallbackAlgorithm:
             algorithm.freeze(*set(algorithm.module_ids).difference(learning))
 
 
-def _copied(algorithm: MultiAgentAlgorithm, module: Policy) -> Policy | Actor:
-    """Return a copy of a policy, or of its actor if it belongs to a module with an actor."""
+def _copy_policy(algorithm: MultiAgentAlgorithm, module: Policy) -> Policy | Actor:
+    """Return a copy of a policy, or of the actor (policy with pipelines) of the module that the policy belongs to."""
     actors = [learner.actor for learner in map(algorithm.__getitem__, algorithm.module_ids) if learner.policy is module]
     return deepcopy(actors[0] if actors and actors[0] is not None else module)
 
 
 class CallbackTrainerHook:
-    """Adapter that calls an `RLlibCallback` as a trainer calls hooks."""
+    """Trainer hook that calls an RLlib callback (`RLlibCallback`) at the matching events of the trainer."""
 
     def __init__(self, callback: RLlibCallback) -> None:
         self.callback = callback
         self.num_updates = 0
 
     def on_start(self, trainer: Any) -> None:
+        """Call the callback's `on_algorithm_init` when the trainer starts."""
         self.callback.on_algorithm_init(**self._arguments(trainer))
 
     def on_update(self, trainer: Any, metrics: Mapping[str, float]) -> None:
-        """Call `on_train_result`, and log the values that callbacks logged or added to the result."""
+        """Call the callback's `on_train_result` after an update, and log the values that the callback has added."""
         self.num_updates += 1
         arguments = self._arguments(trainer)
         result = self._result(trainer, metrics)
         names = set(result)
         self.callback.on_train_result(result=result, **arguments)
-        logged = _flat(trainer.runner.metrics_logger.peek()) if trainer.runner is not None else {}
-        logged |= _flat({name: value for name, value in result.items() if name not in names})
+        logged = _flatten_numbers(trainer.runner.metrics_logger.peek()) if trainer.runner is not None else {}
+        logged |= _flatten_numbers({name: value for name, value in result.items() if name not in names})
         if logged:
             trainer.logger.log("info", logged, trainer.num_steps)
 
     def _result(self, trainer: Any, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return the result of an iteration in RLlib's structure."""
+        """Return the metrics of an update as the nested dict that RLlib passes to `on_train_result`."""
         learners: dict[str, dict[str, float]] = {}
         for key, value in metrics.items():
             name, _, module_id = key.partition("/module/")
@@ -182,22 +200,28 @@ class CallbackTrainerHook:
         }
 
     def on_test_start(self, trainer: Any) -> None:
+        """Call the callback's `on_evaluate_start` before a test."""
         self.callback.on_evaluate_start(**self._arguments(trainer))
 
     def on_test(self, trainer: Any, evaluation: Any) -> None:
+        """Call the callback's `on_evaluate_end` with the results of a test."""
         metrics = {"env_runners": evaluation.as_dict()}
         self.callback.on_evaluate_end(evaluation_metrics=metrics, **self._arguments(trainer))
 
     def _arguments(self, trainer: Any) -> dict[str, Any]:
+        """Return the keyword arguments that all calls of the callback get: the algorithm and the metrics logger."""
         algorithm = CallbackAlgorithm(trainer, self.callback, self.num_updates)
         return {"algorithm": algorithm, "metrics_logger": algorithm.metrics}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the count of updates, and the state of the callback if it has a state."""
+        """Return the number of updates, and the state of the callback if it has the method `get_state`, for
+        checkpoints.
+        """
         get_state = getattr(self.callback, "get_state", dict)
         return {"num_updates": self.num_updates, "callback": get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the number of updates and the callback's state that `get_state` returned."""
         self.num_updates = state["num_updates"]
         set_state = getattr(self.callback, "set_state", None)
         if set_state is not None:
@@ -205,7 +229,7 @@ class CallbackTrainerHook:
 
 
 def as_trainer_hook(hook: Any) -> Any:
-    """Return the hook, or a `CallbackTrainerHook` for a callback.
+    """Return a hook that trainers can call: an RLlib callback is wrapped, and any other hook is returned unchanged.
 
     Raises:
         WrongType: the hook is a class. The trainer and the runner need the same object.
@@ -215,12 +239,12 @@ def as_trainer_hook(hook: Any) -> Any:
     return CallbackTrainerHook(hook) if isinstance(hook, RLlibCallback) else hook
 
 
-def _flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, float]:
-    """Return the numbers in nested dicts by "<key>/<key>". Other values are left out."""
+def _flatten_numbers(values: Mapping[Any, Any], prefix: str = "") -> dict[str, float]:
+    """Return all numbers in nested dicts as one dict with the names "<key>/<key>". Other values are left out."""
     numbers: dict[str, float] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            numbers |= _flat(value, f"{prefix}{key}/")
+            numbers |= _flatten_numbers(value, f"{prefix}{key}/")
         elif isinstance(value, Number):
             numbers[f"{prefix}{key}"] = float(value)  # type: ignore[arg-type]
     return numbers

@@ -1,4 +1,4 @@
-"""Comparison of the settings of a resumed run with its checkpoint's settings."""
+"""Comparison of a resumed run's settings with the settings in its checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _FIXED = ("trainer", "algorithm", "policy")  # may never change; all others may 
 
 
 def settings_of(trainer_config: Any, algorithm: Algorithm | MultiAgentAlgorithm, runner: Any) -> dict[str, Any]:
-    """Return the settings of a run by name, as plain values. Names of a module's settings end with "/<module>"."""
+    """Return the settings of a training run by name, as plain values, to compare them with a checkpoint's settings.
+    Names of a module's settings end with "/<module>".
+    """
     settings: dict[str, Any] = {"algorithm": type(algorithm).__name__}
     settings |= {f"trainer.{name}": str(value) for name, value in asdict(trainer_config).items()}
     for module_id, learner in learners_of(algorithm).items():
@@ -37,11 +39,12 @@ def settings_of(trainer_config: Any, algorithm: Algorithm | MultiAgentAlgorithm,
 def changed_settings(
     path: Path, stored: Mapping[str, Any], settings: Mapping[str, Any], allowed: set[str]
 ) -> list[str]:
-    """Return the names of the settings that differ from those stored at `path`.
+    """Return the names of the settings that differ between a checkpoint (`stored`) and the current run, after a check
+    that each may change.
 
     Raises:
-        StateMismatch: a setting differs that is not in `allowed`, or may never change.
-        UnknownKey: `allowed` has a name that is not a setting, or may never change.
+        StateMismatch: a setting differs that is not in `allowed`, or that may never change.
+        UnknownKey: `allowed` has a name that is not a setting, or that may never change.
     """
     may_change = [name for name in settings if name.split("/")[0] not in _FIXED]
     unknown = allowed.difference(may_change)
@@ -59,14 +62,16 @@ def changed_settings(
 
 
 def _fields_of(config: Any) -> dict[str, Any]:
-    """Return the fields of an algorithm's configuration: a dataclass, a mapping, another object, or None."""
+    """Return the fields of an algorithm's configuration as a dict. The configuration is a dataclass, a mapping, another
+    object, or None.
+    """
     if is_dataclass(config) and not isinstance(config, type):
         return asdict(config)
     return dict(config) if isinstance(config, Mapping) else dict(getattr(config, "__dict__", {}))
 
 
 def _environment_name(runner: Any) -> str:
-    """Return the id of a runner's environment with its arguments. Without a spec, return its spaces."""
+    """Return a string that identifies a runner's environment: its id and arguments, or its spaces if it has no spec."""
     if isinstance(runner, MultiAgentEnvRunner):
         env = runner.envs[0]
         return str(getattr(env, "name", type(env).__name__))

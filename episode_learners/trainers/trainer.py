@@ -1,4 +1,4 @@
-"""`Trainer`: base class of trainers, which sample, update, test, log and write checkpoints."""
+"""`Trainer`: base class of trainers, which sample, update the policy, test it, log metrics and write checkpoints."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ from episodes.storage.ledger import Ledger
 
 __all__ = ["Trainer", "bytes_of", "check_acts", "evaluate_elsewhere"]
 
-_KEPT = 2  # checkpoints: the newest, and the one before it
+_NUM_CHECKPOINTS = 2  # checkpoints: the newest, and the one before it
 
 Config = TypeVar("Config", bound=TrainerConfig)
 
 
 class Trainer(ABC, Generic[Config]):
-    """Base class of trainers: `run()` repeats epochs of sampling, updates and tests.
+    """Base class of trainers. `run()` repeats epochs of sampling, policy updates and tests, and writes logs and
+    checkpoints.
 
     An epoch ends with a test, a call of `save_best_fn` if the test was the best so far, and a checkpoint. Environments
     cannot be saved. Therefore new episodes begin after each checkpoint, in a run that continues as in one that is
@@ -70,6 +71,10 @@ class Trainer(ABC, Generic[Config]):
             episodes of the runner's policy.
         module_fn: function of a module id that returns the module's algorithm, or a policy or actor that only acts. A
             resumed run calls it for modules that were added during the run.
+
+    Raises:
+        InvalidArgument: arguments contradict each other, for example checkpoints without a folder, or `stop_fn` without
+            tests.
     """
 
     runner: Any = None  # the runner whose policy is tested
@@ -113,10 +118,12 @@ class Trainer(ABC, Generic[Config]):
 
     @abstractmethod
     def _collect_and_update(self) -> None:
-        """Sample once, add the steps to `num_steps`, and update the policy."""
+        """Sample or load data once, add their steps to `num_steps`, and update the policy."""
 
     def test(self, seed: int) -> Evaluation | None:
-        """Evaluate the policy on complete episodes. Return None if there is no environment."""
+        """Evaluate the policy on `num_test_episodes` complete episodes, and return their statistics. Return None if
+        there is no environment.
+        """
         number, runner = self.config.num_test_episodes, self.runner
         if self.evaluate_fn is not None:
             return self.evaluate_fn(number, seed)
@@ -128,12 +135,15 @@ class Trainer(ABC, Generic[Config]):
 
     @abstractmethod
     def _stateful_parts(self) -> dict[str, Any]:
-        """Return by name the objects, such as runners and buffers, whose states are saved besides the algorithm's."""
+        """Return, by name, the objects such as runners and buffers whose states checkpoints store in addition to the
+        algorithm.
+        """
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self) -> TrainResult:
-        """Train until `max_epochs`, `stop_fn` or Ctrl-C, and return the result. Another call continues.
+        """Train until `max_epochs` is reached, `stop_fn` returns True or Ctrl-C is pressed, and return the result.
+        Another call continues the run.
 
         Raises:
             InvalidArgument: a new run has a folder with checkpoints of another run.
@@ -148,7 +158,7 @@ class Trainer(ABC, Generic[Config]):
         try:
             with Progress(total, self.num_steps, self.config.shows_progress) as self._progress:
                 while self.num_epochs < self.config.max_epochs and not self.is_stopped:
-                    self._epoch()
+                    self._run_epoch()
                     self.seconds = before + time.perf_counter() - began
             if self.is_stopped:
                 stopped_by = "stop_fn"
@@ -163,11 +173,13 @@ class Trainer(ABC, Generic[Config]):
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
 
     def stop(self) -> None:
-        """Stop the run after the current update."""
+        """End the run after the current update. Hooks call this method."""
         self.is_stopped = True
 
     def step(self) -> int:
-        """Collect data, update once (never in warmup), test if due, and return how much `num_steps` grew."""
+        """Collect data and update the policy once (no update during warmup), test the policy if a test is due, and
+        return the number of steps added.
+        """
         before = self.num_steps
         if not self._has_started:
             self._has_started = True
@@ -183,7 +195,7 @@ class Trainer(ABC, Generic[Config]):
         return self.num_steps - before
 
     def _match_runner(self) -> None:
-        """Let the runner act with added and replaced modules of the algorithm, and no longer with removed modules."""
+        """Make the runner act with the algorithm's current modules, after modules were added, replaced or removed."""
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return
         policies = policies_of(self.algorithm)
@@ -195,11 +207,14 @@ class Trainer(ABC, Generic[Config]):
         self._acting = policies
 
     def begin_new_episodes(self) -> None:
-        """Let the runner begin new episodes with its next sample, seeded by the steps so far."""
+        """Make the runner begin new episodes with its next sample, with seeds that follow from its state."""
         if self.runner is not None:
             self.runner.set_state(self.runner.get_state())
 
-    def _epoch(self) -> None:
+    def _run_epoch(self) -> None:
+        """Run one epoch: collect and update until enough steps are done, then test, call the `on_epoch` hooks, and
+        write a checkpoint if one is due.
+        """
         goal = self.num_steps + self.config.steps_per_epoch
         self._progress.begin(self.num_epochs + 1, self.config.max_epochs)
         while self.num_steps < goal and not self.is_stopped:
@@ -212,7 +227,9 @@ class Trainer(ABC, Generic[Config]):
             self.save()
 
     def _update(self, metrics: dict[Any, Any], num_updates: int = 1) -> None:
-        """Count updates, log their metrics, and call the `on_update` hooks."""
+        """Count updates whose metrics are given, log the metrics, and call the `on_update` hooks. The update itself has
+        been made before.
+        """
         metrics = flat_metrics(metrics)
         self.num_updates += num_updates
         self.logger.log("update", {"num_updates": self.num_updates, **metrics}, self.num_steps)
@@ -220,7 +237,9 @@ class Trainer(ABC, Generic[Config]):
         self._call_hooks("on_update", metrics)
 
     def _write_ledger(self, module_id: Any, learner: Algorithm, batch: Mapping[str, Any]) -> None:
-        """Record in the run's ledger which steps an update of the policy learned from."""
+        """Record in the run's ledger which steps an update learned from, with the resulting weights and the settings of
+        the run.
+        """
         if self.ledger is not None:
             rates = {name: optimizer.learning_rate for name, optimizer in learner.optimizers.items()}
             settings = {name: value for name, value in self._run_signature().items() if name not in FREE}
@@ -230,12 +249,15 @@ class Trainer(ABC, Generic[Config]):
             self.ledger.note(learner.num_updates, batch, weights=weights, settings=settings, module=module)
 
     def _log_sample(self, stats: CollectStats | MultiAgentCollectStats) -> None:
-        """Log the statistics of a sample."""
+        """Log the statistics of sampled episodes in the scope "train", and display them with the progress."""
         metrics = stats.as_dict()
         self.logger.log("train", metrics, self.num_steps)
         self._progress.note(metrics)
 
     def _test(self) -> None:
+        """Test the policy, log the result, call the hooks (and `save_best_fn` for a new best score), and stop the run
+        if `stop_fn` returns True.
+        """
         if not self.config.num_test_episodes:
             return
         self._call_hooks("on_test_start")
@@ -255,6 +277,9 @@ class Trainer(ABC, Generic[Config]):
             self.stop()
 
     def _call_hooks(self, name: str, *arguments: Any) -> None:
+        """Call the method `name` of all hooks that have it, with the trainer and `arguments`. Hooks may change modules,
+        so the runner is updated afterwards.
+        """
         for hook in self.hooks:
             method = getattr(hook, name, None)
             if method is not None:
@@ -264,9 +289,11 @@ class Trainer(ABC, Generic[Config]):
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
     def save(self) -> Path:
-        """Write a checkpoint, and begin new episodes, like a resumed run.
+        """Write a checkpoint of the whole run, and return its path. New episodes begin afterwards, as in a run that is
+        resumed from it.
 
-        A checkpoint in the middle of an epoch begins a new epoch, so that the run differs from one without it.
+        After a checkpoint in the middle of an epoch a new epoch begins, so the run differs from a run without
+        this checkpoint.
 
         Raises:
             InvalidArgument: the trainer has no folder.
@@ -279,25 +306,29 @@ class Trainer(ABC, Generic[Config]):
         state = self._state()
         path = self._checkpoint_path()
         save_checkpoint(path, state)
-        for old in [checkpoint for checkpoint in self._checkpoints() if checkpoint.name <= path.name][:-_KEPT]:
+        for old in [checkpoint for checkpoint in self._checkpoints() if checkpoint.name <= path.name][
+            :-_NUM_CHECKPOINTS
+        ]:
             old.unlink()
         self._set_states(state)
         return path
 
     def _checkpoint_path(self) -> Path:
-        """Return the path of this epoch's checkpoint."""
+        """Return the path of the checkpoint of the current epoch."""
         return Path(self.folder or "") / f"checkpoint-{self.num_epochs:06d}.pt"
 
     def save_epoch(self) -> None:
-        """Write a checkpoint if the last epoch has none."""
+        """Write a checkpoint of the current epoch, unless there is one already."""
         if not self._checkpoint_path().exists():
             self.save()
 
     def _checkpoints(self) -> list[Path]:
+        """Return the paths of all checkpoints in the folder, oldest first."""
         return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
 
     def resume(self, allow: Iterable[str] = ()) -> bool:
-        """Continue from the newest readable checkpoint of the folder. Return False if there are no checkpoints.
+        """Continue a run from the newest readable checkpoint in the trainer's folder. Return False if the folder has no
+        checkpoints.
 
         A resumed run must have the settings of the run that wrote the checkpoint:
 
@@ -326,10 +357,23 @@ class Trainer(ABC, Generic[Config]):
         return newest is not None
 
     def load(self, path: str | Path, allow: Iterable[str] = ()) -> None:
-        """Continue from the checkpoint at `path`. Arguments and errors: see `resume` and `load_checkpoint`."""
+        """Continue a run from the checkpoint file `path`. See `resume` for `allow` and which settings must be the same.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            UnreadableData: the file is damaged, or not a checkpoint.
+            StateMismatch: a setting differs that may not, or the file has another format.
+            UnknownKey: `allow` has a name that is not a setting, or may not change.
+        """
         self._continue_from(Path(path), load_checkpoint(Path(path)), allow)
 
     def _continue_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:
+        """Restore the whole run (modules, weights, counts, runner, buffer, logger) from the state of a checkpoint,
+        after a check of its settings.
+
+        Raises:
+            StateMismatch: the settings or networks differ from the checkpoint's.
+        """
         match_modules(self.algorithm, state.get("modules", []), self.module_fn, path)
         self._match_runner()
         restore_fingerprints(self.algorithm, state["fingerprint"], self.runner)
@@ -348,10 +392,13 @@ class Trainer(ABC, Generic[Config]):
         self.logger.set_state(state.get("logger", {}))
 
     def _run_signature(self) -> dict[str, Any]:
-        """Return the settings of the run by name, as plain values."""
+        """Return the settings of the run by name, as plain values. A resumed run must have the same."""
         return {"trainer": type(self).__name__, **settings_of(self.config, self.algorithm, self.runner)}
 
     def _state(self) -> dict[str, Any]:
+        """Return everything that a checkpoint stores: settings, weights, modules, counts, and the states of runner,
+        buffer, hooks and logger.
+        """
         names = ("num_epochs", "num_steps", "num_updates", "num_tests", "best_score", "best_epoch", "seconds")
         return {
             "identity": self._run_signature(),
@@ -365,12 +412,16 @@ class Trainer(ABC, Generic[Config]):
         }
 
     def _all_parts(self) -> dict[str, Any]:
-        """Return by name all objects, hooks included, whose states are saved besides the algorithm's."""
+        """Return, by name, all objects whose states checkpoints store in addition to the algorithm: runners, buffers
+        and hooks.
+        """
         stateful = [hook for hook in self.hooks if hasattr(hook, "get_state") and hasattr(hook, "set_state")]
         return self._stateful_parts() | {f"{type(hook).__name__} {i}": hook for i, hook in enumerate(stateful)}
 
     def _set_states(self, state: Mapping[str, Any]) -> None:
-        """Restore the states of runners, buffers and hooks. The run that wrote the checkpoint does so too."""
+        """Restore the states of runner, buffer and hooks from a checkpoint. The run that wrote the checkpoint also does
+        this, so that it continues like a resumed run.
+        """
         for name, part in self._all_parts().items():
             if name in self._stateful_parts() or name in state["parts"]:
                 part.set_state(state["parts"][name])
@@ -378,17 +429,22 @@ class Trainer(ABC, Generic[Config]):
 
 
 def bytes_of(values: Any) -> np.ndarray:
-    """Return the bytes of a tensor, or of the `repr` of another value, uint8 [n]."""
+    """Return the bytes of a tensor, or of the `repr` of another value, as an array uint8 [n], for a hash of weights."""
     if not isinstance(values, torch.Tensor):
         return np.frombuffer(repr(values).encode(), np.uint8)
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def evaluate_elsewhere(runner: Any, env: Any, num_episodes: int, seed: int, num_envs: int | None = None) -> Evaluation:
-    """Evaluate a runner's policy or policies in another environment, with the runner's pipelines.
+    """Evaluate the policies of a runner, with their pipelines, in another environment `env`, and return the statistics
+    of the episodes.
 
     Args:
-        num_envs: number of environments; by default that of the runner.
+        runner: the runner.
+        env: the environment, as `evaluate` takes it.
+        num_episodes: number of complete episodes.
+        seed: seed of the episodes.
+        num_envs: number of parallel environments; by default that of the runner.
     """
     options: Any = {"num_episodes": num_episodes, "seed": seed, "num_envs": num_envs or runner.num_envs}
     if isinstance(runner, MultiAgentEnvRunner):
@@ -398,7 +454,7 @@ def evaluate_elsewhere(runner: Any, env: Any, num_episodes: int, seed: int, num_
 
 
 def check_acts(runner: Any, algorithm: Algorithm | MultiAgentAlgorithm) -> None:
-    """Raise InvalidArgument if the runner does not act with the algorithm's policies."""
+    """Raise `InvalidArgument` if a runner does not act with the policies that an algorithm trains."""
     if isinstance(algorithm, MultiAgentAlgorithm) != isinstance(runner, MultiAgentEnvRunner):
         raise InvalidArgument(
             f"{type(algorithm).__name__} with a {type(runner).__name__}: a MultiAgentAlgorithm needs a "

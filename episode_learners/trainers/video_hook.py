@@ -1,4 +1,4 @@
-"""`VideoHook`: records videos of test episodes."""
+"""`VideoHook`: records a video of the policy after tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["VideoHook"]
 
 
 class VideoHook:
-    """Trainer hook that records one episode of the policy as a video after each `every`-th test (extra `video`).
+    """Trainer hook that records one episode of the current policy as a video, after each `every`-th test. It needs the
+    extra `video`.
 
     With several agents, all policies of the runner act.
 
@@ -45,22 +46,30 @@ class VideoHook:
         self.paths: list[Path] = []
 
     def on_test(self, trainer: Any, evaluation: Any) -> None:
-        """Record an episode of the trainer's policy, with the seed of the test."""
+        """Record a new episode of the policy as a video file, after each `every`-th test. The trainer calls this hook
+        after all tests.
+        """
         if trainer.num_tests % self.every:
             return
         frames: list[np.ndarray] = []
         seed = independent_seed(trainer.config.test_seed, trainer.num_tests)
-        evaluate_elsewhere(trainer.runner, partial(self._filmed, frames), num_episodes=1, seed=seed, num_envs=1)
+        evaluate_elsewhere(
+            trainer.runner, partial(self._make_filmed_env, frames), num_episodes=1, seed=seed, num_envs=1
+        )
         count = len(frames) - 1
         filmed = SingleAgentEpisode.from_arrays(np.stack(frames), np.zeros(count, np.int64), np.zeros(count))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.paths.append(video(filmed, self.folder / f"step-{trainer.num_steps:09d}.mp4", fps=self.fps))
 
-    def _filmed(self, frames: list[np.ndarray]) -> Any:
-        """Return a new environment that appends each rendered frame to the list `frames`."""
+    def _make_filmed_env(self, frames: list[np.ndarray]) -> Any:
+        """Return a new environment that also renders a frame at each reset and step, and appends it to the list
+        `frames`.
+        """
         env = self.make_env()
 
-        def filming(call: Callable[..., Any]) -> Callable[..., Any]:
+        def record_frame_after(call: Callable[..., Any]) -> Callable[..., Any]:
+            """Return a function that calls `call`, and then appends a rendered frame to `frames`."""
+
             def call_and_film(*arguments: Any, **options: Any) -> Any:
                 returned = call(*arguments, **options)
                 if len(frames) < self.max_frames:
@@ -69,5 +78,5 @@ class VideoHook:
 
             return call_and_film
 
-        env.reset, env.step = filming(env.reset), filming(env.step)
+        env.reset, env.step = record_frame_after(env.reset), record_frame_after(env.step)
         return env
