@@ -6,6 +6,7 @@ Ray is started once, on 127.0.0.1 alone, and ends with this process. Actors end 
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import sys
 import tempfile
@@ -26,6 +27,7 @@ NUM_CPUS = 2 * ACTORS + 1  # both sides' actors, and what is asked for between t
 
 def started_ray() -> Any:
     """Start Ray once in this process, and return the module `ray`."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # `start_ray` requires it before the import
     import ray
 
     from episode_runners import start_ray

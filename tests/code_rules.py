@@ -47,7 +47,7 @@ def public_names() -> list[str]:
 def foreign_private_reads() -> list[str]:
     """Return the reads of `x._name`, where x is not self and the file defines no `_name`, as `file:line name`.
 
-    `x.__dict__["_name"]` and `getattr(x, "_name")` count as reads.
+    `x.__dict__["_name"]`, `getattr(x, "_name")` and imports count as reads.
     """
     return [
         f"{file.relative_to(ROOT)}:{line} {name}"
@@ -70,6 +70,10 @@ def _private_reads(file: Path) -> Iterator[tuple[int, str, bool]]:
             key = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
             if isinstance(key, str) and _is_private(key):
                 yield node.lineno, key, _is_own(node.args[0])
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            module = [] if isinstance(node, ast.Import) else (node.module or "").split(".")
+            names = [part for alias in node.names for part in alias.name.split(".")]
+            yield from ((node.lineno, name, False) for name in module + names if _is_private(name))
 
 
 def _is_private(name: str) -> bool:

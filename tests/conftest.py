@@ -25,6 +25,7 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, suppress
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 torch.set_num_threads(1)
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # tests import ray before `start_ray`
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background processes so
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

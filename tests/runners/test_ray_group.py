@@ -31,7 +31,6 @@ from episode_learners import IMPALA, PPO
 from episode_learners.run import Run, remote_runner
 from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
 from episode_runners import GroupRunner, MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
-from episode_runners.remote.start import retry_until_ready
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.converters import to_ray_data
 from episodes.errors import EpisodeStateError, InvalidArgument, LostInConversion, RunnerLost
@@ -133,18 +132,6 @@ def group(started: None) -> Iterator[RayRunnerGroup]:
     """Yield a group of two plain runners for all tests that only sample, because starting actors takes seconds."""
     with RayRunnerGroup(make_plain, 2, seed=3) as made:
         yield made
-
-
-def test_retry_until_ready_waits_for_the_node() -> None:
-    answers: list[Any] = [RuntimeError("no node"), RuntimeError("no node"), {"node": 1}]
-
-    def get_node(*arguments: str) -> Any:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer, arguments
-
-    assert retry_until_ready(get_node, "address", "id", interval_s=0.0) == ({"node": 1}, ("address", "id"))
 
 
 def test_part_of_shared_pack_retains_memory_until_copied() -> None:

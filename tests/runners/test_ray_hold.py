@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from episode_runners import start_ray
 from episode_runners.remote import ray_session
+from episode_runners.remote import start as start_module
 from episode_runners.remote.ray_session import RaySession
 from episodes.errors import EpisodeStateError
 
@@ -116,3 +118,23 @@ def test_second_cluster_address_raises(ray: Ray) -> None:
     assert ray.is_running
     held.end()
     assert not ray.is_running
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "192.0.2.7"])
+def test_start_ray_opens_no_port_to_other_machines(ip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    imported = SimpleNamespace(
+        is_initialized=lambda: False,
+        util=SimpleNamespace(get_node_ip_address=lambda: ip),
+        init=lambda **options: calls.append(options),
+    )
+    monkeypatch.setattr(start_module, "loaded_ray", lambda: imported)
+    if ip == "127.0.0.1":
+        start_ray(2)
+        assert calls[0]["address"] == "local"
+    else:
+        with pytest.raises(EpisodeStateError, match="RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0"):
+            start_ray(2)
+        assert not calls
+    start_ray(address="192.0.2.8:6379")
+    assert calls[-1]["address"] == "192.0.2.8:6379"
