@@ -1,4 +1,6 @@
-"""Multi-agent pipelines: agents are grouped by module (policy), and each module has its own pipeline."""
+"""Multi-agent pipelines: agents are grouped by the module (policy) that acts for them, and each module has its own
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,13 @@ P = TypeVar("P", bound=ConnectorPipeline)
 
 
 class MultiAgentPipeline(Connector):
-    """Base class of multi-agent pipelines, which have one pipeline per module (policy).
+    """Base class of multi-agent pipelines, which consist of one single-agent pipeline per module (policy).
 
     Batches are `{module_id: {column: array}}`, and `rl_module` is `{module_id: policy}`. Each module has separate
     spaces, connectors and filters. The `joint` preprocessors run first, on the observations of all agents.
+
+    Raises:
+        WrongType: `modules` is not a mapping, or `joint` has a connector that cannot change all agents' observations.
     """
 
     _repr_html_ = notebook_repr("connectors.notebook_cards", "multi_agent_pipeline")
@@ -59,7 +64,11 @@ class MultiAgentPipeline(Connector):
         self.joint = ConnectorPipeline(connectors=as_joint(joint))
 
     def __getitem__(self, module_id: Any) -> Any:
-        """Return the pipeline of a module, or raise `UnknownKey`."""
+        """Return the pipeline of the module (policy) with this id.
+
+        Raises:
+            UnknownKey: there is no such module.
+        """
         try:
             return self.modules[module_id]
         except KeyError:
@@ -79,7 +88,8 @@ class MultiAgentPipeline(Connector):
         metrics: Any = None,
         **kwargs: Any,
     ) -> ColumnDict:
-        """Return the output of each module's pipeline, `{module_id: columns}`.
+        """Call the pipeline of each module (policy), and return their outputs, `{module_id: columns}`. Module-to-env:
+        return the agents' actions.
 
         Args:
             rl_module: policies by module.
@@ -93,13 +103,15 @@ class MultiAgentPipeline(Connector):
         return self._run(rl_module, dict(batch or {}), episodes, context)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """Return the outputs of the modules' pipelines by module id. `context` has the call's other arguments."""
+        """Call the modules' pipelines, and return the output of `__call__`. `context` has the call's other
+        arguments.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say what its modules' pipelines are given")
 
-    def _called(
+    def _call_modules(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
     ) -> dict[Any, ColumnDict]:
-        """Call each module's pipeline with its batch and episodes, and return `{module_id: columns}`."""
+        """Call each module's pipeline with its batch and episodes, and return their outputs, `{module_id: columns}`."""
         return {
             module_id: self[module_id](
                 rl_module=_policy_of(rl_module, module_id),
@@ -110,12 +122,14 @@ class MultiAgentPipeline(Connector):
             for module_id, module_episodes in episodes.items()
         }
 
-    def _called_for_rows(
+    def _call_modules_on_rows(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
     ) -> dict[Any, ColumnDict]:
-        """Call each module's pipeline, by its faster path for complete arrays [n, ...] where possible."""
+        """Call each module's pipeline, by the faster `on_rows` where possible, and return their outputs, `{module_id:
+        columns}`.
+        """
         if context.keys() != _OF_ROWS or context["metrics"] is not None:
-            return self._called(batches, episodes, rl_module, context)
+            return self._call_modules(batches, episodes, rl_module, context)
         explore, shared_data = context["explore"], context["shared_data"]
         return {
             module_id: self[module_id].on_rows(
@@ -135,15 +149,15 @@ class MultiAgentPipeline(Connector):
 
     @property
     def _parts(self) -> dict[Any, Any]:
-        """Pipelines that have a state: one per module, and the preprocessors of all agents together."""
+        """Pipelines by the key of their state: one per module, and the joint preprocessors if there are any."""
         return {_JOINT: self.joint, **self.modules} if len(self.joint) else self.modules
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[Any, Any]:
-        """Return the pipelines' states by module id, and the state of all agents' preprocessors as "__joint__"."""
+        """Return the states of the pipelines by module id, and the state of the joint preprocessors as "__joint__"."""
         return {module_id: pipeline.get_state() for module_id, pipeline in self._parts.items()}
 
     def set_state(self, state: dict[Any, Any]) -> None:
-        """Restore a state that `get_state` returned.
+        """Restore the states of all modules' pipelines that `get_state` returned.
 
         Raises:
             StateMismatch: the state is of other modules. Nothing is changed.
@@ -155,12 +169,16 @@ class MultiAgentPipeline(Connector):
         set_states(self._parts, state, self.get_state())
 
     def reset_state(self) -> None:
-        """Reset what the connectors of all modules have learned from data."""
+        """Reset the states of all modules' pipelines, for example learned statistics."""
         for pipeline in self._parts.values():
             pipeline.reset_state()
 
     def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
-        """Return one state that merges the states of several copies of this pipeline, module by module."""
+        """Return one state that combines the states of several copies of this pipeline, module by module.
+
+        Raises:
+            UnknownKey: a state contains a module that this pipeline lacks.
+        """
         modules = dict.fromkeys(module_id for state in states for module_id in state)
         return {
             module_id: (self.joint if module_id == _JOINT else self[module_id]).merge_states(
@@ -174,7 +192,8 @@ class MultiAgentPipeline(Connector):
 
 
 class MultiAgentEnvToModule(MultiAgentPipeline):
-    """Pipelines from the observations of all agents that must act to one policy input batch per module.
+    """Pipelines that compute one policy input batch per module (policy) from the observations of all agents that must
+    act.
 
     Args:
         modules: an env-to-module pipeline per module.
@@ -190,22 +209,24 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         self.mapping = AgentToModuleMapping()
 
     def rewrite_joint(self, episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True) -> None:
-        """Apply the preprocessors of all agents together to the newest env step of an episode, in place."""
+        """Apply the joint preprocessors to the observations of the newest env step, and store the results in the
+        episode.
+        """
         rewrite_newest(self.joint.connectors, episode, observations, update)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """Return `{module_id: columns}` for the modules with agents that must act."""
+        """Return the policy input batch `{module_id: columns}` of each module with agents that must act."""
         if context["shared_data"] is None:
             context["shared_data"] = {}
         has_columns = bool(batch)  # its columns may be parts
         columns = self.mapping(batch=batch, episodes=episodes, shared_data=context["shared_data"])
         seats = context["shared_data"][SEATS]
-        call = self._called if has_columns else self._called_for_rows
-        return call(columns, _episodes_at(seats), rl_module, context)
+        call = self._call_modules if has_columns else self._call_modules_on_rows
+        return call(columns, _episodes_by_module(seats), rl_module, context)
 
 
 class MultiAgentModuleToEnv(MultiAgentPipeline):
-    """Pipelines from the outputs of each module's policy to the actions of each agent.
+    """Pipelines that compute each agent's action from the outputs of each module's policy.
 
     Args:
         modules: a module-to-env pipeline per module.
@@ -218,7 +239,7 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         self.unmapping = ModuleToAgentUnmapping()
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """Return actions and other policy outputs for each agent of each episode.
+        """Return the actions and the other policy outputs of each agent, grouped by episode.
 
         `context["shared_data"]` must be the dict that the env-to-module pipeline got, because it has the agent of each
         row.
@@ -238,7 +259,7 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
             check_answer(columns)
             if columns.get(Columns.ACTIONS, columns) is None:
                 raise UnknownKey(f"the policy of module {module_id!r} gave no 'actions', but None")
-        outputs = self._called_for_rows(batch, _episodes_at(seats), rl_module, context)
+        outputs = self._call_modules_on_rows(batch, _episodes_by_module(seats), rl_module, context)
         for module_id, columns in outputs.items():
             for_env, num_agents = columns.get(Columns.ACTIONS_FOR_ENV, columns[Columns.ACTIONS]), len(seats[module_id])
             if len(nested.first_leaf(for_env)) == num_agents:  # else the unmapping names all outputs of another length
@@ -253,7 +274,8 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
 
 
 class MultiAgentLearner(MultiAgentPipeline):
-    """Pipelines from multi-agent episodes to one train batch per module, with one row per step of its agents.
+    """Pipelines that compute one train batch per module (policy) from multi-agent episodes, with one row per step of
+    its agents.
 
     Args:
         modules: a learner pipeline per module.
@@ -266,7 +288,7 @@ class MultiAgentLearner(MultiAgentPipeline):
         self._agents = AgentSpaces(self.joint)
 
     def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
-        """Return `{module_id: train batch}` for the modules with steps.
+        """Return the train batch `{module_id: columns}` of each module whose agents have steps.
 
         Args:
             rl_module: policies by module.
@@ -283,16 +305,17 @@ class MultiAgentLearner(MultiAgentPipeline):
                 for agent_episode in rewritten_agents(self.joint.connectors, episode)
                 if len(agent_episode)
             ]
-        dealt = episodes if isinstance(episodes, Mapping) else self.mapping.dealt(episodes)
-        return self._called(batch, dealt, rl_module, context)
+        by_module = episodes if isinstance(episodes, Mapping) else self.mapping.dealt(episodes)
+        return self._call_modules(batch, by_module, rl_module, context)
 
 
-def _episodes_at(seats: Mapping[Any, list[AgentRow]]) -> dict[Any, list[SingleAgentEpisode]]:
+def _episodes_by_module(seats: Mapping[Any, list[AgentRow]]) -> dict[Any, list[SingleAgentEpisode]]:
+    """Return the episodes of the agents that must act, grouped by module id."""
     return {module_id: [seat.episode for seat in rows] for module_id, rows in seats.items()}
 
 
 def _policy_of(policies: Any, module_id: Any) -> Any:
-    """Return the policy of a module, or None for `policies=None`.
+    """Return the policy of a module. If `policies` is None, return None.
 
     Raises:
         UnknownKey: there is no policy of the module.
@@ -316,7 +339,7 @@ def multi_agent_env_to_module(
     joint: Joint = (),
     **options: Any,
 ) -> MultiAgentEnvToModule:
-    """Return the default env-to-module pipeline of each module.
+    """Return the default pipelines from agents' observations to policy input batches, one pipeline per module (policy).
 
     Args:
         observation_spaces: by module, after the joint preprocessors.
@@ -324,23 +347,35 @@ def multi_agent_env_to_module(
         policies: by module; see `env_to_module_pipeline`.
         joint: see `MultiAgentEnvToModule`.
         options: options of `env_to_module_pipeline`. A callable `pieces` returns the connectors of each module.
+
+    Raises:
+        InvalidArgument: a module has no action space, or its policy cannot read its batch.
+        UnwiredPipeline: a connector reads a column that no earlier connector provides.
+        WrongType: an argument that should be a mapping by module is none.
     """
-    pipelines = _each(env_to_module_pipeline, observation_spaces, action_spaces, policies, options)
+    pipelines = _build_each(env_to_module_pipeline, observation_spaces, action_spaces, policies, options)
     return MultiAgentEnvToModule(pipelines, joint)
 
 
 def multi_agent_module_to_env(
     observation_spaces: Spaces, action_spaces: Spaces, *, policies: Mapping[Any, Any] | None = None, **options: Any
 ) -> MultiAgentModuleToEnv:
-    """Return the default module-to-env pipeline of each module.
+    """Return the default pipelines from policy outputs to agents' actions, one pipeline per module (policy).
 
     Args:
         observation_spaces: by module.
         action_spaces: by module.
         policies: by module; see `module_to_env_pipeline`.
         options: options of `module_to_env_pipeline`. A callable `pieces` returns the connectors of each module.
+
+    Raises:
+        InvalidArgument: a module has no action space.
+        UnwiredPipeline: a connector reads a column that no earlier connector provides.
+        WrongType: an argument that should be a mapping by module is none.
     """
-    return MultiAgentModuleToEnv(_each(module_to_env_pipeline, observation_spaces, action_spaces, policies, options))
+    return MultiAgentModuleToEnv(
+        _build_each(module_to_env_pipeline, observation_spaces, action_spaces, policies, options)
+    )
 
 
 def multi_agent_learner(
@@ -352,7 +387,7 @@ def multi_agent_learner(
     joint: Joint = (),
     **options: Any,
 ) -> MultiAgentLearner:
-    """Return the default learner pipeline of each module.
+    """Return the default pipelines from multi-agent episodes to train batches, one pipeline per module (policy).
 
     Args:
         observation_spaces: by module.
@@ -362,6 +397,11 @@ def multi_agent_learner(
         joint: see `MultiAgentLearner`.
         options: options of `learner_pipeline`. `views` is a mapping `{module_id: pipeline.views}` of the pipelines that
             acted.
+
+    Raises:
+        InvalidArgument: a module has no action space, or its policy cannot read its batch.
+        UnwiredPipeline: a connector reads a column that no earlier connector provides.
+        WrongType: `returns` cannot be called, or an argument that should be a mapping by module is none.
     """
     if not (returns is None or callable(returns)):
         raise WrongType(f"returns={returns!r}: give what makes a piece, such as the piece's class, or None")
@@ -369,17 +409,19 @@ def multi_agent_learner(
     def build(*spaces: Any, **arguments: Any) -> LearnerPipeline:
         return learner_pipeline(*spaces, returns=None if returns is None else returns(), **arguments)
 
-    return MultiAgentLearner(_each(build, observation_spaces, action_spaces, policies, options), joint)
+    return MultiAgentLearner(_build_each(build, observation_spaces, action_spaces, policies, options), joint)
 
 
-def _each(
+def _build_each(
     build: Callable[..., P],
     observation_spaces: Spaces,
     action_spaces: Spaces,
     policies: Mapping[Any, Any] | None,
     options: Mapping[str, Any],
 ) -> dict[Any, P]:
-    """Return one pipeline per module id, made by `build` with the module's spaces, policy and options."""
+    """Return one pipeline per module id, which `build` makes from the module's observation space, action space, policy
+    and options.
+    """
     observation_spaces, action_spaces = (
         checked_mapping(name, module_spaces, "of a space for each module")
         for name, module_spaces in (("observation_spaces", observation_spaces), ("action_spaces", action_spaces))
@@ -392,11 +434,11 @@ def _each(
     policies = None if policies is None else checked_mapping("policies", policies, "of a policy for each module")
     pipelines = {}
     for module_id, observation_space in observation_spaces.items():
-        module_spaces = dict(options)
-        if callable(module_spaces.get("pieces")):
-            module_spaces["pieces"] = module_spaces["pieces"]()
-        if isinstance(module_spaces.get("views"), Mapping):
-            module_spaces["views"] = module_spaces["views"].get(module_id)
+        module_options = dict(options)
+        if callable(module_options.get("pieces")):
+            module_options["pieces"] = module_options["pieces"]()
+        if isinstance(module_options.get("views"), Mapping):
+            module_options["views"] = module_options["views"].get(module_id)
         policy = None if policies is None else policies.get(module_id)
-        pipelines[module_id] = build(observation_space, action_spaces[module_id], policy=policy, **module_spaces)
+        pipelines[module_id] = build(observation_space, action_spaces[module_id], policy=policy, **module_options)
     return pipelines

@@ -1,4 +1,4 @@
-"""HTML for notebooks that shows pipelines and recorded calls of pipelines."""
+"""HTML cards for notebooks that show pipelines, and recorded calls of pipelines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MOST_MODULES = 12
 
 
 def pipeline(pieces: Any) -> str:
-    """Return the HTML of a pipeline: its connectors in order, the columns they read and write, and the last traced
-    call.
+    """Return an HTML card that shows a pipeline in a notebook: its connectors in order, the columns that they read and
+    write, and the last traced call.
     """
     return rendered(_pipeline_card(pieces))
 
 
 def multi_agent_pipeline(pipelines: Any) -> str:
-    """Return the HTML of a multi-agent pipeline: the pipeline of each module."""
+    """Return HTML that shows a multi-agent pipeline in a notebook: a card with the pipeline of each module (policy)."""
     modules = list(pipelines.modules.items())
     parts = [
         _pipeline_card(pipeline, formatting.clipped(module_id, 40)) for module_id, pipeline in modules[:MOST_MODULES]
@@ -30,11 +30,14 @@ def multi_agent_pipeline(pipelines: Any) -> str:
 
 
 def trace(calls: Any) -> str:
-    """Return the HTML of a recorded call of a pipeline: the time and the changed columns of each connector."""
+    """Return an HTML card that shows a recorded pipeline call in a notebook: the time and the changed columns of each
+    connector.
+    """
     return rendered(_trace_card(calls))
 
 
 def _pipeline_card(pieces: Any, name: str = "") -> Card:
+    """Return the notebook card of one pipeline: a table of its connectors, its spaces, and its last traced call."""
     named = list(zip(pieces.names, pieces.connectors, strict=True))
     rows = [
         (str(i), formatting.clipped(piece_name), type(piece).__name__, _columns(piece.reads), _columns(piece.writes))
@@ -51,11 +54,14 @@ def _pipeline_card(pieces: Any, name: str = "") -> Card:
 
 
 def _observation_space(pieces: Any) -> Any:
-    """Return the observation space after all connectors of a pipeline, or None if it is not known."""
+    """Return the observation space after all connectors of a pipeline, or None if its input space is not known."""
     return None if getattr(pieces, "input_observation_space", None) is None else pieces.observation_space
 
 
 def _trace_card(calls: Any, is_open: bool = True) -> Card:
+    """Return the notebook card of one recorded pipeline call: a table with the time and the changed columns of each
+    connector.
+    """
     total = sum(call.milliseconds for call in calls)
     slowest = max((call.milliseconds for call in calls), default=0.0) or 1.0
     rows = [

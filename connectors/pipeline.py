@@ -14,7 +14,7 @@ import gymnasium as gym
 
 from connectors.connector import ColumnDict, Connector
 from connectors.trace import Trace
-from connectors.wiring import check_wiring, named
+from connectors.wiring import check_wiring, name_connectors
 from episodes.errors import StateMismatch, UnknownKey, WrongType
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.validation import checked_items, checked_space
@@ -23,7 +23,8 @@ __all__ = ["ConnectorPipeline"]
 
 
 class ConnectorPipeline(Connector):
-    """Sequence of connectors, called in order, each with the batch that the previous one returned.
+    """Sequence of connectors (steps that transform a batch), called in order, each with the batch that the previous one
+    returned.
 
     Args:
         input_observation_space: space of the observations before the first connector.
@@ -60,7 +61,7 @@ class ConnectorPipeline(Connector):
         self._input_observation_space = checked_space("input_observation_space", input_observation_space)
         self._input_action_space = checked_space("input_action_space", input_action_space)
         self._name = name
-        self._rewire(named(connectors))
+        self._rewire(name_connectors(connectors))
 
     def __call__(
         self,
@@ -74,7 +75,7 @@ class ConnectorPipeline(Connector):
         trace: bool = False,
         **kwargs: Any,
     ) -> ColumnDict:
-        """Return the batch after all connectors were called.
+        """Call all connectors in order, and return the batch that the last one returned.
 
         Args:
             rl_module: the policy.
@@ -85,6 +86,9 @@ class ConnectorPipeline(Connector):
             metrics: a metrics logger, or None.
             trace: record the input and output of each connector in `self.trace`.
             kwargs: further arguments for all connectors.
+
+        Raises:
+            WrongType: a connector returned something else than a batch.
         """
         batch = {} if batch is None else dict(batch)
         shared_data = {} if shared_data is None else shared_data
@@ -92,7 +96,7 @@ class ConnectorPipeline(Connector):
         if trace or kwargs or not self._straight:
             context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics}
             return self._run(batch, episodes, self.trace if trace else None, {**context, **kwargs})
-        for piece in self._called().values():
+        for piece in self._pieces_to_call().values():
             batch = piece(
                 rl_module=rl_module,
                 batch=batch,
@@ -108,10 +112,14 @@ class ConnectorPipeline(Connector):
     def on_rows(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
-        """Return the batch after all connectors, faster: for batches of complete arrays [N, ...] without episode items.
+        """Call the connectors on a batch of complete arrays [N, ...], and return the final batch. This is faster than
+        calling the pipeline.
 
-        A runner calls this once per vector step. It skips connectors that do not change complete rows, and it may
-        change the given dict.
+        A runner calls this once per vector step. Leading connectors that do not change complete arrays are
+        skipped, and the given dict may be changed.
+
+        Raises:
+            WrongType: a connector returned something else than a batch.
         """
         if not self._straight:
             context = {"explore": explore, "shared_data": shared_data}
@@ -122,12 +130,15 @@ class ConnectorPipeline(Connector):
                 batch = checked_batch(batch, piece)
         return batch
 
-    def _called(self) -> Mapping[str, Connector]:
-        """Return the connectors by name in the order in which they are called."""
+    def _pieces_to_call(self) -> Mapping[str, Connector]:
+        """Return the connectors by name, in the order in which the pipeline calls them."""
         return self._pieces
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        for name, piece in self._called().items():
+        """Call all connectors with the arguments in `context`, record the calls in `trace` if it is given, and return
+        the final batch.
+        """
+        for name, piece in self._pieces_to_call().items():
             batch = call_piece(piece, name, trace, {"batch": batch, "episodes": episodes, **context})
         return batch
 
@@ -135,12 +146,12 @@ class ConnectorPipeline(Connector):
 
     @property
     def connectors(self) -> tuple[Connector, ...]:
-        """The connectors in order."""
+        """Connectors of the pipeline, in order."""
         return tuple(self._pieces.values())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the connectors in order."""
+        """Names of the connectors, in order."""
         return tuple(self._pieces)
 
     def __len__(self) -> int:
@@ -153,8 +164,10 @@ class ConnectorPipeline(Connector):
         return self._find(name_or_class) is not None
 
     def __getitem__(self, name_or_class: str | type[Connector]) -> Any:
-        """Return the connector with this name, or the first connector of this class. Raise `UnknownKey` if no
-        connector matches.
+        """Return the connector with this name, or the first connector of this class.
+
+        Raises:
+            UnknownKey: no connector matches.
         """
         return self._pieces[self._key(name_or_class)]
 
@@ -162,59 +175,98 @@ class ConnectorPipeline(Connector):
         return f"{self.name}({' > '.join(self._pieces)})"
 
     def prepend(self, connector: Connector) -> None:
-        """Insert a connector at the beginning."""
+        """Insert a connector at the beginning of the pipeline.
+
+        Raises:
+            UnwiredPipeline: a connector would lack a column that it reads. Nothing is changed.
+            InvalidArgument: the pipeline has the connector already, or another one with the name it was given.
+            WrongType: the argument is not a connector.
+        """
         self._insert(0, connector)
 
     def append(self, connector: Connector) -> None:
-        """Insert a connector at the end."""
+        """Insert a connector at the end of the pipeline.
+
+        Raises:
+            UnwiredPipeline: a connector would lack a column that it reads. Nothing is changed.
+            InvalidArgument: the pipeline has the connector already, or another one with the name it was given.
+            WrongType: the argument is not a connector.
+        """
         self._insert(len(self._pieces), connector)
 
     def insert_before(self, name_or_class: str | type[Connector], connector: Connector) -> None:
-        """Insert a connector before another connector. Raise `UnknownKey` if no connector matches."""
+        """Insert a connector before the connector with a given name or class.
+
+        Raises:
+            UnknownKey: no connector matches.
+            UnwiredPipeline: a connector would lack a column that it reads. Nothing is changed.
+            InvalidArgument: the pipeline has the connector already, or another one with the name it was given.
+            WrongType: the argument is not a connector.
+        """
         self._insert(self.names.index(self._key(name_or_class)), connector)
 
     def insert_after(self, name_or_class: str | type[Connector], connector: Connector) -> None:
-        """Insert a connector after another connector. Raise `UnknownKey` if no connector matches."""
+        """Insert a connector after the connector with a given name or class.
+
+        Raises:
+            UnknownKey: no connector matches.
+            UnwiredPipeline: a connector would lack a column that it reads. Nothing is changed.
+            InvalidArgument: the pipeline has the connector already, or another one with the name it was given.
+            WrongType: the argument is not a connector.
+        """
         self._insert(self.names.index(self._key(name_or_class)) + 1, connector)
 
     def remove(self, name_or_class: str | type[Connector]) -> Connector:
-        """Remove and return a connector. Raise `UnknownKey` if no connector matches."""
+        """Remove the connector with a given name or class from the pipeline, and return it.
+
+        Raises:
+            UnknownKey: no connector matches.
+            UnwiredPipeline: another connector reads a column that this one writes. Nothing is changed.
+        """
         key = self._key(name_or_class)
         removed = self._pieces[key]
         self._rewire({name: piece for name, piece in self._pieces.items() if name != key})
         return removed
 
     def _insert(self, position: int, connector: Connector) -> None:
+        """Insert a connector at index `position`. If it does not fit, keep the pipeline unchanged and raise."""
         items = list(self._pieces.items())
-        new = named([connector], beside=self._pieces).items()
+        new = name_connectors([connector], beside=self._pieces).items()
         self._rewire(dict([*items[:position], *new, *items[position:]]))
 
     def _rewire(self, pieces: dict[str, Connector]) -> None:
-        """Replace the connectors. If the columns or spaces of the new ones do not fit, keep the old ones and raise."""
+        """Replace all connectors of the pipeline. If their columns or spaces do not fit each other, keep the old ones
+        and raise.
+        """
         before = self._pieces
         try:
-            self._take(pieces)
+            self._set_pieces(pieces)
             check_wiring(pieces, self._columns_given())
         except Exception:
-            self._take(before)
+            self._set_pieces(before)
             raise
 
     def _columns_given(self) -> tuple[str, ...]:
-        """Return the names of the columns that the caller provides to the first connector."""
+        """Return the names of the columns that connectors may read although no connector writes them."""
         return self.input_columns
 
-    def _take(self, pieces: dict[str, Connector]) -> None:
+    def _set_pieces(self, pieces: dict[str, Connector]) -> None:
+        """Store the connectors, and recompute the columns, lookback and spaces of the pipeline from them."""
         self._pieces = pieces
         self.writes = tuple(dict.fromkeys(column for piece in pieces.values() for column in piece.writes))
         self.lookback = max((piece.lookback for piece in pieces.values()), default=0)
         self.set_input_spaces(self._input_observation_space, self._input_action_space)
 
     def _find(self, name_or_class: str | type[Connector]) -> str | None:
+        """Return the name of the connector with this name, or of the first one of this class, or None."""
         if isinstance(name_or_class, str):
             return name_or_class if name_or_class in self._pieces else None
         return next((name for name, piece in self._pieces.items() if isinstance(piece, name_or_class)), None)
 
     def _key(self, name_or_class: str | type[Connector]) -> str:
+        """Return the name of the connector with this name, or of the first one of this class. Raise `UnknownKey` if
+        there is none.
+        """
         key = self._find(name_or_class)
         if key is None:
             key_name = name_or_class if isinstance(name_or_class, str) else name_or_class.__name__
@@ -224,7 +276,9 @@ class ConnectorPipeline(Connector):
     # Spaces
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces and recompute the spaces of all connectors."""
+        """Set the pipeline's input spaces, and recompute the spaces of each connector from those of the
+        previous one.
+        """
         self._input_observation_space = observation_space
         self._input_action_space = action_space
         for piece in self._pieces.values():
@@ -235,36 +289,36 @@ class ConnectorPipeline(Connector):
         self._row_pieces = self._pieces_for_rows()
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces. A pipeline that already has spaces keeps them."""
+        """Set the pipeline's input spaces, unless it has input spaces already."""
         if self._input_observation_space is None and self._input_action_space is None:
             self.set_input_spaces(observation_space, action_space)
 
     def _pieces_for_rows(self) -> tuple[Connector, ...]:
-        """Return the connectors to call for complete arrays, without leading connectors that do not change the arrays.
+        """Return the connectors that `on_rows` calls: all except the leading ones that do not change complete arrays.
 
-        All connectors after the first one that changes rows are called, because it may leave incomplete columns.
+        All connectors after the first one that changes arrays are called, because it may leave incomplete columns.
         """
-        return tuple(dropwhile(lambda piece: not piece.changes_rows, self._called().values()))
+        return tuple(dropwhile(lambda piece: not piece.changes_rows, self._pieces_to_call().values()))
 
     @property
     def fingerprint(self) -> list[Any]:
-        """Name and settings of each connector, as plain values."""
+        """Names and settings of all connectors as plain values, to compare this pipeline with another one."""
         return [[name, piece.settings] for name, piece in self._pieces.items()]
 
     # State
 
     @property
     def empty_filters(self) -> list[str]:
-        """Names of connectors, such as `MeanStdFilter`, that learn statistics and have not seen any data."""
+        """Names of the connectors that learn statistics, such as `MeanStdFilter`, but have not seen any data."""
         return [name for name, piece in self._pieces.items() if piece.is_empty_filter]
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the non-empty states of the connectors by name."""
+        """Return the states of the connectors by name, for a checkpoint. Empty states are left out."""
         states = {name: piece.get_state() for name, piece in self._pieces.items()}
         return {name: state for name, state in states.items() if state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned.
+        """Restore the states of the connectors that `get_state` returned.
 
         Raises:
             StateMismatch: the state is of a pipeline with other connectors. Nothing is changed.
@@ -280,12 +334,16 @@ class ConnectorPipeline(Connector):
         set_states(self._pieces, state, before)
 
     def reset_state(self) -> None:
-        """Reset what all connectors have learned from data."""
+        """Reset the states of all connectors, for example learned statistics."""
         for piece in self._pieces.values():
             piece.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state that merges the states of several copies of this pipeline, connector by connector."""
+        """Return one state that combines the states of several copies of this pipeline, connector by connector.
+
+        Raises:
+            UnknownKey: a state contains a connector that this pipeline lacks.
+        """
         names = dict.fromkeys(name for state in states for name in state)
         return {
             name: self._pieces[self._key(name)].merge_states([state[name] for state in states if name in state])
@@ -294,7 +352,9 @@ class ConnectorPipeline(Connector):
 
 
 def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Mapping[Any, Any]) -> None:
-    """Restore the states of all connectors. If one fails, restore the previous states, `before`, and raise."""
+    """Set the state of each connector in `pieces` by name. If one fails, set the states `before` again and raise the
+    error.
+    """
     try:
         for name, state in states.items():
             pieces[name].set_state(state)
@@ -305,14 +365,22 @@ def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Map
 
 
 def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> ColumnDict:
-    """Call one connector and return its batch. If `trace` is given, the call is recorded there."""
+    """Call one connector with `arguments`, and return its batch. If `trace` is given, record the call there.
+
+    Raises:
+        WrongType: the connector returned something else than a batch.
+    """
     call = piece if trace is None else trace.watcher(name, piece)
     batch = call(**arguments)
     return batch if type(batch) is dict else checked_batch(batch, piece)
 
 
 def checked_batch(returned: Any, piece: Any) -> ColumnDict:
-    """Return the batch that a connector returned if it is a mapping, else raise `WrongType`."""
+    """Return the value that a connector returned, after a check that it is a batch (a mutable mapping).
+
+    Raises:
+        WrongType: it is something else. The error names the connector.
+    """
     if not isinstance(returned, MutableMapping):
         kind = "None" if returned is None else f"a {type(returned).__name__}"
         raise WrongType(f"{piece.name} returned {kind}, not a batch; end its __call__ with `return batch`")

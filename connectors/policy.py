@@ -1,6 +1,6 @@
-"""Interface of policies, and access to their optional members. Only this module reads attributes of policies.
+"""Interface of policies, and `Module`, which supplies defaults for members that a policy lacks.
 
-A policy is any callable. Everything else is optional, and `Module` supplies defaults.
+A policy is any callable. Everything else is optional. Only this module reads attributes of policies.
 
 >>> import torch
 >>> class Stateless:
@@ -62,7 +62,8 @@ class Policy(Protocol):
     """
 
     def __call__(self, batch: Mapping[str, Any], explore: bool | None = None) -> Mapping[str, Any]:
-        """Return "actions" [B, ...], or "action_dist_inputs" [B, num_inputs] to sample from, and any other outputs.
+        """Return the policy's outputs for a batch: "actions" [B, ...], or "action_dist_inputs" [B, num_inputs] to
+        sample actions from, and any other outputs.
 
         Other outputs are recorded. A policy must not write to the batch.
 
@@ -75,7 +76,7 @@ class Policy(Protocol):
 
 
 class Module:
-    """Wrapper of a policy with default values for all optional members that the policy lacks.
+    """Wrapper of a policy that supplies default values for all optional members that the policy lacks.
 
     Nothing is cached, so the policy may move to another device or change its initial state.
     """
@@ -86,7 +87,9 @@ class Module:
         self.policy = policy
 
     def initial_state(self) -> dict[str, Any]:
-        """Return the recurrent state at an episode's start, without a batch axis. Empty if the policy has no state."""
+        """Return the policy's recurrent state at the start of an episode, without a batch axis. It is an empty dict if
+        the policy is not recurrent.
+        """
         get = getattr(self.policy, "get_initial_state", None)
         return {} if get is None else get() or {}
 
@@ -97,11 +100,11 @@ class Module:
 
     @property
     def has_values(self) -> bool:
-        """Whether the policy has a value function."""
+        """Whether the policy has a value function (`compute_values`)."""
         return hasattr(self.policy, "compute_values")
 
     def compute_values(self, batch: Mapping[str, Any]) -> torch.Tensor:
-        """Return the values [B], or [B, T] of a recurrent policy, of the batch's observations.
+        """Return the policy's value estimates for the batch's observations: [B], or [B, T] for a recurrent policy.
 
         Raises:
             InvalidArgument: the policy has no value function.
@@ -116,7 +119,9 @@ class Module:
 
     @property
     def device(self) -> torch.device:
-        """Device of batches for the policy: its `device`, the device of its first parameter, or the CPU."""
+        """Device on which the policy takes its batches: its `device`, or else the device of its first parameter, or
+        else the CPU.
+        """
         device = getattr(self.policy, "device", None)
         if device is not None:
             return torch.device(device)
@@ -126,27 +131,35 @@ class Module:
 
     @property
     def distribution(self) -> ActionDistribution | None:
-        """Action distribution of the policy, or None if it uses the default one of its action space."""
+        """Action distribution of the policy, or None if it uses the default distribution of its action space."""
         return distribution_of(self.policy)
 
 
 def distribution_of(policy: Any) -> ActionDistribution | None:
-    """Return the policy's `distribution`, or None. This is a faster `module_of(policy).distribution`."""
+    """Return the policy's action distribution (its attribute `distribution`), or None if it has none. This is faster
+    than `module_of`.
+    """
     return getattr(policy, "distribution", None)
 
 
 def random_action_probability_of(policy: Any) -> float:
-    """Return the probability of a uniformly random action while exploring. It is 0 if the policy states none."""
+    """Return the probability with which the policy takes a uniformly random action while exploring. It is 0 by
+    default.
+    """
     return getattr(policy, "random_action_probability", 0.0)
 
 
 def module_of(policy: Any) -> Module:
-    """Return a `Module` of the policy, with default values for what it lacks. None gives the defaults only."""
+    """Wrap a policy in a `Module`, which supplies default values for all members that the policy lacks. None has
+    defaults only.
+    """
     return Module(policy)
 
 
 def seen_columns(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the train batch columns that a policy may read, without rewards, endings and recorded outputs."""
+    """Return the columns of a train batch that a policy may read: all except rewards, endings, next observations, infos
+    and recorded outputs.
+    """
     return {name: column for name, column in batch.items() if name not in _UNSEEN}
 
 
@@ -160,7 +173,12 @@ _UNSEEN = frozenset(
 
 
 def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:
-    """Raise an error unless the policy is callable and has the given attributes and methods.
+    """Check that a policy can be called as `policy(batch, explore=...)` and has the attributes and methods in `names`.
+
+    Args:
+        policy: the policy.
+        asked_by: who needs the policy, for the error.
+        names: names of the attributes and methods that it must have.
 
     Raises:
         WrongType: the policy cannot be called as `policy(batch, explore=...)`, or it is a class.
@@ -191,7 +209,7 @@ def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> No
 
 
 def _arguments_of(policy: Any) -> Signature | None:
-    """Return the parameters in the signature of a callable, or None if Python cannot determine the signature."""
+    """Return the signature of a callable policy, or None if Python cannot determine it."""
     try:
         return signature(policy)
     except (TypeError, ValueError):
@@ -199,7 +217,7 @@ def _arguments_of(policy: Any) -> Signature | None:
 
 
 def _can_take_batches(arguments: Signature) -> bool:
-    """Return True if a callable with these arguments can be called as `policy(batch, explore=...)`."""
+    """Return True if a callable with this signature can be called as `policy(batch, explore=...)`."""
     try:
         arguments.bind({}, explore=True)
     except TypeError:

@@ -1,4 +1,4 @@
-"""`Prefetch`: a thread that samples batches and moves them to the device while the learner computes."""
+"""`Prefetch`: iterator over batches that a background thread samples and moves to the device in advance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _INDICES = "indices"
 
 
 class Prefetch(Iterator[Batch]):
-    """Endless iterator over batches from `draw`, which a thread prepares in advance. Close it, or use it in a `with`.
+    """Endless iterator over batches that a background thread samples and moves to the device in advance. Close it, or
+    use it in a `with`.
 
     A thread calls `draw` up to `depth` batches ahead. A batch may thus be older than the newest steps and priorities.
     Other threads may add steps and set priorities meanwhile, because each call of a buffer is atomic. An error in
@@ -37,38 +38,52 @@ class Prefetch(Iterator[Batch]):
         device: the device for numeric columns, which become tensors as in `NumpyToTensor`. For CUDA they are copied
             once from page-locked memory, on a separate stream. `indices` stay numpy arrays. None moves nothing.
         depth: number of batches that are kept ready, at least 1.
+
+    Raises:
+        InvalidArgument: `depth` is not an int of at least 1.
     """
 
     def __init__(self, draw: Callable[[], Batch], *, device: str | torch.device | None = None, depth: int = 2) -> None:
         if type(depth) is not int or depth < 1:
             raise InvalidArgument(f"depth={depth!r}: give an int, at least 1")
-        move = None if device is None else _Mover(torch.device(device))
-        self._ready = _Ready(depth)
+        move = None if device is None else _DeviceCopier(torch.device(device))
+        self._queue = _BatchQueue(depth)
         # The thread holds no reference to this object, so that an unclosed iterator can be garbage-collected.
-        self._thread = threading.Thread(target=_fill, args=(self._ready, draw, move), name="prefetch", daemon=True)
-        self._forget = weakref.finalize(self, self._ready.stop)
+        self._thread = threading.Thread(
+            target=_fill_queue, args=(self._queue, draw, move), name="prefetch", daemon=True
+        )
+        self._stop = weakref.finalize(self, self._queue.stop)
         self._thread.start()
 
     @classmethod
     def of(
         cls, buffer: Any, n: int, *, device: str | torch.device | None = None, depth: int = 2, **options: Any
     ) -> Self:
-        """Return an iterator over batches of `n` transitions, `buffer.sample(n, **options)`.
+        """Return an iterator over batches sampled from a replay buffer in advance, each `buffer.sample(n, **options)`.
 
-        It is not a method of the buffer, because `episodes` does not import torch.
+        It is a function of this class, not of the buffer, because `episodes` does not import torch.
+
+        Raises:
+            InvalidArgument: `depth` is not an int of at least 1.
         """
         return cls(lambda: buffer.sample(n, **options), device=device, depth=depth)
 
     def __next__(self) -> Batch:
-        """Return the next batch. Block until it is ready."""
-        batch, arrived = self._ready.take()
-        if arrived is not None:
-            arrived(batch)
+        """Return the next batch. Block until the thread has prepared it.
+
+        An error that `draw` raised in the thread is raised here.
+
+        Raises:
+            EpisodeStateError: the iterator was closed.
+        """
+        batch, before_use = self._queue.take()
+        if before_use is not None:
+            before_use(batch)
         return batch
 
     def close(self) -> None:
-        """Stop the thread and drop the prepared batches. Closing twice is allowed."""
-        self._forget()
+        """Stop the background thread, and drop the batches that it has prepared. Closing twice is allowed."""
+        self._stop()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -79,8 +94,10 @@ class Prefetch(Iterator[Batch]):
         self.close()
 
 
-class _Ready:
-    """Thread-safe queue of at most `depth` prepared batches, or the error that ended their preparation."""
+class _BatchQueue:
+    """Thread-safe queue of at most `depth` prepared batches. It also passes an error of the background thread to the
+    reader.
+    """
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -90,23 +107,30 @@ class _Ready:
         self._stopped = False
 
     def wait_for_room(self) -> bool:
-        """Block until the queue has space. Return False if it was stopped meanwhile."""
+        """Block until the queue has room for another batch. Return False if the queue was stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or len(self._batches) < self._depth)
             return not self._stopped
 
-    def put(self, batch: Batch, arrived: Callable[[Batch], None] | None) -> None:
+    def put(self, batch: Batch, before_use: Callable[[Batch], None] | None) -> None:
+        """Append a batch, and the function to call before its use. A stopped queue drops the batch."""
         with self._changed:
             if not self._stopped:
-                self._batches.append((batch, arrived))
+                self._batches.append((batch, before_use))
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
+        """Store the error that ended the background thread, so that `take` raises it."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     def take(self) -> tuple[Batch, Callable[[Batch], None] | None]:
+        """Remove and return the oldest batch and the function to call before its use. Block while the queue is empty.
+
+        Raises:
+            EpisodeStateError: the queue was stopped.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._error or self._stopped)
             if self._stopped:
@@ -117,24 +141,27 @@ class _Ready:
             return self._batches.popleft()
 
     def stop(self) -> None:
+        """Stop the queue: drop its batches, and wake up all threads that wait for it."""
         with self._changed:
             self._stopped = True
             self._batches.clear()
             self._changed.notify_all()
 
 
-def _fill(ready: _Ready, draw: Callable[[], Batch], move: _Mover | None) -> None:
-    """Sample batches, move them to the device and enqueue them, until the queue is stopped. The thread runs this."""
+def _fill_queue(queue: _BatchQueue, draw: Callable[[], Batch], move: _DeviceCopier | None) -> None:
+    """Sample batches, move them to the device and append them to the queue until it is stopped. The background thread
+    runs this.
+    """
     try:
-        while ready.wait_for_room():
+        while queue.wait_for_room():
             batch = draw()
-            ready.put(*((batch, None) if move is None else move(batch)))
+            queue.put(*((batch, None) if move is None else move(batch)))
     except BaseException as error:
-        ready.fail(error)
+        queue.fail(error)
 
 
-class _Mover:
-    """Function that copies batches to a device, on CUDA in a separate stream."""
+class _DeviceCopier:
+    """Function that copies a batch to a device, on CUDA in a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -142,7 +169,7 @@ class _Mover:
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, batch: Batch) -> tuple[Batch, Callable[[Batch], None] | None]:
-        """Return the batch on the device, and a function to call before use, or None on the CPU."""
+        """Return the batch with tensors on the device, and the function to call before its use (None without CUDA)."""
         columns = dict(batch.items())
         indices = {name: columns.pop(name) for name in (_INDICES,) if name in columns}
         if self._stream is None:
@@ -151,10 +178,12 @@ class _Mover:
             moved = self._to_tensors(columns)
             copied = torch.cuda.Event()
             copied.record()
-        return batch.with_columns({**moved, **indices}), lambda moved_batch: self._hand_over(moved_batch, copied)
+        return batch.with_columns({**moved, **indices}), lambda moved_batch: self._wait_for_copy(moved_batch, copied)
 
-    def _hand_over(self, batch: Batch, copied: Any) -> None:
-        """Make the current stream wait for the copy, and keep the memory while that stream uses the batch."""
+    def _wait_for_copy(self, batch: Batch, copied: Any) -> None:
+        """Make the current CUDA stream wait until the batch is copied, and keep the batch's memory while that stream
+        uses it.
+        """
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)
         for leaf in nested.leaves(dict(batch.items())):

@@ -1,4 +1,4 @@
-"""Returns and advantages of torch tensors: the formulas of `episodes.returns` with the same arguments.
+"""Returns and advantages (GAE, V-trace, n-step, discounted) of torch tensors, with the arguments of `episodes.returns`.
 
 The computation runs in numpy on the CPU. Arguments on another device are copied to the CPU, and the results are copied
 back, so a CUDA device waits for one round trip per call. Results are outside of any autograd graph.
@@ -32,14 +32,21 @@ def gae(
     offsets: Offsets = None,
     final_values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return generalized advantages and value targets, both like `rewards`. See `episodes.returns.gae`.
+    """Return generalized advantage estimates (GAE) and value targets as tensors, each of the shape of `rewards`.
+
+    `episodes.returns.gae` describes the arguments and shapes.
+
+    Raises:
+        WrongType: an argument is not a tensor.
+        InvalidArgument: tensors are on different devices, or a number such as `gamma` is out of range.
+        ShapeMismatch: the shapes of tensors do not fit each other.
 
     >>> ending = {"terminateds": torch.tensor([True]), "truncateds": torch.tensor([False]), "offsets": [0, 4]}
     >>> gae(torch.ones(4), torch.full((5,), 10.0), **ending, gamma=0.9, lambda_=1.0)[1]
     tensor([3.4390, 2.7100, 1.9000, 1.0000])
     """
     columns = {"values": values, "terminateds": terminateds, "truncateds": truncateds, "final_values": final_values}
-    return _on_cpu(returns.gae, rewards, columns, offsets, gamma=gamma, lambda_=lambda_)
+    return _call_on_cpu(returns.gae, rewards, columns, offsets, gamma=gamma, lambda_=lambda_)
 
 
 def n_step_returns(
@@ -53,9 +60,18 @@ def n_step_returns(
     offsets: Offsets = None,
     final_values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return n-step targets and the int64 number of steps in each. See `episodes.returns.n_step_returns`."""
+    """Return n-step value targets as a tensor of the shape of `rewards`, and the number of steps that each target sums
+    up, int64.
+
+    `episodes.returns.n_step_returns` describes the arguments and shapes.
+
+    Raises:
+        WrongType: an argument is not a tensor.
+        InvalidArgument: tensors are on different devices, or a number such as `gamma` is out of range.
+        ShapeMismatch: the shapes of tensors do not fit each other.
+    """
     columns = {"values": values, "terminateds": terminateds, "truncateds": truncateds, "final_values": final_values}
-    return _on_cpu(returns.n_step_returns, rewards, columns, offsets, gamma=gamma, n_step=n_step)
+    return _call_on_cpu(returns.n_step_returns, rewards, columns, offsets, gamma=gamma, n_step=n_step)
 
 
 def discounted_returns(
@@ -68,9 +84,18 @@ def discounted_returns(
     offsets: Offsets = None,
     final_values: Tensor | None = None,
 ) -> Tensor:
-    """Return the discounted rewards to go, like `rewards`. See `episodes.returns.discounted_returns`."""
+    """Return the discounted sum of rewards from each step to the end of its episode (returns to go), as a tensor of the
+    shape of `rewards`.
+
+    `episodes.returns.discounted_returns` describes the arguments and shapes.
+
+    Raises:
+        WrongType: an argument is not a tensor.
+        InvalidArgument: tensors are on different devices, or a number such as `gamma` is out of range.
+        ShapeMismatch: the shapes of tensors do not fit each other.
+    """
     columns = {"values": values, "terminateds": terminateds, "truncateds": truncateds, "final_values": final_values}
-    return _on_cpu(returns.discounted_returns, rewards, columns, offsets, gamma=gamma)
+    return _call_on_cpu(returns.discounted_returns, rewards, columns, offsets, gamma=gamma)
 
 
 def vtrace(
@@ -87,16 +112,27 @@ def vtrace(
     offsets: Offsets = None,
     final_values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return off-policy corrected advantages and value targets, both like `rewards`. See `episodes.returns.vtrace`."""
+    """Return V-trace advantages and value targets as tensors of the shape of `rewards`. They are corrected for
+    off-policy actions by importance ratios.
+
+    `episodes.returns.vtrace` describes the arguments and shapes.
+
+    Raises:
+        WrongType: an argument is not a tensor.
+        InvalidArgument: tensors are on different devices, or a number such as `gamma` is out of range.
+        ShapeMismatch: the shapes of tensors do not fit each other.
+    """
     columns = {"values": values, "terminateds": terminateds, "truncateds": truncateds, "final_values": final_values}
     options = {"gamma": gamma, "lambda_": lambda_, "clip_rho": clip_rho, "clip_pg_rho": clip_pg_rho}
-    return _on_cpu(returns.vtrace, rewards, {**columns, "ratios": ratios}, offsets, **options)
+    return _call_on_cpu(returns.vtrace, rewards, {**columns, "ratios": ratios}, offsets, **options)
 
 
-def _on_cpu(
+def _call_on_cpu(
     function: Callable[..., Any], rewards: Tensor, columns: dict[str, Tensor | None], offsets: Offsets, **options: float
 ) -> Any:
-    """Return the results of a function of `episodes.returns` as tensors. The inputs are passed to it as arrays."""
+    """Call a function of `episodes.returns` with tensors copied to numpy arrays, and return its results as tensors on
+    the device of `rewards`.
+    """
     columns = {"rewards": rewards, **columns}
     arrays = {name: None if column is None else _as_array(column, name, rewards) for name, column in columns.items()}
     offsets = offsets.cpu().numpy() if isinstance(offsets, Tensor) else offsets
@@ -107,7 +143,7 @@ def _on_cpu(
 
 
 def _as_array(column: Any, name: str, rewards: Any) -> np.ndarray:
-    """Return a tensor as a numpy array. Half precision becomes float32.
+    """Return a tensor as a numpy array in host memory, without gradients. Half precision becomes float32.
 
     Raises:
         WrongType: `column` is not a tensor.

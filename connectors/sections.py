@@ -1,8 +1,8 @@
-"""`SectionedPipeline`: a pipeline that sorts its connectors into observation rewriters, views and others.
+"""`SectionedPipeline`: pipeline that calls observation rewriters first, then views, then all other connectors.
 
-    rewriters    ObservationRewriter   change the observations that episodes store; may have a state
-    views        ViewPiece             compute what the policy sees; have no state; bound together as one `Views`
-    others       Connector             add columns; padding and conversion to tensors come last
+    rewriters    ObservationRewriter   change the observations that episodes store. They may have a state.
+    views        ViewPiece             compute what the policy sees. They have no state and are bound as one `Views`.
+    others       Connector             add columns. Padding and conversion to tensors come last.
 
 Rewriters and views move to their section, wherever they are inserted. Within a section connectors keep their order.
 """
@@ -33,7 +33,7 @@ Pieces = dict[str, Connector]  # by name
 
 @dataclass(frozen=True)
 class Sections:
-    """Connectors of a pipeline by name, sorted into observation rewriters, views and others."""
+    """Connectors of a pipeline by name, sorted into three sections: observation rewriters, views and others."""
 
     rewriters: dict[str, ObservationRewriter] = field(default_factory=dict)
     views: dict[str, ViewPiece] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Sections:
 
     @classmethod
     def of(cls, pieces: Pieces) -> Sections:
-        """Return connectors sorted into the sections observation rewriters, views and others.
+        """Sort connectors into three sections (observation rewriters, views and others), and return the sections.
 
         `FlattenObservations` is a rewriter before the first view and a view after it.
 
@@ -68,12 +68,13 @@ class Sections:
         return sections
 
     def in_order(self) -> Pieces:
-        """Return all connectors by name, in the order in which they run."""
+        """Return all connectors by name, in the order in which they run: rewriters, views, others."""
         return {**self.rewriters, **self.views, **self.pieces}
 
 
 class SectionedPipeline(ConnectorPipeline):
-    """Pipeline that runs observation rewriters first, then views (policy inputs from stored data), then the others.
+    """Pipeline that calls rewriters of observations (to be stored) first, then views (policy inputs from stored data),
+    then all others.
 
     Args:
         input_observation_space: space of the observations before the first connector.
@@ -82,6 +83,11 @@ class SectionedPipeline(ConnectorPipeline):
         input_columns: columns that the caller puts into the batch.
         views: bound views of the pipeline that acted. `connectors` must then have no views.
         name: name of the pipeline; by default the name of its class.
+
+    Raises:
+        WrongType: `views` are not bound views.
+        UnwiredPipeline: a rewriter comes after a view, or a connector reads a column that no earlier one writes.
+        InvalidArgument: there are bound views and other views, or the bound views have another observation space.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class SectionedPipeline(ConnectorPipeline):
         self._given_views = views
         self.bound_views: Views | None = None  # None before the spaces are known
         self._sections = Sections()
-        self._see = self._make_section()
+        self._view_connector = self._make_section()
         self._stages: Pieces = {}
         self.view_settings: list[Any] = []  # [name, settings] of each view, as plain values
         self.acting_pipeline = ""  # rewriters and views as JSON text, see `connectors.fingerprint`
@@ -116,12 +122,13 @@ class SectionedPipeline(ConnectorPipeline):
         )
 
     def _make_section(self) -> Connector:
-        """Return the connector that represents all views when the pipeline runs."""
+        """Return the connector that stands for all views when the pipeline is called."""
         raise NotImplementedError(f"{type(self).__name__} does not say how its views are run")
 
     @property
     def views(self) -> Views:
-        """Functions that compute the policy's inputs from stored observations, also for use by a learner or replay.
+        """Bound views of the pipeline: a function from stored observations to policy inputs, which a learner or replay
+        can use too.
 
         Raises:
             InvalidArgument: the spaces are not known yet.
@@ -131,7 +138,9 @@ class SectionedPipeline(ConnectorPipeline):
         return self.bound_views
 
     def views_of(self, make_history: Callable[[], History]) -> Views:
-        """Return the views. An unknown observation space is derived from the observations of `make_history()`."""
+        """Return the bound views. If the observation space is unknown, derive it from the observations of
+        `make_history()`.
+        """
         if self.bound_views is not None:
             return self.bound_views
         if not self.has_views:
@@ -140,7 +149,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def observation_space(self) -> gym.Space:
-        """Space of the observations that the policy sees.
+        """Space of the observations that the policy sees, after all connectors.
 
         Raises:
             InvalidArgument: the pipeline has no observation space yet.
@@ -151,27 +160,27 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the views have been given the spaces of observations and actions."""
+        """Whether the observation space is known, so that the views are bound to it."""
         return self.bound_views is not None
 
     @property
     def has_views(self) -> bool:
-        """Whether the pipeline has views, so that the policy's inputs differ from the stored observations."""
+        """Whether the pipeline has views, which make the policy's inputs differ from the stored observations."""
         return bool(self._sections.views) or bool(self._given_views)
 
     @property
     def rewriters(self) -> dict[str, ObservationRewriter]:
-        """Connectors that change observations before episodes store them, by name."""
+        """Connectors by name that change observations before episodes store them."""
         return dict(self._sections.rewriters)
 
     @property
     def other_pieces(self) -> dict[str, Connector]:
-        """Connectors by name, except `ObservationRewriter`s and views."""
+        """Connectors by name that are neither observation rewriters nor views."""
         return dict(self._sections.pieces)
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:
-        """Space of the observations that episodes store."""
+        """Space of the observations that episodes store: after the rewriters, before the views."""
         *_, last = (None, *self._sections.rewriters.values())
         return self.input_observation_space if last is None else last.observation_space
 
@@ -188,40 +197,52 @@ class SectionedPipeline(ConnectorPipeline):
             else (*self.input_columns, *self.bound_views.columns)
         )
 
-    def _take(self, pieces: Pieces) -> None:
+    def _set_pieces(self, pieces: Pieces) -> None:
+        """Store the connectors in their sections. Raise `InvalidArgument` if views were given both bound and as
+        connectors.
+        """
         self._sections = Sections.of(pieces)
         if self._given_views is not None and self._sections.views:
             raise InvalidArgument(
                 f"{self.name}: views= are bound already, and {next(iter(self._sections.views))} is another view; leave "
                 "one of them out"
             )
-        super()._take(pieces)
+        super()._set_pieces(pieces)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the spaces of the environment, and recompute the spaces of all connectors."""
+        """Set the spaces of the environment, bind the views to them, and recompute the spaces of all connectors.
+
+        Raises:
+            InvalidArgument: views that were given bound have another observation space.
+        """
         self._input_observation_space, self._input_action_space = observation_space, action_space
         sections = self._sections
-        spaces = _through(sections.rewriters.values(), observation_space, action_space)
-        self.bound_views = self._bound(*spaces)
+        spaces = _chain_spaces(sections.rewriters.values(), observation_space, action_space)
+        self.bound_views = self._bind_views(*spaces)
         if self.has_views:
             for place, piece in enumerate(sections.views.values()):
                 piece.place(self.bound_views, place)
             spaces = (None if self.bound_views is None else self.bound_views.observation_space, spaces[1])
-        self._observation_space, self._action_space = _through(sections.pieces.values(), *spaces)
+        self._observation_space, self._action_space = _chain_spaces(sections.pieces.values(), *spaces)
         self.lookback = max((piece.lookback for piece in sections.pieces.values()), default=0)
         self.lookback = max(self.lookback, 0 if self.bound_views is None else self.bound_views.lookback)
         views = self._given_views.views if self._given_views is not None else sections.views.values()
-        see = {" > ".join(map(name_of, views)): self._see} if self.has_views else {}
+        see = {" > ".join(map(name_of, views)): self._view_connector} if self.has_views else {}
         self._stages = {**sections.rewriters, **see, **sections.pieces}
         self.view_settings = settings_of_views(views)
         self.acting_pipeline = describe_acting_pipeline(self)
         self._row_pieces = self._pieces_for_rows()
 
-    def _called(self) -> Mapping[str, Connector]:
-        """Return what runs, by name and in order: rewriters, all views as one connector, other connectors."""
+    def _pieces_to_call(self) -> Mapping[str, Connector]:
+        """Return what the pipeline calls, by name and in order: rewriters, one connector for all views, other
+        connectors.
+        """
         return self._stages
 
-    def _bound(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> Views | None:
+    def _bind_views(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> Views | None:
+        """Return the views bound to these spaces, or None if the observation space is unknown. Raise `InvalidArgument`
+        if the given views have another one.
+        """
         bound = self._given_views
         if bound is None:
             pieces = self._sections.views.values()
@@ -234,8 +255,10 @@ class SectionedPipeline(ConnectorPipeline):
         return bound
 
 
-def _through(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:
-    """Set the input spaces of connectors in order, each to the output of the previous, and return the last output."""
+def _chain_spaces(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:
+    """Set the input spaces of each connector to the output spaces of the previous one, and return the last output
+    spaces.
+    """
     for piece in pieces:
         piece.set_input_spaces(observation_space, action_space)
         observation_space = None if observation_space is None else piece.observation_space
@@ -244,7 +267,9 @@ def _through(pieces: Iterable[Connector], observation_space: Any, action_space: 
 
 
 def as_piece(piece: Any) -> Any:
-    """Return a view function as a connector (`ViewPiece`). A connector is returned unchanged."""
+    """Return a view function wrapped in a connector (`ViewPiece`), so that a pipeline can contain it. Return connectors
+    unchanged.
+    """
     if isinstance(piece, (Connector, type)) or not callable(piece):
         return piece
     view: Any = piece

@@ -1,4 +1,4 @@
-"""`StagingBuffer`: page-locked host memory from which many arrays are copied to a device at once."""
+"""`StagingBuffer`: host memory from which many numpy arrays are copied to a device in one transfer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ ALIGNMENT = 64  # bytes; every array of the buffer starts at a multiple, so that
 
 
 def checked_device(device: Any) -> torch.device:
-    """Return `device` as a torch device, or raise `InvalidArgument` if torch does not know this device."""
+    """Return `device`, for example "cuda:0", as a `torch.device`.
+
+    Raises:
+        InvalidArgument: torch does not know the device.
+    """
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -21,7 +25,7 @@ def checked_device(device: Any) -> torch.device:
 
 
 class StagingBuffer:
-    """Reusable page-locked host memory from which many arrays are copied to a device at once.
+    """Reusable host memory from which many numpy arrays are copied to a device in one transfer.
 
     Args:
         device: the target device. For CUDA the buffer is page-locked and copies do not block the host.
@@ -38,18 +42,20 @@ class StagingBuffer:
 
     @property
     def capacity(self) -> int:
-        """Size of the buffer in bytes."""
+        """Size of the host memory in bytes."""
         return self._buffer.numel()
 
     def send(self, arrays: list[np.ndarray], dtypes: list[torch.dtype]) -> list[torch.Tensor]:
-        """Return the arrays as tensors on the device, with the given dtypes. They share one allocation."""
+        """Copy numpy arrays to the device in one transfer, and return them as tensors of the given dtypes. The tensors
+        share one allocation.
+        """
         sizes = [array.size * dtype.itemsize for array, dtype in zip(arrays, dtypes, strict=True)]
         ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
         starts = [0, *ends][:-1]
         total = ends[-1] if ends else 0
         self._reserve(total)
         for array, dtype, start, size in zip(arrays, dtypes, starts, sizes, strict=True):
-            _view(self._buffer, start, size, dtype, array.shape).copy_(_source(array))
+            _view(self._buffer, start, size, dtype, array.shape).copy_(_tensor_on(array))
         on_device = torch.empty(total, dtype=torch.uint8, device=self.device)
         on_device.copy_(self._buffer[:total], non_blocking=self._on_cuda)
         if self._on_cuda:
@@ -58,7 +64,9 @@ class StagingBuffer:
         return [_view(on_device, start, size, dtype, array.shape) for array, dtype, start, size in spans]
 
     def _reserve(self, total: int) -> None:
-        """Wait until the last copy is complete, and enlarge the memory to `total` bytes if it is smaller."""
+        """Wait until the previous transfer has read the host memory, and enlarge the memory to at least `total`
+        bytes.
+        """
         if self._on_cuda:
             if self._copied is None:
                 self._copied = torch.cuda.Event()
@@ -71,15 +79,15 @@ def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape
     return buffer[start : start + size].view(dtype).view(shape)
 
 
-def _source(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor on an array's memory, even if read-only; a copy if a stride is negative. Never write to it."""
+def _tensor_on(array: np.ndarray) -> torch.Tensor:
+    """Return a CPU tensor on the memory of `array`, for reading only. An array with a negative stride is copied."""
     if any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
 
 
 class _Alias:
-    """Array interface to an array's memory without its read-only flag, about which torch would warn."""
+    """Array interface on an array's memory that hides its read-only flag, so that torch does not warn."""
 
     def __init__(self, array: np.ndarray) -> None:
         interface = array.__array_interface__

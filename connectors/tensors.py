@@ -1,4 +1,4 @@
-"""`NumpyToTensor`: conversion of a batch to tensors on a device."""
+"""`NumpyToTensor`: connector that converts a batch of numpy arrays to torch tensors on a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _WRAPPED = frozenset("?bBhilqfeFD")  # dtypes that torch knows and that stay wha
 
 
 class NumpyToTensor(Connector):
-    """Connector that converts numeric arrays to tensors on a device. float64 becomes float32; others keep their dtype.
+    """Connector that converts the numeric numpy arrays of a batch to torch tensors on a device. float64 becomes
+    float32. Other dtypes are kept.
 
     On the CPU, a writeable array is wrapped and a read-only one is copied. For CUDA, all arrays are written into one
     page-locked buffer, which is reused, and moved by one copy that does not block the host. Other values (tensors,
@@ -30,6 +31,9 @@ class NumpyToTensor(Connector):
         input_action_space: space of the actions before this connector.
         device: the target device; the CPU by default.
         name: name of the connector in its pipeline.
+
+    Raises:
+        InvalidArgument: torch does not know the device.
     """
 
     reads_tracks = True
@@ -46,24 +50,30 @@ class NumpyToTensor(Connector):
         self.to("cpu" if device is None else device)
 
     def to(self, device: str | torch.device) -> None:
-        """Set the device for the batches of later calls."""
+        """Set the device to which later calls move their batch.
+
+        Raises:
+            InvalidArgument: torch does not know the device.
+        """
         self.device = checked_device(device)
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
     def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
         if self._staging is not None:
-            return _staged(batch, self._staging)
+            return _copy_to_device(batch, self._staging)
         for name, column in batch.items():
             batch[name] = tensor_of(column) if type(column) is np.ndarray else nested.map_leaves(tensor_of, column)
         return batch
 
     def to_tensors(self, values: Any) -> Any:
-        """Return nested values with all numeric arrays as tensors on the device."""
-        return nested.map_leaves(tensor_of, values) if self._staging is None else _staged(values, self._staging)
+        """Return nested values with all numeric numpy arrays converted to tensors on this connector's device."""
+        return nested.map_leaves(tensor_of, values) if self._staging is None else _copy_to_device(values, self._staging)
 
 
 def tensor_of(leaf: Any) -> Any:
-    """Return a numeric array as a CPU tensor, which shares its memory if it is writeable. Return others unchanged."""
+    """Return a numeric numpy array as a CPU tensor, which shares the array's memory where possible. Return other values
+    unchanged.
+    """
     if type(leaf) is not np.ndarray:
         return leaf
     flags = leaf.flags
@@ -80,7 +90,10 @@ def tensor_of(leaf: Any) -> Any:
     return torch.from_numpy(leaf)
 
 
-def _staged(values: Any, staging: StagingBuffer) -> Any:
+def _copy_to_device(values: Any, staging: StagingBuffer) -> Any:
+    """Return nested values with all numeric numpy arrays as tensors on the device, copied in one transfer. Tensors are
+    moved there too.
+    """
     leaves = nested.leaves(values)
     numeric = [type(leaf) is np.ndarray and leaf.dtype.kind in _KINDS for leaf in leaves]
     arrays = [leaf for leaf, is_numeric in zip(leaves, numeric, strict=True) if is_numeric]
@@ -93,5 +106,5 @@ def _staged(values: Any, staging: StagingBuffer) -> Any:
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:
-    """Return the torch dtype to which an array of this numpy dtype is converted."""
+    """Return the torch dtype of the tensor to which `NumpyToTensor` converts an array of this numpy dtype."""
     return torch.float32 if dtype == np.float64 else torch.from_numpy(np.empty(0, dtype)).dtype

@@ -1,4 +1,4 @@
-"""Recorded calls of a pipeline: columns, shapes, dtypes and times of each connector."""
+"""Traces of pipelines: a record of one call, with the time of each connector and the columns before and after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ __all__ = ["ColumnSummary", "PieceTrace", "Trace"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSummary:
-    """Kind, dtype and shape of one array in a batch. Kinds: "numpy", "torch", "parts" or the name of a type."""
+    """Kind, dtype and shape of one array in a batch, for traces. Kinds are "numpy", "torch", "parts" and names of
+    types.
+    """
 
     kind: str
     dtype: str
@@ -28,7 +30,7 @@ class ColumnSummary:
 
     @classmethod
     def of(cls, leaf: Any) -> ColumnSummary:
-        """Return kind, dtype and shape of one array or other value of a batch."""
+        """Return a summary (kind, dtype, shape) of one array or other value of a batch."""
         if isinstance(leaf, ColumnParts):
             return cls("parts", "", (len(leaf),))
         kinds = {np.ndarray: "numpy", torch.Tensor: "torch"}
@@ -43,11 +45,14 @@ class ColumnSummary:
 
 
 def fingerprints(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a number per value of a batch, by path: a checksum of a CPU array, or else the object's id."""
+    """Return a checksum of each array in a batch, by its path such as `state_in/h`, to detect changed values. Values
+    without a checksum get their object id.
+    """
     return {path: _fingerprint(leaf) for path, leaf in nested.flatten(batch).items() if path}
 
 
 def _fingerprint(leaf: Any) -> Any:
+    """Return the checksum (CRC-32) of an array or CPU tensor, or the object id of any other value."""
     if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.dtype != torch.bfloat16:
         leaf = leaf.detach().numpy()
     if isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
@@ -56,13 +61,13 @@ def _fingerprint(leaf: Any) -> Any:
 
 
 def summarise(batch: dict[str, Any]) -> dict[str, ColumnSummary]:
-    """Return kind, dtype and shape of each array of a batch, by its path such as `state_in/h`."""
+    """Return the kind, dtype and shape of each array in a batch, by its path such as `state_in/h`."""
     return {path: ColumnSummary.of(leaf) for path, leaf in nested.flatten(batch).items() if path}
 
 
 @dataclass(frozen=True, slots=True)
 class PieceTrace:
-    """Record of one call of a connector: its time, and the columns before and after it."""
+    """Record of one call of a connector: its duration, and summaries of all columns before and after the call."""
 
     piece: str
     got: dict[str, ColumnSummary]
@@ -72,7 +77,7 @@ class PieceTrace:
 
     @property
     def changed(self) -> dict[str, ColumnSummary]:
-        """Output columns that the connector added or changed."""
+        """Summaries of the output columns that the connector added or changed, by path."""
         got, rewritten = self.got, self.rewritten
         return {path: kind for path, kind in self.gave.items() if got.get(path) != kind or path in rewritten}
 
@@ -83,7 +88,9 @@ class PieceTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """Records of one call of a pipeline, one per connector, in order. `print(trace)` prints a table."""
+    """Record of one pipeline call: the duration of each connector and the columns before and after it. `print(trace)`
+    prints a table.
+    """
 
     pieces: list[PieceTrace] = field(default_factory=list)
     _repr_html_ = notebook_repr("connectors.notebook_cards", "trace")
@@ -98,9 +105,12 @@ class Trace:
         return self.pieces[index]
 
     def watcher(self, name: str, call: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        """Return a function that calls the connector `call` and records the call under `name`."""
+        """Return a function that calls a connector (`call`) and adds a record of the call to this trace, under
+        `name`.
+        """
 
-        def watched(**arguments: Any) -> dict[str, Any]:
+        def call_and_record(**arguments: Any) -> dict[str, Any]:
+            """Call the connector, and add a record of its duration and columns to the trace."""
             got, before = summarise(arguments["batch"]), fingerprints(arguments["batch"])
             start = time.perf_counter()
             batch = call(**arguments)
@@ -110,7 +120,7 @@ class Trace:
             self.pieces.append(PieceTrace(name, got, gave, milliseconds, frozenset(rewritten)))
             return batch
 
-        return watched
+        return call_and_record
 
     def __str__(self) -> str:
         width = max((len(piece.piece) for piece in self.pieces), default=0)

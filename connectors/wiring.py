@@ -1,4 +1,4 @@
-"""Unique names for the connectors of a pipeline, and a check that each one finds the columns it reads."""
+"""Unique names for the connectors of a pipeline, and a check that each connector finds the columns that it reads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
 from episodes.tracks.validation import checked_items
 
 
-def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None) -> dict[str, Connector]:
-    """Return connectors by unique name. Unnamed ones are named like their class, with a number if the name is taken.
+def name_connectors(
+    connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None
+) -> dict[str, Connector]:
+    """Return connectors as a dict by unique name, for a pipeline. A connector without a name gets the name of its
+    class, with a number if that is taken.
 
     Raises:
         InvalidArgument: a connector occurs twice, or a given name is taken.
@@ -31,6 +34,9 @@ def named(connectors: Iterable[Connector], beside: Mapping[str, Connector] | Non
 
 
 def _free_name(piece: Connector, by_name: Mapping[str, Connector]) -> str:
+    """Return a name for connector `piece` that no connector in `by_name` has. Raise `InvalidArgument` if the connector
+    was given a name that is taken.
+    """
     name = piece.name
     if name not in by_name:
         return name
@@ -43,16 +49,23 @@ def _free_name(piece: Connector, by_name: Mapping[str, Connector]) -> str:
 
 
 def check_wiring(pieces: Mapping[str, Connector], input_columns: Iterable[str]) -> None:
-    """Raise `UnwiredPipeline` if a connector reads a column that neither the caller nor an earlier one provides."""
+    """Check that each connector's input columns are in the pipeline's input batch or written by an earlier connector.
+
+    Raises:
+        UnwiredPipeline: a connector reads a column that is not available.
+    """
     available = dict.fromkeys(input_columns)
     for name, piece in pieces.items():
         missing = [column for column in piece.reads if column not in available]
         if missing:
-            raise UnwiredPipeline(_unwired(name, missing[0], list(available), pieces))
+            raise UnwiredPipeline(_unwired_message(name, missing[0], list(available), pieces))
         available |= dict.fromkeys(piece.writes)
 
 
-def _unwired(name: str, column: str, available: list[str], pieces: Mapping[str, Connector]) -> str:
+def _unwired_message(name: str, column: str, available: list[str], pieces: Mapping[str, Connector]) -> str:
+    """Return the error message for a connector that reads a column which is not available, with advice how to provide
+    it.
+    """
     writers = [writer for writer, piece in pieces.items() if column in piece.writes and writer != name]
     advice = f"put it after {writers[0]}" if writers else f"add a piece that writes {column!r} before it"
     columns = ", ".join(available) or "no columns"

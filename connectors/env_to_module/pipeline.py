@@ -95,8 +95,8 @@ class EnvToModulePipeline(SectionedPipeline):
         super().set_input_spaces(observation_space, action_space)
         self._in_their_spaces: set[str] = set()  # names of rewriters whose first rows were checked
 
-    def _take(self, pieces: dict[str, Connector]) -> None:
-        super()._take(pieces)
+    def _set_pieces(self, pieces: dict[str, Connector]) -> None:
+        super()._set_pieces(pieces)
         self._straight = all(piece.reads_tracks for piece in pieces.values())
         self.rewrites = bool(self._sections.rewriters)
 
@@ -104,7 +104,7 @@ class EnvToModulePipeline(SectionedPipeline):
         """Call the connectors in order, and return the batch. Raise an error if a connector writes to an episode being
         recorded.
         """
-        for name, piece in self._called().items():
+        for name, piece in self._pieces_to_call().items():
             editable = (
                 None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
             )

@@ -123,8 +123,8 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         mappings = [piece.mapping for piece in self.connectors if isinstance(piece, NormalizeAndClipActions)]
         return policy_space_of(space, "recorded" if self.records_env_actions else (*mappings, "none")[0])
 
-    def _take(self, pieces: dict[str, Connector]) -> None:
-        super()._take(pieces)
+    def _set_pieces(self, pieces: dict[str, Connector]) -> None:
+        super()._set_pieces(pieces)
         self.records_env_actions = any(map(_may_write_env_actions, pieces.values()))
 
     def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
