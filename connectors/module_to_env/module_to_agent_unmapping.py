@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.agent_to_module_mapping import SEATS
+from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.errors import TrackMismatch
@@ -30,7 +31,7 @@ class ModuleToAgentUnmapping(Connector):
     ) -> ColumnDict:
         policy_actions, sent, outputs = ([{} for _ in episodes] for _ in range(3))
         for module_id, seats in (shared_data or {}).get(SEATS, {}).items():
-            columns = {name: _rows(column) for name, column in batch[module_id].items()}
+            columns = {name: _rows(joined(column)) for name, column in batch[module_id].items()}
             for name, rows in columns.items():
                 if len(rows) != len(seats):
                     raise TrackMismatch(

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.acting import Acted
+from connectors.column_parts import joined
 from connectors.connector import Connector
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
@@ -62,6 +63,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             )
             if type(outputs) is not dict:
                 outputs = checked_batch(outputs, piece)
+        outputs = {name: joined(column) for name, column in outputs.items()}  # connectors may append items to columns
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:
             raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")

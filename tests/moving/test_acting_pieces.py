@@ -296,6 +296,13 @@ def test_noise_on_actions_is_recorded_with_them():
         np.testing.assert_allclose(np.diff(episode.get_observations()[:, 0]), episode.get_actions()[:, 0], atol=1e-6)
 
 
+def test_column_added_after_the_policy_is_recorded():
+    runner = runner_of(BoxCorridor, Always(1), to_env=module_to_env_pipeline(pieces=[AddLastReward()]))
+    for episode in runner.sample(num_timesteps=40):
+        expected = [0.0, *episode.get_rewards()[:-1].tolist()]
+        assert episode.get_extra_model_outputs("last_reward").tolist() == expected
+
+
 def test_a_module_with_discrete_actions_acts_in_a_continuous_environment():
     to_env = module_to_env_pipeline(None, Push().action_space, pieces=[Levels()], normalize_actions=False)
     pack = runner_of(Push, Always(2), to_env=to_env).sample(num_episodes=2)

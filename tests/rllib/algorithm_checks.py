@@ -150,6 +150,32 @@ def test_env_to_module_connectors_are_translated(name: str) -> None:
     algorithm.stop()
 
 
+class OtherActions(ConnectorV2):
+    """Module-to-env connector of a user that changes the actions and adds a column."""
+
+    def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        for episode in self.single_agent_episode_iterator(episodes):
+            self.add_batch_item(batch, "age", np.float32(len(episode)), episode)
+        self.foreach_batch_item_change_in_place(batch, "actions", lambda action, *ids: 1 - np.asarray(action))
+        return batch
+
+
+@pytest.mark.parametrize("agents", [False, True])
+def test_module_to_env_connector_changes_actions_as_in_rllib(agents: bool) -> None:
+    recorded = []
+    for choose in (lambda config: config, install):
+        Scripted.num_copies = 0
+        config = choose(multi_agent(ppo(num_envs=1)) if agents else ppo(Scripted, num_envs=1))
+        algorithm = config.env_runners(module_to_env_connector=lambda *_: OtherActions()).build_algo()
+        episode = algorithm.env_runner.sample(num_timesteps=40, explore=False)[0]
+        episode = episode.agent_episodes["b"] if agents else episode
+        ages = np.asarray(episode.get_extra_model_outputs("age")).tolist()
+        recorded.append((np.asarray(episode.get_actions()).tolist(), ages))
+        algorithm.train()
+        algorithm.stop()
+    assert recorded[0] == recorded[1]
+
+
 class Halves(SingleAgentObservationPreprocessor):
     """Half of each agent's observation. RLlib passes spaces by agent."""
 
