@@ -88,8 +88,8 @@ class MultiAgentPipeline(Connector):
         metrics: Any = None,
         **kwargs: Any,
     ) -> ColumnDict:
-        """Call the pipeline of each module (policy), and return their outputs, `{module_id: columns}`. Module-to-env:
-        return the agents' actions.
+        """Call the pipeline of each module (policy). Return the modules' batches, `{module_id: columns}`, or in
+        `MultiAgentModuleToEnv` the actions of all agents.
 
         Args:
             rl_module: policies by module.

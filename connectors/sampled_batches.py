@@ -1,4 +1,4 @@
-"""`SampledBatches`: batches sampled from episode files, as an iterable data set for torch's `DataLoader`."""
+"""`SampledBatches`: batches that are sampled from episode files, as an iterable torch data set for a `DataLoader`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SampledBatches", "sampled_loader"]
 
 
 class SampledBatches(IterableDataset[Any]):
-    """Torch data set that yields the remaining batches of a sampler's epoch, with numeric columns as tensors.
+    """Iterable torch data set that yields the remaining batches of a sampler's epoch, with numeric columns as tensors.
 
     In a `DataLoader` with W workers, worker w yields every W-th batch from the w-th on. The loader reads the workers in
     turn, so it yields the batches of the sampler in order, for any number of workers. Each worker opens the files
@@ -34,17 +34,21 @@ class SampledBatches(IterableDataset[Any]):
         self._to_tensors = NumpyToTensor()
 
     def __iter__(self) -> Iterator[Any]:
+        """Yield the remaining batches of the sampler's epoch as tensors, in a `DataLoader` worker only this worker's
+        share.
+        """
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         sampler = self.sampler.copy()
         left = sampler.num_left
         for number in range(left):
             if number % step == first:
-                yield self._moved(sampler.draw())
+                yield self._as_tensors(sampler.draw())
             else:
                 sampler.skip()
 
-    def _moved(self, batch: Any) -> Any:
+    def _as_tensors(self, batch: Any) -> Any:
+        """Return a batch with its numeric columns as tensors. Values that are not a `Batch` stay unchanged."""
         if not isinstance(batch, Batch):
             return batch
         return batch.with_columns(self._to_tensors.to_tensors(batch.to_dict()))
@@ -54,7 +58,7 @@ class SampledBatches(IterableDataset[Any]):
 
 
 def sampled_loader(sampler: Sampler, num_workers: int = 0, **of_loader: Any) -> Iterator[Any]:
-    """Yield the remaining batches of a sampler's epoch, sampled by workers and converted to tensors.
+    """Yield the remaining batches of a sampler's epoch as tensors, sampled in worker processes by torch's `DataLoader`.
 
     The sampler advances with each batch that is yielded. Its `state_dict` is therefore the position of the learner,
     even if the workers are ahead.
@@ -75,7 +79,7 @@ def sampled_loader(sampler: Sampler, num_workers: int = 0, **of_loader: Any) -> 
 
 
 def _num_learned(sampler: Sampler, batch: Any) -> int:
-    """Return the number of steps in a batch that the loss counts, without padding or context."""
+    """Return the number of steps in a batch that count in the loss, without padding and context steps."""
     if not isinstance(batch, Batch):
         return getattr(batch, "num_steps", 0)
     if isinstance(sampler.what, StepBatches):

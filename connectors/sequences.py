@@ -1,4 +1,4 @@
-"""Index arithmetic for sequences: episodes that are cut into rows of at most `max_seq_len` steps.
+"""Index arithmetic for sequences: parts of episodes are cut into padded rows of at most `max_seq_len` steps.
 
 A column with one row per step, [S, ...], becomes [R, max_seq_len, ...]. Short rows are padded with zeros on the right.
 A row has steps of one episode only, and the rows of an episode are consecutive.
@@ -21,7 +21,7 @@ from episodes.tracks.validation import checked_count
 
 @dataclass(frozen=True)
 class Sequences:
-    """Positions of the steps of n parts of episodes in R padded rows of at most `max_seq_len` steps."""
+    """Positions of the steps of several parts of episodes in R padded rows of at most `max_seq_len` steps."""
 
     episodes: np.ndarray  # [R] index of the row's episode
     starts: np.ndarray  # [R] index of the row's first step in its chunk
@@ -31,9 +31,13 @@ class Sequences:
 
     @classmethod
     def of(cls, lengths: np.ndarray, max_seq_len: int, *, with_empty: bool = False) -> Sequences:
-        """Return the arrangement in padded rows of n parts of episodes with `lengths` [n] steps.
+        """Return how parts of episodes with `lengths` [n] steps are cut into padded rows of at most `max_seq_len`
+        steps.
 
-        A chunk without steps has no row, or one empty row if `with_empty`.
+        A part without steps has no row, or one empty row if `with_empty`.
+
+        Raises:
+            InvalidArgument: `max_seq_len` is not an int of at least 1.
         """
         check_max_seq_len(max_seq_len)
         counts = np.maximum(-(-lengths // max_seq_len), 1 if with_empty else 0)
@@ -53,12 +57,12 @@ class Sequences:
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """True for positions of the padded rows that are steps, bool [R, max_seq_len]."""
+        """Mask of the padded rows, bool [R, max_seq_len]: True for steps, False for padding."""
         return np.arange(self.max_seq_len) < self.lengths[:, None]
 
     @cached_property
     def _steps(self) -> np.ndarray:
-        """Index of the step at each position of the padded rows, int [R * max_seq_len]; 0 for padding."""
+        """Index of the step at each position of the padded rows, int [R * max_seq_len]. It is 0 for padding."""
         begins = np.cumsum(self.lengths) - self.lengths
         places = begins[:, None] + np.arange(self.max_seq_len)
         return np.where(self.mask, places, 0).ravel()
@@ -68,16 +72,19 @@ class Sequences:
         return np.flatnonzero(~self.mask)
 
     def pad(self, column: Any, name: str = "column") -> Any:
-        """Return a column of S steps, nested arrays [S, ...], as padded rows [R, max_seq_len, ...].
+        """Return a column with one row per step, nested arrays [S, ...], as zero-padded rows [R, max_seq_len, ...].
 
         Raises:
             TrackMismatch: the column does not have one row per step.
         """
-        return nested.map_leaves(lambda leaf: self._padded(leaf, name), column)
+        return nested.map_leaves(lambda leaf: self._pad_leaf(leaf, name), column)
 
-    def _padded(self, leaf: Any, name: str) -> np.ndarray:
+    def _pad_leaf(self, leaf: Any, name: str) -> np.ndarray:
+        """Return one array of a column as zero-padded rows. Raise `TrackMismatch` if it does not have one row
+        per step.
+        """
         if isinstance(leaf, Infos):
-            leaf = _objects(leaf)
+            leaf = _object_array(leaf)
         if len(leaf) != self.num_steps:
             raise TrackMismatch(
                 f"column {name!r} has {len(leaf)} rows for {self.num_steps} steps; it must have one a step"
@@ -89,27 +96,33 @@ class Sequences:
         return out.reshape(len(self), self.max_seq_len, *leaf.shape[1:])
 
     def minibatches(self, size: int) -> Iterator[slice]:
-        """Yield slices of the R rows, each with about `size` positions including padding."""
+        """Yield slices of the padded rows, one per minibatch of about `size` positions, padding included."""
         rows = max(size // self.max_seq_len, 1)
         return (slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows))
 
 
-def padded_rows(lengths: np.ndarray, max_seq_len: int) -> int:
-    """Return the number of padded rows that parts of episodes with `lengths` steps need."""
+def num_padded_rows(lengths: np.ndarray, max_seq_len: int) -> int:
+    """Return the number of padded rows of `max_seq_len` steps into which parts of episodes with `lengths` steps are
+    cut.
+    """
     return int((-(-lengths // max_seq_len)).sum())
 
 
-def padded_numbers(lengths: np.ndarray, max_seq_len: int) -> np.ndarray:
-    """Return the index of the step at each position of padded rows, int [R, max_seq_len], -1 for padding."""
+def padded_step_indices(lengths: np.ndarray, max_seq_len: int) -> np.ndarray:
+    """Return the index of the step at each position of the padded rows, int [R, max_seq_len]. It is -1 for padding."""
     return Sequences.of(lengths, max_seq_len).pad(np.arange(1, int(lengths.sum()) + 1)) - 1
 
 
 def check_max_seq_len(max_seq_len: int) -> int:
-    """Return `max_seq_len`, or raise `InvalidArgument` if it is not an int of at least 1."""
+    """Return the argument `max_seq_len` after a check that it is an int of at least 1.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
     return checked_count("max_seq_len", max_seq_len)
 
 
-def _objects(items: Infos) -> np.ndarray:
+def _object_array(items: Infos) -> np.ndarray:
     array = np.empty(len(items), object)
     array[:] = list(items)
     return array

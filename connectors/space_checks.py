@@ -1,4 +1,4 @@
-"""Comparison of batches of observations or actions with their space."""
+"""Description, for error messages, of how a batch of observations or actions differs from its space."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from episodes.tracks import nested
 
 
 def describe_mismatch(rows: Any, space: gym.Space | None, num_rows: int) -> str | None:
-    """Return text that describes how `rows` [N, ...] differ from a space in structure, shape or dtype.
+    """Return text, for an error message, that describes how a batch of N items differs from a space in structure, shape
+    or dtype.
+
+    Args:
+        rows: nested arrays [N, ...].
+        space: the space of the items.
+        num_rows: the expected number N of items.
 
     Returns:
-        text, or None if they match or the space cannot be checked.
+        text, or None if the batch fits the space or the space cannot be checked.
     """
     if isinstance(space, spaces.Dict) and isinstance(rows, Mapping):
         parts = (describe_mismatch(rows.get(key), part, num_rows) for key, part in space.spaces.items())

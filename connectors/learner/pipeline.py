@@ -23,7 +23,7 @@ from connectors.learner.draw_views import DrawViews
 from connectors.pipeline import call_piece, checked_batch
 from connectors.policy import module_of
 from connectors.sections import SectionedPipeline
-from connectors.sequences import padded_numbers, padded_rows
+from connectors.sequences import num_padded_rows, padded_step_indices
 from connectors.tensors import NumpyToTensor
 from connectors.trace import Trace
 from connectors.views.pack_views import PackViews
@@ -145,8 +145,8 @@ def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: 
     if mask is not None and mask.ndim == 2:
         width = mask.shape[1]
         return (
-            (source, partial(padded_numbers, pack.lengths, width))
-            if num_rows == padded_rows(pack.lengths, width)
+            (source, partial(padded_step_indices, pack.lengths, width))
+            if num_rows == num_padded_rows(pack.lengths, width)
             else None
         )
     return (source, partial(np.arange, num_rows)) if num_rows == pack.num_steps else None

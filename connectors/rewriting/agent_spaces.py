@@ -1,4 +1,4 @@
-"""`AgentSpaces`: observation and action spaces of agents, including agents that appear during a run."""
+"""`AgentSpaces`: observation and action spaces of all agents seen so far, including agents that appear during a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ ByAgent = Mapping[Any, Any]  # agent -> space
 
 
 class AgentSpaces:
-    """Spaces of all agents seen so far, before and after the preprocessors that change all agents' observations.
+    """Observation and action spaces of all agents seen so far, before and after the joint preprocessors of a
+    multi-agent pipeline.
 
     The agents are not known beforehand. While acting, their spaces come from the environments, while learning from the
     episodes.
@@ -28,10 +29,14 @@ class AgentSpaces:
 
     def __init__(self, joint: ConnectorPipeline) -> None:
         self.joint = joint
-        self.observations, self.actions = map(_by_agent, (joint.input_observation_space, joint.input_action_space))
+        self.observations, self.actions = map(
+            _spaces_by_agent, (joint.input_observation_space, joint.input_action_space)
+        )
 
     def welcome(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
-        """Add the spaces of these agents. If one is new or changed, recompute the spaces of the preprocessors."""
+        """Add the spaces of agents, by agent id. If some are new or have changed, recompute the output spaces of the
+        joint preprocessors.
+        """
         changed = [_changed_spaces(*pair) for pair in ((self.observations, observations), (self.actions, actions))]
         if any(changed):
             self.observations, self.actions = self.observations | changed[0], self.actions | changed[1]
@@ -40,16 +45,16 @@ class AgentSpaces:
 
     @property
     def rewritten(self) -> dict[Any, Any]:
-        """Return the observation space of each agent after the preprocessors, by agent id."""
-        return _by_agent(cast(gym.Space, self.joint.observation_space)) if len(self.joint) else self.observations
+        """Observation space of each agent after the joint preprocessors, by agent id."""
+        return _spaces_by_agent(cast(gym.Space, self.joint.observation_space)) if len(self.joint) else self.observations
 
 
-def _by_agent(space: gym.Space | None) -> dict[Any, Any]:
+def _spaces_by_agent(space: gym.Space | None) -> dict[Any, Any]:
     return dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
 
 
 def _changed_spaces(known: ByAgent, new: ByAgent | None) -> dict[Any, Any]:
-    """Return the spaces in `new` that are missing in `known` or differ from it, by agent id."""
+    """Return the spaces in `new` that `known` lacks or has otherwise, by agent id."""
     return {
         agent_id: space
         for agent_id, space in (new or {}).items()

@@ -1,4 +1,6 @@
-"""`AgentsRewriter`: applies a single-agent observation rewriter, such as `MeanStdFilter`, to each of many agents."""
+"""`AgentsRewriter`: connector that gives each of several agents its own copy of an observation rewriter, such as
+`MeanStdFilter`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ __all__ = ["AgentsRewriter", "as_joint"]
 
 
 class AgentsRewriter(MultiAgentObservationPreprocessor):
-    """Multi-agent preprocessor with one copy of a single-agent rewriter, such as `MeanStdFilter`, for each agent.
+    """Multi-agent preprocessor that rewrites each agent's observations by the agent's own copy of a rewriter, such as
+    `MeanStdFilter`.
 
     Args:
         rewriter: the rewriter. If it has `agent_ids`, observations of other agents stay unchanged.
@@ -30,28 +33,30 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         agent_ids = getattr(rewriter, "agent_ids", None)
         self.agent_ids = None if agent_ids is None else frozenset(agent_ids)
         self.rewriter = rewriter
-        self._each = ForEachAgent(partial(_own_copy, rewriter))
+        self._agent_rewriters = ForEachAgent(partial(_copy_for_agent, rewriter))
         super().__init__(name=rewriter.name)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the wrapped single-agent rewriter."""
+        """Settings of the wrapped single-agent rewriter, by name."""
         return self.rewriter.settings
 
     def takes(self, agent_id: Any) -> bool:
-        """Return True if this agent's observations are rewritten."""
+        """Return True if this connector rewrites the observations of this agent."""
         return self.agent_ids is None or agent_id in self.agent_ids
 
     def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
-        """Return this agent's own copy of the rewriter."""
-        return self._each.rewriter_of(agent_id)
+        """Return this agent's own copy of the rewriter. The first call creates it."""
+        return self._agent_rewriters.rewriter_of(agent_id)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Set the spaces of each agent's rewriter, and return the Dict of rewritten spaces by agent."""
-        output_spaces = dict(_by_agent(input_observation_space))
-        actions = _by_agent(input_action_space)
+        """Set the spaces of each agent's rewriter, and return the `Dict` space of the rewritten observations by
+        agent.
+        """
+        output_spaces = dict(_spaces_by_agent(input_observation_space))
+        actions = _spaces_by_agent(input_action_space)
         for agent_id, space in output_spaces.items():
             if self.takes(agent_id):
                 rewriter = self.rewriter_of(agent_id)
@@ -60,7 +65,15 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict(output_spaces)
 
     def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
-        """Return the observations by agent id. The selected agents' observations are rewritten."""
+        """Return the observations of one env step by agent id, each rewritten by its agent's copy of the rewriter.
+
+        Observations of agents that are not selected stay unchanged.
+
+        Args:
+            observations: observations by agent.
+            episode: the `MultiAgentEpisode` with this env step as its newest, or None.
+            update: whether the rewriters learn statistics from the observations.
+        """
         changed = dict(observations)
         for agent_id, observation in observations.items():
             if self.takes(agent_id):
@@ -70,29 +83,31 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         return changed
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the statistics of each agent's rewriter, by agent id."""
-        return self._each.get_state()
+        """Return the state (learned statistics) of each agent's rewriter, by agent id."""
+        return self._agent_rewriters.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the statistics that `get_state` returned."""
-        self._each.set_state(state)
-        self._give_spaces()
+        """Restore the states of the agents' rewriters that `get_state` returned."""
+        self._agent_rewriters.set_state(state)
+        self._reset_spaces()
 
     def reset_state(self) -> None:
-        """Reset the statistics of all agents' rewriters."""
-        self._each.reset_state()
-        self._give_spaces()
+        """Discard the learned statistics of all agents' rewriters."""
+        self._agent_rewriters.reset_state()
+        self._reset_spaces()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the merged statistics of several copies of this connector, by agent id."""
-        return self._each.merge_states(states)
+        """Return one state that combines the statistics of several copies of this connector, agent by agent."""
+        return self._agent_rewriters.merge_states(states)
 
-    def _give_spaces(self) -> None:
+    def _reset_spaces(self) -> None:
+        """Set the spaces of all agents' rewriters again, because the rewriters are new."""
         self.set_input_spaces(self.input_observation_space, self.input_action_space)
 
 
 def as_joint(pieces: Iterable[Any]) -> list[MultiAgentObservationPreprocessor]:
-    """Return `pieces` as multi-agent preprocessors: single-agent rewriters are wrapped in an `AgentsRewriter`.
+    """Return connectors as multi-agent preprocessors. Single-agent rewriters, such as `MeanStdFilter`, are wrapped in
+    `AgentsRewriter`.
 
     Raises:
         WrongType: a connector is neither a joint preprocessor nor a rewriter.
@@ -101,6 +116,9 @@ def as_joint(pieces: Iterable[Any]) -> list[MultiAgentObservationPreprocessor]:
 
 
 def _as_joint(piece: Any) -> MultiAgentObservationPreprocessor:
+    """Return one connector as a multi-agent preprocessor. Raise `WrongType` if the connector does not rewrite
+    observations.
+    """
     if isinstance(piece, MultiAgentObservationPreprocessor):
         return piece
     if isinstance(piece, ObservationRewriter):
@@ -111,12 +129,12 @@ def _as_joint(piece: Any) -> MultiAgentObservationPreprocessor:
     )
 
 
-def _own_copy(rewriter: ObservationRewriter) -> Any:
-    """Return an independent copy of a rewriter, for one agent."""
+def _copy_for_agent(rewriter: ObservationRewriter) -> Any:
+    """Return an independent copy of a rewriter for one agent, without its multi-agent options."""
     copy: Any = deepcopy(rewriter)
     copy.multi_agent, copy.agent_ids = False, None
     return copy
 
 
-def _by_agent(space: gym.Space | None) -> Mapping[Any, gym.Space]:
+def _spaces_by_agent(space: gym.Space | None) -> Mapping[Any, gym.Space]:
     return space.spaces if isinstance(space, gym.spaces.Dict) else {}

@@ -1,4 +1,6 @@
-"""`ForEachAgent`: separate statistics per agent, for a module (policy) that acts for several agents."""
+"""`ForEachAgent`: connector with a separate observation rewriter per agent, for a module (policy) that acts for several
+agents.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,14 @@ __all__ = ["ForEachAgent"]
 
 
 class ForEachAgent(ObservationRewriter):
-    """Connector with a separate observation rewriter per agent, for example a `MeanStdFilter` for each.
+    """Connector that rewrites each agent's observations by the agent's own rewriter, for example a `MeanStdFilter` per
+    agent.
 
     Args:
         make: function that returns the rewriter of a new agent.
+        input_observation_space: space of the observations before this connector.
+        input_action_space: space of the actions before this connector.
+        name: name of the connector in its pipeline.
     """
 
     def __init__(
@@ -37,11 +43,11 @@ class ForEachAgent(ObservationRewriter):
 
     @property
     def is_empty_filter(self) -> bool:  # type: ignore[override]
-        """Whether the agents' rewriters learn statistics, and none has seen an observation."""
+        """Whether the agents' rewriters learn statistics, but have not seen any observation."""
         return all(rewriter.is_empty_filter for rewriter in self.rewriters.values() or [self._make()])
 
     def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
-        """Return this agent's rewriter. It is created at the first call."""
+        """Return this agent's own rewriter. The first call creates it."""
         if agent_id not in self.rewriters:
             self.rewriters[agent_id] = rewriter = self._make()
             rewriter.set_input_spaces(self.input_observation_space, self.input_action_space)
@@ -50,27 +56,40 @@ class ForEachAgent(ObservationRewriter):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
+        """Return the space of the rewritten observations, which is the same for all agents."""
         rewriter = self._make()
         rewriter.set_input_spaces(input_observation_space, input_action_space)
         return rewriter.observation_space or input_observation_space
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the rewritten observations [N, ...]. Row i is changed by the rewriter of the agent of
-        `episodes[i]`.
+        """Return the observations [N, ...] of several agents, each row rewritten by its agent's rewriter.
+
+        Args:
+            observations: nested arrays [N, ...].
+            episodes: the episodes [N] of the observations, which have the ids of the agents.
+            update: whether the rewriters learn statistics from the observations.
+
+        Raises:
+            InvalidArgument: `episodes` is missing.
         """
         if episodes is None:
             raise InvalidArgument(f"{self.name}: the rows' episodes say whose they are; give episodes=")
-        return self._by_agent(observations, [episode.agent_id for episode in episodes], episodes, update)
+        return self._rewrite_by_agent(observations, [episode.agent_id for episode in episodes], episodes, update)
 
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
-        """Return the pack with each agent's observations rewritten. No statistics are learned."""
+        """Return recorded episodes (a pack) with the observations of each agent rewritten by the agent's rewriter. No
+        statistics are learned.
+        """
         agents = [None] * len(pack) if pack.agent_ids is None else list(pack.agent_ids)
         rows = np.diff(pack.observation_offsets)
         owners = [agent for agent, num in zip(agents, rows.tolist(), strict=True) for _ in range(num)]
-        observations = self._by_agent(pack.observations, owners, None, False)
+        observations = self._rewrite_by_agent(pack.observations, owners, None, False)
         return pack.replace(observations=observations, observation_space=self.observation_space)
 
-    def _by_agent(self, observations: Any, owners: list[Any], episodes: Any, update: bool) -> Any:
+    def _rewrite_by_agent(self, observations: Any, owners: list[Any], episodes: Any, update: bool) -> Any:
+        """Return the observations [N, ...] rewritten in groups, one per agent. `owners` has the agent id of
+        each row.
+        """
         rows_of: dict[Any, list[int]] = {}
         for row, agent_id in enumerate(owners):
             rows_of.setdefault(agent_id, []).append(row)
@@ -83,21 +102,21 @@ class ForEachAgent(ObservationRewriter):
         return nested.take(nested.concatenate(parts), order)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the statistics of each agent's rewriter, by agent id."""
+        """Return the state (learned statistics) of each agent's rewriter, by agent id."""
         return {"agents": {agent_id: rewriter.get_state() for agent_id, rewriter in self.rewriters.items()}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the statistics that `get_state` returned."""
+        """Restore the states of the agents' rewriters that `get_state` returned."""
         self.rewriters = {}
         for agent_id, agent_state in state["agents"].items():
             self.rewriter_of(agent_id).set_state(agent_state)
 
     def reset_state(self) -> None:
-        """Reset the statistics of all agents' rewriters."""
+        """Discard the learned statistics of all agents' rewriters."""
         self.rewriters = {}
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the merged statistics of several copies of this connector, by agent id."""
+        """Return one state that combines the statistics of several copies of this connector, agent by agent."""
         agents = dict.fromkeys(agent_id for state in states for agent_id in state["agents"])
         return {
             "agents": {

@@ -1,4 +1,4 @@
-"""`MeanStdFilter`: normalization of observations by their running mean and standard deviation."""
+"""`MeanStdFilter`: connector that normalizes observations by their running mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Count, mean and sum of squared deviations of arrays of one shape, for means and standard deviations.
+    """Count, mean and sum of squared deviations of a set of arrays, from which the standard deviation is computed.
 
     Two sets of moments are combined exactly (parallel variance, Chan et al. 1979).
     """
@@ -35,20 +35,20 @@ class Moments:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...]) -> Moments:
-        """Return the moments of an empty set of items."""
+        """Return the moments of no items: count 0, and zeros of the given shape."""
         return cls(0, np.zeros(shape), np.zeros(shape))
 
     @classmethod
     def of(cls, items: np.ndarray) -> Moments:
-        """Return the moments, over the first axis, of items [n, ...]."""
+        """Return the moments of the items [n, ...], computed over the first axis."""
         if not len(items):
             return cls.empty(items.shape[1:])
         mean = items.mean(0, dtype=np.float64)
         deviations = items - mean
         return cls(len(items), mean, np.einsum("n...,n...->...", deviations, deviations))
 
-    def joined(self, second: Moments) -> Moments:
-        """Return the moments of two sets of items together."""
+    def merge(self, second: Moments) -> Moments:
+        """Return the moments of the items of this and a second set together."""
         if not self.count or not second.count:
             return second if second.count else self
         count = self.count + second.count
@@ -58,20 +58,20 @@ class Moments:
         return Moments(count, self.mean + difference * share, squares)
 
     def deviation(self) -> np.ndarray:
-        """Return the sample standard deviation [...] (n - 1), or ones for fewer than two items."""
+        """Return the sample standard deviation of each element, or ones for fewer than two items."""
         return np.sqrt(self.squares / (self.count - 1)) if self.count > 1 else np.ones_like(self.mean)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the moments as a dict that shares no memory with this object."""
+        """Return count, mean and squared deviations as a dict of copies, for a checkpoint."""
         return {"count": self.count, "mean": self.mean.copy(), "squares": self.squares.copy()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Moments:
-        """Return the moments that `get_state` stored in `state`, as a copy."""
+        """Return the moments that `get_state` stored in the dict `state`."""
         return cls(int(state["count"]), np.array(state["mean"], np.float64), np.array(state["squares"], np.float64))
 
     def equals(self, second: Moments) -> bool:
-        """Return True if counts, means and deviations are equal."""
+        """Return True if both sets have equal counts, means and squared deviations."""
         same_mean = np.array_equal(self.mean, second.mean)
         return self.count == second.count and same_mean and np.array_equal(self.squares, second.squares)
 
@@ -80,7 +80,8 @@ Statistics = dict[str, Moments]  # by path of the leaf
 
 
 class MeanStdFilter(ObservationRewriter):
-    """Connector that subtracts from each Box observation its running mean, and divides by the standard deviation.
+    """Connector that normalizes Box observations: it subtracts their running mean and divides by their standard
+    deviation.
 
     Statistics are kept per element, in float64. A row of observations first updates the statistics and is then
     normalized. With one observation seen it is only centered. Normalized parts are float32, and parts in other spaces
@@ -98,6 +99,10 @@ class MeanStdFilter(ObservationRewriter):
         update_stats: learn statistics from the observations.
         multi_agent: use statistics per agent. Only for `joint=` of multi-agent pipelines.
         name: name of the connector in its pipeline.
+
+    Raises:
+        InvalidArgument: `clip_by_value` is not a number of at least 0.
+        WrongType: a flag is not a bool.
     """
 
     def __init__(
@@ -125,21 +130,28 @@ class MeanStdFilter(ObservationRewriter):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All arguments except `update_stats`, which evaluation switches off, and `multi_agent`."""
+        """Settings of the filter by name, to compare pipelines. Evaluation may change `update_stats`, so this and
+        `multi_agent` are left out.
+        """
         return {name: value for name, value in super().settings.items() if name not in ("update_stats", "multi_agent")}
 
     @property
     def is_empty_filter(self) -> bool:  # type: ignore[override]
-        """Whether the filter has not seen any observation, so that it has no statistics yet."""
+        """Whether the filter has no statistics yet, because it has not seen any observation."""
         return not any(known.count for known in self._total.values())
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the observation space with Boxes as float32, bounded by the clip limits."""
-        return _normalised_space(input_observation_space, np.inf if self.clip_by_value is None else self.clip_by_value)
+        """Return the space of the normalized observations: each Box becomes a float32 Box that is bounded by the clip
+        limits.
+        """
+        return _normalize_space(input_observation_space, np.inf if self.clip_by_value is None else self.clip_by_value)
 
     def check_place(self) -> None:
+        """Raise `InvalidArgument` if the filter has `multi_agent=True`, which is for `joint=` of multi-agent pipelines
+        only.
+        """
         if self.multi_agent:
             raise InvalidArgument(
                 f"{self.name}(multi_agent=True) has statistics for each agent: give it as joint=[...]; in the pieces "
@@ -147,24 +159,41 @@ class MeanStdFilter(ObservationRewriter):
             )
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the normalized observations, nested arrays [N, ...]. See `ObservationRewriter.rewrite`."""
+        """Return the observations [N, ...] normalized by the running statistics, which first learn from them if
+        `update` is true.
+
+        Args:
+            observations: nested arrays [N, ...].
+            episodes: not used.
+            update: whether the statistics learn from the observations, if `update_stats` is true too.
+
+        Raises:
+            InvalidArgument: the filter has `multi_agent=True`.
+            ShapeMismatch: the observations have another shape than earlier ones.
+        """
         self.check_place()
         rows = nested.flatten(observations)
         filtered = self._filtered_paths(rows)
         if update and self.update_stats:
-            self._learn({path: np.asarray(rows[path]) for path in filtered})
+            self._update_statistics({path: np.asarray(rows[path]) for path in filtered})
         for path in filtered:
-            rows[path] = self._normalised(path, as_any_array(rows[path]))
+            rows[path] = self._normalize(path, as_any_array(rows[path]))
         return nested.unflatten_like(observations, list(rows.values()))
 
     def _filtered_paths(self, rows: dict[str, Any]) -> list[str]:
+        """Return the paths of the parts of observations to normalize: Boxes of the space, or floats if no space is
+        known.
+        """
         space = self.input_observation_space
         if space is None:
             return [path for path, leaf in rows.items() if np.asarray(leaf).dtype.kind == "f"]
         boxes = _boxes(space)
         return [path for path in rows if path in boxes]
 
-    def _learn(self, rows: dict[str, np.ndarray]) -> None:
+    def _update_statistics(self, rows: dict[str, np.ndarray]) -> None:
+        """Add observations to the statistics. Raise `ShapeMismatch` before any change if their shape differs from that
+        of earlier ones.
+        """
         for path, leaf in rows.items():
             known = self._total.get(path)
             if known is not None and known.mean.shape != leaf.shape[1:]:
@@ -174,12 +203,13 @@ class MeanStdFilter(ObservationRewriter):
                 )
         for path, leaf in rows.items():
             moments = Moments.of(leaf)
-            self._own[path] = self._own[path].joined(moments) if path in self._own else moments
+            self._own[path] = self._own[path].merge(moments) if path in self._own else moments
             synced = self._synced.get(path)
-            self._total[path] = self._own[path] if synced is None else synced.joined(self._own[path])
+            self._total[path] = self._own[path] if synced is None else synced.merge(self._own[path])
         self._affine.clear()
 
-    def _normalised(self, path: str, rows: np.ndarray) -> np.ndarray:
+    def _normalize(self, path: str, rows: np.ndarray) -> np.ndarray:
+        """Return rows of one part of the observations, the part at `path`, normalized and clipped as float32."""
         if path not in self._affine:
             known = self._total.get(path) or Moments.empty(rows.shape[1:])
             self._affine[path] = (known.mean, 1 / (known.deviation() + _EPSILON))
@@ -192,11 +222,13 @@ class MeanStdFilter(ObservationRewriter):
         return values.astype(np.float32)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return two statistics: up to the last synchronization of all copies, and since then."""
+        """Return the statistics of two sets of observations: those up to the last synchronization of all copies, and
+        those since then.
+        """
         return {"synced": _state_of(self._synced), "own": _state_of(self._own)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` or `merge_states` returned.
+        """Restore the statistics that `get_state` or `merge_states` returned.
 
         Raises:
             StateMismatch: the shapes are not those of the space.
@@ -210,22 +242,24 @@ class MeanStdFilter(ObservationRewriter):
                         f"{self.name}: the state has {path or 'observations'} of shape {known.mean.shape}, "
                         f"the space {boxes.get(path)}; give the state of a filter of the same space"
                     )
-        self._synced, self._own, self._total = synced, unsynced, _joined([synced, unsynced])
+        self._synced, self._own, self._total = synced, unsynced, _merge_statistics([synced, unsynced])
         self._affine.clear()
 
     def reset_state(self) -> None:
-        """Forget all statistics."""
+        """Discard all learned statistics."""
         self._synced, self._own, self._total = {}, {}, {}
         self._affine.clear()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state for the statistics of all copies. Statistics that all copies share count once."""
+        """Return one state that combines the statistics of several copies. Observations that all copies know count
+        once.
+        """
         distinct: list[Statistics] = []
         for state in states:
             synced = _from_state(state["synced"])
             if not any(_equal(synced, known) for known in distinct):
                 distinct.append(synced)
-        merged = _joined([*distinct, *(_from_state(state["own"]) for state in states)])
+        merged = _merge_statistics([*distinct, *(_from_state(state["own"]) for state in states)])
         return {"synced": _state_of(merged), "own": {}}
 
 
@@ -236,7 +270,7 @@ def _boxes(space: gym.Space) -> dict[str, tuple[int, ...]]:
 
 
 def _structure(space: gym.Space) -> Any:
-    """Return a Dict or Tuple space as nested dicts and tuples of its spaces."""
+    """Return a space as nested dicts and tuples of its parts, like the structure of its items."""
     if isinstance(space, spaces.Dict):
         return {key: _structure(part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -244,17 +278,19 @@ def _structure(space: gym.Space) -> Any:
     return space
 
 
-def _normalised_space(space: gym.Space, bound: float) -> gym.Space:
+def _normalize_space(space: gym.Space, bound: float) -> gym.Space:
+    """Return a space in which each Box is replaced by a float32 Box with the bounds -`bound` and `bound`."""
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _normalised_space(part, bound) for key, part in space.spaces.items()})
+        return spaces.Dict({key: _normalize_space(part, bound) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([_normalised_space(part, bound) for part in space.spaces])
+        return spaces.Tuple([_normalize_space(part, bound) for part in space.spaces])
     return spaces.Box(-bound, bound, space.shape, np.float32) if isinstance(space, spaces.Box) else space
 
 
-def _joined(parts: Sequence[Statistics]) -> Statistics:
+def _merge_statistics(parts: Sequence[Statistics]) -> Statistics:
+    """Return the statistics, by path, of the observations of several filters together."""
     paths = dict.fromkeys(path for part in parts for path in part)
-    return {path: reduce(Moments.joined, (part[path] for part in parts if path in part)) for path in paths}
+    return {path: reduce(Moments.merge, (part[path] for part in parts if path in part)) for path in paths}
 
 
 def _equal(a: Statistics, b: Statistics) -> bool:

@@ -1,4 +1,4 @@
-"""`MultiAgentObservationPreprocessor`: base class for changing the observations of all agents together."""
+"""`MultiAgentObservationPreprocessor`: base class of connectors that change the observations of all agents together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["MultiAgentObservationPreprocessor", "rewritten_agents"]
 
 
 class MultiAgentObservationPreprocessor(Connector):
-    """Base class for changing the observations of all agents together. Override `preprocess`.
+    """Base class of connectors that change the observations of all agents in an env step together. Override
+    `preprocess`.
 
     Pass it to `MultiAgentEnvToModule(..., joint=[...])`. A runner then applies it to the observations of each env step
     before they are stored and passed to the modules' pipelines. A `MultiAgentLearner` with it applies it to stored
@@ -35,7 +36,7 @@ class MultiAgentObservationPreprocessor(Connector):
     _rewritten: frozenset[tuple[Any, int]] = frozenset()  # (episode id, env step) of what the last call rewrote
 
     def preprocess(self, observations: dict[Any, Any], episode: Any) -> Mapping[Any, Any]:
-        """Return the changed observations of one env step by agent id.
+        """Return the changed observations of all agents in one env step, by agent id. Override this method.
 
         Args:
             observations: observations by agent, of the agents with an observation in this env step.
@@ -44,7 +45,7 @@ class MultiAgentObservationPreprocessor(Connector):
         raise NotImplementedError(f"{type(self).__name__} has no preprocess(observations, episode)")
 
     def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
-        """Return the observations of one env step by agent id, changed by `preprocess`.
+        """Return the observations of all agents in one env step, by agent id, changed by `preprocess`.
 
         Args:
             observations: observations by agent.
@@ -64,7 +65,9 @@ class MultiAgentObservationPreprocessor(Connector):
         return dict(changed)
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        """Change the newest observations of ongoing episodes in place, once per env step."""
+        """Change the newest observations of ongoing episodes in place, once per env step. Return the batch
+        unchanged.
+        """
         for episode in episodes:
             if (episode.id_, episode.env_t) not in self._rewritten:
                 rewrite_newest([self], episode, episode.get_observations(-1))
@@ -75,7 +78,9 @@ class MultiAgentObservationPreprocessor(Connector):
 def rewrite_newest(
     pieces: Sequence[Any], episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True
 ) -> None:
-    """Change the newest observations of an ongoing multi-agent episode in place, by all preprocessors."""
+    """Apply preprocessors to the newest observations of an ongoing multi-agent episode, and store the results in the
+    episode.
+    """
     for piece in pieces:
         observations = piece.rewrite(observations, episode, update)
     for agent_id, observation in observations.items():
@@ -83,7 +88,14 @@ def rewrite_newest(
 
 
 def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[SingleAgentEpisode]:
-    """Return the agents' finalized episodes with the preprocessors applied to each env step, lookbacks included."""
+    """Return the agents' single-agent episodes of a multi-agent episode, with preprocessors applied to the observations
+    of each env step.
+
+    The episodes are finalized copies. Lookbacks are changed too.
+
+    Raises:
+        InvalidArgument: the episode is not a `MultiAgentEpisode`.
+    """
     if not isinstance(episode, MultiAgentEpisode):
         raise InvalidArgument(
             f"{pieces[0].name} sees the observations of all agents at once, a {type(episode).__name__} has those "
@@ -109,7 +121,9 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
 def _with_observations(
     episode: SingleAgentEpisode, observations: list[Any], pieces: Sequence[Any]
 ) -> SingleAgentEpisode:
-    """Return a copy of an episode with the given observations [L + T + 1] of the lookback and the steps."""
+    """Return a finalized copy of an agent's episode with other observations [L + T + 1], those of its lookback and its
+    steps.
+    """
     part = episode.slice(slice(None), len_lookback_buffer=episode.lookback).to_numpy()
     part.tracks = part.tracks.replaced(
         ArrayTrack.of(nested.stack(observations), episode.lookback, part.observations.field)

@@ -1,4 +1,6 @@
-"""`ObservationPreprocessor`: base class for changing observations one by one before episodes store them."""
+"""`ObservationPreprocessor`: base class of connectors that change observations one by one before episodes store
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ __all__ = ["ObservationPreprocessor"]
 
 
 class ObservationPreprocessor(ObservationRewriter):
-    """Base class for changing observations before storage in episodes. Override `preprocess` or `preprocess_rows`.
+    """Base class of connectors that change each observation before episodes store it. Override `preprocess` or
+    `preprocess_rows`.
 
     Also override `recompute_output_observation_space` if shape, dtype or bounds change.
 
@@ -25,7 +28,7 @@ class ObservationPreprocessor(ObservationRewriter):
     """
 
     def preprocess(self, observation: Any, episode: Any) -> Any:
-        """Return the changed form of one observation.
+        """Return the changed form of one observation. Override this method, or `preprocess_rows` for whole arrays.
 
         Args:
             observation: the observation.
@@ -35,11 +38,13 @@ class ObservationPreprocessor(ObservationRewriter):
         raise NotImplementedError(f"{type(self).__name__} has neither preprocess nor preprocess_rows")
 
     def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        """Return the changed observations [N, ...] of N environments. By default it calls `preprocess` for each."""
+        """Return the changed form of the observations [N, ...] of N environments. By default, `preprocess` is called
+        for each.
+        """
         rows = rows_of(observations)
         owners = [None] * len(rows) if episodes is None else episodes
         return nested.stack([self.preprocess(row, episode) for row, episode in zip(rows, owners, strict=True)])
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the observations [N, ...] that episodes store: the result of `preprocess_rows`."""
+        """Return the observations [N, ...] in the form that episodes store: the result of `preprocess_rows`."""
         return self.preprocess_rows(observations, episodes)

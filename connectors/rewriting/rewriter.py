@@ -20,14 +20,14 @@ __all__ = ["ObservationRewriter"]
 
 
 class ObservationRewriter(Connector):
-    """Base class of connectors that change observations before episodes store them, such as filters."""
+    """Base class of connectors that change observations before episodes store them, such as normalization filters."""
 
     reads_tracks = True
     _rewritten: frozenset[tuple[str, int]] = frozenset()  # (episode id, t) of what the last call by hand rewrote
 
     @abstractmethod
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return the observations [N, ...] to store, made from new observations [N, ...].
+        """Return new observations [N, ...] in the form that episodes store, for example normalized.
 
         Args:
             observations: nested arrays [N, ...].
@@ -37,15 +37,26 @@ class ObservationRewriter(Connector):
         """
 
     def check_place(self) -> None:
-        """Raise `InvalidArgument` if this connector can only be used for all agents together (`joint=`)."""
+        """Raise `InvalidArgument` if this connector cannot be in a single-agent pipeline, only in `joint=` of a
+        multi-agent one.
+        """
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        """Rewrite each episode's last observation, unless given a pack or a batch with observations."""
+        """Rewrite the last observation of each growing episode in place, once per step. Return the batch unchanged.
+
+        Given a pack, or a batch that has observations, nothing is rewritten.
+
+        Raises:
+            InvalidArgument: an episode is finalized.
+        """
         if Columns.OBS not in batch and not isinstance(episodes, EpisodePack):
             self._rewrite_last(list(self.single_agent_episode_iterator(episodes)))
         return batch
 
     def _rewrite_last(self, episodes: list[Any]) -> None:
+        """Rewrite the last observation of each episode in place, unless the previous call did so. Raise
+        `InvalidArgument` for finalized episodes.
+        """
         finalized = [episode.id_ for episode in episodes if episode.is_numpy]
         if finalized:
             raise InvalidArgument(
@@ -60,14 +71,23 @@ class ObservationRewriter(Connector):
         self._rewritten = frozenset((episode.id_, episode.t) for episode in episodes)
 
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:
-        """Return the pack with all observations rewritten, lookbacks included. No statistics are learned."""
+        """Return recorded episodes (a pack) with all observations rewritten, lookbacks included. No statistics are
+        learned.
+
+        Raises:
+            ShapeMismatch: the rewritten observations do not fit the declared space.
+        """
         observations = self.rewrite(pack.observations, None, False)
         check_rewritten(self, self.name, observations, pack.observations)
         return pack.replace(observations=observations, observation_space=self.observation_space)
 
 
 def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, original: Any) -> None:
-    """Raise `ShapeMismatch` if rewritten observations differ in structure, shape or dtype from the declared space."""
+    """Check that rewritten observations fit the space that their rewriter declares, in structure, shape and dtype.
+
+    Raises:
+        ShapeMismatch: they do not fit.
+    """
     misfit = describe_mismatch(rows, piece.observation_space, len(nested.first_leaf(original)))
     if misfit:
         raise ShapeMismatch(

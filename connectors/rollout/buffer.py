@@ -48,11 +48,11 @@ _LAST_SLOT = ("obs", "value")  # what is meaningful at index T
 
 
 class FinalObservations:
-    """Last observations [K] of episodes that a rollout has no row for, because the next episode begins in their row.
+    """Last observations [K] of episodes, for which a rollout has no row because the first observation of the next
+    episode is there.
 
-    With same-step autoreset or a manual reset, the next row has the first observation of the next episode. A rollout
-    stores the
-    replaced observations here: `rollout["final"].append(...)`.
+    With same-step autoreset or a manual reset, the row after an ending has the first observation of the next episode. A
+    rollout stores the replaced observations here: `rollout["final"].append(...)`.
     """
 
     def __init__(self, num_envs: int, num_slots: int, obs_dim: int, device: torch.device | str) -> None:
@@ -62,13 +62,17 @@ class FinalObservations:
         self._value = [torch.zeros(0, device=device)]
 
     def append(self, step: int, envs: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
-        """Add the last observations of the episodes that ended with step t of a rollout.
+        """Add the last observations of the episodes that ended with one step of the rollout.
 
         Args:
             step: the row t of the step, 0..T-1.
             envs: indices of the environments, int [k], or a bool mask [N].
             obs: the observations [k, obs_dim], in the order of `envs`.
             value: their values [k]; 0 until `set_value` if not given.
+
+        Raises:
+            ShapeMismatch: `obs` or `value` does not have one row per environment.
+            InvalidArgument: the rollout has no such step.
         """
         envs = envs.nonzero().squeeze(1) if envs.dtype == torch.bool else envs.long()
         expected = (len(envs), self._obs[0].shape[1])
@@ -82,7 +86,10 @@ class FinalObservations:
         self.append_rows(envs * self._num_slots + step, obs, value)
 
     def append_rows(self, rows: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
-        """Add the last observations [k, obs_dim] after the steps at `rows` [k], where a row is env * (T + 1) + t."""
+        """Add the last observations [k, obs_dim] of episodes that ended with the steps at the flat indices `rows` [k].
+
+        The flat index of step t of an environment is env * (T + 1) + t.
+        """
         like = self._value[0]
         self._rows.append(rows.to(like.device))
         self._obs.append(obs.to(like))
@@ -93,21 +100,25 @@ class FinalObservations:
 
     @property
     def rows(self) -> Tensor:
-        """Index env * (T + 1) + t in the rollout of the step before each last observation, int64 [K]."""
-        return _joined(self._rows)
+        """Flat index env * (T + 1) + t, in the rollout, of the step before each last observation, int64 [K]."""
+        return _concatenate_in_place(self._rows)
 
     @property
     def obs(self) -> Tensor:
         """Last observations [K, obs_dim] of the ended episodes."""
-        return _joined(self._obs)
+        return _concatenate_in_place(self._obs)
 
     @property
     def value(self) -> Tensor:
         """Value estimates of the last observations, [K]."""
-        return _joined(self._value)
+        return _concatenate_in_place(self._value)
 
     def set_value(self, value: Tensor) -> None:
-        """Set the value estimates [K] of all last observations, for example after one forward pass over `obs`."""
+        """Set the value estimates of all last observations, [K], for example after one forward pass over `obs`.
+
+        Raises:
+            ShapeMismatch: there is not one value per last observation.
+        """
         if tuple(value.shape) != (len(self),):
             raise ShapeMismatch(
                 f"final value {list(value.shape)} of {len(self)} final observations: give [{len(self)}]"
@@ -115,8 +126,8 @@ class FinalObservations:
         self._value = [value.to(self._value[0])]
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Return a list of tensors as one tensor, and replace the contents of the list by this tensor."""
+def _concatenate_in_place(parts: list[Tensor]) -> Tensor:
+    """Return a list of tensors as one tensor, which then is the only item of the list."""
     if len(parts) > 1:
         parts[:] = [torch.cat(parts)]
     return parts[0]
@@ -242,7 +253,7 @@ def transition_view(rollout: TensorDict, flatten: bool = False) -> TensorDict:
     """Return the steps [N, T] of a rollout without copying. With `flatten`, copy its valid transitions [B]."""
     if not flatten:
         return cast("TensorDict", rollout.exclude(*_SIDE_DATA)[:, :-1])
-    return _take(_flat_columns(rollout), _valid_rows(rollout))
+    return _take_rows(_flat_columns(rollout), _valid_rows(rollout))
 
 
 def _flat_columns(rollout: TensorDict) -> dict[str, Tensor]:
@@ -256,7 +267,7 @@ def _valid_rows(rollout: TensorDict) -> Tensor:
     return cast(Tensor, rollout["valid"]).flatten().nonzero().squeeze(1)
 
 
-def _take(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
+def _take_rows(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
     """Return a TensorDict of the given rows of all columns."""
     selected = {name: column.index_select(0, rows) for name, column in columns.items()}
     return _tensordict(selected, batch_size=[len(rows)], device=rows.device)
@@ -280,7 +291,7 @@ def iterate_minibatches(
     rows, columns = _valid_rows(rollout), _flat_columns(rollout)
     order = torch.randperm(len(rows), generator=generator, device=None if generator is None else generator.device)
     for part in rows[order.to(rows.device)].split(batch_size):
-        yield _take(columns, part) if rows.device == torch.device(device) else _take(columns, part).to(device)
+        yield _take_rows(columns, part) if rows.device == torch.device(device) else _take_rows(columns, part).to(device)
 
 
 def add_advantages(
