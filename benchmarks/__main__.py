@@ -13,14 +13,16 @@ import torch
 from benchmarks import all_figures, table
 from benchmarks.figure import Figure
 from benchmarks.idle_process import hush, settle_allocator
-from benchmarks.measure import FULL, QUICK, Effort, Row, failure, measure
+from benchmarks.measure import FULL, QUICK, Effort, Row, failure_row, measure
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks of the command line. Return 1 if a benchmark failed, 2 for an unknown name, else 0."""
-    options = parsed(arguments)
+    """Run the benchmarks named on the command line, and print a table of results. Return 1 if a benchmark failed, 2 for
+    an unknown name, else 0.
+    """
+    options = parse_arguments(arguments)
     try:
-        figures = all_figures.chosen(options.names)
+        figures = all_figures.select_figures(options.names)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -30,15 +32,15 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     hush()
     settle_allocator()
-    rows = measured(figures, QUICK if options.quick else FULL)
+    rows = run_figures(figures, QUICK if options.quick else FULL)
     if options.json:
         document = {"machine": table.machine(), "rows": [table.as_json(row) for row in rows]}
         Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
     return int(any(row.ours is None and "Error" in row.note for row in rows))
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the parsed command-line arguments."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a room (growing) or a figure (replay/uniform)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
@@ -47,26 +49,28 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def measured(figures: list[Figure], effort: Effort) -> list[Row]:
-    """Run the benchmarks one after another, and print the result of each at once."""
+def run_figures(figures: list[Figure], effort: Effort) -> list[Row]:
+    """Run benchmarks one after another, print the result of each when it is known, and return all results."""
     width = table.name_width(figures)
     print(table.header(width), flush=True)
     rows = []
     for figure in figures:
-        rows.append(one(figure, effort))
-        print(table.formatted(rows[-1], width), flush=True)
+        rows.append(run_figure(figure, effort))
+        print(table.format_row(rows[-1], width), flush=True)
     held = sum(row.holds is True for row in rows)
     print(f"{held} of {len(rows)} hold, {sum(row.holds is None for row in rows)} not compared")
     return rows
 
 
-def one(figure: Figure, effort: Effort) -> Row:
-    """Run one benchmark. If it raises, print the traceback to stderr and return a result row with the error."""
+def run_figure(figure: Figure, effort: Effort) -> Row:
+    """Run one benchmark, and return its result. If the benchmark raises an error, print the traceback to stderr and
+    return a row with the error.
+    """
     try:
         return measure(figure, effort)
     except Exception as error:
         traceback.print_exc()
-        return failure(figure, error)
+        return failure_row(figure, error)
 
 
 if __name__ == "__main__":

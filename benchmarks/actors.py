@@ -1,6 +1,8 @@
-"""Ray benchmarks: packs through the object store, and env runners in actors against one runner and RLlib's.
+"""Ray benchmarks: packs in the object store, and sampling in Ray actors compared with one runner and with RLlib's
+actors.
 
-Ray is started once, on 127.0.0.1 alone, and ends with this process. Actors end with the sides that have them.
+Ray is started once, on 127.0.0.1 only, and ends with this process. Actors end when the workload that created them is
+deleted.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ LONG = 32_768  # steps of each in one call, where what the machine does otherwis
 NUM_CPUS = 2 * ACTORS + 1  # both sides' actors, and what is asked for between them
 
 
-def started_ray() -> Any:
-    """Start Ray once in this process, and return the module `ray`."""
+def start_ray_once() -> Any:
+    """Start Ray unless this process has started it already, and return the module `ray`."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # `start_ray` requires it before the import
     import ray
 
@@ -43,24 +45,25 @@ def started_ray() -> Any:
 # --- the object store ---
 
 
-def stored(make: Callable[[int], Any]) -> Callable[[Size], Timed]:
-    """Time `ray.put` and `ray.get` of the object that `make` creates for 100 episodes."""
+def object_store(make: Callable[[int], Any]) -> Callable[[Size], Timed]:
+    """Time `ray.put` and `ray.get` of an object with 100 episodes, which `make` creates."""
 
     def prepare(size: Size) -> Timed:
-        ray, episodes = started_ray(), make(size(EPISODES))
+        ray, episodes = start_ray_once(), make(size(EPISODES))
         return Timed(lambda: ray.get(ray.put(episodes)))
 
     return prepare
 
 
 def our_pack(num: int) -> Any:
+    """Return `num` episodes of 200 steps as a pack."""
     from episodes import EpisodePack
 
     return EpisodePack.from_episodes([our_episode(steps(LENGTH, i)) for i in range(num)])
 
 
 def rllib_list(num: int) -> list[Any]:
-    """Return `num` finalized RLlib episodes, which is the type that RLlib's runners send."""
+    """Return `num` episodes of 200 steps as a list of finalized RLlib episodes, which RLlib's runners send."""
     return [rllib_episode(steps(LENGTH, i)) for i in range(num)]
 
 
@@ -68,14 +71,14 @@ def rllib_list(num: int) -> list[Any]:
 
 
 def cpu_of_all() -> float:
-    """Return the CPU seconds of this process and of all child processes that still run."""
+    """Return the total CPU seconds of this process and of all child processes that still run."""
     import psutil
 
     return time.process_time() + sum(cpu_of(child) for child in psutil.Process().children(recursive=True))
 
 
 def cpu_of(process: Any) -> float:
-    """Return the CPU seconds of another process, from its CPU clock on Linux, else in steps of 10 ms."""
+    """Return the CPU seconds of another process: from its CPU clock on Linux, else with a resolution of 10 ms."""
     if sys.platform == "linux":
         return time.clock_gettime(~process.pid << 3 | 2)  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) makes it
     times = process.cpu_times()
@@ -83,16 +86,22 @@ def cpu_of(process: Any) -> float:
 
 
 def make_runner(index: int, seed: int) -> Any:
+    """Return this library's runner with 64 CartPole environments. `RayRunnerGroup` calls this function in each
+    actor.
+    """
     from episode_runners import SingleAgentEnvRunner
 
     return SingleAgentEnvRunner(environments(NUM_ENVS), new_policy(), seed=seed)
 
 
 def our_group(clock: Callable[[], float], each: int = LONG) -> Callable[[Size], Timed]:
+    """Time sampling by this library's `RayRunnerGroup` with two actors, per environment step."""
+
     def prepare(size: Size) -> Timed:
+        """Start the actors, sample once to warm up, and return the timed call."""
         from episode_runners import RayRunnerGroup
 
-        started_ray()
+        start_ray_once()
         count, group = size(each) * ACTORS, RayRunnerGroup(make_runner, ACTORS)
         group.sample(num_timesteps=count)
         return Timed(lambda: group.sample(num_timesteps=count), count, clock=clock)
@@ -101,6 +110,8 @@ def our_group(clock: Callable[[], float], each: int = LONG) -> Callable[[Size], 
 
 
 def one_runner(clock: Callable[[], float]) -> Callable[[Size], Timed]:
+    """Time sampling by one runner in this process, per environment step."""
+
     def prepare(size: Size) -> Timed:
         count, runner = size(LONG), make_runner(0, 0)
         return Timed(lambda: runner.sample(num_timesteps=count), count, clock=clock)
@@ -109,8 +120,10 @@ def one_runner(clock: Callable[[], float]) -> Callable[[Size], Timed]:
 
 
 def rllib_group(size: Size) -> Timed:
-    """Time RLlib's `EnvRunnerGroup` with the same environments and network, and as many runners."""
-    started_ray()
+    """Time sampling by RLlib's `EnvRunnerGroup`, per environment step, with the same environments, network and number
+    of runners.
+    """
+    start_ray_once()
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -134,8 +147,8 @@ def rllib_group(size: Size) -> Timed:
 FIGURES = (
     Figure(
         "ray/100 episodes through the object store",
-        Side("a pack", stored(our_pack)),
-        Side("RLlib's list", stored(rllib_list), RLLIB),
+        Side("a pack", object_store(our_pack)),
+        Side("RLlib's list", object_store(rllib_list), RLLIB),
         at_least(8),
         "ms",
     ),

@@ -1,4 +1,4 @@
-"""List of all benchmarks, in the order of the table."""
+"""List of all benchmarks, in the order of the printed table."""
 
 from __future__ import annotations
 
@@ -62,23 +62,24 @@ FIGURES: tuple[Figure, ...] = (
 )
 
 
-def chosen(names: list[str]) -> list[Figure]:
-    """Return the benchmarks whose name or leading part (`replay`, `replay/uniform`) is given, by default all.
+def select_figures(names: list[str]) -> list[Figure]:
+    """Return the benchmarks that `names` select, by full name (`replay/uniform`) or by leading part (`replay`). Without
+    names, return all benchmarks.
 
     Raises:
-        ValueError: there is no benchmark of that name.
+        ValueError: no benchmark has one of the names.
     """
     if not names:
         return list(FIGURES)
-    unknown = [name for name in names if not any(goes_by(figure, name) for figure in FIGURES)]
+    unknown = [name for name in names if not any(has_name(figure, name) for figure in FIGURES)]
     if unknown:
         known = sorted({figure.name.split("/")[0] for figure in FIGURES})
         raise ValueError(
             f"no figure is called {', '.join(unknown)}; rooms: {', '.join(known)} (--list shows all names)"
         )
-    return [figure for figure in FIGURES if any(goes_by(figure, name) for name in names)]
+    return [figure for figure in FIGURES if any(has_name(figure, name) for name in names)]
 
 
-def goes_by(figure: Figure, name: str) -> bool:
-    """Return True if a name is the name of the benchmark, or a leading part of the name."""
+def has_name(figure: Figure, name: str) -> bool:
+    """Return True if `name` is the full name of a benchmark, or a leading part of the full name."""
     return figure.name == name or figure.name.startswith((f"{name}/", f"{name} "))

@@ -1,4 +1,4 @@
-"""PPO train batch of 4,000 steps in 38 episodes, with and without advantages."""
+"""Benchmarks of creating a PPO train batch from 38 episodes with 4,000 steps, with and without advantages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ EXTRAS = ("action_dist_inputs", "action_logp")
 
 
 def ppo_steps(size: Size) -> list[Steps]:
-    """Return 38 episodes with 4,000 steps, of which the last one is cut."""
+    """Return the data of 38 episodes with 4,000 steps in total. The last episode has not ended."""
     return train_steps(size(4000), size(38) if size.most is None else 3, EXTRAS)
 
 
 def our_batch(*, packed: bool, gae: bool = False) -> Callable[[Size], Timed]:
-    """Time this library's learner pipeline on a list of finalized episodes, or on a pack of the episodes."""
+    """Time this library's learner pipeline, given a list of finalized episodes or a pack, with or without
+    advantages.
+    """
 
     def prepare(size: Size) -> Timed:
+        """Create the episodes and the pipeline, and return the timed call."""
         from connectors import learner_pipeline
         from connectors.learner import GeneralizedAdvantageEstimation
         from episodes import EpisodePack
@@ -39,7 +42,9 @@ def our_batch(*, packed: bool, gae: bool = False) -> Callable[[Size], Timed]:
 
 
 class ReadyValues:
-    """Policy whose value function returns zeros at once, to measure the pipeline without a network."""
+    """Policy whose value function returns zeros immediately, so that only the pipeline is measured and not a
+    network.
+    """
 
     is_stateful = False
 
@@ -51,10 +56,11 @@ class ReadyValues:
 
 
 def bare_concatenation(size: Size) -> Timed:
-    """Time one `np.concatenate` and `torch.from_numpy` for each array of the train batch."""
+    """Time the least work for a train batch: one `np.concatenate` and `torch.from_numpy` per column."""
     data = ppo_steps(size)
 
     def run() -> dict[str, torch.Tensor]:
+        """Concatenate the arrays of all episodes, and return the columns as tensors."""
         terminateds = np.zeros(sum(map(len, data)), bool)
         truncateds = np.zeros_like(terminateds)
         ends = np.cumsum([len(steps) for steps in data]) - 1

@@ -1,4 +1,6 @@
-"""Number of library functions that one operation calls. Each call costs about 0.1 us."""
+"""Benchmarks that count the library functions called by an operation, which does not depend on the machine's load. Each
+call costs about 0.1 us.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ PACKAGES = tuple(f"{ROOT / name}/" for name in ("episodes", "connectors", "episo
 
 
 def count_calls(run: Callable[[], object]) -> int:
-    """Return how many functions of the library are called during `run`."""
+    """Run a function, and return how many functions of this library it calls."""
     count = 0
 
     def record(frame: FrameType, event: str, argument: Any) -> None:
@@ -33,6 +35,7 @@ def count_calls(run: Callable[[], object]) -> int:
 
 
 def _runner(num_envs: int) -> tuple[Any, Any]:
+    """Return a runner of CartPole environments, and its policy."""
     from episode_learners import MLPPolicy
     from episode_runners import SingleAgentEnvRunner, make_vector_env
 
@@ -42,6 +45,7 @@ def _runner(num_envs: int) -> tuple[Any, Any]:
 
 
 def vector_step(size: Size) -> Counted:
+    """Count the library functions called per vector step while a runner samples."""
     runner, _ = _runner(8)
     runner.sample(num_timesteps=800)
     few = count_calls(lambda: runner.sample(num_timesteps=800))
@@ -50,6 +54,7 @@ def vector_step(size: Size) -> Counted:
 
 
 def preprocess(size: Size) -> Counted:
+    """Count the library functions that `PPO.preprocess` calls for a pack of 2,000 steps."""
     from episode_learners import PPO
 
     runner, policy = _runner(8)
@@ -59,7 +64,10 @@ def preprocess(size: Size) -> Counted:
 
 
 def _replay(kind: str, draw: Callable[[Any], object]) -> Callable[[Size], Counted]:
+    """Count the library functions called by `draw(buffer)`, with a replay buffer of the class `kind`."""
+
     def prepare(size: Size) -> Counted:
+        """Fill the buffer with 2,000 steps, sample once to warm up, and count the calls of the next sample."""
         from episodes import replay
 
         runner, _ = _runner(8)
@@ -72,6 +80,7 @@ def _replay(kind: str, draw: Callable[[Any], object]) -> Callable[[Size], Counte
 
 
 def writer_add(size: Size) -> Counted:
+    """Count the library functions called by `EpisodeWriter.add` for one episode of 50 steps."""
     import numpy as np
 
     from episodes import SingleAgentEpisode
@@ -88,6 +97,7 @@ def writer_add(size: Size) -> Counted:
 
 
 def _figure(name: str, prepare: Callable[[Size], Counted], limit: int) -> Figure:
+    """Return a benchmark that requires at most `limit` calls."""
     goal = Side(f"{limit} calls", lambda size: Counted(limit))
     return Figure(f"calls/{name}", Side("ours", prepare), goal, at_most(1.0), "calls")
 

@@ -1,9 +1,10 @@
-"""Speed of this library at a commit and at present: `python -m benchmarks.compare_commit COMMIT [NAME ...]`.
+"""Comparison of the library's speed at an earlier commit and now:
+`python -m benchmarks.compare_commit COMMIT [NAME ...]`.
 
-Each tree runs its own benchmarks, since packages and arguments have other names in older commits. Figures are matched
-by name: read both benchmarks before you trust a ratio. Two processes, one for each tree, take turns in short rounds and
-count CPU time, which other processes on the machine hardly lengthen. All is repeated in fresh processes, since the
-layout of memory is worth a few percent.
+Each version runs its own benchmarks, since packages and arguments have other names in older commits. Benchmarks are
+matched by name: read both before you trust a ratio. Two processes, one for each version, take turns in short rounds and
+measure CPU time, which other processes on the machine hardly change. Everything is repeated in new processes, since the
+memory layout changes results by a few percent.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Duration of a measurement: rounds for each side, pairs of processes, and seconds of a round."""
+    """Duration of a comparison: rounds for each side, pairs of processes, and seconds of a round."""
 
     rounds: int
     pairs: int
@@ -37,11 +38,11 @@ class Pace:
 
 
 class CannotMeasure(Exception):
-    """Raised if the code of a commit cannot run a benchmark. The message is the error of the benchmark."""
+    """Error of a worker process that could not run a benchmark. The message is the error of the benchmark."""
 
 
 class Tree:
-    """Worker process that runs the benchmarks of a folder with the library of this folder."""
+    """Worker process that runs the benchmarks of one version of the library, whose files are in `folder`."""
 
     def __init__(self, folder: Path, max_size: int | None) -> None:
         command = [sys.executable, str(ROOT / "benchmarks" / "worker.py"), json.dumps(max_size), str(folder)]
@@ -52,7 +53,11 @@ class Tree:
         self._answers: Any = self._process.stdout
 
     def ask(self, command: str, argument: Any = None) -> Any:
-        """Send a command to the worker process, and return the answer. Raise `CannotMeasure` for an error."""
+        """Send a command to the worker process, and return its answer.
+
+        Raises:
+            CannotMeasure: the worker process returned an error, or has ended.
+        """
         print(json.dumps([command, argument]), file=self._process.stdin, flush=True)
         answer = json.loads(self._answers.readline() or '{"error": "its process has ended"}')
         if "error" in answer:
@@ -60,13 +65,14 @@ class Tree:
         return answer["value"]
 
     def close(self) -> None:
+        """Kill the worker process."""
         self._process.kill()
         self._process.communicate()
 
 
 @dataclass(slots=True)
 class Compared:
-    """Costs of this library per item, at the commit and now, for each round."""
+    """Costs of one benchmark at the earlier commit and now, per item and round."""
 
     names: list[str]  # of the figures whose side this is
     before: list[float] = field(default_factory=list)
@@ -75,18 +81,18 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """Median over all rounds of (cost now / cost at the commit)."""
+        """Median over all rounds of the cost now divided by the cost at the earlier commit."""
         return median(now / before for before, now in zip(self.before, self.now, strict=True))
 
     @property
     def ratio_of_minima(self) -> float:
-        """Lowest cost of all rounds now, divided by the lowest cost at the commit."""
+        """Lowest cost of all rounds now, divided by the lowest cost at the earlier commit."""
         return min(self.now) / min(self.before)
 
 
 @contextmanager
-def library_of(commit: str) -> Iterator[Path]:
-    """Extract a commit to a temporary folder, and yield the folder."""
+def extract_commit(commit: str) -> Iterator[Path]:
+    """Context manager that extracts the files of a commit to a temporary folder, and yields the folder."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
@@ -95,19 +101,23 @@ def library_of(commit: str) -> Iterator[Path]:
 
 
 def compare(before: Path, now: Path, chosen: list[str], pace: Pace) -> list[Compared]:
-    """Measure the chosen benchmarks of the old commit with the old code and the new code."""
+    """Measure the selected benchmarks with the code in folder `before` and with the code in folder `now`, and return
+    the costs.
+    """
     rows: dict[str, Compared] = {}
     for _ in range(pace.pairs):
         with closing(Tree(before, pace.most)) as old, closing(Tree(now, pace.most)) as new:
-            for names in sides_of(old, chosen):
+            for names in group_names(old, chosen):
                 row = rows.setdefault(names[0], Compared(names))
                 measure(row, old, new, pace)
-                print(formatted(row), file=sys.stderr, flush=True)
+                print(format_row(row), file=sys.stderr, flush=True)
     return list(rows.values())
 
 
-def sides_of(tree: Tree, chosen: list[str]) -> list[list[str]]:
-    """Return lists of benchmark names that share one measurement of this library."""
+def group_names(tree: Tree, chosen: list[str]) -> list[list[str]]:
+    """Return the names of the selected benchmarks in groups that share one workload of this library, and therefore need
+    only one measurement.
+    """
     together: dict[int, list[str]] = {}
     for name, side in tree.ask("names").items():
         if not chosen or any(name.startswith(start) for start in chosen):
@@ -116,7 +126,9 @@ def sides_of(tree: Tree, chosen: list[str]) -> list[list[str]]:
 
 
 def measure(row: Compared, old: Tree, new: Tree, pace: Pace) -> None:
-    """Add rounds to a row, or a note on why the figure cannot be measured."""
+    """Measure one benchmark in both worker processes in alternating rounds, and add the costs to `row`. If it cannot be
+    measured, add a note.
+    """
     name = row.names[0]
     try:
         first, second = old.ask("prepare", name), new.ask("prepare", name)
@@ -133,8 +145,10 @@ def measure(row: Compared, old: Tree, new: Tree, pace: Pace) -> None:
             costs.append(tree.ask("cost", calls))
 
 
-def formatted(row: Compared) -> str:
-    """Return a row of the Markdown table: median costs per item in microseconds (or bytes), and both ratios."""
+def format_row(row: Compared) -> str:
+    """Return the result as a row of a Markdown table: median costs per item in microseconds (or bytes), and both
+    ratios.
+    """
     head = f"| {row.names[0]}{f' (and {len(row.names) - 1} more)' if row.names[1:] else ''} |"
     if not row.now:
         return f"{head} - | - | - | - | {row.note} |"
@@ -144,17 +158,19 @@ def formatted(row: Compared) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the comparison, and print the table. Single results are printed to stderr as they arrive."""
+    """Compare the commit named on the command line with the current code, print a table of all results, and return exit
+    status 0. Single results go to stderr when they are known.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_commit", description=__doc__)
     parser.add_argument("commit", help="what to compare with, as git knows it")
     parser.add_argument("names", nargs="*", metavar="NAME", help="how figures' names begin: growing, replay/uniform")
     parser.add_argument("--rounds", type=int, default=40, help="of each pair of processes")
     parser.add_argument("--pairs", type=int, default=3, help="of processes")
     options = parser.parse_args(arguments)
-    with library_of(options.commit) as before:
+    with extract_commit(options.commit) as before:
         rows = compare(before, ROOT, options.names, Pace(options.rounds, options.pairs))
     print(f"| figure, ours | {options.commit} | now | ratio | of minima | |\n|---|---|---|---|---|---|")
-    print("\n".join(formatted(row) for row in rows))
+    print("\n".join(format_row(row) for row in rows))
     return 0
 
 

@@ -1,4 +1,6 @@
-"""Connector benchmarks: recurrent batches, actions for the environment, frame stacks, the mean-std filter."""
+"""Connector benchmarks: train batches of recurrent policies, actions for the environment, frame stacks, and
+normalization of observations.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ STACK = 4
 
 
 class ReadyRecurrentValues(ReadyValues):
-    """Recurrent policy whose value function returns zeros [B, T] at once, to measure the pipeline without a network."""
+    """Recurrent policy whose value function returns zeros [B, T] immediately, so that only the pipeline is measured."""
 
     is_stateful = True
     max_seq_len = 20
@@ -32,7 +34,9 @@ class ReadyRecurrentValues(ReadyValues):
 
 
 def recurrent_batch(size: Size) -> Timed:
-    """Time a recurrent train batch: 4,000 steps with LSTM states, cut into sequences of 20, with advantages."""
+    """Time the train batch of a recurrent policy: 4,000 steps with LSTM states, cut into sequences of 20 steps, with
+    advantages.
+    """
     from connectors import learner_pipeline
     from connectors.learner import GeneralizedAdvantageEstimation
 
@@ -44,9 +48,12 @@ def recurrent_batch(size: Size) -> Timed:
 
 
 def actions_for_environment(num_envs: int) -> Any:
-    """Time the conversion of distribution inputs [N, 2] to sampled actions, log-probabilities and env actions."""
+    """Time the pipeline from distribution inputs [N, 2] to sampled actions, log-probabilities and environment
+    actions.
+    """
 
     def prepare(size: Size) -> Timed:
+        """Create random distribution inputs and the pipeline, and return the timed call."""
         from connectors import module_to_env_pipeline
 
         inputs = torch.randn(size(num_envs), 2)
@@ -60,8 +67,8 @@ def actions_for_environment(num_envs: int) -> Any:
     return prepare
 
 
-def filtered(size: Size) -> Timed:
-    """Time `MeanStdFilter` on a batch of observations [64, 376]: update the statistics and normalize."""
+def mean_std_filter(size: Size) -> Timed:
+    """Time `MeanStdFilter` on a batch of observations [64, 376]: update the statistics, and normalize the batch."""
     from connectors.env_to_module import MeanStdFilter
 
     space = gym.spaces.Box(-np.inf, np.inf, (376,), np.float32)
@@ -71,12 +78,12 @@ def filtered(size: Size) -> Timed:
 
 
 def frames(count: int) -> np.ndarray:
-    """Return random frames [count, 84, 84, 1]."""
+    """Return `count` random frames [count, 84, 84, 1] of bytes."""
     return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
 
 
 def stacked_frames(size: Size) -> Timed:
-    """Time a batch of 32 transitions whose observations are stacks of 4 Atari-like frames, from a pack."""
+    """Time a train batch of 32 transitions whose observations are stacks of 4 frames, made from a pack."""
     from connectors.env_to_module import FrameStacking
     from connectors.learner import AddNextObservations, AddObservations, LearnerPipeline
     from episodes import EpisodePack, SingleAgentEpisode
@@ -93,7 +100,9 @@ def stacked_frames(size: Size) -> Timed:
 
 
 def gathered_frames(size: Size) -> Timed:
-    """Time the same stacks [32, 84, 84, 4] with numpy: one indexing operation for each of the two observations."""
+    """Time stacking the same frames with numpy only, by one indexing operation for the observations and one for the
+    next observations.
+    """
     steps = size(32)
     rows = frames(steps + 1)
     before = np.arange(STACK - 1, -1, -1)
@@ -115,5 +124,5 @@ FIGURES = (
     Figure("connectors/recurrent batch", Side("ours", recurrent_batch), RECURRENT, at_least(20), "ms"),
     Figure("connectors/module to env", Side("ours", actions_for_environment(64)), ACTIONS, at_least(20), "us"),
     Figure("connectors/frame stacks", Side("ours", stacked_frames), Side("numpy", gathered_frames), at_most(1.4), "ms"),
-    Figure("connectors/mean-std filter", Side("ours", filtered), FILTER, at_least(5), "us"),
+    Figure("connectors/mean-std filter", Side("ours", mean_std_filter), FILTER, at_least(5), "us"),
 )

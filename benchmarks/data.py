@@ -1,4 +1,4 @@
-"""CartPole-like episodes of random numbers, the same arrays for both sides of a benchmark."""
+"""Random episodes with the shapes of CartPole. Both sides of a benchmark use the same arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACTION_SPACE = spaces.Discrete(2)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Arrays of one episode: T + 1 observations, T actions, rewards and extra outputs."""
+    """Arrays of one episode: T + 1 observations, T actions, T rewards and extra outputs of a policy."""
 
     observations: np.ndarray  # [T + 1, ...]
     actions: np.ndarray  # [T]
@@ -30,12 +30,16 @@ class Steps:
         return len(self.actions)
 
     def with_states_as_extras(self, states: dict[str, np.ndarray] | None = None) -> Steps:
-        """Return the episode with the recurrent states (or the given states) as the extra output `state_out`."""
+        """Return a copy of the episode with recurrent states (its own, or the given `states`) as the extra output
+        `state_out`.
+        """
         return replace(self, extras={**self.extras, "state_out": states or self.states})
 
 
 def steps(length: int, seed: int = 0, *, extras: tuple[str, ...] = (), terminated: bool = True) -> Steps:
-    """Return an episode of random numbers with the shapes of CartPole and the named outputs of a policy."""
+    """Return a random episode of `length` steps with the shapes of CartPole and the policy outputs named in
+    `extras`.
+    """
     rng = np.random.default_rng(seed)
     outputs = {
         "action_dist_inputs": rng.standard_normal((length, 2), np.float32),
@@ -53,7 +57,7 @@ def steps(length: int, seed: int = 0, *, extras: tuple[str, ...] = (), terminate
 
 
 def train_steps(total: int, count: int, extras: tuple[str, ...]) -> list[Steps]:
-    """Return `count` episodes of different lengths with `total` steps in all. The last episode is cut."""
+    """Return `count` episodes of different lengths, with `total` steps together. The last episode has not ended."""
     rng = np.random.default_rng(7)
     shares = rng.multinomial(total - count, rng.dirichlet(np.full(count, 4.0))) + 1
     last = count - 1
@@ -61,21 +65,27 @@ def train_steps(total: int, count: int, extras: tuple[str, ...]) -> list[Steps]:
 
 
 def our_episode(data: Steps, lookback: int = 0, **options: Any) -> SingleAgentEpisode:
-    """Convert the arrays to a finalized episode of this library, with the first `lookback` steps as lookback."""
+    """Convert the arrays of an episode to a finalized episode of this library. The first `lookback` steps become its
+    lookback.
+    """
     from episodes import SingleAgentEpisode
 
     return SingleAgentEpisode(**rllib_arguments(data, lookback), **options).to_numpy()
 
 
 def rllib_episode(data: Steps, lookback: int = 0, **options: Any) -> Any:
-    """Convert the arrays to a finalized episode of RLlib, with the first `lookback` steps as lookback."""
+    """Convert the arrays of an episode to a finalized episode of RLlib. The first `lookback` steps become its
+    lookback.
+    """
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
     return SingleAgentEpisode(**rllib_arguments(data, lookback), **options).to_numpy()
 
 
 def rllib_arguments(data: Steps, lookback: int) -> dict[str, Any]:
-    """Return the arguments of the episode constructor, which are the same in both libraries."""
+    """Return the keyword arguments of `SingleAgentEpisode(...)` for an episode's arrays. They are the same in this
+    library and in RLlib.
+    """
     return {
         "observations": list(data.observations),
         "actions": list(data.actions),
@@ -89,7 +99,7 @@ def rllib_arguments(data: Steps, lookback: int) -> dict[str, Any]:
 
 
 def items(values: Any) -> list[Any]:
-    """Convert an array to a list of items, or a dict of arrays to a list of dicts."""
+    """Convert an array [T, ...] to a list of T items, or a dict of arrays to a list of T dicts."""
     if not isinstance(values, dict):
         return list(values)
     return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]

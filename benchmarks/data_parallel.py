@@ -1,4 +1,6 @@
-"""Gradient steps of PPO in one process, and in two processes with half of the minibatch each."""
+"""Benchmark of data-parallel PPO: gradient steps in one process, and in two processes with half of the minibatch
+each.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ STEPS = 12  # in one measurement
 
 
 def gradient_steps(num_processes: int, minibatch: int) -> Callable[[Size], Counted]:
-    """Measure the CPU seconds of a process per gradient step, with an equal part of the minibatch per process."""
+    """Measure the CPU seconds of a PPO gradient step in each of `num_processes` processes, which share a minibatch
+    equally.
+    """
 
     def prepare(size: Size) -> Counted:
+        """Run the processes, and return the largest of their CPU seconds per gradient step."""
         from torch import multiprocessing
 
         with TemporaryDirectory() as folder:
@@ -31,7 +36,9 @@ def gradient_steps(num_processes: int, minibatch: int) -> Callable[[Size], Count
 
 
 def learn(rank: int, num_processes: int, num_rows: int, num_steps: int, folder: str) -> None:
-    """Take gradient steps in one process, and write the median of their CPU seconds to a file."""
+    """Take PPO gradient steps in the process number `rank`, and write the median of their CPU seconds to a file in
+    `folder`.
+    """
     import torch
     from gymnasium import spaces
     from torch import distributed

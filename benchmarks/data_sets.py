@@ -1,4 +1,4 @@
-"""Data set benchmarks: checksums, opening, compaction, queries, and recording of an environment."""
+"""Data set benchmarks: checksums, opening, compaction, queries, file size, and recording of an environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.storage import (
     cartpoles,
     carts,
     frames,
-    opened,
+    open_arrow_file,
     our_dataset,
     our_episodes,
     our_pack,
@@ -41,9 +41,10 @@ QUERY = 'select episode, t from steps where "observations/2" > 0.999 and actions
 
 
 def without_sums(prepare: Prepare) -> Prepare:
-    """Time writing with a constant in place of each checksum."""
+    """Return the writing benchmark `prepare` without the computation of checksums: each checksum is a constant."""
 
     def prepared(size: Size) -> Timed:
+        """Prepare the writing benchmark, and replace the checksum function while it is timed."""
         timed, none = prepare(size), np.zeros(1, np.uint64)
 
         def run(path: Path) -> Any:
@@ -62,7 +63,7 @@ def short_pack(num: int) -> Any:
 
 
 def opening(size: Size) -> Timed:
-    """Time opening a data set and reading the metadata table of its episodes."""
+    """Time opening a data set of 20,000 episodes and reading the metadata table of all episodes."""
     from episodes.storage import EpisodeDataset
 
     scratch = Scratch()
@@ -71,12 +72,12 @@ def opening(size: Size) -> Timed:
 
 
 def bare_opening(size: Size) -> Timed:
-    """Time opening a memory-mapped Arrow file and reading its four metadata columns with pyarrow."""
+    """Time opening a memory-mapped Arrow file and reading its four metadata columns with pyarrow only."""
     scratch = Scratch()
     file = bare_file(scratch.root / "data", [short_pack(size(MANY))])
 
     def run() -> Any:
-        batch = opened(file).get_batch(0)
+        batch = open_arrow_file(file).get_batch(0)
         names = ("id", "length", "terminated", "truncated")
         return scratch, [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
 
@@ -84,9 +85,12 @@ def bare_opening(size: Size) -> Timed:
 
 
 def packing(*, commits: bool) -> Prepare:
-    """Time loading a data set into one pack, written in one commit, or in one commit per episode and compacted."""
+    """Time loading a data set into one pack. The data set was written in one commit, or (`commits`) in one commit per
+    episode and then compacted.
+    """
 
     def prepare(size: Size) -> Timed:
+        """Write the data set, compact it, and return the timed call."""
         from episodes.storage import EpisodeDataset, EpisodeWriter, compact
 
         scratch, episodes = Scratch(), our_episodes(cartpoles(1000)) * 5
@@ -104,8 +108,8 @@ def packing(*, commits: bool) -> Prepare:
 
 
 @cache
-def searched(num: int) -> tuple[Scratch, Any]:
-    """Return an open data set with `num` steps for queries."""
+def searchable_dataset(num: int) -> tuple[Scratch, Any]:
+    """Return an open data set with `num` random steps for queries, and its directory."""
     from episodes.storage import EpisodeDataset, EpisodeWriter
 
     scratch, rng = Scratch(), np.random.default_rng(0)
@@ -121,26 +125,27 @@ def searched(num: int) -> tuple[Scratch, Any]:
 
 
 def querying(size: Size) -> Timed:
-    """Time a query for single steps over the memory-mapped files of a data set."""
-    _, dataset = searched(size(SEARCHED))
+    """Time a query for single steps in a data set of 10 million steps, with `EpisodeDataset.sql`."""
+    _, dataset = searchable_dataset(size(SEARCHED))
     return Timed(lambda: dataset.sql(QUERY).table)
 
 
 def flat_querying(size: Size) -> Timed:
-    """Time the same query with DuckDB over one flat Arrow table in memory."""
+    """Time the same query with DuckDB on one flat Arrow table in memory."""
     import duckdb
 
-    _, dataset = searched(size(SEARCHED))
+    _, dataset = searchable_dataset(size(SEARCHED))
     names = ["episode", "t", "observations/2", "actions"]
     connection, table = duckdb.connect(), dataset[:].step_table().table(names).combine_chunks()
     connection.register("steps", table)
     return Timed(lambda: connection.sql(QUERY).to_arrow_table())
 
 
-def written(prepare: Prepare) -> Callable[[Size], Counted]:
-    """Count the bytes of the files that a writing benchmark creates."""
+def bytes_written(prepare: Prepare) -> Callable[[Size], Counted]:
+    """Count the bytes of the files that the writing benchmark `prepare` creates."""
 
     def counted(size: Size) -> Counted:
+        """Run the writing benchmark once, and return the size of its files."""
         work = prepare(size)
         assert work.fresh is not None
         path = work.fresh()
@@ -150,8 +155,8 @@ def written(prepare: Prepare) -> Callable[[Size], Counted]:
     return counted
 
 
-class Still(gym.Env):
-    """Environment without any work in `step`, with episodes of 200 steps."""
+class IdleEnv(gym.Env):
+    """Environment that does no work in `step`, to measure the cost of recording. Episodes have 200 steps."""
 
     observation_space, action_space = OBSERVATION_SPACE, ACTION_SPACE
 
@@ -164,7 +169,8 @@ class Still(gym.Env):
         return self.observation, 1.0, self.t == 200, False, {}
 
 
-def stepped(env: gym.Env, num_steps: int) -> None:
+def run_steps(env: gym.Env, num_steps: int) -> None:
+    """Step an environment `num_steps` times, with a reset after each termination."""
     env.reset()
     for _ in range(num_steps):
         if env.step(1)[2]:
@@ -172,25 +178,25 @@ def stepped(env: gym.Env, num_steps: int) -> None:
 
 
 def recording(size: Size, clock: Callable[[], float] = time.perf_counter) -> Timed:
-    """Time the steps of an environment inside `RecordEpisodes`, which writes episodes to disk as they end."""
+    """Time steps of an environment inside `RecordEpisodes`, which writes episodes to disk when they end."""
     from episodes.storage import RecordEpisodes
 
     scratch = Scratch()
-    env, num = RecordEpisodes(Still(), scratch.root / "data"), size(STEPS)
-    return Timed(lambda: (scratch, stepped(env, num)), num, clock=clock)
+    env, num = RecordEpisodes(IdleEnv(), scratch.root / "data"), size(STEPS)
+    return Timed(lambda: (scratch, run_steps(env, num)), num, clock=clock)
 
 
 def recording_alone(size: Size) -> Timed:
-    """Time the steps of an environment inside `RecordEpisodes`, in CPU seconds of this process."""
+    """Time steps of an environment inside `RecordEpisodes`, in CPU seconds of this process only."""
     return recording(size, cpu_seconds)
 
 
 def minari_recording(size: Size) -> Timed:
-    """Time the steps of the same environment in Minari's `DataCollector` with default settings."""
+    """Time steps of the same environment inside Minari's `DataCollector` with default settings."""
     import minari
 
-    env, num = minari.DataCollector(Still()), size(STEPS)
-    return Timed(lambda: stepped(env, num), num)
+    env, num = minari.DataCollector(IdleEnv()), size(STEPS)
+    return Timed(lambda: run_steps(env, num), num)
 
 
 FIGURES = (
@@ -225,8 +231,8 @@ FIGURES = (
     ),
     Figure(
         "data sets/size of frames",
-        Side("ours", written(writing_pack(frames))),
-        Side("pyarrow, zstd", written(bare_writing_pack(frames, "zstd"))),
+        Side("ours", bytes_written(writing_pack(frames))),
+        Side("pyarrow, zstd", bytes_written(bare_writing_pack(frames, "zstd"))),
         at_most(1.1),
         "bytes",
     ),

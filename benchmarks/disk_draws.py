@@ -1,8 +1,8 @@
-"""Sampling benchmarks from the files of a data set, against sampling from memory and other libraries.
+"""Benchmarks of sampling from the files of a data set, compared with sampling from memory and with other libraries.
 
-A batch of ours has what the default draw of a replay buffer has: of 256 single steps or [64, 32] windows the
-observations, those after, actions, rewards, both endings, where they came from, weights, and masks of windows. All
-sides draw with replacement, in one process and one thread, and what they draw from is in the pages of the machine.
+A batch of this library has the default columns of a replay buffer: for 256 single steps or [64, 32] windows it has
+observations, next observations, actions, rewards, both endings, origins, weights, and masks of windows. All sides
+sample with replacement, in one process and one thread, from files that the operating system has cached.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ AROUND = {key: [*range(WINDOWS[1])] for key in ("observation.state", "action", "
 
 
 @cache
-def vectors(num: int) -> tuple[Scratch, Any]:
-    """Return a data set of `num` CartPole-like episodes (20,000 have 2.2 million steps), and its directory."""
+def vector_dataset(num: int) -> tuple[Scratch, Any]:
+    """Return a data set of `num` CartPole-like episodes (20,000 episodes have 2.2 million steps), and its directory."""
     scratch, pack = Scratch(), our_pack(cartpoles(min(num, 1000)))
     return scratch, our_dataset(scratch.root / "data", pack.select(np.arange(num) % len(pack)))
 
 
 @cache
-def images(num: int, length: int) -> tuple[Scratch, Any]:
+def image_dataset(num: int, length: int) -> tuple[Scratch, Any]:
+    """Return a data set of `num` episodes with frames, of `length` steps each, and its directory."""
     scratch = Scratch()
     return scratch, our_dataset(scratch.root / "data", our_pack(sprites(num, length)))
 
 
-def stored(size: Size, *, frames: bool = False) -> tuple[Scratch, Any]:
-    return images(size(FRAME_EPISODES), size(FRAME_STEPS)) if frames else vectors(size(EPISODES))
+def dataset_of(size: Size, *, frames: bool = False) -> tuple[Scratch, Any]:
+    """Return the data set of frames or of vectors for a workload size, and its directory."""
+    return image_dataset(size(FRAME_EPISODES), size(FRAME_STEPS)) if frames else vector_dataset(size(EPISODES))
 
 
 def steps_from_disk(size: Size) -> Timed:
-    _, dataset = stored(size)
+    """Time sampling of 256 single steps from files."""
+    _, dataset = dataset_of(size)
     sampler = dataset.sampler(steps=STEPS, order="drawn", seed=0)
     for _ in range(WARM):  # the pages of the files
         sampler.sample(STEPS)
@@ -55,13 +58,17 @@ def steps_from_disk(size: Size) -> Timed:
 
 
 def steps_from_memory(size: Size) -> Timed:
-    buffer = in_memory(stored(size)[1])
+    """Time sampling of 256 single steps from a replay buffer with the same data."""
+    buffer = load_into_buffer(dataset_of(size)[1])
     return Timed(lambda: buffer.sample(STEPS))
 
 
 def windows_from_disk(*, frames: bool = False) -> Prepare:
+    """Time sampling of [64, 32] windows of steps from files, of vectors or of compressed frames."""
+
     def prepare(size: Size) -> Timed:
-        scratch, dataset = stored(size, frames=frames)
+        """Open the data set with a sampler, and return the timed call."""
+        scratch, dataset = dataset_of(size, frames=frames)
         options = {"cache": scratch.root / "cache"} if frames else {}
         sampler = dataset.sampler(windows=WINDOWS, order="drawn", seed=0, **options)
         return Timed(lambda: sampler.sample_sequences(*WINDOWS))
@@ -70,24 +77,27 @@ def windows_from_disk(*, frames: bool = False) -> Prepare:
 
 
 def windows_from_memory(*, frames: bool = False) -> Prepare:
+    """Time sampling of [64, 32] windows of steps from a replay buffer with the same data."""
+
     def prepare(size: Size) -> Timed:
-        buffer = in_memory(stored(size, frames=frames)[1])
+        buffer = load_into_buffer(dataset_of(size, frames=frames)[1])
         return Timed(lambda: buffer.sample_sequences(*WINDOWS))
 
     return prepare
 
 
-def in_memory(dataset: Any) -> Any:
+def load_into_buffer(dataset: Any) -> Any:
+    """Return a replay buffer with all episodes of a data set."""
     from episodes.replay import EpisodeReplayBuffer
 
     return EpisodeReplayBuffer.from_dataset(dataset, seed=0)
 
 
 def shuffled_frames(size: Size) -> Timed:
-    """Time the batches of one shuffled epoch over compressed frames, on average."""
+    """Time the batches of one shuffled epoch over compressed frames, per batch."""
     from episodes.storage.sampling import StepBatches
 
-    _, dataset = stored(size, frames=True)
+    _, dataset = dataset_of(size, frames=True)
     sampler = dataset.sampler(steps=StepBatches(STEPS, keys=["obs", "actions"]), seed=0)
 
     def epoch() -> None:
@@ -98,16 +108,17 @@ def shuffled_frames(size: Size) -> Timed:
 
 
 def torchrl(*, windows: bool) -> Prepare:
-    """Time TorchRL's sampler over a memory-mapped storage of the same transitions.
+    """Time TorchRL's sampling of single steps or windows from a memory-mapped storage of the same transitions.
 
-    Its batch has the same columns (observations and those after, which it stores twice, actions, rewards, three
-    endings) as tensors, and their numbers.
+    Its batch has the columns observations and next observations (which it stores twice), actions, rewards and three
+    endings, as tensors.
     """
 
     def prepare(size: Size) -> Timed:
+        """Copy all transitions to TorchRL's storage, and return the timed call."""
         from torchrl.data import LazyMemmapStorage, RandomSampler, ReplayBuffer, SliceSampler
 
-        scratch, dataset = stored(size)
+        scratch, dataset = dataset_of(size)
         batch = dataset.sampler(steps=10**9, order="stored").draw()
         entries = torchrl_entries(
             *(batch[name] for name in ("obs", "new_obs", "actions", "rewards")), batch.terminateds, batch.truncateds
@@ -126,13 +137,15 @@ def torchrl(*, windows: bool) -> Prepare:
 
 
 def minari(num: int, length: int) -> Prepare:
-    """Time Minari's sampler of whole episodes, from each of which one step or window is cut."""
+    """Time Minari's sampling of whole episodes, from each of which one step or window of `length` steps is cut."""
 
     def prepare(size: Size) -> Timed:
+        """Write a Minari data set, and return the timed call."""
         scratch, data = Scratch(), cartpoles(size(1000))
         dataset, rng = minari_dataset(data, scratch.root), np.random.default_rng(0)
 
         def run() -> Any:
+            """Sample episodes, and cut a random window from each."""
             windows = []
             for episode in dataset.sample_episodes(min(num, len(data))):
                 t = int(rng.integers(len(episode.rewards)))
@@ -146,13 +159,15 @@ def minari(num: int, length: int) -> Prepare:
 
 
 def lerobot(num: int, deltas: dict[str, list[int]]) -> Prepare:
-    """Time batches in LeRobot's manner (`FramesByNumber`) from 300 episodes in LeRobot's layout.
+    """Time batches of random frames read in LeRobot's way (`FramesByNumber`), from 300 episodes in LeRobot's file
+    layout.
 
-    Single steps come without `delta_timestamps`, which is the cheapest there is, and so without the observations after
-    them, which ours have.
+    Single steps are read without `delta_timestamps`, which is the fastest way, and therefore without next
+    observations, which the batches of this library have.
     """
 
     def prepare(size: Size) -> Timed:
+        """Convert the episodes to LeRobot's layout, and return the timed call."""
         from episodes.converters import to_lerobot
 
         scratch = Scratch()

@@ -1,4 +1,4 @@
-"""Benchmarks of exported policies: the time of one action, of import and load, and the file size."""
+"""Benchmarks of exported policies: time of one action, time of import and load, and file size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDS = ("onnx", "onnxscript", "onnxruntime")
 
 @lru_cache(maxsize=1)
 def _exported() -> tuple[Any, Path]:
-    """Return a recurrent actor with a filter and frame stacking, and the path of its exported file."""
+    """Return a recurrent actor with observation filter and frame stacking, and the path of its exported file."""
     from connectors import Actor
     from connectors.env_to_module import FrameStacking, MeanStdFilter
     from connectors.export import export
@@ -33,7 +33,7 @@ def _exported() -> tuple[Any, Path]:
 
 
 def served_action(size: Size) -> Timed:
-    """Time one action of `ServedPolicy.act`."""
+    """Time one action of the exported policy (`ServedPolicy.act`)."""
     from connectors.export.serve import ServedPolicy
 
     actor, path = _exported()
@@ -42,7 +42,7 @@ def served_action(size: Size) -> Timed:
 
 
 def computed_action(size: Size) -> Timed:
-    """Time one action of `Actor.act`."""
+    """Time one action of the original actor (`Actor.act`)."""
     actor, _ = _exported()
     observation = actor.observation_space.sample()
     _, state = actor.act(observation)
@@ -50,7 +50,7 @@ def computed_action(size: Size) -> Timed:
 
 
 def _seconds(code: str, folder: Path) -> float:
-    """Return the CPU seconds that Python code takes in a new process, the lowest of three runs."""
+    """Run Python code in a new process three times, and return the lowest CPU seconds."""
     code = f"import time; {code}; print(time.process_time())"
     command = [sys.executable, "-c", code]
     return min(
@@ -59,23 +59,23 @@ def _seconds(code: str, folder: Path) -> float:
 
 
 def served_import(size: Size) -> Counted:
-    """Measure the seconds to start Python, import numpy and onnxruntime, and load the exported policy."""
+    """Measure the CPU seconds to start Python, import numpy and onnxruntime, and load the exported policy."""
     _, path = _exported()
     return Counted(_seconds("from serve import ServedPolicy; ServedPolicy('policy.onnx')", path.parent))
 
 
 def library_import(size: Size) -> Counted:
-    """Measure the seconds to start Python and import the packages that act without an exported policy."""
+    """Measure the CPU seconds to start Python and import the packages that act without export."""
     return Counted(_seconds("import connectors, episode_learners", Path(__file__).parents[1]))
 
 
 def file_size(size: Size) -> Counted:
-    """Return the size of the exported policy in bytes."""
+    """Count the bytes of the exported file."""
     return Counted(_exported()[1].stat().st_size)
 
 
 def weights_size(size: Size) -> Counted:
-    """Return the size in bytes of the network weights that acting needs, plus 20 kB."""
+    """Count the bytes of the network weights needed for acting, plus 20 kB."""
     actor, _ = _exported()
     weights = [weight for name, weight in actor.policy.named_parameters() if not name.startswith("critic")]
     return Counted(sum(weight.nbytes for weight in weights) + 20_000)

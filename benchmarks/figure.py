@@ -1,4 +1,9 @@
-"""Definition of a benchmark: this library's side, the other side, and the required ratio of their costs."""
+"""Definition of a benchmark: this library's side, the other side, and the required ratio of their costs.
+
+Functions of the benchmarks whose docstrings begin with "Time" return a `Timed` workload, or a function that prepares it
+for a `Size`. Docstrings that begin with "Count" or "Measure" belong to functions that return a `Counted` cost in the
+same way.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,12 @@ from typing import Any
 
 
 class NotHere(Exception):
-    """Raised by a side that cannot run on this machine. The message is printed in the result row."""
+    """Error of a benchmark side that cannot run on this machine. The message is printed in the result row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Workload size of a side: `size(100_000)` is 100,000 in a benchmark, and at most `most` in a test."""
+    """Workload size of a benchmark: `size(100_000)` is 100,000 in a real run, and at most `most` in a test."""
 
     most: int | None = None
 
@@ -25,10 +30,11 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Workload to be timed. One call of `run` does `items` units of work.
+    """Workload that is timed: a function `run` that does `items` units of work per call.
 
-    With `fresh`, every call gets an input of its own, made off the clock: `run(fresh())`. `clock` is read before and
-    after: seconds of the wall, or `cpu_seconds` of this process, which others on the machine do not lengthen.
+    With `fresh`, every call gets a new input, which is created outside of the timed part: `run(fresh())`. `clock`
+    is read before and after: wall time, or `cpu_seconds` of this process, which other processes on the machine do not
+    change.
     """
 
     run: Callable[..., object]
@@ -42,14 +48,16 @@ cpu_seconds = time.process_time
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Cost that is counted, not timed, such as bytes per transition."""
+    """Cost that is counted and not timed, such as bytes per transition."""
 
     amount: float
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A side of a benchmark. `prepare` builds and warms up the workload, `needs` lists required modules."""
+    """Side of a benchmark, such as this library. `prepare` creates and warms up the workload, and `needs` lists
+    required modules.
+    """
 
     name: str
     prepare: Callable[[Size], Timed | Counted]
@@ -57,7 +65,7 @@ class Side:
 
 
 class Direction(Enum):
-    """Meaning of a ratio: how many times faster this library is, or how many times its cost is the other's."""
+    """Meaning of a benchmark's ratio: how many times faster this library is, or how many times higher its cost is."""
 
     FASTER = "at least"  # ratio = the other side's cost / ours
     COST = "at most"  # ratio = our cost / the other side's
@@ -65,17 +73,19 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Required ratio of the costs of both sides."""
+    """Required ratio between the costs of both sides of a benchmark."""
 
     sense: Direction
     limit: float
 
     def ratio(self, ours: float, reference: float) -> float:
-        """Return the speedup of this library, or its cost divided by the other side's cost, as `sense` requires."""
+        """Return the ratio of the costs of both sides: the speedup of this library, or its relative cost, as `sense`
+        requires.
+        """
         return float(reference / ours if self.sense is Direction.FASTER else ours / reference)
 
     def holds(self, ratio: float) -> bool:
-        """Return True if the ratio meets the required limit."""
+        """Return True if a ratio meets the required limit."""
         return ratio >= self.limit if self.sense is Direction.FASTER else ratio <= self.limit
 
     def __str__(self) -> str:
@@ -83,23 +93,23 @@ class Bar:
 
 
 def at_least(times: float) -> Bar:
-    """Require that this library is at least `times` times as fast as the other side."""
+    """Return the requirement that this library is at least `times` times as fast as the other side."""
     return Bar(Direction.FASTER, times)
 
 
 def at_most(times: float) -> Bar:
-    """Require that this library costs at most `times` times as much as the other side."""
+    """Return the requirement that this library costs at most `times` times as much as the other side."""
     return Bar(Direction.COST, times)
 
 
 def limit(name: str, amount: float) -> Side:
-    """Create a side that is a fixed cost per item instead of another library."""
+    """Return a benchmark side that is a fixed cost per item, as a limit instead of another library."""
     return Side(name, lambda size: Counted(amount))
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Definition of one benchmark: name, both sides, required ratio, and the unit of costs in the table."""
+    """Definition of one benchmark: name, both sides, required ratio, and unit of costs in the table."""
 
     name: str
     ours: Side

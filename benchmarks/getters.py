@@ -1,4 +1,4 @@
-"""Benchmarks of reading a finalized episode: slices, fill values, sub-episodes."""
+"""Benchmarks of reading from a finalized episode: slices, slices with fill values, and sub-episodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Read = Callable[[Any], Callable[[], object]]  # from an episode to the call that
 
 
 def reading(make: Callable[[Steps, int], Any], read: Read, lookback: int) -> Callable[[Size], Timed]:
-    """Time one kind of read from an episode of 200 steps, after `lookback` steps of lookback."""
+    """Time reads from an episode of 200 steps with `lookback` lookback steps. `make` creates the episode, and `read`
+    returns the timed call.
+    """
 
     def prepare(size: Size) -> Timed:
         episode = make(steps(200 + lookback, extras=("action_logp", "vf_preds")), lookback)
@@ -25,18 +27,23 @@ def reading(make: Callable[[Steps, int], Any], read: Read, lookback: int) -> Cal
     return prepare
 
 
-def a_slice(episode: Any) -> Callable[[], object]:
+def slice_reader(episode: Any) -> Callable[[], object]:
+    """Return a function that reads 50 observations of an episode."""
     return partial(episode.get_observations, slice(0, 50))
 
 
-def a_fill(episode: Any) -> Callable[[], object]:
+def fill_reader(episode: Any) -> Callable[[], object]:
+    """Return a function that reads observations from 20 steps before an episode's start, with zeros where data are
+    missing.
+    """
     return partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0)
 
 
 def filling_while_growing(length: int) -> Callable[[Size], Timed]:
-    """Time reads past both ends of a growing episode of `length` steps."""
+    """Time reads with fill values from a growing episode of `length` steps."""
 
     def prepare(size: Size) -> Timed:
+        """Grow the episode, read once to warm up, and return the timed call."""
         from episodes import SingleAgentEpisode
 
         episode = SingleAgentEpisode()
@@ -50,19 +57,21 @@ def filling_while_growing(length: int) -> Callable[[Size], Timed]:
     return prepare
 
 
-def a_sub_episode(episode: Any) -> Callable[[], object]:
+def sub_episode_reader(episode: Any) -> Callable[[], object]:
+    """Return a function that takes a sub-episode of 50 steps from an episode."""
     return partial(episode.__getitem__, slice(10, 60))
 
 
 def against_rllib(name: str, read: Read, lookback: int, times: float) -> Figure:
+    """Return a benchmark that compares one kind of read with RLlib, at least `times` times as fast."""
     ours = Side("ours", reading(our_episode, read, lookback))
     rllib = Side("RLlib", reading(rllib_episode, read, lookback), RLLIB)
     return Figure(f"getters/{name}", ours, rllib, at_least(times), "us")
 
 
 FIGURES = (
-    against_rllib("slice", a_slice, 0, 2),
-    against_rllib("fill with lookback", a_fill, 10, 4),
+    against_rllib("slice", slice_reader, 0, 2),
+    against_rllib("fill with lookback", fill_reader, 10, 4),
     Figure(
         "getters/fill growing",
         Side("ours", filling_while_growing(100_000)),
@@ -70,5 +79,5 @@ FIGURES = (
         at_most(1.5),
         "us",
     ),
-    against_rllib("sub-episode", a_sub_episode, 0, 5),
+    against_rllib("sub-episode", sub_episode_reader, 0, 5),
 )

@@ -1,4 +1,4 @@
-"""GPU benchmarks: copying batches to the GPU. Without a GPU the result rows have a note."""
+"""GPU benchmarks: copying batches to the GPU. Without a GPU, the results have a note instead."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ FRAME = (84, 84)
 
 
 def cuda() -> torch.device:
-    """Return the GPU device. Raise `NotHere` if the machine has none."""
+    """Return the GPU device.
+
+    Raises:
+        NotHere: the machine has no GPU.
+    """
     if not torch.cuda.is_available():
         raise NotHere("no GPU here")
     return torch.device("cuda")
 
 
 def columns(rows: int) -> dict[str, np.ndarray]:
-    """Return a train batch of random numbers with frames as observations."""
+    """Return the columns of a random train batch with `rows` frames [84, 84] as observations."""
     rng = np.random.default_rng(0)
     return {
         "obs": rng.integers(0, 256, (rows, *FRAME), np.uint8),
@@ -35,7 +39,7 @@ def columns(rows: int) -> dict[str, np.ndarray]:
 
 
 def staged_copy(size: Size) -> Timed:
-    """Time the copy of a batch to the GPU by `NumpyToTensor`, per byte."""
+    """Time copying a train batch to the GPU with `NumpyToTensor`, per byte."""
     from connectors import NumpyToTensor
 
     piece = NumpyToTensor(device=cuda())
@@ -49,7 +53,7 @@ def staged_copy(size: Size) -> Timed:
 
 
 def pinned_copy(size: Size) -> Timed:
-    """Time the copy of as many bytes from ordinary memory to a pinned buffer and to the GPU, per byte."""
+    """Time copying the same number of bytes from ordinary memory to a pinned buffer and then to the GPU, per byte."""
     device = cuda()
     num_bytes = sum(column.nbytes for column in columns(size(ROWS)).values())
     source = torch.zeros(num_bytes, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Benchmarks of growing an episode step by step, and of finalizing the episode."""
+"""Benchmarks of growing an episode step by step, and of finalizing it (converting its lists to arrays)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ LONG, SHORT = 500, 20  # steps of an episode
 
 
 def grower(episode_class: Callable[..., Any], data: Steps) -> Callable[[], Any]:
-    """Return a function that adds all steps of `data` to a new episode, in a loop."""
+    """Return a function that creates a new episode of `episode_class` and adds all steps of `data` in a loop."""
     observations, actions, rewards = list(data.observations), data.actions.tolist(), data.rewards.tolist()
     outputs = [{key: values[t] for key, values in data.extras.items()} for t in range(len(data))]
     infos: list[dict[str, Any]] = [{} for _ in observations]
 
     def grow() -> Any:
+        """Create an episode, add all steps, and return the episode."""
         episode = episode_class(observation_space=OBSERVATION_SPACE, action_space=ACTION_SPACE)
         episode.add_env_reset(observations[0], infos[0])
         add = episode.add_env_step
@@ -35,18 +36,22 @@ def grower(episode_class: Callable[..., Any], data: Steps) -> Callable[[], Any]:
 
 
 def our_class() -> Callable[..., Any]:
+    """Return this library's `SingleAgentEpisode`."""
     from episodes import SingleAgentEpisode
 
     return SingleAgentEpisode
 
 
 def rllib_class() -> Callable[..., Any]:
+    """Return RLlib's `SingleAgentEpisode`."""
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
     return SingleAgentEpisode
 
 
 def growing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
+    """Time growing an episode of `length` steps, per step."""
+
     def prepare(size: Size) -> Timed:
         data = steps(size(length), extras=EXTRAS)
         return Timed(grower(episode_class(), data), len(data))
@@ -55,6 +60,8 @@ def growing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Cal
 
 
 def finalizing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
+    """Time finalizing (`to_numpy`) a grown episode of `length` steps, per step."""
+
     def prepare(size: Size) -> Timed:
         data = steps(size(length), extras=EXTRAS)
         return Timed(lambda episode: episode.to_numpy(), len(data), fresh=grower(episode_class(), data))
@@ -63,6 +70,8 @@ def finalizing(episode_class: Callable[[], Callable[..., Any]], length: int) -> 
 
 
 def growing_and_finalizing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
+    """Time growing and then finalizing an episode of `length` steps, per step."""
+
     def prepare(size: Size) -> Timed:
         data = steps(size(length), extras=EXTRAS)
         grow = grower(episode_class(), data)
@@ -72,7 +81,7 @@ def growing_and_finalizing(episode_class: Callable[[], Callable[..., Any]], leng
 
 
 def bare_arrays(size: Size) -> Timed:
-    """Time `np.array` of the five lists of an episode."""
+    """Time `np.array` of the five lists of an episode, which is the least work of finalizing, per step."""
     data = steps(size(LONG), extras=EXTRAS)
     tracks = [list(data.observations), data.actions.tolist(), data.rewards.tolist()]
     tracks += [list(values) for values in data.extras.values()]
@@ -88,6 +97,7 @@ Work = Callable[[Callable[[], Callable[..., Any]], int], Callable[[Size], Timed]
 
 
 def against_rllib(name: str, work: Work, length: int, times: float) -> Figure:
+    """Return a benchmark that compares this kind of work with RLlib, at least `times` times as fast."""
     ours, rllib = Side("ours", work(our_class, length)), Side("RLlib", work(rllib_class, length), RLLIB)
     return Figure(f"growing/{name}", ours, rllib, at_least(times), "us")
 

@@ -1,4 +1,6 @@
-"""Preparations of the process before a measurement: silent libraries and a settled memory allocator."""
+"""Preparation of the process before measurements: no warnings and logs of other libraries, and a warm memory
+allocator.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,15 @@ import numpy as np
 
 
 def hush() -> None:
-    """Switch off warnings and logs of other libraries."""
+    """Switch off the warnings and logs of all libraries."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 
 
 def settle_allocator() -> None:
-    """Bring malloc into the state of a program that has run for a while.
+    """Bring the memory allocator into the state of a program that has run for a while.
 
-    glibc maps large blocks anew each time, page faults and all, until one that large has been freed.
+    glibc requests large memory blocks from the operating system each time, with page faults, until a block of this
+    size has been freed.
     """
     np.zeros(31 << 20, np.uint8).fill(1)

@@ -1,4 +1,6 @@
-"""Info benchmarks: each operation with four numbers of infos per step, against the operation without infos."""
+"""Benchmarks of infos: each operation on steps with four numbers as infos, compared with the same operation without
+infos.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Work = Callable[[Any], Timed]  # of a pack
 
 
 def vector_rows(num_envs: int, *, with_infos: bool) -> list[tuple[Any, ...]]:
-    """Return 200 random steps of a vector environment, with infos of four numbers or without infos."""
+    """Return 200 random steps of a vector environment, each with infos of four numbers per environment or without
+    infos.
+    """
     rng, everyone = np.random.default_rng(0), np.ones(num_envs, bool)
     rows = []
     for _ in range(ROWS):
@@ -32,7 +36,8 @@ def vector_rows(num_envs: int, *, with_infos: bool) -> list[tuple[Any, ...]]:
     return rows
 
 
-def recorded(rows: list[tuple[Any, ...]], num_envs: int) -> Any:
+def record_pack(rows: list[tuple[Any, ...]], num_envs: int) -> Any:
+    """Record the steps of a vector environment with `VectorRecorder`, and return the episodes as a pack."""
     from episodes import VectorRecorder
 
     recorder = VectorRecorder(num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -43,56 +48,68 @@ def recorded(rows: list[tuple[Any, ...]], num_envs: int) -> Any:
 
 
 def recording(*, with_infos: bool) -> Callable[[Size], Timed]:
-    """Time recording of 200 vector steps and taking the result as a pack."""
+    """Time recording 200 vector steps and taking the episodes as a pack."""
 
     def prepare(size: Size) -> Timed:
         num_envs = size(NUM_ENVS)
         rows = vector_rows(num_envs, with_infos=with_infos)
-        return Timed(lambda: recorded(rows, num_envs))
+        return Timed(lambda: record_pack(rows, num_envs))
 
     return prepare
 
 
-def working(work: Work, *, with_infos: bool) -> Callable[[Size], Timed]:
+def on_recorded_pack(work: Work, *, with_infos: bool) -> Callable[[Size], Timed]:
+    """Time an operation on a pack that was recorded from a vector environment, with or without infos. `work` prepares
+    the operation.
+    """
+
     def prepare(size: Size) -> Timed:
         num_envs = size(NUM_ENVS)
-        return work(recorded(vector_rows(num_envs, with_infos=with_infos), num_envs))
+        return work(record_pack(vector_rows(num_envs, with_infos=with_infos), num_envs))
 
     return prepare
 
 
 def pickling(pack: Any) -> Timed:
+    """Time pickling a pack (protocol 5, with arrays out of band)."""
     return Timed(lambda: pickle.dumps(pack, protocol=5, buffer_callback=[].append))
 
 
 def joining(pack: Any) -> Timed:
+    """Time concatenating four packs."""
     return Timed(lambda: type(pack).concat([pack] * 4))
 
 
 def joining_to_read(pack: Any) -> Timed:
+    """Time concatenating four packs and reading one info."""
     return Timed(lambda: type(pack).concat([pack] * 4).infos[0])
 
 
 def packing(pack: Any) -> Timed:
+    """Time creating a pack from single episodes."""
     episodes = list(pack)
     return Timed(lambda: type(pack).from_episodes(episodes))
 
 
 def selecting(pack: Any) -> Timed:
+    """Time selecting every second episode of a pack."""
     even = np.arange(0, len(pack), 2)
     return Timed(lambda: pack.select(even))
 
 
 def getting(pack: Any) -> Timed:
+    """Time `get_infos` for one step of an episode."""
     return Timed(lambda: pack[3].get_infos(2))
 
 
 def writing(pack: Any) -> Timed:
+    """Time writing a pack to a data set."""
     scratch = Scratch()
     return Timed(lambda path: our_dataset(path, pack), fresh=scratch.fresh)
 
 
 def writing_one_by_one(pack: Any) -> Timed:
+    """Time writing the episodes of a pack to a data set, with one call per episode."""
     from episodes.storage import EpisodeWriter
 
     episodes, scratch = list(pack), Scratch()
@@ -106,6 +123,7 @@ def writing_one_by_one(pack: Any) -> Timed:
 
 
 def reading(pack: Any) -> Timed:
+    """Time loading a data set as a pack."""
     from episodes.storage import EpisodeDataset
 
     scratch = Scratch()
@@ -114,13 +132,14 @@ def reading(pack: Any) -> Timed:
 
 
 def drawing(*, with_infos: bool) -> Callable[[Size], Timed]:
-    """Time a sample of 256 transitions, with their infos as columns or without infos."""
+    """Time a replay sample of 256 transitions, with their infos as columns or without infos."""
 
     def prepare(size: Size) -> Timed:
+        """Fill a replay buffer with the recorded pack, and return the timed call."""
         from episodes.replay import EpisodeReplayBuffer
 
         num_envs = size(NUM_ENVS)
-        pack = recorded(vector_rows(num_envs, with_infos=True), num_envs)
+        pack = record_pack(vector_rows(num_envs, with_infos=True), num_envs)
         buffer = EpisodeReplayBuffer(pack.num_steps, seed=0)
         buffer.add(pack)
         return Timed(lambda: buffer.sample(BATCH, include_infos="columns" if with_infos else False))
@@ -129,9 +148,10 @@ def drawing(*, with_infos: bool) -> Callable[[Size], Timed]:
 
 
 def growing(*, with_infos: bool) -> Callable[[Size], Timed]:
-    """Time an episode of 200 steps that is grown step by step, finalized and pickled."""
+    """Time growing an episode of 200 steps, with its conversion to arrays and pickling."""
 
     def prepare(size: Size) -> Timed:
+        """Create random observations and infos, and return the timed call."""
         from episodes import SingleAgentEpisode
 
         rng, steps = np.random.default_rng(0), size(ROWS)
@@ -141,6 +161,7 @@ def growing(*, with_infos: bool) -> Callable[[Size], Timed]:
         ]
 
         def run() -> list[Any]:
+            """Grow, finalize and pickle an episode."""
             episode = SingleAgentEpisode()
             episode.add_env_reset(observations[0], infos[0])
             for observation, info in zip(observations[1:], infos[1:], strict=True):
@@ -155,17 +176,18 @@ def growing(*, with_infos: bool) -> Callable[[Size], Timed]:
 
 
 def figure(name: str, work: Work, max_ratio: float, unit: str = "ms") -> Figure:
-    return beside(name, partial(working, work), max_ratio, unit)
+    """Return a benchmark of the operation `work` on a pack with infos, compared with a pack without infos."""
+    return compare_infos(name, partial(on_recorded_pack, work), max_ratio, unit)
 
 
-def beside(name: str, prepared: Callable[..., Callable[[Size], Timed]], max_ratio: float, unit: str) -> Figure:
-    """Compare a workload with infos to the same workload without infos."""
+def compare_infos(name: str, prepared: Callable[..., Callable[[Size], Timed]], max_ratio: float, unit: str) -> Figure:
+    """Return a benchmark of a workload with infos, compared with the same workload without infos."""
     sides = (Side("ours", prepared(with_infos=True)), Side("without", prepared(with_infos=False)))
     return Figure(f"infos/{name}", *sides, at_most(max_ratio), unit)
 
 
 FIGURES = (
-    beside("record and take", recording, 2.2, "ms"),
+    compare_infos("record and take", recording, 2.2, "ms"),
     figure("pickle", pickling, 2),
     figure("concat", joining, 2),
     # Infos are joined when one is read. Four numbers are 2.1 times the bytes of all else, so reading pays for the rest.
@@ -176,6 +198,6 @@ FIGURES = (
     figure("write", writing, 1.5),
     figure("write one by one", writing_one_by_one, 2.5),
     figure("read", reading, 2),
-    beside("replay draw", drawing, 2, "us"),
-    beside("grow and pickle", growing, 4, "us"),
+    compare_infos("replay draw", drawing, 2, "us"),
+    compare_infos("grow and pickle", growing, 4, "us"),
 )

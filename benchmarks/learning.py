@@ -1,4 +1,4 @@
-"""Training benchmarks: sampling and learning by trainers against plain loops and other libraries."""
+"""Training benchmarks: sampling and learning with trainers, compared with plain loops and other libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_m
 from benchmarks.loops import dqn as bare_dqn
 from benchmarks.loops import ppo as bare_ppo
 from benchmarks.loops import sac as bare_sac
-from benchmarks.operations import operations_of
+from benchmarks.operations import count_operations
 from benchmarks.peers import RLLIB, SB3, TIANSHOU, multi_agent_cartpole, samplers, trainers
 from benchmarks.sampling import new_policy, our_runner
 
@@ -25,7 +25,7 @@ MOST_SECONDS = 30.0  # a newcomer's patience with `make demo`
 
 
 def ppo(size: Size, num_envs: int = NUM_ENVS) -> Timed:
-    """Time one sampling phase and one update of PPO by its trainer, per environment step."""
+    """Time a training step of PPO with its trainer (sampling and one update), per environment step."""
     from episode_learners import PPO, PPOConfig
     from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
 
@@ -37,7 +37,7 @@ def ppo(size: Size, num_envs: int = NUM_ENVS) -> Timed:
 
 
 def multi_agent_ppo(size: Size) -> Counted:
-    """Measure the CPU seconds of multi-agent PPO per agent step: four agents, one policy."""
+    """Measure the CPU seconds of multi-agent PPO per agent step, with four agents that share a policy."""
     from benchmarks.peers.multi_agent_cartpole import MultiAgentCartPole
     from episode_learners import PPO, MultiAgentAlgorithm, PPOConfig
     from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
@@ -53,13 +53,17 @@ def multi_agent_ppo(size: Size) -> Counted:
 
 
 def as_many_single_steps(size: Size) -> Counted:
-    """Measure the CPU seconds per step of single-agent PPO with as many steps and policy calls as `multi_agent_ppo`."""
+    """Measure the CPU seconds of single-agent PPO per step, with as many steps and policy calls as
+    `multi_agent_ppo`.
+    """
     timed = ppo(size, num_envs=5)
     return per_agent_step(timed.run, lambda: int(timed.items))
 
 
 def per_agent_step(learn: Callable[[], object], num_steps: Callable[[], int]) -> Counted:
-    """Return the CPU seconds per agent step of four updates after a first update."""
+    """Run the training step `learn` once to warm up and four times for measurement, and return the CPU seconds per
+    agent step.
+    """
     learn()
     began, steps = cpu_seconds(), 0
     for _ in range(4):
@@ -69,9 +73,10 @@ def per_agent_step(learn: Callable[[], object], num_steps: Callable[[], int]) ->
 
 
 def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
-    """Time DQN by its trainer: `every` steps of one environment and one gradient step."""
+    """Time a training step of DQN with its trainer: `every` steps of one environment, and one gradient step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the trainer, warm it up, and return the timed call."""
         from episode_learners import DQN, DQNConfig, QPolicy
         from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer
         from episode_runners import SingleAgentEnvRunner, make_vector_env
@@ -82,13 +87,13 @@ def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
         runner = SingleAgentEnvRunner(env, policy, seed=0)
         algorithm = DQN(policy, DQNConfig(batch_size=batch, **numbers))
         config = OffPolicyConfig(steps_per_collect=every, warmup_steps=size(500))
-        return many(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
+        return several_updates(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
 
     return prepare
 
 
 def sac(size: Size) -> Timed:
-    """Time SAC by its trainer: one environment step and one gradient step."""
+    """Time a training step of SAC with its trainer: one environment step, and one gradient step."""
     from episode_learners import SAC, SACConfig, SACPolicy
     from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer
     from episode_runners import SingleAgentEnvRunner, make_vector_env
@@ -99,18 +104,18 @@ def sac(size: Size) -> Timed:
     algorithm = SAC(policy, SACConfig(gamma=0.98, batch_size=256, tau=0.01))
     config = OffPolicyConfig(steps_per_collect=1, warmup_steps=size(500))
     runner = SingleAgentEnvRunner(env, policy, seed=0)
-    return many(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
+    return several_updates(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
 
 
-def many(trainer: Any, size: Size) -> Timed:
-    """Time several updates of a trainer after its warm-up, per update."""
+def several_updates(trainer: Any, size: Size) -> Timed:
+    """Time training steps of a trainer after its warmup, per update."""
     trainer.step()
     count = size(UPDATES)
     return Timed(lambda: [trainer.step() for _ in range(count)], count, clock=cpu_seconds)
 
 
-def bare(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) -> Callable[[Size], Timed]:
-    """Time several updates of a plain training loop."""
+def plain_loop(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) -> Callable[[Size], Timed]:
+    """Time updates of a plain training loop, which is a generator that `make` creates."""
 
     def prepare(size: Size) -> Timed:
         loop, count = make(), size(updates)
@@ -121,7 +126,7 @@ def bare(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) ->
 
 
 def demo(size: Size) -> Counted:
-    """Measure the seconds of the demo, which ends when CartPole is solved."""
+    """Measure the seconds of the demo, which trains until CartPole is solved."""
     from episode_learners.demo import Demo
 
     run = Demo(num_steps=size(100_000))
@@ -131,7 +136,7 @@ def demo(size: Size) -> Counted:
 
 
 def ppo_operations(size: Size) -> Counted:
-    """Count the torch operations of one PPO minibatch, as half the difference between 3 and 2 epochs."""
+    """Count the torch operations of one minibatch of PPO, computed from the difference between 3 and 2 epochs."""
     from episode_learners import PPO, PPOConfig
 
     def of(epochs: int) -> int:
@@ -139,18 +144,18 @@ def ppo_operations(size: Size) -> Counted:
         algorithm = PPO(policy, PPOConfig(num_epochs=epochs, minibatch_size=MINIBATCH))
         batch = algorithm.preprocess(our_runner(2, policy).sample(num_timesteps=2 * MINIBATCH))
         algorithm.learn(batch)
-        return operations_of(lambda: algorithm.learn(batch)).total
+        return count_operations(lambda: algorithm.learn(batch)).total
 
     return Counted((of(3) - of(2)) / 2)
 
 
 def bare_ppo_operations(size: Size) -> Counted:
-    """Count the torch operations of one PPO minibatch in the plain loop."""
+    """Count the torch operations of one minibatch of the plain PPO loop."""
 
     def of(epochs: int) -> int:
         loop = bare_ppo.learning(2, MINIBATCH, epochs, MINIBATCH)
         next(loop)
-        return operations_of(lambda: next(loop)).total
+        return count_operations(lambda: next(loop)).total
 
     return Counted((of(3) - of(2)) / 2)
 
@@ -162,7 +167,9 @@ SAC_TIANSHOU = Side("Tianshou", trainers.tianshou_sac(HIDDEN, 256, UPDATES), TIA
 
 
 def dqn_beside_peers(every: int, batch: int, sb3: float, tianshou: float) -> tuple[Figure, Figure]:
-    """Compare DQN to Stable-Baselines3 and Tianshou, with the same share of random actions."""
+    """Return benchmarks of DQN compared with Stable-Baselines3 and Tianshou, with the same probability of random
+    actions.
+    """
     name = "learning/DQN every step" if every == 1 else f"learning/DQN every {every}"
     chance = {"epsilon_start": trainers.CHANCE, "epsilon_end": trainers.CHANCE}
     ours = Side("ours", dqn(every, batch, double=False, **chance))
@@ -174,10 +181,10 @@ def dqn_beside_peers(every: int, batch: int, sb3: float, tianshou: float) -> tup
     )
 
 
-PPO_LOOP = bare(lambda: bare_ppo.learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), 1, ROWS * NUM_ENVS)
-EVERY_STEP = bare(lambda: bare_dqn.learning(every=1, batch=64), UPDATES)
-EVERY_FOURTH = bare(lambda: bare_dqn.learning(every=4, batch=128), UPDATES)
-SAC_LOOP = bare(lambda: bare_sac.learning(HIDDEN, 256), UPDATES)
+PPO_LOOP = plain_loop(lambda: bare_ppo.learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), 1, ROWS * NUM_ENVS)
+EVERY_STEP = plain_loop(lambda: bare_dqn.learning(every=1, batch=64), UPDATES)
+EVERY_FOURTH = plain_loop(lambda: bare_dqn.learning(every=4, batch=128), UPDATES)
+SAC_LOOP = plain_loop(lambda: bare_sac.learning(HIDDEN, 256), UPDATES)
 
 FIGURES = (
     Figure("learning/PPO bare loop", Side("ours", ppo), Side("bare loop", PPO_LOOP), at_least(0.85), "us"),

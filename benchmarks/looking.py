@@ -1,4 +1,6 @@
-"""Cost of inspection: HTML of an episode, imports and help, live curves, and origins of rows."""
+"""Benchmarks of inspection: HTML of an episode, imports and help texts, live curves of a run, and origins of sampled
+rows.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_most, cpu_s
 
 
 def episode(steps: int):
+    """Return a random episode of `steps` steps with two policy outputs."""
     from episodes import SingleAgentEpisode
 
     rng = np.random.default_rng(0)
@@ -29,7 +32,7 @@ def episode(steps: int):
 
 
 def drawing(steps: int) -> Callable[[Size], Timed]:
-    """Time the HTML view of an episode of `steps` steps."""
+    """Time creating the HTML view of an episode of `steps` steps."""
 
     def prepare(size: Size) -> Timed:
         return Timed(episode(size(steps))._repr_html_, clock=cpu_seconds)
@@ -37,7 +40,7 @@ def drawing(steps: int) -> Callable[[Size], Timed]:
     return prepare
 
 
-def weighing(steps: int) -> Callable[[Size], Counted]:
+def html_bytes(steps: int) -> Callable[[Size], Counted]:
     """Count the bytes of the HTML view of an episode of `steps` steps."""
 
     def prepare(size: Size) -> Counted:
@@ -54,19 +57,22 @@ IMPORT = "import time; began = time.process_time(); import {}; print(time.proces
 
 
 class Imports:
-    """Imports of modules in new Python processes, with the total of their CPU seconds."""
+    """Measurement of imports: imports modules in new Python processes, and sums their CPU seconds."""
 
     def __init__(self, modules: str) -> None:
         self.script, self.seconds = IMPORT.format(modules), 0.0
         self.env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def once(self) -> None:
+        """Import the modules in a new Python process, and add its CPU seconds."""
         command = [sys.executable, "-c", self.script]
         process = subprocess.run(command, capture_output=True, text=True, check=True, env=self.env)
         self.seconds += float(process.stdout)
 
 
 def importing(modules: str) -> Callable[[Size], Timed]:
+    """Time the import of modules, in a new Python process for each call."""
+
     def prepare(size: Size) -> Timed:
         imports = Imports(modules)
         return Timed(imports.once, clock=lambda: imports.seconds)
@@ -75,12 +81,13 @@ def importing(modules: str) -> Callable[[Size], Timed]:
 
 
 class Help:
-    """Runs of a help command in new Python processes, with the total of their CPU seconds."""
+    """Measurement of a command: runs Python with arguments in new processes, and sums their CPU seconds."""
 
     def __init__(self, *words: str) -> None:
         self.words, self.seconds = words, 0.0
 
     def once(self) -> None:
+        """Run the command in a new process, and add its CPU seconds."""
         before = os.times()
         subprocess.run([sys.executable, *self.words], capture_output=True, check=True)
         after = os.times()
@@ -88,7 +95,7 @@ class Help:
 
 
 def helping(*words: str) -> Callable[[Size], Timed]:
-    """Time a Python process with these arguments, such as `--help` of a command."""
+    """Time a Python process with the arguments `words`, such as `--help` of a command."""
 
     def prepare(size: Size) -> Timed:
         command = Help(*words)
@@ -130,7 +137,7 @@ while True:
 
 
 class WatchedRun:
-    """A PPO run with 2,000 earlier rows in its files, and another process that requests its curves each second."""
+    """PPO training run with 2,000 logged rows, whose curves another process requests each second."""
 
     def __init__(self, size: Size) -> None:
         import gymnasium
@@ -148,24 +155,25 @@ class WatchedRun:
             self.log({f"metric_{k}": k / 7 for k in range(12)})
 
     def log(self, row: dict[str, float]) -> None:
+        """Log a row of metrics and a row of episode statistics."""
         self.step += 1
         self.logger.log("update", row, self.step)
         self.logger.log("train", {"mean_return": 1.0, "steps_per_second": 1.0}, self.step)
 
     def epoch(self) -> None:
-        """Sample, learn and log."""
+        """Sample episodes, update the policy, and log the metrics."""
         pack = self.runner.sample(num_timesteps=self.num_steps)
         self.log(self.ppo.update(pack))
 
     def close(self) -> None:
-        """Close the environments and the files, and remove the folder."""
+        """Close the environments and files, and remove the folder of the run."""
         self.runner.close()
         self.logger.close()
         shutil.rmtree(self.folder)
 
 
 class Watcher:
-    """The other process. It is stopped but for the rounds of the watched side."""
+    """Process that requests the curves of a run each second. It is paused except while it is measured."""
 
     def __init__(self, folder: str) -> None:
         command = [sys.executable, "-c", WATCHER, folder]
@@ -174,34 +182,38 @@ class Watcher:
         self.pause()
 
     def pause(self) -> None:
+        """Pause the process."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Let the process continue."""
         self.process.send_signal(signal.SIGCONT)
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of the process."""
+        """Return the CPU seconds that the process has used."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process, and close its output."""
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()  # type: ignore[union-attr]
 
 
 def watching(is_watched: bool) -> Callable[[Size], Timed]:
-    """Samples 8,192 steps and learns from them, with or without a process that requests the curves of the run.
+    """Time sampling of 8,192 steps and one update, with or without another process that requests the run's curves.
 
     The clock is the CPU time of both processes, so that other load on the machine does not count.
     """
 
     def prepare(size: Size) -> Timed:
+        """Start the run and the other process, and return the timed call."""
         run = WatchedRun(size)
         watcher = Watcher(run.folder)
 
         def epoch() -> None:
+            """Train for one epoch. If the run is watched, the other process runs meanwhile."""
             if is_watched:
                 watcher.resume()
             try:
@@ -220,7 +232,7 @@ def watching(is_watched: bool) -> Callable[[Size], Timed]:
 
 
 def filled(size: Size, lineage: int | None = None):
-    """Return a replay buffer full of random steps."""
+    """Return a replay buffer filled with random steps. `lineage` is the length of its log of added episodes."""
     from episodes.replay import EpisodeReplayBuffer
 
     buffer = EpisodeReplayBuffer(size(100_000), seed=0, lineage=lineage)
@@ -229,7 +241,7 @@ def filled(size: Size, lineage: int | None = None):
 
 
 def drawing_rows(knows: bool) -> Callable[[Size], Timed]:
-    """Time a sample of 256 transitions, with or without the origin of each row."""
+    """Time sampling of 256 transitions, with or without the origin (episode and step) of each row."""
 
     def prepare(size: Size) -> Timed:
         buffer = filled(size)
@@ -243,6 +255,7 @@ def adding_rows(knows: bool) -> Callable[[Size], Timed]:
     """Time adding packs of 5,000 steps to a full buffer, with or without a log of the added episodes."""
 
     def prepare(size: Size) -> Timed:
+        """Fill the buffer, and return the timed call."""
         from episodes import EpisodePack
         from episodes.facts.facts import random_ids
 
@@ -253,8 +266,8 @@ def adding_rows(knows: bool) -> Callable[[Size], Timed]:
     return prepare
 
 
-def noting(size: Size) -> Counted:
-    """Measure the bytes per row of a `Ledger` that stores updates of 256 rows."""
+def ledger_bytes(size: Size) -> Counted:
+    """Measure the bytes per row of a `Ledger` that records updates of 256 rows."""
     from episodes.storage.ledger import Ledger
 
     buffer, updates = filled(size), size(400)
@@ -268,9 +281,9 @@ def noting(size: Size) -> Counted:
 FIGURES = (
     Figure("looking/200 steps", Side("ours", drawing(200)), limit("5 ms", 0.005), at_most(1), "ms"),
     Figure("looking/100,000 steps", Side("ours", drawing(100_000)), limit("20 ms", 0.020), at_most(1), "ms"),
-    Figure("looking/200 steps, bytes", Side("ours", weighing(200)), limit("50 kB", 50_000), at_most(1), "bytes"),
+    Figure("looking/200 steps, bytes", Side("ours", html_bytes(200)), limit("50 kB", 50_000), at_most(1), "bytes"),
     Figure(
-        "looking/100,000 steps, bytes", Side("ours", weighing(100_000)), limit("50 kB", 50_000), at_most(1), "bytes"
+        "looking/100,000 steps, bytes", Side("ours", html_bytes(100_000)), limit("50 kB", 50_000), at_most(1), "bytes"
     ),
     Figure(
         "looking/import episodes",
@@ -315,5 +328,5 @@ FIGURES = (
         at_most(1.25),
         "us",
     ),
-    Figure("looking/a row of a ledger", Side("ours", noting), limit("16 bytes", 16), at_most(1.25), "bytes"),
+    Figure("looking/a row of a ledger", Side("ours", ledger_bytes), limit("16 bytes", 16), at_most(1.25), "bytes"),
 )

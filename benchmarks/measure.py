@@ -1,4 +1,6 @@
-"""Measurement of both sides in alternating rounds (A B, B A, A B, ...), with medians over the rounds."""
+"""Measurement of benchmarks: both sides run in alternating rounds (A B, B A, A B, ...), and the results are medians
+over the rounds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from benchmarks.figure import Counted, Figure, NotHere, Side, Size, Timed
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Duration of a measurement: number of rounds, and minimal seconds of a round."""
+    """Duration of a measurement: number of rounds, and minimal seconds of one round."""
 
     rounds: int
     seconds: float
@@ -25,9 +27,10 @@ QUICK = Effort(rounds=5, seconds=0.006)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Result of one benchmark: medians over the rounds, or a note with the reason for a missing result.
+    """Result of one benchmark: median costs and ratio of both sides, or a note with the reason for a missing result.
 
-    The ratio is the median of the rounds' own ratios, so that a disturbance that both sides share falls out.
+    The ratio is the median over the ratios of all rounds, so that a disturbance that slows both sides down has no
+    effect.
     """
 
     figure: Figure
@@ -38,17 +41,19 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """True if the required ratio is met. None without a comparison."""
+        """Whether the required ratio is met, or None if no ratio was measured."""
         return None if self.ratio is None else self.figure.bar.holds(self.ratio)
 
 
 def measure(figure: Figure, effort: Effort, size: Size | None = None) -> Row:
-    """Measure one benchmark. If a side cannot run on this machine, the result has a note."""
+    """Measure both sides of a benchmark, and return the result. If a side cannot run on this machine, the result has a
+    note.
+    """
     size = size or Size()
     missing = [module for module in figure.other.needs if not installed(module)]
     sides = [figure.ours] if missing else [figure.ours, figure.other]
     try:
-        costs = interleaved([side.prepare(size) for side in sides], effort)
+        costs = measure_in_turns([side.prepare(size) for side in sides], effort)
     except NotHere as reason:
         return Row(figure, note=str(reason))
     ours = statistics.median(costs[0])
@@ -58,21 +63,23 @@ def measure(figure: Figure, effort: Effort, size: Size | None = None) -> Row:
     return Row(figure, ours=ours, other=statistics.median(costs[1]), ratio=ratio)
 
 
-def failure(figure: Figure, error: Exception) -> Row:
-    """Return the result row of a benchmark that raised an error."""
+def failure_row(figure: Figure, error: Exception) -> Row:
+    """Return the result of a benchmark that raised `error`: a row with the error as note."""
     return Row(figure, note=traceback.format_exception_only(error)[-1].strip().splitlines()[0])
 
 
 def installed(module: str) -> bool:
-    """Return True if a module can be imported. The module is not imported."""
+    """Return True if a module can be imported. The function does not import it."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
 
 
-def interleaved(works: list[Timed | Counted], effort: Effort) -> list[list[float]]:
-    """Return the costs per item of each workload for each round. The workloads alternate in going first."""
+def measure_in_turns(works: list[Timed | Counted], effort: Effort) -> list[list[float]]:
+    """Measure the costs per item of several workloads in alternating rounds, and return one list of costs per
+    workload.
+    """
     gc.collect()
     gc.freeze()
     try:
@@ -89,7 +96,7 @@ def interleaved(works: list[Timed | Counted], effort: Effort) -> list[list[float
 
 
 def enough_calls(work: Timed | Counted, seconds: float) -> int:
-    """Warm up the workload, and return how many calls take at least `seconds`."""
+    """Warm up a workload, and return the number of calls that take at least `seconds`."""
     calls = 1
     if isinstance(work, Timed):
         cost(work, calls)
@@ -102,7 +109,9 @@ def enough_calls(work: Timed | Counted, seconds: float) -> int:
 
 
 def cost(work: Timed | Counted, calls: int) -> float:
-    """Return the seconds per item of `calls` calls in a row, with the garbage collector off."""
+    """Call a workload `calls` times with the garbage collector off, and return the seconds per item. For a `Counted`
+    cost, return its amount.
+    """
     if isinstance(work, Counted):
         return work.amount
     run = work.run
@@ -123,5 +132,5 @@ def cost(work: Timed | Counted, calls: int) -> float:
 
 
 def try_once(side: Side, size: Size) -> float:
-    """Return the cost per item of one small call, to check that a side works at all."""
+    """Run one small call of a benchmark side, and return its cost per item, to check that the side works."""
     return cost(side.prepare(size), 1)

@@ -1,4 +1,4 @@
-"""Memory benchmarks: bytes per stored transition, measured by tracemalloc."""
+"""Memory benchmarks: bytes per transition in a replay buffer, measured with tracemalloc."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ STACK = 4
 SCALARS = 8 + 4 + 1 + 1  # action, reward, two endings
 
 
-def allocated(make: Callable[[], Any]) -> tuple[int, Any]:
-    """Return the bytes that a call leaves allocated, and the created object. The call is made once before."""
+def measure_allocation(make: Callable[[], Any]) -> tuple[int, Any]:
+    """Return how many bytes remain allocated after `make()`, and the object that it created. An earlier call warms
+    up.
+    """
     make()
     gc.collect()
     tracemalloc.start()
@@ -35,7 +37,7 @@ def allocated(make: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def buffer_of(observations: np.ndarray, episode_length: int) -> Any:
-    """Return this library's buffer with the observations, stored as episodes of one length."""
+    """Return a replay buffer with the given observations, stored as episodes of `episode_length` steps."""
     from episodes import SingleAgentEpisode
     from episodes.replay import EpisodeReplayBuffer
 
@@ -52,14 +54,14 @@ def buffer_of(observations: np.ndarray, episode_length: int) -> Any:
 
 
 def whole_episodes(size: Size) -> Counted:
-    """Measure the bytes per transition of episodes of 200 steps that are added whole."""
+    """Measure the bytes per transition of a replay buffer to which episodes of 200 steps are added."""
     observations = np.zeros((size(STORED) + 1, WIDTH), np.float32)
-    spent, buffer = allocated(lambda: buffer_of(observations, 200))
+    spent, buffer = measure_allocation(lambda: buffer_of(observations, 200))
     return Counted(spent / len(buffer))
 
 
 def step_by_step(size: Size) -> Counted:
-    """Measure the bytes per transition of 64 environments that add one step at a time."""
+    """Measure the bytes per transition of a replay buffer that 64 environments fill step by step."""
     from episodes.replay import EpisodeReplayBuffer
 
     stored = size(STORED)
@@ -68,6 +70,7 @@ def step_by_step(size: Size) -> Counted:
     ended, rewards, actions = np.zeros(num_envs, bool), np.zeros(num_envs), np.zeros(num_envs, np.int64)
 
     def fill() -> Any:
+        """Return a new replay buffer that was filled with vector steps."""
         buffer = EpisodeReplayBuffer(stored, seed=0)
         recorder = buffer.recorder(num_envs, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP)
         recorder.reset(observations, {})
@@ -75,36 +78,40 @@ def step_by_step(size: Size) -> Counted:
             recorder.step(observations, actions, rewards, ended, ended, {})
         return buffer
 
-    spent, buffer = allocated(fill)
+    spent, buffer = measure_allocation(fill)
     return Counted(spent / len(buffer))
 
 
 def frames(size: Size) -> Counted:
-    """Measure the bytes per transition of frames that are stored once and sampled as stacks of 4."""
+    """Measure the bytes per transition of a replay buffer that stores each frame once and samples stacks of 4
+    frames.
+    """
     rows = np.zeros((size(NUM_FRAMES) + 1, *FRAME), np.uint8)
-    spent, buffer = allocated(lambda: buffer_of(rows, size(NUM_FRAMES)))
+    spent, buffer = measure_allocation(lambda: buffer_of(rows, size(NUM_FRAMES)))
     return Counted(spent / len(buffer))
 
 
 def both_observations(size: Size) -> Counted:
-    """Compute the bytes per transition of a buffer that stores both observations."""
+    """Compute the bytes per transition of a buffer that stores observation and next observation of each step."""
     return Counted(2 * 4 * WIDTH + SCALARS)
 
 
 def stacks_twice(size: Size) -> Counted:
-    """Compute the bytes per transition of a buffer that stores both observations as stacks of 4 frames."""
+    """Compute the bytes per transition of a buffer that stores observation and next observation as stacks of 4
+    frames.
+    """
     return Counted(2 * STACK * FRAME[0] * FRAME[1] + SCALARS)
 
 
-def drawn_episodes(size: Size) -> Counted:
-    """Measure the bytes that sampling of 16 episodes allocates, per episode."""
+def sampled_episodes(size: Size) -> Counted:
+    """Measure the bytes per episode that sampling of 16 episodes allocates."""
     buffer = buffer_of(np.zeros((size(STORED) + 1, WIDTH), np.float32), 200)
     buffer.sample_episodes(16)
-    return Counted(allocated(lambda: buffer.sample_episodes(16))[0] / 16)
+    return Counted(measure_allocation(lambda: buffer.sample_episodes(16))[0] / 16)
 
 
 def copied_episodes(size: Size) -> Counted:
-    """Compute the bytes of a copied episode."""
+    """Compute the bytes of a copied episode of 200 steps."""
     length = min(200, size(STORED))
     return Counted(length * (4 * WIDTH + SCALARS))
 
@@ -116,6 +123,10 @@ FIGURES = (
     Figure("memory/64 envs, step by step", Side("ours", step_by_step), TWICE, at_most(0.55), "bytes"),
     Figure("memory/frame stacks", Side("ours", frames), Side("stacks stored", stacks_twice), at_most(0.15), "bytes"),
     Figure(
-        "memory/sample_episodes", Side("ours", drawn_episodes), Side("copies", copied_episodes), at_most(0.05), "bytes"
+        "memory/sample_episodes",
+        Side("ours", sampled_episodes),
+        Side("copies", copied_episodes),
+        at_most(0.05),
+        "bytes",
     ),
 )

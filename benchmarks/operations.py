@@ -1,4 +1,4 @@
-"""Count of torch operations: the cost of an update of small networks, independent of the machine's load."""
+"""Count of torch operations, a cost of updates of small networks that does not depend on the machine's load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equa
 
 
 class Operations(TorchDispatchMode):
-    """Context manager that counts torch operations, and reads of values that would wait for a GPU.
+    """Context manager that counts torch operations, and those among them that would make the host wait for a GPU.
 
     >>> with Operations() as counted:
     ...     _ = (torch.ones(3) + 1).sum().item()
@@ -31,23 +31,25 @@ class Operations(TorchDispatchMode):
     ) -> Any:
         name = func.overloadpacket.__name__
         self.counts[name] += 1
-        self.num_waits += name in _READS or _picks_by_mask(name, args)
+        self.num_waits += name in _READS or _selects_by_mask(name, args)
         return func(*args, **(kwargs or {}))
 
     @property
     def total(self) -> int:
-        """Number of all operations."""
+        """Number of counted operations."""
         return self.counts.total()
 
 
-def _picks_by_mask(name: str, args: tuple[Any, ...]) -> bool:
-    """Return True if the operation selects by a boolean mask, so that the size of the result depends on values."""
+def _selects_by_mask(name: str, args: tuple[Any, ...]) -> bool:
+    """Return True if an operation indexes with a boolean mask, so that the size of its result depends on values and the
+    host must wait.
+    """
     picked = args[1] if name in ("index", "index_put", "index_put_") else ()
     return any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in picked)
 
 
-def operations_of(run: Callable[[], object]) -> Operations:
-    """Run a function, and return the counted torch operations."""
+def count_operations(run: Callable[[], object]) -> Operations:
+    """Run a function, and return the counts of its torch operations."""
     with Operations() as counted:
         run()
     return counted

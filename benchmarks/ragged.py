@@ -1,4 +1,6 @@
-"""Conversations as ragged tracks: their size next to that of the tokens, and samples from disk next to memory."""
+"""Benchmarks of conversations, whose turns have different numbers of tokens: memory per conversation, and sampling from
+disk.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ COLUMNS = 4 + 4 + 1 + 4  # bytes of a sampled token: id, log-probability, mask, 
 
 
 def conversations(size: Size, tokens: int) -> tuple[EpisodePack, int]:
-    """A pack of conversations with about so many tokens each, and the bytes of tokens, their columns and rewards."""
+    """Return a pack of conversations with about `tokens` tokens each, and the bytes of their tokens, token columns and
+    rewards.
+    """
     num, turns = size(NUM), max(round(tokens / (PROMPT + ANSWER)), 1)
     rng = np.random.default_rng(0)
     prompts = rng.multinomial(PROMPT * turns, [1 / turns] * turns, num)
@@ -44,12 +48,14 @@ def conversations(size: Size, tokens: int) -> tuple[EpisodePack, int]:
 
 
 def in_memory(tokens: int, size: Size) -> Counted:
+    """Count the bytes of a conversation in memory, as part of a pack."""
     pack, _ = conversations(size, tokens)
     facts = pack.lengths.nbytes + pack.lookbacks.nbytes + pack.ids.nbytes + pack.facts.endings.nbytes
     return Counted((pack.retained_nbytes + facts) / len(pack))
 
 
 def in_a_message(tokens: int, size: Size) -> Counted:
+    """Count the bytes of a conversation in a message between processes."""
     from episodes.transport.wire import Schemas, encoded
 
     pack, _ = conversations(size, tokens)
@@ -57,6 +63,7 @@ def in_a_message(tokens: int, size: Size) -> Counted:
 
 
 def on_disk(tokens: int, size: Size) -> Counted:
+    """Count the bytes of a conversation in the files of a data set."""
     from episodes.storage import EpisodeWriter
 
     pack, _ = conversations(size, tokens)
@@ -67,12 +74,13 @@ def on_disk(tokens: int, size: Size) -> Counted:
 
 
 def tokens_alone(tokens: int, size: Size) -> Counted:
+    """Count the bytes of a conversation's tokens, token columns and rewards, without any other data."""
     pack, nbytes = conversations(size, tokens)
     return Counted(nbytes / len(pack))
 
 
 def from_disk(size: Size) -> Timed:
-    """Random conversations of a data set, read from mapped files."""
+    """Time reading 64 random conversations from the memory-mapped files of a data set, per conversation."""
     from episodes.storage import EpisodeDataset, EpisodeWriter
 
     folder = tempfile.mkdtemp()
@@ -83,12 +91,13 @@ def from_disk(size: Size) -> Timed:
 
 
 def from_memory(size: Size) -> Timed:
-    """Random conversations of a pack."""
+    """Time selecting 64 random conversations from a pack in memory, per conversation."""
     pack, rng = conversations(size, 5_000)[0], np.random.default_rng(0)
     return Timed(lambda: pack.select(rng.integers(0, len(pack), 64)), 64)
 
 
 def _size(name: str, tokens: int, measure: Callable[[int, Size], Counted], limit: float) -> Figure:
+    """Return a benchmark of the bytes of a conversation in one kind of storage, compared with its tokens alone."""
     return Figure(
         f"ragged/{name}, {tokens} tokens",
         Side("ours", partial(measure, tokens)),

@@ -1,4 +1,4 @@
-"""Benchmark of `VectorRecorder`: steps of a vector environment to a pack of episodes."""
+"""Benchmark of `VectorRecorder`, which converts the steps of a vector environment to a pack of episodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ NUM_TRACKS = 5  # of what a step gives, infos aside
 
 
 def rollout(num_envs: int, rows: int) -> tuple[Any, Any, list[tuple[Any, ...]]]:
-    """Step CartPole's vector environment with random actions, and return it with the reset and step results."""
+    """Step CartPole's vector environment `rows` times with random actions. Return the environment, the result of its
+    reset, and all step results.
+    """
     envs = gym.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="vector_entry_point")
     envs.action_space.seed(0)
     first = envs.reset(seed=0)
@@ -28,7 +30,9 @@ def rollout(num_envs: int, rows: int) -> tuple[Any, Any, list[tuple[Any, ...]]]:
 
 
 def vector_steps(num_envs: int) -> list[tuple[np.ndarray, ...]]:
-    """Return vector steps as transitions: observations, actions, rewards, next observations, both flags."""
+    """Return 64 vector steps of CartPole as transitions: observations, next observations, actions, rewards and both
+    flags.
+    """
     _, (before, _), steps = rollout(num_envs, ROWS)
     rows = []
     for observations, actions, rewards, terminateds, truncateds, _ in steps:
@@ -38,7 +42,7 @@ def vector_steps(num_envs: int) -> list[tuple[np.ndarray, ...]]:
 
 
 def ours(size: Size) -> Timed:
-    """Time `VectorRecorder`: a reset, 64 vector steps and `take`, per environment step."""
+    """Time recording of 64 vector steps with `VectorRecorder` (reset, steps and `take`), per environment step."""
     from episodes import VectorRecorder
 
     envs, (observations, infos), steps = rollout(size(NUM_ENVS), ROWS)
@@ -56,7 +60,9 @@ def ours(size: Size) -> Timed:
 
 
 def bare_arrays(size: Size) -> Timed:
-    """Time numpy copies of each vector step into arrays [64, 4096, ...], which are then transposed."""
+    """Time the least work for recording, per environment step: copy each vector step into arrays [64, 4096, ...], and
+    transpose them.
+    """
     _, _, steps = rollout(size(NUM_ENVS), ROWS)
     rows = [step[:NUM_TRACKS] for step in steps]
     blocks = [np.empty((ROWS, *part.shape), part.dtype) for part in rows[0]]

@@ -1,4 +1,4 @@
-"""Replay benchmarks: sampling of transitions, sequences and frame stacks, priorities, and adding."""
+"""Replay benchmarks: sampling of transitions, sequences and frame stacks, priorities, and adding of steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Prepare = Callable[[Size], Timed]
 
 
 def stored_pack(num_steps: int) -> Any:
-    """Return terminated episodes with `num_steps` steps in all, as one pack."""
+    """Return terminated episodes with `num_steps` steps in total, as one pack."""
     from episodes import EpisodePack
 
     length = min(LENGTH, num_steps)
@@ -51,7 +51,7 @@ def stored_pack(num_steps: int) -> Any:
     )
 
 
-def filled(num_steps: int) -> Any:
+def filled_buffer(num_steps: int) -> Any:
     """Return this library's uniform replay buffer, filled with `num_steps` steps."""
     from episodes.replay import EpisodeReplayBuffer
 
@@ -62,17 +62,20 @@ def filled(num_steps: int) -> Any:
 
 
 def uniform(stored: int = STORED, n_step: int = 1) -> Prepare:
+    """Time uniform sampling of 256 transitions from this library's replay buffer."""
+
     def prepare(size: Size) -> Timed:
-        buffer = filled(size(stored))
+        buffer = filled_buffer(size(stored))
         return Timed(lambda: buffer.sample(BATCH, n_step=n_step))
 
     return prepare
 
 
 def bare_gather(gather: Callable[[np.ndarray, np.ndarray], np.ndarray], stored: int = STORED) -> Prepare:
-    """Time random indices and one numpy indexing operation for each column of stored transitions."""
+    """Time the least work of sampling: random indices, and one numpy indexing operation (`gather`) per column."""
 
     def prepare(size: Size) -> Timed:
+        """Create the columns, and return the timed call."""
         data = transitions(size(stored))
         rng = np.random.default_rng(0)
         columns = (data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
@@ -86,16 +89,23 @@ def bare_gather(gather: Callable[[np.ndarray, np.ndarray], np.ndarray], stored: 
     return prepare
 
 
-def indexed(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def index_rows(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Select rows of a column by indexing."""
     return column[rows]
 
 
-def taken(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def take_rows(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Select rows of a column with `np.take`."""
     return column.take(rows, axis=0)
 
 
 def prioritized(*, update: bool) -> Prepare:
+    """Time prioritized sampling of 256 transitions from this library's replay buffer, optionally with an update of
+    their priorities.
+    """
+
     def prepare(size: Size) -> Timed:
+        """Fill the buffer with priorities, and return the timed call."""
         from episodes.replay import PrioritizedEpisodeReplayBuffer
 
         data = transitions(size(STORED))
@@ -115,19 +125,21 @@ def prioritized(*, update: bool) -> Prepare:
 
 
 def sequences(batch_size: int, length: int, stored: int = STORED) -> Prepare:
+    """Time sampling of sequences of `length` steps from this library's replay buffer."""
+
     def prepare(size: Size) -> Timed:
-        buffer = filled(size(stored))
+        buffer = filled_buffer(size(stored))
         return Timed(lambda: buffer.sample_sequences(batch_size, length))
 
     return prepare
 
 
-def fed_by(num_envs: int) -> Prepare:
-    """Time a uniform sample from a buffer that `num_envs` environments have filled step by step."""
+def uniform_of_recorded(num_envs: int) -> Prepare:
+    """Time uniform sampling from a buffer that `num_envs` environments have filled step by step."""
 
     def prepare(size: Size) -> Timed:
         stored = size(STORED)
-        buffer, step = fed_buffer(min(num_envs, stored // 2), stored)
+        buffer, step = recorded_buffer(min(num_envs, stored // 2), stored)
         while len(buffer) < stored:
             step()
         return Timed(lambda: buffer.sample(BATCH))
@@ -135,8 +147,8 @@ def fed_by(num_envs: int) -> Prepare:
     return prepare
 
 
-def fed_buffer(num_envs: int, capacity: int) -> tuple[Any, Callable[[], None]]:
-    """Return an empty buffer, and a function that records one more vector step of CartPole into the buffer."""
+def recorded_buffer(num_envs: int, capacity: int) -> tuple[Any, Callable[[], None]]:
+    """Return an empty replay buffer, and a function that records the next vector step of CartPole into the buffer."""
     from episodes.replay import EpisodeReplayBuffer
 
     envs, (observations, infos), rows = rollout(num_envs, ROWS)
@@ -152,33 +164,33 @@ def fed_buffer(num_envs: int, capacity: int) -> tuple[Any, Callable[[], None]]:
 
 
 def adding(size: Size) -> Timed:
-    """Time recording of one vector step into a full buffer, per environment step."""
+    """Time recording one vector step of 64 environments into a full buffer, per environment step."""
     count = size(ADDING_ENVS)
-    buffer, step = fed_buffer(count, 2 * size(STORED))
+    buffer, step = recorded_buffer(count, 2 * size(STORED))
     while len(buffer) < buffer.capacity:
         step()
     return Timed(step, count)
 
 
 class _NoLock:
-    """Lock without any effect, of which entering and leaving takes one C call each."""
+    """Context manager without any effect, which replaces a lock. Entering and leaving take one C call each."""
 
     __enter__ = int
     __exit__ = slice
 
 
 def unlocked(size: Size) -> Timed:
-    """Time a uniform sample without the lock that every call of a buffer acquires."""
-    buffer: Any = filled(size(STORED))
+    """Time uniform sampling without the lock that every call of a buffer acquires."""
+    buffer: Any = filled_buffer(size(STORED))
     buffer.lock = _NoLock()
     return Timed(lambda: buffer.sample(BATCH))
 
 
 def prefetched(size: Size) -> Counted:
-    """Measure the median seconds that a learner waits for its next batch after 2 ms of learning."""
+    """Measure the median seconds that a learner with `Prefetch` waits for its next batch, after 2 ms of learning."""
     from connectors.prefetch import Prefetch
 
-    buffer = filled(size(STORED))
+    buffer = filled_buffer(size(STORED))
     waits = []
     with Prefetch(lambda: buffer.sample(BATCH), device="cpu") as batches:
         for _ in range(size(LEARNER_STEPS)):
@@ -190,10 +202,11 @@ def prefetched(size: Size) -> Counted:
 
 
 def library_calls(act: Callable[[Any, Callable[[], None]], None]) -> Callable[[Size], Counted]:
-    """Count the library functions that `act(buffer, step)` calls, on a buffer that 8 environments fill."""
+    """Count the functions of this library that `act(buffer, step)` calls, with a buffer that 8 environments fill."""
 
     def prepare(size: Size) -> Counted:
-        buffer, step = fed_buffer(8, 2 * size(STORED))
+        """Fill the buffer with a few steps, and count the calls."""
+        buffer, step = recorded_buffer(8, 2 * size(STORED))
         for _ in range(3):
             step()
             act(buffer, step)
@@ -214,16 +227,20 @@ def library_calls(act: Callable[[Any, Callable[[], None]], None]) -> Callable[[S
 
 
 def draw_only(buffer: Any, step: Callable[[], None]) -> None:
+    """Sample a batch from a buffer."""
     buffer.sample(BATCH)
 
 
 def step_and_draw(buffer: Any, step: Callable[[], None]) -> None:
+    """Record a vector step into a buffer, and sample a batch."""
     step()
     buffer.sample(BATCH)
 
 
 def bare_adding(size: Size) -> Timed:
-    """Time one numpy assignment per column for a vector step, with the link columns of this library's buffer."""
+    """Time the least work of adding, per environment step: one numpy assignment per column for a vector step, with the
+    link columns of this library's buffer.
+    """
     count = size(ADDING_ENVS)
     capacity = 2 * size(STORED)
     rows = vector_steps(count)
@@ -232,6 +249,7 @@ def bare_adding(size: Size) -> Timed:
     envs, endless_rows, head = np.arange(count), cycle(rows), 0
 
     def step() -> None:
+        """Write the next vector step into the columns."""
         nonlocal head
         slots = (envs + head) % capacity
         for column, values in zip(columns, next(endless_rows), strict=True):
@@ -244,12 +262,12 @@ def bare_adding(size: Size) -> Timed:
 
 
 def frame_rows(count: int) -> np.ndarray:
-    """Return random frames [count, 84, 84, 1]."""
+    """Return `count` random frames [count, 84, 84, 1] of bytes."""
     return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
 
 
 def drawn_stacks(size: Size) -> Timed:
-    """Time a sample of 32 transitions whose observations and next observations are stacks of 4 frames."""
+    """Time sampling of 32 transitions whose observations and next observations are stacks of 4 frames."""
     from connectors.env_to_module import FrameStacking
     from connectors.views import Views
     from episodes import EpisodePack, SingleAgentEpisode
@@ -267,7 +285,9 @@ def drawn_stacks(size: Size) -> Timed:
 
 
 def gathered_stacks(size: Size) -> Timed:
-    """Time the same stacks [32, 84, 84, 4] with numpy, by one indexing operation for each observation."""
+    """Time sampling of the same stacks [32, 84, 84, 4] with numpy only, by one indexing operation for each
+    observation.
+    """
     steps = size(FRAMES)
     rows = frame_rows(steps + 1)
     rng = np.random.default_rng(0)
@@ -288,10 +308,10 @@ DRAW_AND_UPDATE = Side("ours", prioritized(update=True))
 
 
 def against_peers() -> tuple[Figure, ...]:
-    """Compare uniform samples to numpy and to every other library."""
+    """Return benchmarks that compare uniform sampling with numpy and with every other library."""
     peers = (
-        (Side("numpy", bare_gather(indexed)), at_most(1.6)),
-        (Side("take", bare_gather(taken)), at_most(1.6)),
+        (Side("numpy", bare_gather(index_rows)), at_most(1.6)),
+        (Side("take", bare_gather(take_rows)), at_most(1.6)),
         (Side("cpprb", replays.cpprb_uniform, CPPRB), at_least(1)),
         (Side("SB3", replays.sb3_uniform, SB3), at_least(1)),
         (Side("Tianshou", replays.tianshou_uniform, TIANSHOU), at_least(1)),
@@ -302,7 +322,9 @@ def against_peers() -> tuple[Figure, ...]:
 
 
 def prioritized_figures() -> tuple[Figure, ...]:
-    """Compare samples by priority to other libraries, with and without an update of the priorities."""
+    """Return benchmarks that compare prioritized sampling with other libraries, with and without an update of the
+    priorities.
+    """
     figures = []
     for name, ours, update in (("draw", DRAW, False), ("draw and update", DRAW_AND_UPDATE, True)):
         cpprb = Side("cpprb", replays.cpprb_prioritized(update=update), CPPRB)
@@ -315,7 +337,9 @@ def prioritized_figures() -> tuple[Figure, ...]:
 
 
 def sequence_figures() -> tuple[Figure, ...]:
-    """Compare sequences to TorchRL and RLlib, and a large buffer to a small buffer."""
+    """Return benchmarks that compare sampling of sequences with TorchRL and RLlib, and sampling from a large buffer
+    with a small buffer.
+    """
     figures = []
     for shape in SHAPES:
         ours = Side("ours", sequences(*shape))
@@ -332,9 +356,10 @@ def sequence_figures() -> tuple[Figure, ...]:
 
 
 def adding_figures() -> tuple[Figure, ...]:
-    """Compare adding a vector step of 64 environments to numpy and to every other library.
+    """Return benchmarks that compare adding a vector step of 64 environments with numpy and with every other library.
 
-    SB3 and cpprb copy the rows as they are: to them a step belongs to no episode, and both its observations are stored.
+    SB3 and cpprb copy the rows as they are: they do not store which episode a step belongs to, and store both of
+    its observations.
     """
     ours = Side("ours", adding)
     peers = (
@@ -353,12 +378,16 @@ FIGURES = (
     Figure(
         "replay/uniform of 1M numpy",
         OF_A_MILLION,
-        Side("numpy, 1M", bare_gather(indexed, 1_000_000)),
+        Side("numpy, 1M", bare_gather(index_rows, 1_000_000)),
         at_most(1.6),
         "us",
     ),
     Figure(
-        "replay/uniform from 1,000 envs", Side("ours", fed_by(1000)), Side("ours, 1 env", fed_by(1)), at_most(1.5), "us"
+        "replay/uniform from 1,000 envs",
+        Side("ours", uniform_of_recorded(1000)),
+        Side("ours, 1 env", uniform_of_recorded(1)),
+        at_most(1.5),
+        "us",
     ),
     Figure(
         "replay/uniform n_step=3", Side("ours", uniform(n_step=3)), Side("ours, 1", UNIFORM.prepare), at_most(2), "us"

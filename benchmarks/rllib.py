@@ -1,4 +1,4 @@
-"""CPU seconds of RLlib's PPO with `install(config)`, compared to RLlib's PPO alone."""
+"""Benchmarks of RLlib's PPO with `install(config)`, in CPU seconds, compared with RLlib's PPO alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Prepare = Callable[[Size], Timed]
 
 
 def algorithm(kind: str, installed: bool, num_steps: int) -> Any:
-    """Return RLlib's PPO after two training iterations, on "CartPole", "two agents" or with an "LSTM"."""
+    """Return RLlib's PPO after two training iterations, with or without `install`, on "CartPole", with "two agents" or
+    with an "LSTM".
+    """
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
@@ -41,7 +43,7 @@ def algorithm(kind: str, installed: bool, num_steps: int) -> Any:
 
 
 def sampling(size: Size, *, kind: str, installed: bool) -> Timed:
-    """Time one `sample` of the env runner, per env step."""
+    """Time one `sample` of RLlib's env runner, per env step."""
     count = size(STEPS)
     runner = algorithm(kind, installed, count).env_runner
     return Timed(lambda: runner.sample(num_timesteps=count), count, clock=cpu_seconds)
@@ -50,7 +52,7 @@ def sampling(size: Size, *, kind: str, installed: bool) -> Timed:
 def learner_pipeline(size: Size, *, kind: str, installed: bool) -> Timed:
     """Time the conversion of the episodes of one `sample` to a train batch, per step.
 
-    RLlib's pipeline changes episodes. So each call gets copies, which are not timed.
+    RLlib's pipeline changes episodes, so each call gets copies, which are made outside of the timed part.
     """
     import copy
 
@@ -66,13 +68,15 @@ def learner_pipeline(size: Size, *, kind: str, installed: bool) -> Timed:
 
 
 def training(size: Size, *, kind: str, installed: bool) -> Timed:
-    """Time one `train()` of the algorithm, per env step."""
+    """Time one `train()` of RLlib's algorithm, per env step."""
     count = size(STEPS)
     return Timed(algorithm(kind, installed, count).train, count, clock=cpu_seconds)
 
 
 def figure(name: str, prepare: Callable[..., Timed], kind: str, limit: float) -> Figure:
-    """Compare the process time with `install` to RLlib alone, at most `limit` times as much."""
+    """Return a benchmark that requires the CPU time with `install` to be at most `limit` times the CPU time of RLlib
+    alone.
+    """
     ours, rllib_side = (partial(prepare, kind=kind, installed=installed) for installed in (True, False))
     return Figure(
         f"rllib/{name}, {kind}",

@@ -1,8 +1,9 @@
-"""Sampling benchmarks on CartPole, with the same 64-64 tanh MLP and number of environments on both sides.
+"""Sampling benchmarks on CartPole. All sides use a tanh perceptron of two layers of 64 and the same number of
+environments.
 
-The bare loop is the least that can be done with the very policy object that ours samples with: call it as the module
-that it is, sample from its distribution, step, store nothing. Every peer is used as its documentation says, warm, and
-stores what it stores.
+The bare loop does the least that is possible with the policy object that this library samples with: call the policy,
+sample from its distribution, step, store nothing. Every other library is used as its documentation shows, after a
+warmup, and stores what it usually stores.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ KEPT = 100_000  # steps in the replay buffer that ours samples into
 
 
 def environments(num_envs: int) -> gym.vector.VectorEnv:
+    """Return `num_envs` CartPole environments as Gymnasium's synchronous vector environment."""
     return gym.make_vec(ENVIRONMENT, num_envs=num_envs, vectorization_mode="sync")
 
 
 def envpool(num_envs: int) -> Any:
-    """Return EnvPool's vector environment with one thread, without an adapter."""
+    """Return EnvPool's own vector environment of CartPole, with one thread."""
     from envpool import make_gymnasium
 
     pool = make_gymnasium(ENVIRONMENT, num_envs=num_envs, num_threads=1, seed=0)
@@ -52,6 +54,7 @@ def envpool(num_envs: int) -> Any:
 
 
 def adapted_envpool(num_envs: int) -> gym.vector.VectorEnv:
+    """Return EnvPool's CartPole environments, with one thread, in this library's adapter for Gymnasium."""
     from episode_runners.environments import EnvPoolVectorEnv
 
     return EnvPoolVectorEnv(ENVIRONMENT, num_envs, pool_kwargs={"num_threads": 1})
@@ -59,11 +62,12 @@ def adapted_envpool(num_envs: int) -> gym.vector.VectorEnv:
 
 @cache
 def policy() -> MLPPolicy:
-    """Return the policy that both sides use."""
+    """Return the policy that all benchmarks of this file share."""
     return new_policy()
 
 
 def new_policy() -> MLPPolicy:
+    """Return a new policy for CartPole with a tanh perceptron of two layers of 64, always with the same weights."""
     from episode_learners import MLPPolicy
 
     envs = environments(1)
@@ -72,17 +76,18 @@ def new_policy() -> MLPPolicy:
 
 
 def rows_of(num_envs: int) -> int:
-    """Return the number of vector steps in one call for `num_envs` environments."""
+    """Return the number of vector steps that one call samples from `num_envs` environments."""
     return min(ROWS, MANY // num_envs)
 
 
 def bare_loop(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed]:
-    """Time a loop that evaluates the policy, samples actions and steps the environments.
+    """Time a plain loop that evaluates the policy, samples actions and steps the environments, per environment step.
 
-    Only steps are counted: a row after an ending is a reset, which takes its time and is no step.
+    Resets take time and are not counted as steps: the row after an ending is a reset.
     """
 
     def prepare(size: Size) -> Timed:
+        """Create the environments, measure the share of resets, and return the timed call."""
         envs, module = make(num_envs), policy()
         draw = module.distribution.sample
         observations = np.asarray(envs.reset()[0])
@@ -108,12 +113,15 @@ def bare_loop(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], 
 
 
 def our_runner(num_envs: int, policy: MLPPolicy, make: MakeEnvs = environments) -> SingleAgentEnvRunner:
+    """Return this library's runner of `num_envs` environments with a policy."""
     from episode_runners import SingleAgentEnvRunner
 
     return SingleAgentEnvRunner(make(num_envs), policy, seed=0)
 
 
 def ours(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed]:
+    """Time sampling by this library's runner, per environment step."""
+
     def prepare(size: Size) -> Timed:
         runner, count = our_runner(num_envs, policy(), make), size(rows_of(num_envs)) * num_envs
         return Timed(lambda: runner.sample(num_timesteps=count), count)
@@ -122,9 +130,10 @@ def ours(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed
 
 
 def into_replay(num_envs: int) -> Callable[[Size], Timed]:
-    """Time the runner's `sample_into` a full replay buffer."""
+    """Time sampling by this library's runner into a full replay buffer (`sample_into`), per environment step."""
 
     def prepare(size: Size) -> Timed:
+        """Fill the buffer, and return the timed call."""
         from episodes.replay import EpisodeReplayBuffer
 
         runner, count = our_runner(num_envs, policy()), size(ROWS) * num_envs
@@ -137,9 +146,10 @@ def into_replay(num_envs: int) -> Callable[[Size], Timed]:
 
 
 def row_into_replay(num_envs: int) -> Callable[[Size], Timed]:
-    """Time `sample_into` with one vector step per call, as off-policy algorithms sample."""
+    """Time `sample_into` with a single vector step per call, as off-policy algorithms sample, per vector step."""
 
     def prepare(size: Size) -> Timed:
+        """Fill the buffer, count the vector steps that the calls make, and return the timed function."""
         from episodes.replay import EpisodeReplayBuffer
 
         runner, calls = our_runner(num_envs, policy()), size(ROWS)
@@ -171,7 +181,9 @@ def bare_row(num_envs: int) -> Callable[[Size], Timed]:
 
 
 def figures(num_envs: int) -> tuple[Figure, ...]:
-    """Compare this library's runner to the plain loop and other libraries, for `num_envs` environments."""
+    """Return benchmarks that compare this library's runner with the plain loop and with other libraries, for `num_envs`
+    environments.
+    """
     side = Side("ours", ours(num_envs))
     peers = (
         (Side("bare loop", bare_loop(num_envs)), BARE[num_envs]),
@@ -185,10 +197,11 @@ def figures(num_envs: int) -> tuple[Figure, ...]:
 
 
 def envpool_figures() -> tuple[Figure, ...]:
-    """Compare this library's runner on EnvPool to a plain loop, and to Gymnasium's environments.
+    """Return benchmarks that compare this library's runner on EnvPool with a plain loop, and with Gymnasium's
+    environments.
 
-    The policy is on both sides, so no library gets much further from Gymnasium's environments than a bare loop does:
-    "ceiling" is that, without anything of ours.
+    Both sides evaluate the policy, so no library can be much faster relative to Gymnasium's environments than a
+    bare loop. The benchmark "ceiling" measures this limit, without any code of this library.
     """
     sides = {num_envs: Side("ours", ours(num_envs, adapted_envpool)) for num_envs in ENVPOOL_BARE}
     bare = {num_envs: Side("bare loop", bare_loop(num_envs, envpool)) for num_envs in ENVPOOL_BARE}
@@ -204,7 +217,7 @@ def envpool_figures() -> tuple[Figure, ...]:
 
 
 def torch_bare_loop(size: Size) -> Timed:
-    """Time a loop over a simulator in torch, with tensors as observations and actions."""
+    """Time a plain loop over a simulator in torch, with tensors as observations and actions, per environment step."""
     from benchmarks.torch_cartpole import TorchCartPole
 
     simulator, module, rows = TorchCartPole(size(WIDE)), policy(), size(WIDE_ROWS)
@@ -222,6 +235,7 @@ def torch_bare_loop(size: Size) -> Timed:
 
 
 def torch_ours(size: Size) -> Timed:
+    """Time sampling from the same simulator by this library's runner, per environment step."""
     from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
     from episode_runners import SingleAgentEnvRunner
     from episode_runners.environments import TorchVectorEnv

@@ -1,12 +1,13 @@
-"""Simulation of training with 10, 100 and 1,000 workers, with costs measured on one machine.
+"""Simulation of distributed training with 10, 100 and 1,000 workers, with costs that are measured on one machine.
 
     python -m benchmarks.scaling            measures, simulates, and prints both
     python -m benchmarks.scaling --frames   the same for observations of 84 x 84 bytes
 
-Workers sample and send packs, each waiting where `window` of its packs are on their way. A learner takes packs, updates
-whenever a batch is there, and publishes weights to everybody. All that happens in the learner's process adds up, since
-Python does one thing at a time; bytes go through one link, and through the one thread that ZeroMQ has for them. Relays,
-where there are some, take packs of their workers, join them, and hand weights on: the learner sees relays alone.
+Workers sample and send packs. A worker waits while `window` of its packs are on their way. The learner receives packs,
+updates when a batch is complete, and publishes weights to all workers. All work of the learner's process adds up,
+because Python runs one thread at a time. Bytes pass one network link and one thread of ZeroMQ. Relays, if there are
+any, receive the packs of their workers, join them, and pass weights on, so that the learner is connected to the relays
+only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from benchmarks.idle_process import hush
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured costs: seconds of one CPU core for each kind of work, and the network's bandwidth."""
+    """Measured costs: CPU seconds of each kind of work, and the network's bandwidth and delay."""
 
     step: float  # sampling one step, in a worker
     take: float  # taking one message, and
@@ -43,7 +44,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Setting of a simulation: number of workers and relays, and sizes of messages and batches."""
+    """Settings of a simulation: number of workers and relays, and sizes of messages and batches."""
 
     workers: int
     relays: int = 0
@@ -56,7 +57,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a simulation: steps per second, and how busy workers, learner and network were."""
+    """Result of a simulation: steps per second, and the shares of time in which workers, learner and network were
+    busy.
+    """
 
     steps_per_second: float  # that were learned from
     sampling: float  # the share of their time that workers sampled
@@ -68,7 +71,7 @@ class Outcome:
 
 
 class Clock:
-    """Event queue of the simulation: calls functions at simulated times."""
+    """Event queue of the simulation, which calls functions at simulated times."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -76,9 +79,11 @@ class Clock:
         self._order = itertools.count()
 
     def after(self, seconds: float, happens: Callable[[], None]) -> None:
+        """Schedule the call of `happens` at `seconds` from the current simulated time."""
         heapq.heappush(self._events, (self.now + seconds, next(self._order), happens))
 
     def run(self, until: float) -> None:
+        """Run all events in order of time, until the simulated time `until`."""
         while self._events and self._events[0][0] <= until:
             self.now, _, happens = heapq.heappop(self._events)
             happens()
@@ -86,7 +91,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Server:
-    """Simulated process that does one task at a time, in order of arrival. Urgent tasks go first."""
+    """Simulated process that does one task at a time, in order of arrival. Urgent tasks are done first."""
 
     clock: Clock
     busy: dict[str, float] = field(default_factory=dict)  # seconds by kind of work
@@ -94,16 +99,19 @@ class Server:
     is_busy: bool = False
 
     def ask(self, kind: str, seconds: float, then: Callable[[], None], is_urgent: bool = False) -> None:
+        """Add a task of `seconds` to the queue. When it is done, `then` is called."""
         (self.waiting.appendleft if is_urgent else self.waiting.append)((kind, seconds, then))
         if not self.is_busy:
             self._begin()
 
     def _begin(self) -> None:
+        """Begin the first task of the queue."""
         kind, seconds, then = self.waiting.popleft()
         self.is_busy = True
         self.clock.after(seconds, lambda: self._end(kind, seconds, then))
 
     def _end(self, kind: str, seconds: float, then: Callable[[], None]) -> None:
+        """Record the time of the finished task, call its function `then`, and begin the next task."""
         self.is_busy = False
         self.busy[kind] = self.busy.get(kind, 0.0) + seconds
         then()
@@ -112,7 +120,7 @@ class Server:
 
 
 class Simulation:
-    """Discrete-event simulation of workers, relays and a learner."""
+    """Simulation of workers that sample, relays that join messages, and a learner, as a sequence of events."""
 
     def __init__(self, plan: Plan, costs: Costs, seed: int = 0) -> None:
         self.plan, self.costs = plan, costs
@@ -132,9 +140,11 @@ class Simulation:
             self.clock.after(float(self.rng.uniform(0, self._sampling_s())), lambda worker=worker: self._sample(worker))
 
     def _sampling_s(self) -> float:
+        """Return the seconds in which a worker samples one message, with a random deviation of up to 10 %."""
         return self.plan.steps_per_message * self.costs.step * float(self.rng.uniform(0.9, 1.1))
 
     def _sample(self, worker: int) -> None:
+        """Let a worker sample a message. If too many of its messages are on their way, the worker waits."""
         if self.on_the_way[worker] >= self.plan.window:
             self.waiting.add(worker)  # until one is taken
             return
@@ -143,6 +153,9 @@ class Simulation:
         self.clock.after(seconds, lambda: self._send(worker, version))
 
     def _send(self, worker: int, version: int) -> None:
+        """Send a sampled message of a worker to its relay or to the learner, and let the worker sample its next
+        message.
+        """
         self.on_the_way[worker] += 1
         self._sample(worker)
         if not self.relays:
@@ -152,25 +165,34 @@ class Simulation:
         self.relays[place].ask("taking", self._taking_s(1), lambda: self._gather(place, worker, version))
 
     def _taking_s(self, num: int) -> float:
+        """Return the seconds in which a process receives a message that joins `num` messages of workers."""
         return self.costs.take + num * self._nbytes() * self.costs.take_byte
 
     def _nbytes(self) -> float:
+        """Return the bytes of one message of a worker."""
         return self.plan.steps_per_message * self.plan.bytes_per_step
 
     def _gather(self, place: int, worker: int, version: int) -> None:
+        """Store a message in the relay number `place`. The relay sends its messages to the learner when it has `joined`
+        of them.
+        """
         self.gathered[place].append((worker, version))
         if len(self.gathered[place]) == self.plan.joined:
             message, self.gathered[place] = self.gathered[place], []
             self._to_learner(message)
 
     def _to_learner(self, message: list[tuple[int, int]]) -> None:
+        """Carry a message over the network link and through ZeroMQ's thread to the learner."""
         nbytes = len(message) * self._nbytes()
         carry = lambda: self.thread.ask("carrying", nbytes * self.costs.carry_byte, arrive)  # noqa: E731
         arrive = lambda: self.learner.ask("taking", self._taking_s(len(message)), after_recv)  # noqa: E731
-        after_recv = lambda: self._taken(message)  # noqa: E731
+        after_recv = lambda: self._receive(message)  # noqa: E731
         self.link.ask("carrying", nbytes / self.costs.link, lambda: self.clock.after(self.costs.delay, carry))
 
-    def _taken(self, message: list[tuple[int, int]]) -> None:
+    def _receive(self, message: list[tuple[int, int]]) -> None:
+        """Add a received message to the learner's batch, and let its workers continue. If the batch is complete, the
+        learner updates.
+        """
         for worker, version in message:
             self.on_the_way[worker] -= 1
             self.batch.append(version)
@@ -180,31 +202,38 @@ class Simulation:
         steps = len(self.batch) * self.plan.steps_per_message
         if steps >= self.plan.batch:
             versions, self.batch = self.batch, []
-            self.learner.ask("updating", steps * self.costs.update, lambda: self._updated(versions), is_urgent=True)
+            self.learner.ask(
+                "updating", steps * self.costs.update, lambda: self._finish_update(versions), is_urgent=True
+            )
 
-    def _updated(self, versions: list[int]) -> None:
+    def _finish_update(self, versions: list[int]) -> None:
+        """Count the steps of an update and the ages of their policy versions, and publish the new version."""
         self.learned += len(versions) * self.plan.steps_per_message
         self.ages += sum(self.version - version for version in versions) * self.plan.steps_per_message
         self.version += 1
         version, peers = self.version, len(self.relays) or self.plan.workers
-        self.learner.ask("publishing", peers * self.costs.weights, lambda: self._published(version), is_urgent=True)
+        self.learner.ask(
+            "publishing", peers * self.costs.weights, lambda: self._finish_publishing(version), is_urgent=True
+        )
 
-    def _published(self, version: int) -> None:
+    def _finish_publishing(self, version: int) -> None:
+        """Send the new version to all workers, directly or through the relays."""
         if not self.relays:
-            self.clock.after(self.costs.delay, lambda: self._arrived(slice(None), version))
+            self.clock.after(self.costs.delay, lambda: self._set_version(slice(None), version))
         for place, relay in enumerate(self.relays):
             workers = slice(place, None, len(self.relays))
             seconds = len(range(*workers.indices(self.plan.workers))) * self.costs.weights
-            arrived = partial(self._arrived, workers, version)
+            arrived = partial(self._set_version, workers, version)
             arrive = partial(self.clock.after, 2 * self.costs.delay, arrived)
             relay.ask("publishing", seconds, arrive, is_urgent=True)
 
-    def _arrived(self, workers: slice, version: int) -> None:
+    def _set_version(self, workers: slice, version: int) -> None:
+        """Set the policy version of workers that have received new weights."""
         self.known[workers] = np.maximum(self.known[workers], version)
 
 
-def simulated(plan: Plan, costs: Costs, seconds: float = 20.0) -> Outcome:
-    """Run the simulation for `seconds` of simulated time, and return the result."""
+def simulate(plan: Plan, costs: Costs, seconds: float = 20.0) -> Outcome:
+    """Run a simulation for `seconds` of simulated time, and return the result."""
     simulation = Simulation(plan, costs)
     simulation.clock.run(seconds)
     busy = simulation.learner.busy
@@ -222,8 +251,8 @@ def simulated(plan: Plan, costs: Costs, seconds: float = 20.0) -> Outcome:
 # --- what it costs here ---
 
 
-def measured(with_frames: bool = False, rounds: int = 7) -> Costs:
-    """Measure the costs on this machine in CPU seconds, the lowest of several rounds."""
+def measure_costs(with_frames: bool = False, rounds: int = 7) -> Costs:
+    """Measure all costs on this machine in CPU seconds, and return the lowest of several rounds."""
     least = lambda work: min(work() for _ in range(rounds))  # noqa: E731
     step, update = learning_costs()
     (small, few), (large, many) = (moving_costs(num, with_frames) for num in ((1, 8) if with_frames else (16, 1024)))
@@ -241,7 +270,7 @@ def measured(with_frames: bool = False, rounds: int = 7) -> Costs:
 
 
 def learning_costs() -> tuple[Callable[[], float], Callable[[], float]]:
-    """Return functions that measure the CPU seconds per step of sampling, and of PPO learning on CartPole."""
+    """Return two functions that measure the CPU seconds per step on CartPole: of sampling, and of learning with PPO."""
     from benchmarks.sampling import new_policy, our_runner
     from episode_learners import PPO
 
@@ -262,7 +291,9 @@ def learning_costs() -> tuple[Callable[[], float], Callable[[], float]]:
 
 
 def moving_costs(num: int, with_frames: bool) -> tuple[Callable[[], tuple[float, float]], int]:
-    """Return a function that measures the CPU seconds per message of `recv` and of ZeroMQ, and the message's bytes."""
+    """Return a function that measures the CPU seconds per message of `recv` and of ZeroMQ's thread, and the bytes of a
+    message with `num` episodes.
+    """
     from benchmarks.transport_figures import pack
     from episodes.transport import EpisodeReceiver, EpisodeSender
 
@@ -271,6 +302,7 @@ def moving_costs(num: int, with_frames: bool) -> tuple[Callable[[], tuple[float,
     sender = EpisodeSender(receiver.address)
 
     def move(messages: int = 32) -> tuple[float, float]:
+        """Send and receive messages, and return the CPU seconds per message of `recv` and of ZeroMQ's thread."""
         recv_s, start, thread_start = 0.0, time.process_time(), time.thread_time()
         for _ in range(messages):
             sender.send(episodes, 60)
@@ -285,7 +317,7 @@ def moving_costs(num: int, with_frames: bool) -> tuple[Callable[[], tuple[float,
 
 
 def weights_cost() -> Callable[[], float]:
-    """Return a function that measures the seconds to send the weights of a 64-64 network to one sender."""
+    """Return a function that measures the CPU seconds of publishing the weights of a small network to one sender."""
     from benchmarks.sampling import new_policy
     from benchmarks.transport_figures import pack
     from episodes.transport import EpisodeReceiver, EpisodeSender
@@ -300,6 +332,7 @@ def weights_cost() -> Callable[[], float]:
     version = itertools.count()
 
     def publish() -> float:
+        """Publish the weights to all senders, and return the CPU seconds per sender."""
         start = time.thread_time()
         receiver.publish(weights, next(version))
         spent = time.thread_time() - start
@@ -323,16 +356,18 @@ PLANS = {  # by workers: without and with relays
 }
 
 
-def rows(costs: Costs, bytes_per_step: float, seconds: float = 20.0) -> list[list[str]]:
-    """Simulate all settings, and return the table: each with the measured learner and a 100 times faster learner."""
+def simulate_plans(costs: Costs, bytes_per_step: float, seconds: float = 20.0) -> list[list[str]]:
+    """Simulate all settings, each with the measured learner and with a learner that is 100 times as fast, and return
+    the rows of the table.
+    """
     table_rows = []
     for plan in itertools.chain(*PLANS.values()):
         sized_plan = Plan(plan.workers, plan.relays, plan.steps_per_message, bytes_per_step, plan.batch)
         for name, used, lasting in (
             ("measured", costs, seconds),
-            ("100 times as fast", faster(costs, 100), seconds / 10),
+            ("100 times as fast", with_faster_learner(costs, 100), seconds / 10),
         ):
-            out = simulated(sized_plan, used, lasting)
+            out = simulate(sized_plan, used, lasting)
             shares = (out.sampling, out.taking, out.updating, out.publishing, out.link)
             table_rows.append(
                 [
@@ -348,8 +383,8 @@ def rows(costs: Costs, bytes_per_step: float, seconds: float = 20.0) -> list[lis
     return table_rows
 
 
-def faster(costs: Costs, times: float) -> Costs:
-    """Return the costs with a learner that is `times` times as fast."""
+def with_faster_learner(costs: Costs, times: float) -> Costs:
+    """Return the costs with updates that are `times` times as fast."""
     values: dict[str, Any] = {name: getattr(costs, name) for name in Costs.__dataclass_fields__}
     return Costs(**values | {"update": costs.update / times})
 
@@ -370,16 +405,17 @@ HEADER = [
 
 
 def main() -> None:
+    """Measure the costs on this machine, simulate all settings, and print both."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("--frames", action="store_true", help="observations of 84 x 84 bytes")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     hush()
-    costs = measured(chosen.frames)
+    costs = measure_costs(chosen.frames)
     for name in Costs.__dataclass_fields__:
         print(f"{name:12} {getattr(costs, name):.3g}")
     print(" | ".join(HEADER))
-    for row in rows(costs, 7085.0 if chosen.frames else 30.0):
+    for row in simulate_plans(costs, 7085.0 if chosen.frames else 30.0):
         print(" | ".join(row))
 
 

@@ -1,7 +1,7 @@
-"""Whole training runs, each until its goal: `python -m benchmarks.solving [ROW ...] [--seeds N] [--write FILE]`.
+"""Training runs that must reach a goal: `python -m benchmarks.solving [ROW ...] [--seeds N] [--write FILE]`.
 
-A seed has solved its task when the mean return of 20 greedy test episodes, at the end of an epoch, reaches the goal and
-that of 20 other ones does too. Runs are those of `episodes train`, with its built-in settings.
+A seed has solved its task if the mean return of 20 greedy test episodes at the end of an epoch reaches the goal, and
+the mean return of 20 other episodes as well. The runs are those of `episodes train` with its built-in settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MEMORY_TASK = "episode_learners.environments:CartPoleWithoutVelocities-v1"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one seed, with both test means of the epoch that solved the task, or of the last epoch."""
+    """Result of one training run (seed): whether it solved the task, its length, and both means of test returns."""
 
     row: str
     seed: int
@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Definition of a task: algorithm, environment, goal and maximal number of steps."""
+    """Definition of a task: algorithm, environment, goal, and maximal number of steps."""
 
     algo: str
     env: str
@@ -61,14 +61,18 @@ class Row:
 
 
 def expert_episodes(folder: Path, seed: int) -> tuple[str, float]:
-    """Write 50 greedy episodes of a trained PPO policy, and return the data set and 0.95 of their mean return."""
-    evaluation = evaluate(expert("ppo", CARTPOLE, 450.0, seed).runner, num_episodes=50, seed=seed)
-    return written(folder, CARTPOLE, evaluation.episodes), 0.95 * evaluation.mean_return
+    """Write 50 greedy episodes of a trained PPO policy to a data set. Return the directory, and 0.95 times their mean
+    return as the goal.
+    """
+    evaluation = evaluate(train_expert("ppo", CARTPOLE, 450.0, seed).runner, num_episodes=50, seed=seed)
+    return write_data_set(folder, CARTPOLE, evaluation.episodes), 0.95 * evaluation.mean_return
 
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Data set of mixed quality: random episodes, episodes of a half-trained policy and of an expert."""
+    """Function that writes a data set of mixed quality: random episodes, episodes of a half-trained policy, and
+    episodes of an expert.
+    """
 
     algo: str
     env: str
@@ -77,31 +81,32 @@ class Mixed:
     counts: tuple[int, int, int]  # episodes of each
 
     def __call__(self, folder: Path, seed: int) -> tuple[str, float]:
-        halfway = trained_by(self.algo, self.env, seed, num_test_episodes=0)
+        """Write the data set, and return its directory and the mean return of its episodes, which is the goal."""
+        halfway = make_trainer(self.algo, self.env, seed, num_test_episodes=0)
         chance = halfway.runner.sample(num_episodes=self.counts[0], random_actions=True)
         while halfway.num_steps < self.halfway:
             halfway.step()
         middling = halfway.runner.sample(num_episodes=self.counts[1])
-        good = expert(self.algo, self.env, self.goal, seed).runner.sample(num_episodes=self.counts[2])
+        good = train_expert(self.algo, self.env, self.goal, seed).runner.sample(num_episodes=self.counts[2])
         episodes = EpisodePack.concat([pack.replace(extra_model_outputs={}) for pack in (chance, middling, good)])
-        return written(folder, self.env, episodes), float(episodes.returns().mean())
+        return write_data_set(folder, self.env, episodes), float(episodes.returns().mean())
 
 
-def expert(algo: str, env: str, goal: float, seed: int) -> Any:
-    """Return a trainer whose test return has reached the goal."""
-    trainer = trained_by(algo, env, seed, stop_fn=lambda score: score >= goal)
+def train_expert(algo: str, env: str, goal: float, seed: int) -> Any:
+    """Train a policy until its test return reaches the goal, and return the trainer."""
+    trainer = make_trainer(algo, env, seed, stop_fn=lambda score: score >= goal)
     trainer.run()
     return trainer
 
 
-def trained_by(algo: str, env: str, seed: int, stop_fn: Any = None, **numbers: Any) -> Any:
-    """Return the trainer of a preset, without progress output."""
+def make_trainer(algo: str, env: str, seed: int, stop_fn: Any = None, **numbers: Any) -> Any:
+    """Return the trainer with the tested settings of an algorithm and environment, without progress display."""
     run = Run.of_preset(algo, env)
     run.seed, run.trainer = seed, {**run.trainer, "shows_progress": False, **numbers}
     return run.make(stop_fn=stop_fn)
 
 
-def written(folder: Path, env: str, episodes: Any) -> str:
+def write_data_set(folder: Path, env: str, episodes: Any) -> str:
     """Write episodes to a new data set, and return its directory."""
     with EpisodeWriter(folder / "data", env_spec=env) as writer:
         writer.add(episodes)
@@ -127,8 +132,8 @@ ROWS = {
 }
 
 
-def solved(name: str, row: Row, seed: int, folder: Path) -> Outcome:
-    """Train one seed until its goal or its maximal number of steps, and return the result."""
+def train_seed(name: str, row: Row, seed: int, folder: Path) -> Outcome:
+    """Train one seed of a task until its goal or its maximal number of steps, and return the result."""
     run, goal = Run.of_preset(row.algo, row.env), row.goal
     run.seed = seed
     run.trainer = {**run.trainer, "num_test_episodes": NUM_TESTED, "shows_progress": False}
@@ -137,7 +142,7 @@ def solved(name: str, row: Row, seed: int, folder: Path) -> Outcome:
     began, means, made = time.perf_counter(), [float("nan")], []
 
     def is_enough(score: float) -> bool:
-        """Return True if a test reaches the goal and a second test as well."""
+        """Return True to stop training: two tests reach the goal, or the maximal number of steps is exceeded."""
         means.clear()
         if score >= goal and trainer.num_steps <= row.most_steps:
             made.append(trainer.test(OTHER_TESTS + trainer.num_epochs))
@@ -157,7 +162,11 @@ def solved(name: str, row: Row, seed: int, folder: Path) -> Outcome:
 
 
 def delay(trainer: Trainer[Any], late: int) -> None:
-    """Make the trainer's IMPALA learn from episodes of policies that are `late` updates older."""
+    """Change the trainer's IMPALA so that it learns from episodes of policies that are `late` updates older.
+
+    Raises:
+        TypeError: the trainer is not an on-policy trainer of IMPALA.
+    """
     algorithm, waiting = trainer.algorithm, deque[Any]()
     if not isinstance(algorithm, IMPALA) or not isinstance(trainer, OnPolicyTrainer):
         raise TypeError(f"{type(algorithm).__name__} cannot learn from older policies")
@@ -170,8 +179,8 @@ def delay(trainer: Trainer[Any], late: int) -> None:
     algorithm.update = updated_late  # type: ignore[method-assign]
 
 
-def line(name: str, row: Row, outcomes: Sequence[Outcome]) -> str:
-    """Return the Markdown table row of a task."""
+def table_line(name: str, row: Row, outcomes: Sequence[Outcome]) -> str:
+    """Return the row of the Markdown table for a task, with the results of all seeds."""
     count = sum(outcome.is_solved for outcome in outcomes)
     steps = [outcome.num_steps for outcome in outcomes]
     seconds = statistics.median(outcome.seconds for outcome in outcomes)
@@ -192,7 +201,9 @@ HEAD = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tasks of the command line, and print the table. Return 1 if a seed did not reach its goal."""
+    """Run the tasks named on the command line, and print a table of results. Return 1 if a seed did not reach its goal,
+    else 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.solving", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help="a beginning of a task's name; all by default")
     parser.add_argument("--seeds", type=int, default=5)
@@ -212,9 +223,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcomes = []
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
             with tempfile.TemporaryDirectory() as folder:
-                outcomes.append(solved(name, row, seed, Path(folder)))
+                outcomes.append(train_seed(name, row, seed, Path(folder)))
             print(f"  {outcomes[-1]}", file=sys.stderr, flush=True)
-        lines.append(line(name, row, outcomes))
+        lines.append(table_line(name, row, outcomes))
         everything += map(asdict, outcomes)
         print(lines[-1], flush=True)
         if chosen.write is not None:

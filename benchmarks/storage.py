@@ -1,4 +1,4 @@
-"""Storage benchmarks: episodes to disk and back, against pyarrow without this library and against Minari."""
+"""Storage benchmarks: writing episodes to disk and reading them, compared with pyarrow alone and with Minari."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Prepare = Callable[[Size], Timed]
 
 
 class Scratch:
-    """Temporary directory for data sets. A new data set replaces the earlier ones."""
+    """Temporary directory for data sets, which is removed with this object."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp())
@@ -34,6 +34,7 @@ class Scratch:
         weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
 
     def fresh(self) -> Path:
+        """Remove all earlier data sets, and return a path for a new data set."""
         for old in self.root.iterdir():
             shutil.rmtree(old)
         return self.root / str(next(self._numbers))
@@ -41,14 +42,14 @@ class Scratch:
 
 @cache
 def cartpoles(num: int) -> list[Steps]:
-    """Return `num` episodes with the shapes of CartPole and random lengths."""
+    """Return `num` random episodes with the shapes of CartPole and lengths from 20 to 379."""
     lengths = np.random.default_rng(0).integers(*LENGTHS, num)
     return [steps(int(length), i) for i, length in enumerate(lengths)]
 
 
 @cache
 def sprites(num: int, length: int) -> list[Steps]:
-    """Return episodes of frames [84, 84] with a few moving squares on a constant background."""
+    """Return `num` episodes of frames [84, 84] with a few moving squares on a constant background."""
     rng, made = np.random.default_rng(0), []
     ground = np.kron(rng.integers(0, 4, (12, 12)), np.ones((7, 7))).astype(np.uint8) * 20
     for _ in range(num):
@@ -63,7 +64,7 @@ def sprites(num: int, length: int) -> list[Steps]:
 
 
 def our_episodes(data: list[Steps]) -> list[Any]:
-    """Convert arrays to finalized episodes of this library."""
+    """Convert the arrays of episodes to finalized episodes of this library."""
     from episodes import SingleAgentEpisode
 
     plain = data[0].observations.dtype == np.float32
@@ -81,14 +82,14 @@ def our_episodes(data: list[Steps]) -> list[Any]:
 
 
 def our_pack(data: list[Steps]) -> Any:
-    """Convert arrays to one pack of this library."""
+    """Convert the arrays of episodes to one pack of this library."""
     from episodes import EpisodePack
 
     return EpisodePack.from_episodes(our_episodes(data))
 
 
 def our_dataset(path: Path, episodes: Any, **options: Any) -> Any:
-    """Write episodes in one call, and return the opened data set."""
+    """Write episodes to a data set in one call, and return the opened data set."""
     from episodes.storage import EpisodeDataset, EpisodeWriter
 
     with EpisodeWriter(path, **options) as writer:
@@ -99,8 +100,8 @@ def our_dataset(path: Path, episodes: Any, **options: Any) -> Any:
 # --- bare pyarrow ---------------------------------------------------------------------------------------------------
 
 
-def listed(array: np.ndarray, offsets: np.ndarray) -> Any:
-    """Return an Arrow list column over the memory of an array."""
+def list_column(array: np.ndarray, offsets: np.ndarray) -> Any:
+    """Return an Arrow list column over the memory of an array, whose rows are split at `offsets`."""
     import pyarrow as pa
 
     type_ = pa.from_numpy_dtype(array.dtype)
@@ -110,13 +111,13 @@ def listed(array: np.ndarray, offsets: np.ndarray) -> Any:
 
 
 def bare_batch(pack: Any) -> Any:
-    """Convert a pack's arrays, ids and flags to an Arrow record batch."""
+    """Convert a pack's arrays, ids and flags to an Arrow record batch with pyarrow only."""
     import pyarrow as pa
 
     columns = {
-        "observations": listed(pack.observations, pack.observation_offsets),
-        "actions": listed(pack.actions, pack.offsets),
-        "rewards": listed(pack.rewards, pack.offsets),
+        "observations": list_column(pack.observations, pack.observation_offsets),
+        "actions": list_column(pack.actions, pack.offsets),
+        "rewards": list_column(pack.rewards, pack.offsets),
         "id": pa.array(pack.ids),
         "length": pa.array(pack.lengths),
         "terminated": pa.array(pack.terminated),
@@ -126,7 +127,7 @@ def bare_batch(pack: Any) -> Any:
 
 
 def bare_file(path: Path, packs: list[Any], compression: str | None = None) -> Path:
-    """Write an Arrow file with one record batch per pack."""
+    """Write an Arrow file with one record batch per pack, with pyarrow only, and return its path."""
     import pyarrow as pa
 
     path.mkdir()
@@ -141,22 +142,22 @@ def bare_file(path: Path, packs: list[Any], compression: str | None = None) -> P
 
 
 def bare_arrays(batch: Any, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Read the arrays of a record batch that holds one episode."""
+    """Return the arrays of one episode, read from an Arrow record batch without copying."""
     return {
         name: np.frombuffer(batch.column(name).buffers()[3], dtypes[name]).reshape(-1, *shape)
         for name, shape in shapes.items()
     }
 
 
-def opened(file: Path) -> Any:
-    """Open a memory-mapped Arrow file."""
+def open_arrow_file(file: Path) -> Any:
+    """Open an Arrow file by memory mapping."""
     import pyarrow as pa
 
     return pa.ipc.open_file(pa.memory_map(str(file)))
 
 
-def kinds(pack: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
-    """Return the item shapes and dtypes of a pack's arrays by path."""
+def shapes_and_dtypes(pack: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """Return two dicts with the item shape and the dtype of each track of a pack."""
     return {k: v.shape[1:] for k, v in pack.tracks.items()}, {k: v.dtype for k, v in pack.tracks.items()}
 
 
@@ -164,15 +165,20 @@ def kinds(pack: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
 
 
 def carts(size: Size) -> list[Steps]:
+    """Return the CartPole-like episodes of the storage benchmarks."""
     return cartpoles(size(EPISODES))
 
 
 def frames(size: Size) -> list[Steps]:
+    """Return the episodes of frames of the storage benchmarks."""
     return sprites(size(FRAME_EPISODES), size(FRAME_STEPS))
 
 
 def writing_pack(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare:
+    """Time writing a pack to a data set."""
+
     def prepare(size: Size) -> Timed:
+        """Create the pack, and return the timed call."""
         from episodes.storage import EpisodeWriter
 
         pack, scratch = our_pack(make(size)), Scratch()
@@ -187,6 +193,8 @@ def writing_pack(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare
 
 
 def bare_writing_pack(make: Callable[[Size], list[Steps]], compression: str | None = None) -> Prepare:
+    """Time writing a pack to an Arrow file with pyarrow only."""
+
     def prepare(size: Size) -> Timed:
         pack, scratch = our_pack(make(size)), Scratch()
         return Timed(lambda path: bare_file(path, [pack], compression), fresh=scratch.fresh)
@@ -195,7 +203,7 @@ def bare_writing_pack(make: Callable[[Size], list[Steps]], compression: str | No
 
 
 def writing_episodes(size: Size) -> Timed:
-    """Time writing a list of episodes in one call."""
+    """Time writing a list of episodes to a data set in one call."""
     from episodes.storage import EpisodeWriter
 
     episodes, scratch = our_episodes(carts(size)), Scratch()
@@ -208,7 +216,7 @@ def writing_episodes(size: Size) -> Timed:
 
 
 def writing_one_by_one(size: Size) -> Timed:
-    """Time writing a list of episodes with one call per episode."""
+    """Time writing a list of episodes to a data set, with one call per episode."""
     from episodes.storage import EpisodeWriter
 
     episodes, scratch = our_episodes(carts(size)), Scratch()
@@ -222,7 +230,7 @@ def writing_one_by_one(size: Size) -> Timed:
 
 
 def bare_writing_one_by_one(size: Size) -> Timed:
-    """Time writing an Arrow file with one record batch per episode by pyarrow."""
+    """Time writing an Arrow file with one record batch per episode, with pyarrow only."""
     from episodes import EpisodePack
 
     packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(carts(size))], Scratch()
@@ -233,7 +241,7 @@ def bare_writing_one_by_one(size: Size) -> Timed:
 
 
 def reading(size: Size) -> Timed:
-    """Time opening a data set and reading the arrays of every episode."""
+    """Time opening a data set and reading the observations of every episode."""
     from episodes.storage import EpisodeDataset
 
     scratch = Scratch()
@@ -243,14 +251,17 @@ def reading(size: Size) -> Timed:
 
 
 def bare_reading(size: Size) -> Timed:
+    """Time opening an Arrow file with one record batch per episode, and reading the arrays of every episode with
+    pyarrow only.
+    """
     from episodes import EpisodePack
 
     packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(carts(size))], Scratch()
     file = bare_file(scratch.root / "data", packs)
-    shapes, dtypes = kinds(packs[0])
+    shapes, dtypes = shapes_and_dtypes(packs[0])
 
     def run() -> Any:
-        reader = opened(file)
+        reader = open_arrow_file(file)
         return scratch, [bare_arrays(reader.get_batch(i), shapes, dtypes) for i in range(reader.num_record_batches)]
 
     return Timed(run)
@@ -260,6 +271,7 @@ def slicing(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare:
     """Time reading 32 observations of one episode of an open data set."""
 
     def prepare(size: Size) -> Timed:
+        """Write the data set, check the result of one read, and return the timed call."""
         data, scratch = make(size), Scratch()
         dataset = our_dataset(scratch.root / "data", our_episodes(data), **options)
         middle, rows = len(data) // 2, slice(5, 5 + min(ROWS, len(data[len(data) // 2])))
@@ -275,14 +287,17 @@ def slicing(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare:
 
 
 def bare_slicing(make: Callable[[Size], list[Steps]], compression: str | None = None) -> Prepare:
-    """Time reading 32 observations of one episode by pyarrow, from a file with a record batch per episode."""
+    """Time reading 32 observations of one episode with pyarrow only, from an open file with one record batch per
+    episode.
+    """
 
     def prepare(size: Size) -> Timed:
+        """Write and open the Arrow file, and return the timed call."""
         from episodes import EpisodePack
 
         packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(make(size))], Scratch()
-        reader = opened(bare_file(scratch.root / "data", packs, compression))
-        shapes, dtypes = kinds(packs[0])
+        reader = open_arrow_file(bare_file(scratch.root / "data", packs, compression))
+        shapes, dtypes = shapes_and_dtypes(packs[0])
         shape, dtype = {"observations": shapes["observations"]}, dtypes
         middle = len(packs) // 2
         return Timed(
@@ -293,7 +308,7 @@ def bare_slicing(make: Callable[[Size], list[Steps]], compression: str | None = 
 
 
 def minari(make: Callable[..., Timed], *options: Any) -> Side:
-    """Create Minari's side of a benchmark, with a temporary directory."""
+    """Return a benchmark side that runs a Minari workload in a temporary directory."""
 
     def prepare(size: Size) -> Timed:
         scratch = Scratch()
@@ -306,7 +321,7 @@ def minari(make: Callable[..., Timed], *options: Any) -> Side:
 def frame_figures(
     work: str, reference: str, unit: str, ours: Callable[..., Prepare], bare: Callable[..., Prepare]
 ) -> tuple[Figure, Figure]:
-    """Compare work on frames to pyarrow, without and with compression."""
+    """Return benchmarks that compare work on frames with pyarrow, without and with compression."""
     plain, packed = Side("ours", ours(frames, compression="none")), Side("ours", ours(frames))
     return (
         Figure(f"storage/frames {work} pyarrow", plain, Side(reference, bare(frames)), at_most(1.5), unit),

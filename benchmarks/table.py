@@ -1,4 +1,4 @@
-"""Output of results as an aligned table, printed row by row, and as JSON."""
+"""Output of benchmark results, as an aligned table that is printed row by row, and as JSON."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ UNITS = {
 WIDTHS = (16, 28, 9, 20)
 
 
-def shown(cost: float | None, unit: str) -> str:
-    """Format a cost per item in its unit, such as `0.312 us` or `12,800 steps/s`."""
+def format_cost(cost: float | None, unit: str) -> str:
+    """Return a cost per item as text in its unit, such as `0.312 us` or `12,800 steps/s`."""
     if cost is None:
         return "-"
     factor, digits = UNITS[unit]
@@ -39,31 +39,31 @@ def shown(cost: float | None, unit: str) -> str:
 
 
 def name_width(figures: Sequence[Figure]) -> int:
-    """Return the width of the column for benchmark names."""
+    """Return the width of the table's column for names of benchmarks."""
     return max((len(figure.name) for figure in figures), default=4)
 
 
 def header(width: int) -> str:
-    """Return the header of the table."""
+    """Return the header of the table of results, with a line below."""
     ours, reference, ratio, bar = WIDTHS
     sides = f"{'ours':>{ours}}  {'the other side':>{reference}}"
     line = f"{'figure':<{width}}  {sides}  {'ratio':>{ratio}}  {'bar':<{bar}}  holds"
     return f"{line}\n{'-' * len(line)}"
 
 
-def formatted(row: Row, width: int) -> str:
-    """Format a result as a row of the table."""
+def format_row(row: Row, width: int) -> str:
+    """Return a result as a row of the table."""
     figure = row.figure
     ours, reference, ratio, bar = WIDTHS
-    opposite = f"{figure.other.name} {shown(row.other, figure.unit)}"
+    opposite = f"{figure.other.name} {format_cost(row.other, figure.unit)}"
     verdict = row.note if row.holds is None else ("yes" if row.holds else "NO")
     times = "-" if row.ratio is None else f"{row.ratio:.2f}x"
-    cells = f"{shown(row.ours, figure.unit):>{ours}}  {opposite:>{reference}}  {times:>{ratio}}"
+    cells = f"{format_cost(row.ours, figure.unit):>{ours}}  {opposite:>{reference}}  {times:>{ratio}}"
     return f"{figure.name:<{width}}  {cells}  {figure.bar!s:<{bar}}  {verdict}"
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    """Convert a result to a dict for JSON, with costs in seconds or bytes per item."""
+    """Return a result as a dict for JSON, with costs in seconds or bytes per item."""
     figure = row.figure
     return {
         "name": figure.name,
@@ -79,7 +79,9 @@ def as_json(row: Row) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return Python version, machine, number of cores and library versions (None: not installed)."""
+    """Return a description of this machine: Python version, architecture, number of cores, and versions of libraries
+    (None if not installed).
+    """
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -89,7 +91,7 @@ def machine() -> dict[str, Any]:
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of an installed package, or None."""
+    """Return the version of a package, or None if the package is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

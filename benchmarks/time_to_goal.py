@@ -1,7 +1,7 @@
-"""CPU seconds of training until PPO has solved CartPole-v1, the median of five seeds.
+"""Benchmark of the CPU seconds in which PPO solves CartPole-v1, as the median of five seeds.
 
-It is solved when the mean return of 20 greedy episodes, tested after each update, reaches the goal and that of 20 other
-ones does too. Tests are off the clock, and the same for all sides.
+The task is solved if the mean return of 20 greedy episodes, tested after each update, reaches the goal, and the mean
+return of 20 other episodes as well. Tests are the same for all sides, and their time is not counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Racer = Callable[[int], tuple[Callable[[], int], Act]]  # of a seed: what sample
 
 
 def ours(seed: int) -> tuple[Callable[[], int], Act]:
-    """Create this library's PPO trainer with its preset."""
+    """Return the training step of this library's PPO trainer with its tested settings, and its greedy policy."""
     from episode_learners.run import Run
 
     run = Run.of_preset("ppo", ENVIRONMENT)
@@ -40,7 +40,7 @@ def ours(seed: int) -> tuple[Callable[[], int], Act]:
 
 
 def bare(seed: int) -> tuple[Callable[[], int], Act]:
-    """Create the plain PPO loop with the same settings."""
+    """Return the training step of the plain PPO loop with the same settings, and its greedy policy."""
     torch.manual_seed(seed)
     actor = perceptron((4, 64, 64, 2), nn.Tanh)
     loop = bare_ppo.learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH, seed, actor)
@@ -53,7 +53,10 @@ def bare(seed: int) -> tuple[Callable[[], int], Act]:
 
 
 def tianshou(seed: int) -> tuple[Callable[[], int], Act]:
-    """Create Tianshou's PPO with its published settings: 10 environments, 2,000 steps, 10 epochs, minibatches of 64."""
+    """Return the training step of Tianshou's PPO with its published settings, and its greedy policy.
+
+    The settings are 10 environments, 2,000 steps per update, 10 epochs, and minibatches of 64.
+    """
     torch.manual_seed(seed)
     algorithm, params = trainers.tianshou_ppo_run(num_envs=10, num_steps=2_000, epochs=10, minibatch=64, seed=seed)
 
@@ -65,7 +68,9 @@ def tianshou(seed: int) -> tuple[Callable[[], int], Act]:
 
 
 def greedy(logits: Callable[[torch.Tensor], torch.Tensor]) -> Act:
-    """Return a function that selects the most probable actions by logits [N, 2]."""
+    """Return a function that selects the most probable action for each observation, given a network that returns
+    logits.
+    """
 
     def act(obs: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -74,8 +79,8 @@ def greedy(logits: Callable[[torch.Tensor], torch.Tensor]) -> Act:
     return act
 
 
-def tested(act: Act, seed: int) -> float:
-    """Return the mean return of 20 greedy episodes."""
+def mean_test_return(act: Act, seed: int) -> float:
+    """Return the mean return of 20 episodes of CartPole with the greedy policy `act`."""
     env = gym.make_vec(ENVIRONMENT, NUM_TESTED, vectorization_mode="vector_entry_point")
     obs, going, total = env.reset(seed=seed)[0], np.ones(NUM_TESTED, bool), 0
     while going.any():
@@ -86,21 +91,23 @@ def tested(act: Act, seed: int) -> float:
 
 
 def seconds_to_goal(racer: Racer, seed: int, most_steps: int) -> float:
-    """Return the CPU seconds of sampling and learning until the goal, or until `most_steps` steps."""
+    """Return the CPU seconds of sampling and learning until the goal is reached, or until `most_steps` steps."""
     learn, act = racer(seed)
     spent, steps = 0.0, 0
     for update in count():
         began = cpu_seconds()
         steps += learn()
         spent += cpu_seconds() - began
-        is_solved = tested(act, update) >= GOAL and tested(act, OTHER_TESTS + update) >= GOAL
+        is_solved = mean_test_return(act, update) >= GOAL and mean_test_return(act, OTHER_TESTS + update) >= GOAL
         if is_solved or steps >= most_steps:
             break
     return spent
 
 
 def race(racer: Racer) -> Callable[[Size], Counted]:
-    """Measure the median CPU seconds to the goal over all seeds. A seed that fails counts with its full time."""
+    """Measure the median CPU seconds to the goal over all seeds. A seed that does not reach the goal counts with all
+    its time.
+    """
 
     def prepare(size: Size) -> Counted:
         seeds = range(NUM_SEEDS if size.most is None else 1)

@@ -1,4 +1,4 @@
-"""Token episodes: recording a turn, and batches of sequences next to plain concatenations of ready pieces."""
+"""Benchmarks of token episodes: recording a turn, and batches of token sequences compared with plain concatenations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _DTYPES = (np.int32, np.int32, bool, np.int32, np.float32, np.float32)  # of the
 
 
 def conversations(size: Size, length: int) -> Any:
-    """Return a pack of conversations of five turns, whose pieces have `length` tokens on average."""
+    """Return a pack of conversations with five turns, in which prompts, sampled answers and replies have `length`
+    tokens on average.
+    """
     from episodes import EpisodePack
     from episodes.tokens import Conversation
 
@@ -34,11 +36,12 @@ def conversations(size: Size, length: int) -> Any:
 
 
 def pieces_of(rng: np.random.Generator, length: int) -> np.ndarray:
+    """Return a random array of token ids, of `length` tokens on average."""
     return rng.integers(0, 1000, rng.poisson(length) + 1).astype(np.int32)
 
 
 def ready_pieces(pack: Any) -> list[np.ndarray]:
-    """Return copies of the observations and actions of a pack, alternating."""
+    """Return copies of the observations and actions (arrays of token ids) of a pack, alternating."""
     return [
         piece.copy()
         for episode in pack
@@ -48,6 +51,8 @@ def ready_pieces(pack: Any) -> list[np.ndarray]:
 
 
 def batching(length: int, **options: Any) -> Callable[[Size], Timed]:
+    """Time `token_batch` of a pack of conversations."""
+
     def prepare(size: Size) -> Timed:
         from episodes.tokens import token_batch
 
@@ -59,6 +64,8 @@ def batching(length: int, **options: Any) -> Callable[[Size], Timed]:
 
 
 def six_concatenations(length: int) -> Callable[[Size], Timed]:
+    """Time one `np.concatenate` for each of the six columns of a token batch, which is the least work for the batch."""
+
     def prepare(size: Size) -> Timed:
         pieces = ready_pieces(conversations(size, length))
         columns = [[np.zeros(len(piece), dtype) for piece in pieces] for dtype in _DTYPES]
@@ -68,6 +75,8 @@ def six_concatenations(length: int) -> Callable[[Size], Timed]:
 
 
 def token_ids(length: int) -> Callable[[Size], Timed]:
+    """Time the concatenation of all token ids of a pack by `TokenSequences.tokens`."""
+
     def prepare(size: Size) -> Timed:
         from episodes.tokens import TokenSequences
 
@@ -78,6 +87,8 @@ def token_ids(length: int) -> Callable[[Size], Timed]:
 
 
 def one_concatenation(length: int) -> Callable[[Size], Timed]:
+    """Time one `np.concatenate` of all arrays of token ids."""
+
     def prepare(size: Size) -> Timed:
         pieces = ready_pieces(conversations(size, length))
         return Timed(lambda: np.concatenate(pieces), clock=cpu_seconds)
@@ -86,9 +97,10 @@ def one_concatenation(length: int) -> Callable[[Size], Timed]:
 
 
 def sample_per_turn(length: int) -> Callable[[Size], Timed]:
-    """Time token ids and mask with one sample for each turn, which repeats all tokens before the turn."""
+    """Time token ids and mask of a format with one sample per turn, which repeats all tokens before the turn."""
 
     def prepare(size: Size) -> Timed:
+        """Create the samples, and return the timed call."""
         samples = samples_per_turn(conversations(size, length))
 
         def run() -> None:
@@ -102,7 +114,7 @@ def sample_per_turn(length: int) -> Callable[[Size], Timed]:
 
 
 def samples_per_turn(pack: Any) -> list[list[np.ndarray]]:
-    """Return the pieces of each turn's sample: everything before the turn, and the turn."""
+    """Return a list of token arrays for each turn: all tokens before the turn, and the turn."""
     pieces, samples = ready_pieces(pack), []
     for start in range(0, len(pieces), 2 * TURNS):
         samples += [pieces[start : start + 2 * (t + 1)] for t in range(TURNS)]
@@ -110,6 +122,8 @@ def samples_per_turn(pack: Any) -> list[list[np.ndarray]]:
 
 
 def num_tokens(length: int) -> Callable[[Size], Counted]:
+    """Count the bytes of the token ids of a pack as sequences of this library."""
+
     def prepare(size: Size) -> Counted:
         from episodes.tokens import TokenSequences
 
@@ -119,6 +133,8 @@ def num_tokens(length: int) -> Callable[[Size], Counted]:
 
 
 def num_tokens_per_turn(length: int) -> Callable[[Size], Counted]:
+    """Count the bytes of the token ids in a format with one sample per turn."""
+
     def prepare(size: Size) -> Counted:
         samples = samples_per_turn(conversations(size, length))
         return Counted(4 * sum(len(piece) for sample in samples for piece in sample))
@@ -127,13 +143,13 @@ def num_tokens_per_turn(length: int) -> Callable[[Size], Counted]:
 
 
 def recording_arrays(size: Size) -> Timed:
-    """Time recording of turns with 100 sampled tokens and 60 tokens of a reply."""
+    """Time recording turns of 100 sampled tokens and a reply of 60 tokens, per turn."""
     ids, reply, logp = np.arange(SAMPLED, dtype=np.int32), np.arange(REPLY, dtype=np.int32), np.zeros(SAMPLED, "f4")
     return _recording(size, lambda talk, t: talk.turn(ids, reply, 1.0, logp=logp))
 
 
 def recording_prompts(size: Size) -> Timed:
-    """Time recording of the same turns from whole prompts of up to 3,260 tokens."""
+    """Time recording the same turns from complete prompts, which repeat all earlier tokens (up to 3,260), per turn."""
     ids, reply, logp = np.arange(SAMPLED, dtype=np.int32), np.arange(REPLY, dtype=np.int32), np.zeros(SAMPLED, "f4")
     tokens = np.concatenate([reply, *[ids, reply] * RECORDED_TURNS])
     prompts = [tokens[: REPLY + (SAMPLED + REPLY) * (t + 1)].copy() for t in range(RECORDED_TURNS)]
@@ -141,6 +157,7 @@ def recording_prompts(size: Size) -> Timed:
 
 
 def _recording(size: Size, turn: Callable[[Any, int], None]) -> Timed:
+    """Time recording 20 turns of a new conversation with the function `turn`, per turn."""
     from episodes.tokens import Conversation
 
     num_turns, prompt = size(RECORDED_TURNS), np.arange(REPLY, dtype=np.int32)

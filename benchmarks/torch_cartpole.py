@@ -1,4 +1,4 @@
-"""CartPole simulator in torch for many environments at once."""
+"""CartPole simulator in torch, which steps many environments at once on one device."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ACTION_SPACE = gym.spaces.Discrete(2)
 
 
 class TorchCartPole:
-    """Vectorized CartPole in torch, which resets environments in the step in which they end.
+    """Vectorized CartPole in torch. Environments are reset in the step in which they end (same-step autoreset).
 
-    The same tensors and the same dict of extras are handed out every time. `extras["final_obs"]` are the observations
-    before the resets, unless `gives_final` is False.
+    `step` returns the same tensors and the same dict of extras every time, with new values. `extras["final_obs"]`
+    has the observations before the resets, unless `gives_final` is False.
     """
 
     def __init__(self, num_envs: int, device: Any = "cpu", limit: int = 500, gives_final: bool = True) -> None:
@@ -30,13 +30,18 @@ class TorchCartPole:
         self.generator = torch.Generator(device).manual_seed(0)
 
     def seed(self, seed: int) -> None:
+        """Seed the random initial states."""
         self.generator.manual_seed(seed)
 
     def reset(self) -> tuple[Tensor, dict[str, Any]]:
+        """Reset all environments, and return observations and extras."""
         self._reset(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
         return self.state, self.extras
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Step all environments, and reset the ones that end. Return observations, rewards, flags of endings, and
+        extras.
+        """
         x, speed, angle, turn = self.state.unbind(1)
         force = actions.float() * 20 - 10
         sine, cosine = angle.sin(), angle.cos()
@@ -57,6 +62,7 @@ class TorchCartPole:
         return self.state, self.rewards, fell | late, self.extras
 
     def _reset(self, mask: Tensor) -> None:
+        """Set the environments where `mask` is True to random initial states."""
         initial = torch.rand(self.num_envs, 4, generator=self.generator, device=self.device) * 0.1 - 0.05
         torch.where(mask[:, None], initial, self.state, out=self.state)
         self.ages.masked_fill_(mask, 0)

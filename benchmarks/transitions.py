@@ -1,4 +1,4 @@
-"""Data of the replay benchmarks: episodes of 200 steps, also as one row per transition."""
+"""Data of the replay benchmarks: random episodes of 200 steps, also as arrays of transitions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PRIORITY_BETA = 0.4
 
 
 def stored_episodes(num_steps: int) -> list[Steps]:
-    """Return terminated episodes of 200 steps with `num_steps` steps in all."""
+    """Return terminated episodes of 200 steps, with `num_steps` steps in total."""
     length = min(LENGTH, num_steps)
     return [steps(length, seed) for seed in range(num_steps // length)]
 
 
 @dataclass(frozen=True, slots=True)
 class Transitions:
-    """Steps as rows of transitions, each with both observations."""
+    """Arrays of transitions with observations and next observations, and priorities, one row per step."""
 
     obs: np.ndarray  # [S, 4]
     new_obs: np.ndarray  # [S, 4]
@@ -36,7 +36,7 @@ class Transitions:
 
 
 def transitions(num_steps: int) -> Transitions:
-    """Return the transitions of `stored_episodes(num_steps)`."""
+    """Return the steps of `stored_episodes(num_steps)` as arrays of transitions, with random priorities."""
     episodes = stored_episodes(num_steps)
     terminateds = np.zeros(sum(map(len, episodes)), bool)
     terminateds[np.cumsum([len(episode) for episode in episodes]) - 1] = True

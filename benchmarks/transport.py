@@ -1,4 +1,4 @@
-"""Benchmark of `TrajectoryAccumulator`: arrays of a fixed size that are filled item by item."""
+"""Benchmark of `TrajectoryAccumulator`, which fills arrays of a fixed size item by item."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ SLOTS = 64
 
 
 def rollout(num_leaves: int, num_slots: int, numbers: type) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return example arrays with `num_slots` slots, and one item: vectors of length 4 and numbers alternate."""
+    """Return a dict of arrays with `num_slots` slots, and a matching dict with a single item. Vectors of length 4 and
+    numbers alternate.
+    """
     vectors = {f"vector_{i}": np.zeros((num_slots, 4), np.float32) for i in range(0, num_leaves, 2)}
     scalars = {f"number_{i}": np.zeros(num_slots, np.float32) for i in range(1, num_leaves, 2)}
     item = {name: array[0].copy() for name, array in vectors.items()} | {name: numbers(1) for name in scalars}
@@ -22,19 +24,24 @@ def rollout(num_leaves: int, num_slots: int, numbers: type) -> tuple[dict[str, A
 
 
 def our_class() -> Callable[..., Any]:
+    """Return this library's `TrajectoryAccumulator`."""
     from episodes.transport import TrajectoryAccumulator
 
     return TrajectoryAccumulator
 
 
 def echo_class() -> Callable[..., Any]:
+    """Return echo's `TrajectoryAccumulator`."""
     import echo
 
     return echo.TrajectoryAccumulator
 
 
 def accumulating(made: Callable[[], Callable[..., Any]], num_leaves: int, numbers: type) -> Callable[[Size], Timed]:
+    """Time adding 64 items to an accumulator and building the arrays, per item."""
+
     def prepare(size: Size) -> Timed:
+        """Create and warm up the accumulator, and return the timed call."""
         num_slots = max(2, size(SLOTS))
         example, item = rollout(num_leaves, num_slots, numbers)
         accumulator = made()({"step": example})
@@ -51,6 +58,7 @@ def accumulating(made: Callable[[], Callable[..., Any]], num_leaves: int, number
 
 
 def add_figure(name: str, num_leaves: int, numbers: type) -> Figure:
+    """Return a benchmark of `TrajectoryAccumulator.add` compared with echo."""
     ours = Side("ours", accumulating(our_class, num_leaves, numbers))
     peer = Side("echo", accumulating(echo_class, num_leaves, numbers), ECHO)
     return Figure(f"transport/add, {name}", ours, peer, at_least(2.5), "us")

@@ -1,4 +1,6 @@
-"""Transport benchmarks between two processes: this library against ZeroMQ, echo and pipes with pickles."""
+"""Benchmarks of sending episodes between two processes: this library, bare ZeroMQ, echo, and pipes with pickled
+episodes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Sender = Callable[[Any, Any, int, int], None]  # of a pipe that says "go", an ad
 
 
 def pack(num: int, large: bool, beside: str = "") -> Any:
-    """Return a pack of `num` episodes of 64 steps, with policy "versions" or "infos" if `beside` is given."""
+    """Return a pack of `num` episodes of 64 steps, with small vectors or large frames as observations. `beside` adds
+    "versions" or "infos".
+    """
     from episodes import EpisodePack
 
     item, dtype = (LARGE, np.uint8) if large else (SMALL, np.float32)
@@ -38,32 +42,37 @@ def pack(num: int, large: bool, beside: str = "") -> Any:
 
 
 def parts_of(num: int, large: bool) -> list[bytes]:
-    """Return the message parts that this library sends for a pack."""
+    """Return the parts of the message that this library sends for a pack."""
     from episodes.transport.wire import Schemas, encoded
 
     return [*map(bytes, encoded([pack(num, large)], Schemas()).parts(bytes(64)))]
 
 
 class Child:
-    """Child process that sends a number of messages at each `go`. Deletion of the object kills the process."""
+    """Child process that sends a fixed number of messages after each call of `go`. It is killed when this object is
+    deleted.
+    """
 
     def __init__(self, work: Sender, *arguments: Any) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.pipe, child_pipe = spawn.Pipe()
         process = spawn.Process(target=work, args=(child_pipe, *arguments), daemon=True)
         process.start()
-        weakref.finalize(self, ended, process)
+        weakref.finalize(self, kill, process)
 
     def go(self) -> None:
+        """Let the child process send its messages."""
         self.pipe.send("go")
 
 
-def ended(process: Any) -> None:
+def kill(process: Any) -> None:
+    """Kill a process, and wait for its end."""
     process.kill()
     process.join()
 
 
-def closed(socket: Any, context: Any) -> None:
+def close_socket(socket: Any, context: Any) -> None:
+    """Close a ZeroMQ socket and its context."""
     socket.close(0)
     context.term()
 
@@ -72,6 +81,9 @@ def closed(socket: Any, context: Any) -> None:
 
 
 def send_ours(pipe: Any, address: str, count: int, join: int, *pack_arguments: Any) -> None:
+    """Send packs with `EpisodeSender` each time the parent process writes to the pipe. This function runs in the child
+    process.
+    """
     from episodes.transport import EpisodeSender
 
     sender, episodes = EpisodeSender(address, window=WINDOW, join=join), pack(*pack_arguments)
@@ -83,7 +95,12 @@ def send_ours(pipe: Any, address: str, count: int, join: int, *pack_arguments: A
 
 
 def ours(messages: int, num: int, large: bool, join: int = 0) -> Callable[[Size], Timed]:
+    """Time sending and receiving packs with `EpisodeSender` and `EpisodeReceiver`, per episode. `join` is the size up
+    to which packs are joined.
+    """
+
     def prepare(size: Size) -> Timed:
+        """Start the child process, receive once to warm up, and return the timed call."""
         from episodes.transport import EpisodeReceiver
 
         count, receiver = size(messages), EpisodeReceiver()
@@ -103,7 +120,7 @@ def ours(messages: int, num: int, large: bool, join: int = 0) -> Callable[[Size]
 
 
 def decoding(size: Size) -> Timed:
-    """Time decoding of a pack with one small episode."""
+    """Time decoding a message that contains one small episode."""
     from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 
     message = encoded([pack(1, False)], Schemas())
@@ -115,6 +132,9 @@ def decoding(size: Size) -> Timed:
 
 
 def send_bare(pipe: Any, address: str, count: int, num: int, large: bool) -> None:
+    """Send the message parts of packs over a bare ZeroMQ socket, each time the parent process writes to the pipe. This
+    function runs in the child process.
+    """
     import zmq
 
     parts, socket, credit = parts_of(num, large), zmq.Context().socket(zmq.DEALER), WINDOW
@@ -128,9 +148,12 @@ def send_bare(pipe: Any, address: str, count: int, num: int, large: bool) -> Non
 
 
 def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
-    """Time ZeroMQ's sockets with the same message parts, without decoding."""
+    """Time sending and receiving the message parts of packs with ZeroMQ's sockets alone, without decoding, per
+    episode.
+    """
 
     def prepare(size: Size) -> Timed:
+        """Start the child process, receive once to warm up, and return the timed call."""
         import zmq
 
         count, context = size(messages), zmq.Context()
@@ -138,10 +161,11 @@ def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
         socket.rcvtimeo = int(1000 * PATIENCE_S)
         port = socket.bind_to_random_port("tcp://127.0.0.1")
         child = Child(send_bare, f"tcp://127.0.0.1:{port}", count, num, large)
-        weakref.finalize(child, closed, socket, context)
+        weakref.finalize(child, close_socket, socket, context)
         num_received = [0]
 
         def run() -> None:
+            """Receive all messages of the child process, and acknowledge every 16th."""
             child.go()
             for _ in range(count):
                 frames = socket.recv_multipart(copy=not large)
@@ -156,6 +180,9 @@ def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
 
 
 def send_pickles(pipe: Any, count: int, num: int, large: bool) -> None:
+    """Send each episode of a pack pickled through the pipe, each time the parent process writes to the pipe. This
+    function runs in the child process.
+    """
     episodes = list(pack(num, large))
     while pipe.recv():
         for _ in range(count):
@@ -164,9 +191,10 @@ def send_pickles(pipe: Any, count: int, num: int, large: bool) -> None:
 
 
 def pickles(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
-    """Time a pipe with one pickled episode per message."""
+    """Time a pipe with one pickled episode per message, per episode."""
 
     def prepare(size: Size) -> Timed:
+        """Start the child process, receive once to warm up, and return the timed call."""
         count = size(messages)
         child = Child(send_pickles, count, num, large)
 
@@ -182,6 +210,9 @@ def pickles(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
 
 
 def send_echo(pipe: Any, port: int, count: int, num: int, large: bool) -> None:
+    """Send the arrays of single episodes with echo's client, each time the parent process writes to the pipe. This
+    function runs in the child process.
+    """
     import echo
 
     data = dict(pack(1, large).tracks)
@@ -192,7 +223,10 @@ def send_echo(pipe: Any, port: int, count: int, num: int, large: bool) -> None:
 
 
 def echo_server(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+    """Time echo's server, which receives single episodes and returns batches of 8, per episode."""
+
     def prepare(size: Size) -> Timed:
+        """Start the server and the child process, receive once to warm up, and return the timed call."""
         import echo
 
         count, batch = size(messages), 8
@@ -215,12 +249,13 @@ def echo_server(messages: int, num: int, large: bool) -> Callable[[Size], Timed]
 
 @cache
 def cpu_with(num: int, beside: str, rounds: int) -> dict[str, float]:
-    """Measure the CPU seconds of sending and receiving an episode in one process, with and without `beside`.
+    """Measure the CPU seconds of sending and receiving an episode in one process, with and without the infos or
+    versions that `beside` names.
 
-    Of many short rounds, each with both in turns, the median of their ratios. A round with and one without are
-    milliseconds apart, so that what else the machine does is the same to both. The least of all rounds and the ratio of
-    two medians are of rounds far apart: in four runs beside others they said 1.03 to 1.11 and 1.01 to 1.04 of what this
-    says is 1.026 to 1.034.
+    The result is the median over the ratios of many short rounds, in which both kinds alternate. The two parts of a
+    round are milliseconds apart, so that other load on the machine affects both. Measures over distant rounds vary
+    more: in four runs under load, the minimum over all rounds and the ratio of two medians were 1.03 to 1.11 and 1.01
+    to 1.04, and this measure was 1.026 to 1.034.
     """
     from episodes.transport import EpisodeReceiver, EpisodeSender
 
@@ -240,10 +275,12 @@ def cpu_with(num: int, beside: str, rounds: int) -> dict[str, float]:
 
 
 def cpu_of(num: int, beside: str, kind: str) -> Callable[[Size], Counted]:
+    """Return the CPU seconds per episode that `cpu_with` measures, for packs of one kind."""
     return lambda size: Counted(cpu_with(num, beside, size(1000))[kind])
 
 
 def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, float], join: int = 0) -> list[Figure]:
+    """Return benchmarks that compare sending packs with each peer in `bars`, with the required speedup."""
     our_side = Side("ours", ours(messages, num, large, join))
     peers = {
         "bare ZeroMQ": Side("bare ZeroMQ", bare(messages, num, large)),
@@ -254,7 +291,9 @@ def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, flo
 
 
 def beside_figure(beside: str, times: float) -> Figure:
-    """Compare packs of 64 small episodes with infos or policy versions to packs without."""
+    """Return a benchmark of packs of 64 small episodes with infos or policy versions, compared with packs that have
+    neither.
+    """
     name = f"moving/1.3 kB in packs of 64 with {beside}"
     ours, without = (Side(side, cpu_of(64, beside, kind)) for side, kind in (("with", beside), ("without", "")))
     return Figure(name, ours, without, at_most(times), "us")

@@ -1,7 +1,7 @@
-"""Worker process of `compare_commit` that runs the benchmarks of one version of the library.
+"""Worker process of `compare_commit`, which runs the benchmarks of one version of the library.
 
-It is started as a plain file, so that all imports come from the given folder. Each line of standard input is a command
-as JSON, and each line of standard output its answer.
+It is started as a plain file, so that all imports come from the given folder. It reads commands as JSON lines from
+standard input, and writes the answers as JSON lines to standard output.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ _MODULES = (
 
 
 def _benchmarks(*names: str) -> Any:
-    """Return the first module of the tree's benchmarks that has one of these names."""
+    """Return the first module of this version's benchmarks that has one of these names, which differ between
+    versions.
+    """
     name = next(name for name in names if find_spec(f"benchmarks.{name}"))
     return import_module(f"benchmarks.{name}")
 
 
 class Bench:
-    """Benchmarks of one version of the library, and the prepared workload."""
+    """All benchmarks of one version of the library, and the workload that was prepared last."""
 
     def __init__(self, max_size: int | None) -> None:
         import torch
@@ -43,7 +45,7 @@ class Bench:
         self.work: Any = None
 
     def prepare(self, name: str) -> dict[str, Any]:
-        """Prepare and warm up this library's side of a benchmark, and return its cost."""
+        """Prepare and warm up this library's side of the benchmark `name`, and return its first cost."""
         self.work = None
         gc.unfreeze()
         gc.collect()
@@ -56,9 +58,10 @@ class Bench:
         return {"seconds": self.cost(1), "items": self.work.items}
 
     def cost(self, calls: int) -> float:
-        """Return the CPU seconds per item of `calls` calls in a row, with the garbage collector off.
+        """Call the prepared workload `calls` times with the garbage collector off, and return the CPU seconds per item.
 
-        As `benchmarks.measure.cost`, which is not called: here it is another commit's, and may count another clock.
+        It does the same as `benchmarks.measure.cost`, which is not called, because in this version it may be
+        different, for example use another clock.
         """
         run, make_input = self.work.run, self.work.fresh
         inputs = None if make_input is None else [make_input() for _ in range(calls)]
@@ -77,14 +80,14 @@ class Bench:
             gc.enable()
 
     def answer(self, command: str, argument: Any) -> Any:
-        """Run one command: "names", "prepare" or "cost"."""
+        """Run the command "names", "prepare" or "cost", and return its result."""
         if command == "names":
             return {name: id(side) for name, side in self.sides.items()}
         return self.prepare(argument) if command == "prepare" else self.cost(argument)
 
 
 def serve() -> None:
-    """Read commands from stdin and write results to stdout, as JSON lines, until stdin is closed."""
+    """Read commands from stdin and write their results to stdout, as JSON lines, until stdin is closed."""
     max_size = json.loads(sys.argv[1])
     sys.path[0] = sys.argv[2]
     answers, sys.stdout = sys.stdout, sys.stderr

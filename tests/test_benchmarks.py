@@ -17,9 +17,9 @@ from benchmarks import __main__ as command
 from benchmarks import all_figures, table
 from benchmarks import measure as measuring
 from benchmarks.abilities import questions
-from benchmarks.compare_commit import ROOT, Compared, Pace, compare, formatted
+from benchmarks.compare_commit import ROOT, Compared, Pace, compare, format_row
 from benchmarks.figure import Bar, Counted, Figure, NotHere, Side, Size, Timed, at_least, at_most, limit
-from benchmarks.measure import Effort, Row, interleaved, measure, try_once
+from benchmarks.measure import Effort, Row, measure, measure_in_turns, try_once
 
 ONCE = Effort(rounds=3, seconds=0.0)
 TINY = Size(most=12)
@@ -52,7 +52,7 @@ def broken(size: Size) -> Timed:
 def test_both_sides_are_measured_in_turns() -> None:
     calls: list[str] = []
     works: list[Timed | Counted] = [Timed(lambda: calls.append("a")), Timed(lambda: calls.append("b"))]
-    costs = interleaved(works, Effort(rounds=4, seconds=0.0))
+    costs = measure_in_turns(works, Effort(rounds=4, seconds=0.0))
     assert "".join(calls) == "aabb" + "abbaabba"  # once to warm each, once to find the number of calls, then rounds
     assert [len(rounds) for rounds in costs] == [4, 4]
     assert all(cost > 0 for rounds in costs for cost in rounds)
@@ -61,7 +61,7 @@ def test_both_sides_are_measured_in_turns() -> None:
 def test_a_round_repeats_its_work_until_it_lasts_long_enough() -> None:
     calls: list[int] = []
     clock = lambda: len(calls) / 100_000  # noqa: E731  # ten microseconds each
-    (costs,) = interleaved([Timed(lambda: calls.append(1), clock=clock)], Effort(rounds=1, seconds=0.002))
+    (costs,) = measure_in_turns([Timed(lambda: calls.append(1), clock=clock)], Effort(rounds=1, seconds=0.002))
     assert costs == pytest.approx([1e-5])
     assert len(calls) > 2 * 200  # found out, then measured
 
@@ -69,7 +69,7 @@ def test_a_round_repeats_its_work_until_it_lasts_long_enough() -> None:
 def test_what_the_first_call_costs_alone_does_not_count() -> None:
     calls: list[int] = []
     clock = lambda: len(calls) / 1000 + 10 * bool(calls)  # noqa: E731  # ten seconds, then a millisecond each
-    (costs,) = interleaved([Timed(lambda: calls.append(1), clock=clock)], Effort(rounds=1, seconds=0.01))
+    (costs,) = measure_in_turns([Timed(lambda: calls.append(1), clock=clock)], Effort(rounds=1, seconds=0.01))
     assert costs == pytest.approx([0.001])
     assert len(calls) > 10  # as many a round as last long enough
 
@@ -77,8 +77,8 @@ def test_what_the_first_call_costs_alone_does_not_count() -> None:
 def test_costs_are_per_item() -> None:
     ticks = itertools.count()
     clock = lambda: float(next(ticks))  # noqa: E731  # whatever is done takes a second
-    (whole,) = interleaved([Timed(lambda: None, clock=clock)], ONCE)
-    (per_item,) = interleaved([Timed(lambda: None, items=1000, clock=clock)], ONCE)
+    (whole,) = measure_in_turns([Timed(lambda: None, clock=clock)], ONCE)
+    (per_item,) = measure_in_turns([Timed(lambda: None, items=1000, clock=clock)], ONCE)
     assert whole == [1.0] * 3
     assert per_item == pytest.approx([0.001] * 3)
 
@@ -90,7 +90,7 @@ def test_work_that_uses_up_its_input_gets_a_fresh_one_each_time() -> None:
         made.append([1])
         return made[-1]
 
-    interleaved([Timed(lambda value: value.pop(), fresh=fresh)], ONCE)
+    measure_in_turns([Timed(lambda value: value.pop(), fresh=fresh)], ONCE)
     assert made
     assert not any(made)
 
@@ -133,21 +133,21 @@ def test_a_peer_that_is_not_installed_is_a_row_that_says_so() -> None:
     row = measure(figure(counted("ours", 1e-6), peer, at_least(2)), ONCE)
     assert row.ours == 1e-6
     assert (row.other, row.ratio, row.holds) == (None, None, None)
-    assert "not installed: no_such_library.inside" in table.formatted(row, width=20)
+    assert "not installed: no_such_library.inside" in table.format_row(row, width=20)
 
 
 def test_what_this_machine_cannot_measure_is_a_row_that_says_so() -> None:
     row = measure(figure(Side("ours", no_gpu), counted("other", 1.0), at_least(0.8)), ONCE)
     assert row.holds is None
-    assert table.formatted(row, width=20).endswith("no GPU here")
+    assert table.format_row(row, width=20).endswith("no GPU here")
 
 
 def test_the_table_shows_costs_in_their_unit() -> None:
-    assert table.shown(3.12e-7, "us") == "0.312 us"
-    assert table.shown(1 / 12_800, "steps/s") == "12,800 steps/s"
-    assert table.shown(2.5e-10, "GB/s") == "4.00 GB/s"
-    assert table.shown(1064.0, "bytes") == "1,064 bytes"
-    assert table.shown(None, "us") == "-"
+    assert table.format_cost(3.12e-7, "us") == "0.312 us"
+    assert table.format_cost(1 / 12_800, "steps/s") == "12,800 steps/s"
+    assert table.format_cost(2.5e-10, "GB/s") == "4.00 GB/s"
+    assert table.format_cost(1064.0, "bytes") == "1,064 bytes"
+    assert table.format_cost(None, "us") == "-"
 
 
 def test_rows_line_up() -> None:
@@ -158,15 +158,15 @@ def test_rows_line_up() -> None:
         ),
     ]
     width = table.name_width([row.figure for row in rows])
-    lines = [table.formatted(row, width) for row in rows]
+    lines = [table.format_row(row, width) for row in rows]
     assert len({line.index("at ") for line in lines}) == 1
     assert table.header(width).splitlines()[0].index("bar") == lines[0].index("at most")
 
 
 def test_a_name_chooses_a_room_or_a_figure() -> None:
-    assert {figure.name.split("/")[0] for figure in all_figures.chosen(["getters"])} == {"getters"}
-    assert [figure.name for figure in all_figures.chosen(["growing/step"])] == ["growing/step"]
-    assert len(all_figures.chosen([])) == len(all_figures.FIGURES)
+    assert {figure.name.split("/")[0] for figure in all_figures.select_figures(["getters"])} == {"getters"}
+    assert [figure.name for figure in all_figures.select_figures(["growing/step"])] == ["growing/step"]
+    assert len(all_figures.select_figures([])) == len(all_figures.FIGURES)
 
 
 def test_an_unknown_name_is_answered_with_the_rooms(capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,5 +265,5 @@ def test_two_trees_are_measured_in_turns_by_a_process_each() -> None:
 def test_what_was_and_what_is_are_compared_round_by_round() -> None:
     row = Compared(["a/b", "a/c"], before=[1e-6, 2e-6, 4e-6], now=[2e-6, 2e-6, 6e-6])
     assert (row.ratio, row.ratio_of_minima) == (1.5, 2.0)
-    assert formatted(row) == "| a/b (and 1 more) | 2.000 | 2.000 | 1.50 | 2.00 |  |"
-    assert formatted(Compared(["a/b"], note="no GPU here")) == "| a/b | - | - | - | - | no GPU here |"
+    assert format_row(row) == "| a/b (and 1 more) | 2.000 | 2.000 | 1.50 | 2.00 |  |"
+    assert format_row(Compared(["a/b"], note="no GPU here")) == "| a/b | - | - | - | - | no GPU here |"

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.scaling import Clock, Costs, Plan, Server, simulated
+from benchmarks.scaling import Clock, Costs, Plan, Server, simulate
 
 FREE = Costs(step=1e-4, take=1e-9, take_byte=0, carry_byte=0, update=1e-9, weights=1e-9, delay=1e-6)
 
 
 def test_workers_that_nothing_holds_up_sample_all_the_time() -> None:
-    out = simulated(Plan(8), FREE, 10.0)
+    out = simulate(Plan(8), FREE, 10.0)
     assert out.steps_per_second == pytest.approx(8 / 1e-4, rel=0.02)
     assert out.sampling == pytest.approx(1, abs=0.02)
     assert out.taking + out.updating + out.publishing < 0.01
 
 
 def test_a_learner_that_is_too_slow_is_busy_all_the_time_and_workers_wait() -> None:
-    out = simulated(Plan(8), replace(FREE, update=1e-4), 20.0)
+    out = simulate(Plan(8), replace(FREE, update=1e-4), 20.0)
     assert out.steps_per_second == pytest.approx(1e4, rel=0.05)
     assert out.updating > 0.95
     assert out.sampling == pytest.approx(1 / 8, rel=0.2)
@@ -27,13 +27,13 @@ def test_a_learner_that_is_too_slow_is_busy_all_the_time_and_workers_wait() -> N
 
 def test_relays_take_from_the_learner_what_each_message_and_each_receiver_of_weights_costs() -> None:
     costs = replace(FREE, take=1e-3, weights=1e-3)
-    alone, helped = (simulated(Plan(100, relays=relays), costs, 5.0) for relays in (0, 10))
+    alone, helped = (simulate(Plan(100, relays=relays), costs, 5.0) for relays in (0, 10))
     assert alone.taking + alone.publishing > 0.95
     assert helped.steps_per_second > 3 * alone.steps_per_second
 
 
 def test_a_link_that_is_too_narrow_is_full() -> None:
-    out = simulated(Plan(20, bytes_per_step=1000), replace(FREE, link=1e7), 5.0)
+    out = simulate(Plan(20, bytes_per_step=1000), replace(FREE, link=1e7), 5.0)
     assert out.link > 0.95
     assert out.steps_per_second == pytest.approx(1e4, rel=0.1)
 

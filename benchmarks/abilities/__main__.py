@@ -1,4 +1,4 @@
-"""Print the table of replay features: `python -m benchmarks.abilities`."""
+"""Command that prints a table of replay features in several libraries: `python -m benchmarks.abilities`."""
 
 from __future__ import annotations
 

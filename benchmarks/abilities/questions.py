@@ -1,4 +1,4 @@
-"""Table of replay features: the questions, the libraries, and the results of the checks."""
+"""Table of replay features: the questions, the compared libraries, and functions that run the checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ YES, NO, NO_SUCH_MODE, NOT_INSTALLED, NOT_RUN = "yes", "no", "-", "not installed
 
 
 def answer(library: str, question: str) -> str:
-    """Run one check of one library, and return "yes", "no" or the reason why there is no result."""
+    """Run the check of one feature in one library, and return "yes", "no", or the reason why there is no result."""
     module, name = LIBRARIES[library]
     if not installed(name):
         return NOT_INSTALLED
@@ -47,7 +47,7 @@ def answer(library: str, question: str) -> str:
 
 
 def markdown() -> str:
-    """Run all checks, and return the results as a Markdown table."""
+    """Run the checks of all features in all libraries, and return the results as a Markdown table."""
     lines = ["| | " + " | ".join(LIBRARIES) + " |", "|---" * (len(LIBRARIES) + 1) + "|"]
     for question, words in QUESTIONS.items():
         lines.append(f"| {words} | " + " | ".join(answer(library, question) for library in LIBRARIES) + " |")

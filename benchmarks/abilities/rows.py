@@ -1,4 +1,6 @@
-"""Episodes that the replay checks store: observation k is the number k, which identifies its step."""
+"""Test episodes for the checks of replay features, and tests of the samples. Observation k is the number k, which
+identifies its step.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ ENOUGH = 60  # distinct times among 256 draws of 100: 92 are expected of indepen
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of an episode. Each array has the shape [1]."""
+    """Single step of a test episode, with observation, next observation and flags."""
 
     obs: np.ndarray  # [1]
     new_obs: np.ndarray  # [1]
@@ -31,7 +33,9 @@ class Step:
 
 
 def steps(start: int, ending: str) -> Iterator[Step]:
-    """Yield an episode of 10 steps from observation `start` to `start + 10`, terminated or truncated."""
+    """Yield the 10 steps of a test episode, with observations `start` to `start + 10`, whose last step is "terminated"
+    or "truncated".
+    """
     for k in range(start, start + LENGTH):
         last = k == start + LENGTH - 1
         yield Step(
@@ -42,32 +46,40 @@ def steps(start: int, ending: str) -> Iterator[Step]:
         )
 
 
-def all_there(first: np.ndarray) -> bool:
-    """Return True if every step of the first episode was sampled."""
+def has_all_steps(first: np.ndarray) -> bool:
+    """Return True if the sampled observations `first` include every step of the first test episode."""
     return set(np.ravel(first).astype(int).tolist()) >= set(range(LENGTH))
 
 
-def every_next_is_right(first: np.ndarray, last: np.ndarray) -> bool:
-    """Return True if each sampled step has its own next observation, and the last steps of episodes were sampled."""
+def has_right_next_observations(first: np.ndarray, last: np.ndarray) -> bool:
+    """Return True if all steps of the test episodes were sampled, each with the right next observation. `first` and
+    `last` are the observations before and after the sampled steps.
+    """
     pairs = set(zip(np.ravel(first).astype(int).tolist(), np.ravel(last).astype(int).tolist(), strict=True))
     return pairs == {(k, k + 1) for start in STARTS for k in range(start, start + LENGTH)}
 
 
-def independent(times: np.ndarray) -> bool:
-    """Return True if 256 samples from environments that started together have many different times."""
+def are_independent(times: np.ndarray) -> bool:
+    """Return True if 256 samples from environments that started together have many different times, as independent
+    samples do.
+    """
     return len(set(np.ravel(times).astype(int).tolist())) >= ENOUGH
 
 
-def inside_one_episode(sequences: np.ndarray, mask: np.ndarray | None = None) -> bool:
-    """Return True if each of the sampled sequences [B, T] has steps of one episode only."""
+def are_inside_one_episode(sequences: np.ndarray, mask: np.ndarray | None = None) -> bool:
+    """Return True if each sampled sequence of observations [B, T] has steps of a single episode. Positions where `mask`
+    is False are ignored.
+    """
     episodes = sequences // STARTS[1]
     if mask is not None:
         episodes = np.where(mask, episodes, episodes[:, :1])
     return bool((episodes == episodes[:, :1]).all())
 
 
-def same_after_other_draws(draw: Callable[[], Any]) -> bool:
-    """Return True if `draw`, which creates a buffer, samples the same steps for different global random seeds."""
+def ignores_global_seeds(draw: Callable[[], Any]) -> bool:
+    """Return True if `draw`, which creates a buffer and samples from it, returns the same samples for different global
+    random seeds.
+    """
     drawn = []
     for seed in (0, 1):
         np.random.seed(seed)  # noqa: NPY002

@@ -1,6 +1,6 @@
-"""Plain training loops, written in one file without this library. They are the reference for the trainers.
+"""Plain training loops, each written in one file without this library. Benchmarks compare the trainers with them.
 
-Each is a generator that yields the environment steps taken so far after every update, and learns for as long as it is
-asked. They use torch and autograd, Adam on one vector of all parameters as our optimizers do, and bootstrap rightly at
-every ending.
+Each loop is a generator that yields the number of environment steps after every update, and runs until the caller stops
+it. The loops use torch, Adam on one vector of all parameters as the optimizers of this library do, and bootstrap
+correctly at every kind of ending.
 """

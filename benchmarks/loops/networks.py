@@ -1,4 +1,4 @@
-"""Multi-layer perceptron, and parameters in one vector, for the plain training loops."""
+"""Networks of the plain training loops: perceptrons, and parameters stored as one vector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def perceptron(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
-    """Create linear layers with activations between the layers."""
+    """Return a multilayer perceptron with layer sizes `sizes`, and activations between its linear layers."""
     layers: list[nn.Module] = []
     for num_in, num_out in pairwise(sizes):
         layers += [nn.Linear(num_in, num_out), activation()]
@@ -18,7 +18,9 @@ def perceptron(sizes: Sequence[int], activation: type[nn.Module]) -> nn.Sequenti
 
 
 def flat(modules: Iterable[nn.Module]) -> Tensor:
-    """Move all parameters into one vector, of which the parameters become views. Gradients, too."""
+    """Move the parameters of all modules into one vector, of which they become views, and return the vector. Gradients
+    are stored in the same way.
+    """
     parameters = [parameter for module in modules for parameter in module.parameters()]
     vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     vector.grad = torch.zeros_like(vector)
@@ -32,7 +34,11 @@ def flat(modules: Iterable[nn.Module]) -> Tensor:
 
 
 def step(optimizer: torch.optim.Optimizer, vector: Tensor, max_norm: float | None = None) -> None:
-    """Clip the gradient norm, make an optimizer step, and set the gradient to zero."""
+    """Clip the norm of the gradient, take an optimizer step, and set the gradient to zero.
+
+    Raises:
+        ValueError: the vector has no gradient.
+    """
     gradient = vector.grad
     if gradient is None:
         raise ValueError("a vector of parameters has a gradient")

@@ -1,4 +1,4 @@
-"""Plain PPO on CartPole-v1 with numpy, torch and Gymnasium."""
+"""Plain training loop of PPO on CartPole-v1, with numpy, torch and Gymnasium only."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ GAMMA, LAMBDA, CLIP, VALUE, MAX_NORM, RATE = 0.98, 0.9, 0.2, 0.5, 0.5, 2e-3
 def learning(
     num_envs: int, rows: int, epochs: int, minibatch: int, seed: int = 0, actor: nn.Module | None = None
 ) -> Iterator[int]:
-    """Train PPO: sample `rows` vector steps, learn for `epochs` epochs, and yield the steps, again and again.
+    """Train PPO: in each update, sample `rows` vector steps and learn for `epochs` epochs. Yield the number of
+    environment steps after each update.
 
-    Same-step autoreset: a termination is worth nothing afterwards, a time limit the value of the true last observation.
+    The environments use same-step autoreset. After a termination, the value target bootstraps from 0, and at a time
+    limit from the value of the true last observation.
     """
     torch.manual_seed(seed)
     envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)

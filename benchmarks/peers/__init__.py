@@ -1,4 +1,6 @@
-"""Workloads of other libraries, written as their documentation shows. Each imports its library when prepared."""
+"""Workloads of other libraries, written as their documentation shows. Each workload imports its library when it is
+prepared.
+"""
 
 RLLIB = ("ray.rllib",)
 SB3 = ("stable_baselines3",)

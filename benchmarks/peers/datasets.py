@@ -1,4 +1,4 @@
-"""Minari data sets, written from the same arrays as this library's and read back."""
+"""Workloads of Minari: data sets written from the same arrays as this library's data sets, and read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.figure import Timed
 
 
 def minari_buffers(data: list[Steps]) -> list[Any]:
-    """Convert the episodes to `EpisodeBuffer` objects, as Minari's collector creates."""
+    """Convert episodes to Minari's `EpisodeBuffer` objects, which its collector creates."""
     from minari.data_collector import EpisodeBuffer
 
     buffers = []
@@ -35,7 +35,7 @@ def minari_buffers(data: list[Steps]) -> list[Any]:
 
 
 def minari_dataset(data: list[Steps], root: Path) -> Any:
-    """Write the episodes to a new Minari data set in the default format."""
+    """Write episodes to a new Minari data set in the default format, and return the data set."""
     import minari
 
     os.environ["MINARI_DATASETS_PATH"] = str(root)
@@ -52,18 +52,18 @@ def minari_dataset(data: list[Steps], root: Path) -> Any:
 
 
 def minari_writing(data: list[Steps], root: Path) -> Timed:
-    """Time writing arrays to a new Minari data set."""
+    """Time writing episodes to a new Minari data set."""
     return Timed(lambda: minari_dataset(data, root))
 
 
 def minari_reading(data: list[Steps], root: Path) -> Timed:
-    """Time reading the arrays of every episode of a Minari data set."""
+    """Time reading the observations of every episode of a Minari data set."""
     dataset = minari_dataset(data, root)
     return Timed(lambda: [episode.observations for episode in dataset.iterate_episodes()])
 
 
 def minari_slice(data: list[Steps], root: Path, rows: int) -> Timed:
-    """Time reading `rows` observations of one episode of a Minari data set."""
+    """Time reading the first `rows` observations of one episode of a Minari data set."""
     dataset = minari_dataset(data, root)
     middle = len(data) // 2
     return Timed(lambda: dataset[middle].observations[:rows])

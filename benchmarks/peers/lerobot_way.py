@@ -1,9 +1,9 @@
-"""Sampling in LeRobot's manner: items by number from a `datasets.Dataset`, collated by a `DataLoader`.
+"""Sampling in the way of LeRobot: frames are read by number from a `datasets.Dataset`, and collated by a `DataLoader`.
 
-Written from what LeRobot documents of its `LeRobotDataset`, without the package: a data set of its layout v3 is a table
-of Hugging Face, a row a frame, in torch's format. An item is a row. With `delta_timestamps`, each key that they name
-has the rows at these times around it as well, selected and stacked, those out of the episode being the nearest one and
-told by `<key>_is_pad`.
+It is written from the documentation of `LeRobotDataset`, without the package. A data set of layout v3 is a Hugging Face
+table in torch's format with one row per frame. An item is a row. With `delta_timestamps`, each named key also has the
+rows at these times relative to the item, selected and stacked. Times outside of the episode get the nearest row of the
+episode, which `<key>_is_pad` marks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import numpy as np
 
 
 class FramesByNumber:
-    """Items of a data set in LeRobot's layout by frame number.
+    """Map-style data set that returns frames of files in LeRobot's layout by frame number.
 
     Args:
-        deltas: by key the frames around an item, as numbers: `delta_timestamps` times fps.
+        path: folder of the data set.
+        cache: folder of the cache of `datasets`.
+        deltas: for each key the relative numbers of the frames to return with an item: `delta_timestamps` times fps.
     """
 
     def __init__(self, path: Path, cache: Path, deltas: Mapping[str, Sequence[int]]) -> None:
@@ -37,6 +39,9 @@ class FramesByNumber:
         return len(self._frames)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return the frame number `index` as a dict of tensors, with the relative frames of each key in `deltas`
+        stacked.
+        """
         import torch
 
         item = self._frames[index]
@@ -51,7 +56,7 @@ class FramesByNumber:
 
 
 def batches(frames: FramesByNumber, size: int) -> Any:
-    """Return an endless iterator over batches of `size` random items, collated in this process."""
+    """Return an endless iterator over collated batches of `size` random frames."""
     from torch.utils.data import DataLoader, RandomSampler
 
     sampler = RandomSampler(frames, replacement=True, num_samples=1 << 40)

@@ -1,4 +1,4 @@
-"""CartPole with four agents and dicts by agent, and RLlib's runner and PPO for this environment."""
+"""CartPole with four agents, and RLlib's runner and PPO for this environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ FIVE = tuple[dict[str, Any], ...]
 
 
 class MultiAgentCartPole:
-    """Four independent CartPoles. An agent ends when its pole falls, and the last agent ends the episode."""
+    """Environment with four independent CartPoles, one per agent. An agent ends when its pole falls, and the last agent
+    ends the episode.
+    """
 
     def __init__(self) -> None:
         self.poles = {agent: gym.make("CartPole-v1") for agent in AGENTS}
@@ -31,14 +33,16 @@ class MultiAgentCartPole:
         return self.action_spaces[agent]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the first observations and infos, by agent."""
+        """Reset all CartPoles, and return the first observations and infos by agent."""
         self.agents = list(AGENTS)
         seeds = {agent: None if seed is None else seed + i for i, agent in enumerate(AGENTS)}
         results = {agent: pole.reset(seed=seeds[agent]) for agent, pole in self.poles.items()}
         return {agent: result[0] for agent, result in results.items()}, {agent: {} for agent in AGENTS}
 
     def step(self, actions: dict[str, Any]) -> FIVE:
-        """Return observations, rewards, terminateds, truncateds and infos, by agent."""
+        """Step the CartPole of each agent in `actions`, and return observations, rewards, terminateds, truncateds and
+        infos by agent.
+        """
         results = {agent: self.poles[agent].step(int(action)) for agent, action in actions.items()}
         observations, rewards, terminateds, truncateds, infos = (
             {agent: result[i] for agent, result in results.items()} for i in range(5)
@@ -55,7 +59,7 @@ class MultiAgentCartPole:
 
 
 def rllib_sampling(size: Size) -> Timed:
-    """Time RLlib's `MultiAgentEnvRunner` with one module for all agents, per env step."""
+    """Time sampling by RLlib's `MultiAgentEnvRunner` with one module for all agents, per env step."""
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -73,12 +77,14 @@ def rllib_sampling(size: Size) -> Timed:
 
 
 def rllib_environment() -> type:
-    """Return the environment as a class derived from RLlib's `MultiAgentEnv`."""
+    """Return the environment as a subclass of RLlib's `MultiAgentEnv`."""
     from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
     base: Any = MultiAgentEnv
 
     class RLlibCartPole(base):
+        """`MultiAgentCartPole` as an RLlib environment."""
+
         def __init__(self, config: Any = None) -> None:
             super().__init__()
             self.inner = MultiAgentCartPole()
@@ -96,9 +102,10 @@ def rllib_environment() -> type:
 
 
 def rllib_learning(steps: int, epochs: int, minibatch: int) -> Callable[[Size], Counted]:
-    """Measure the CPU seconds per agent step of RLlib's PPO with one module for all agents."""
+    """Measure the CPU seconds of RLlib's multi-agent PPO per agent step, with one module for all agents."""
 
     def prepare(size: Size) -> Counted:
+        """Build the algorithm, train once to warm up, and measure one training iteration."""
         from ray.rllib.algorithms.ppo import PPOConfig
         from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 

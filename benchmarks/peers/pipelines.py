@@ -1,4 +1,4 @@
-"""RLlib's connector pipelines, built from a PPO configuration as RLlib's algorithms build the pipelines."""
+"""Workloads of RLlib's connector pipelines, built from a PPO configuration as in RLlib's algorithms."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ MODULE = "default_policy"
 def train_batch(
     make_steps: Callable[[Size], list[Steps]], *, gae: bool = False, lstm: bool = False, device: Any = None
 ) -> Callable[[Size], Timed]:
-    """Time RLlib's learner pipeline on finalized episodes, optionally with GAE or an LSTM.
+    """Time RLlib's learner pipeline on finalized episodes, optionally with advantages (GAE) or an LSTM.
 
-    PPO's pipeline lengthens the episodes it is given, so each call gets copies, made off the clock.
+    PPO's pipeline appends a step to the episodes, so each call gets copies, which are made outside of the timed
+    part.
     """
 
     def prepare(size: Size) -> Timed:
+        """Create the episodes and the pipeline, and return the timed call."""
         data = make_steps(size)
         episodes = [rllib_episode(with_rllib_state(steps) if lstm else steps) for steps in data]
         pipeline, module = learner_pipeline(gae=gae, lstm=lstm, device=device)
@@ -43,7 +45,7 @@ def train_batch(
 
 
 def learner_pipeline(*, gae: bool, lstm: bool, device: Any = None) -> tuple[Any, Any]:
-    """Return RLlib's learner pipeline, and a module whose value function returns zeros at once."""
+    """Return RLlib's learner pipeline, and a module whose value function returns zeros immediately."""
     from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate, GeneralAdvantageEstimation
 
     config = ppo_config(use_lstm=lstm)
@@ -63,7 +65,7 @@ def learner_pipeline(*, gae: bool, lstm: bool, device: Any = None) -> tuple[Any,
 
 
 def ppo_config(*, num_envs: int = 1, use_lstm: bool = False) -> Any:
-    """Return RLlib's PPO configuration for CartPole, with a 64-64 tanh MLP or an LSTM."""
+    """Return RLlib's PPO configuration for CartPole, with a tanh perceptron of two layers of 64, or with an LSTM."""
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -79,7 +81,7 @@ def ppo_config(*, num_envs: int = 1, use_lstm: bool = False) -> Any:
 
 
 def with_rllib_state(data: Steps) -> Steps:
-    """Return the episode with its recurrent states in RLlib's shape, which has a layer axis."""
+    """Return an episode with its recurrent states as extra output in RLlib's shape, which has an axis of layers."""
     state = {name: values[:, None] for name, values in data.states.items()}
     return data.with_states_as_extras(state)
 
@@ -88,6 +90,7 @@ def module_to_env(num_envs: int) -> Callable[[Size], Timed]:
     """Time RLlib's pipeline from distribution inputs [N, 2] to the actions of the environment."""
 
     def prepare(size: Size) -> Timed:
+        """Create the pipeline, and the distribution inputs of new episodes, and return the timed call."""
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
         count = size(num_envs)
@@ -119,6 +122,7 @@ def mean_std_filter(num_envs: int, width: int) -> Callable[[Size], Timed]:
     """Time RLlib's `MeanStdFilter` on the newest observation of each episode."""
 
     def prepare(size: Size) -> Timed:
+        """Create the filter and new episodes, and return the timed call."""
         from ray.rllib.connectors.env_to_module import MeanStdFilter
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 

@@ -1,4 +1,4 @@
-"""Replay buffers of other libraries, filled with the same transitions and sampled."""
+"""Workloads of replay buffers of other libraries, which store the same transitions as this library's buffer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Prepare = Callable[[Size], Timed]
 
 
 def cpprb_columns() -> dict[str, Any]:
-    """Return the column definitions of cpprb for one transition."""
+    """Return cpprb's definitions of the columns of a transition."""
     flag = {"dtype": np.bool_}
     return {
         "obs": {"shape": 4},
@@ -38,6 +38,7 @@ def cpprb_columns() -> dict[str, Any]:
 
 
 def cpprb_arguments(data: Transitions) -> dict[str, Any]:
+    """Return the transitions as keyword arguments of cpprb's `add`."""
     return {
         "obs": data.obs,
         "act": data.actions,
@@ -49,7 +50,7 @@ def cpprb_arguments(data: Transitions) -> dict[str, Any]:
 
 
 def cpprb_uniform(size: Size) -> Timed:
-    """Time cpprb's `ReplayBuffer.sample`."""
+    """Time sampling from cpprb's `ReplayBuffer`."""
     import cpprb
 
     data = transitions(size(STORED))
@@ -59,9 +60,10 @@ def cpprb_uniform(size: Size) -> Timed:
 
 
 def cpprb_prioritized(*, update: bool) -> Prepare:
-    """Time cpprb's `PrioritizedReplayBuffer.sample`, optionally with `update_priorities` of the sampled rows."""
+    """Time sampling from cpprb's `PrioritizedReplayBuffer`, optionally with an update of the sampled priorities."""
 
     def prepare(size: Size) -> Timed:
+        """Fill the buffer with priorities, and return the timed call."""
         import cpprb
 
         data = transitions(size(STORED))
@@ -79,9 +81,10 @@ def cpprb_prioritized(*, update: bool) -> Prepare:
 
 
 def cpprb_adding(num_envs: int) -> Prepare:
-    """Time cpprb's `ReplayBuffer.add` of one vector step into a full buffer."""
+    """Time adding one vector step to a full `ReplayBuffer` of cpprb, per environment step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the buffer and the rows of vector steps, fill the buffer, and return the timed call."""
         import cpprb
 
         count = size(num_envs)
@@ -94,7 +97,9 @@ def cpprb_adding(num_envs: int) -> Prepare:
 
 
 def into_full(add: Callable[[Any], object], rows: list[Any], count: int, size: Size) -> Timed:
-    """Fill the buffer, and time adding one vector step of `count` environments after another, per env step."""
+    """Fill a buffer with vector steps, and time adding one more vector step of `count` environments, per environment
+    step.
+    """
     endless_rows = cycle(rows)
     for _ in range(2 * size(STORED) // count + 1):
         add(next(endless_rows))
@@ -102,7 +107,7 @@ def into_full(add: Callable[[Any], object], rows: list[Any], count: int, size: S
 
 
 def tianshou_uniform(size: Size) -> Timed:
-    """Time Tianshou's `ReplayBuffer.sample` for one environment, its fastest case."""
+    """Time sampling from Tianshou's `ReplayBuffer` for one environment, which is its fastest buffer."""
     from tianshou.data import ReplayBuffer
 
     data = transitions(size(STORED))
@@ -119,9 +124,10 @@ def tianshou_uniform(size: Size) -> Timed:
 
 
 def tianshou_prioritized(*, update: bool) -> Prepare:
-    """Time Tianshou's `PrioritizedReplayBuffer.sample`, optionally with `update_weight` of the sampled rows."""
+    """Time sampling from Tianshou's `PrioritizedReplayBuffer`, optionally with an update of the sampled priorities."""
 
     def prepare(size: Size) -> Timed:
+        """Fill the buffer with priorities, and return the timed call."""
         from tianshou.data import Batch, PrioritizedReplayBuffer
 
         data = transitions(size(STORED))
@@ -151,7 +157,7 @@ def tianshou_prioritized(*, update: bool) -> Prepare:
 
 
 def sb3_uniform(size: Size) -> Timed:
-    """Time Stable-Baselines3's `ReplayBuffer.sample`, which returns tensors."""
+    """Time sampling from Stable-Baselines3's `ReplayBuffer`, which returns tensors."""
     from stable_baselines3.common.buffers import ReplayBuffer
 
     data = transitions(size(STORED))
@@ -163,9 +169,10 @@ def sb3_uniform(size: Size) -> Timed:
 
 
 def tianshou_adding(num_envs: int) -> Prepare:
-    """Time Tianshou's `VectorReplayBuffer.add` of one vector step into a full buffer."""
+    """Time adding one vector step to a full `VectorReplayBuffer` of Tianshou, per environment step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the buffer and the rows of vector steps, fill the buffer, and return the timed call."""
         from tianshou.data import Batch, VectorReplayBuffer
 
         count = size(num_envs)
@@ -178,9 +185,10 @@ def tianshou_adding(num_envs: int) -> Prepare:
 
 
 def sb3_adding(num_envs: int) -> Prepare:
-    """Time Stable-Baselines3's `ReplayBuffer.add` of one vector step into a full buffer."""
+    """Time adding one vector step to a full `ReplayBuffer` of Stable-Baselines3, per environment step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the buffer and the rows of vector steps, fill the buffer, and return the timed call."""
         from stable_baselines3.common.buffers import ReplayBuffer
 
         count = size(num_envs)
@@ -194,7 +202,7 @@ def sb3_adding(num_envs: int) -> Prepare:
 
 
 def torchrl_data(data: Transitions) -> Any:
-    """Return the transitions as a TensorDict in TorchRL's layout."""
+    """Return transitions as a TensorDict in TorchRL's layout."""
     return torchrl_entries(data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
 
 
@@ -206,7 +214,7 @@ def torchrl_entries(
     terminateds: np.ndarray,
     truncateds: np.ndarray,
 ) -> Any:
-    """Return the arrays as a TensorDict in TorchRL's layout."""
+    """Return the arrays of transitions as a TensorDict in TorchRL's layout."""
     import torch
     from tensordict import TensorDict
 
@@ -224,7 +232,7 @@ def torchrl_entries(
 
 
 def torchrl_uniform(size: Size) -> Timed:
-    """Time TorchRL's `ReplayBuffer.sample` over a `LazyTensorStorage`, its fastest class."""
+    """Time sampling from TorchRL's `ReplayBuffer` over a `LazyTensorStorage`, which is its fastest buffer."""
     from torchrl.data import LazyTensorStorage, ReplayBuffer
 
     data = transitions(size(STORED))
@@ -234,9 +242,10 @@ def torchrl_uniform(size: Size) -> Timed:
 
 
 def torchrl_adding(num_envs: int) -> Prepare:
-    """Time TorchRL's `ReplayBuffer.extend` with the TensorDict of one vector step, into a full buffer."""
+    """Time adding the TensorDict of one vector step to a full `ReplayBuffer` of TorchRL, per environment step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the buffer and the TensorDicts of vector steps, fill the buffer, and return the timed call."""
         from torchrl.data import LazyTensorStorage, ReplayBuffer
 
         count = size(num_envs)
@@ -248,9 +257,10 @@ def torchrl_adding(num_envs: int) -> Prepare:
 
 
 def torchrl_sequences(batch_size: int, length: int) -> Prepare:
-    """Time sequences from TorchRL's `SliceSampler`, with the ends of episodes given."""
+    """Time sampling of sequences with TorchRL's `SliceSampler`, which is given the ends of episodes."""
 
     def prepare(size: Size) -> Timed:
+        """Fill the buffer, and return the timed call."""
         from torchrl.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 
         data = transitions(size(STORED))
@@ -264,13 +274,15 @@ def torchrl_sequences(batch_size: int, length: int) -> Prepare:
 
 
 def rllib_uniform(size: Size) -> Timed:
-    """Time RLlib's `EpisodeReplayBuffer.sample` of sequences of one step, its fastest sample of single steps."""
+    """Time sampling of single steps from RLlib's `EpisodeReplayBuffer`, as sequences of one step, which is its fastest
+    way.
+    """
     buffer = rllib_buffer(stored_episodes(size(STORED)))
     return Timed(lambda: buffer.sample(batch_size_B=BATCH, batch_length_T=1))
 
 
 def rllib_sequences(batch_size: int, length: int) -> Prepare:
-    """Time RLlib's `EpisodeReplayBuffer.sample` of sequences."""
+    """Time sampling of sequences from RLlib's `EpisodeReplayBuffer`."""
 
     def prepare(size: Size) -> Timed:
         buffer = rllib_buffer(stored_episodes(size(STORED)))
@@ -280,7 +292,7 @@ def rllib_sequences(batch_size: int, length: int) -> Prepare:
 
 
 def rllib_buffer(episodes: list[Steps]) -> Any:
-    """Return RLlib's buffer filled with the episodes."""
+    """Return RLlib's `EpisodeReplayBuffer` filled with the episodes."""
     from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 
     buffer = EpisodeReplayBuffer(capacity=sum(map(len, episodes)))

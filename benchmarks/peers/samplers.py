@@ -1,4 +1,4 @@
-"""Other libraries that sample CartPole with a 64-64 tanh MLP."""
+"""Workloads of other libraries that sample CartPole with a tanh perceptron of two layers of 64."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ ENVIRONMENT = "CartPole-v1"
 
 
 def rllib(num_envs: int, rows: int) -> Callable[[Size], Timed]:
-    """Time RLlib's `SingleAgentEnvRunner.sample`."""
+    """Time sampling by RLlib's `SingleAgentEnvRunner`, per environment step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the runner, and return the timed call."""
         from ray.rllib.algorithms.ppo import PPOConfig
         from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
         from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -34,9 +35,12 @@ def rllib(num_envs: int, rows: int) -> Callable[[Size], Timed]:
 
 
 def tianshou(num_envs: int, rows: int) -> Callable[[Size], Timed]:
-    """Time Tianshou's `Collector.collect` into a `VectorReplayBuffer` that is emptied after each call."""
+    """Time sampling by Tianshou's `Collector` into a `VectorReplayBuffer`, which is emptied after each call, per
+    environment step.
+    """
 
     def prepare(size: Size) -> Timed:
+        """Create the collector, and return the timed call."""
         from tianshou.data import Collector, VectorReplayBuffer
         from tianshou.env import DummyVectorEnv
 
@@ -55,7 +59,7 @@ def tianshou(num_envs: int, rows: int) -> Callable[[Size], Timed]:
 
 
 def tianshou_policy() -> Any:
-    """Return Tianshou's categorical policy with a 64-64 tanh MLP."""
+    """Return Tianshou's policy for discrete actions with a tanh perceptron of two layers of 64."""
     from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
     from tianshou.utils.net.common import Net
     from tianshou.utils.net.discrete import DiscreteActor
@@ -75,9 +79,12 @@ def tianshou_policy() -> Any:
 
 
 def sb3(num_envs: int, rows: int) -> Callable[[Size], Timed]:
-    """Time Stable-Baselines3's `PPO.collect_rollouts`, which also evaluates the value network."""
+    """Time sampling by Stable-Baselines3's `PPO.collect_rollouts`, which also evaluates the value network, per
+    environment step.
+    """
 
     def prepare(size: Size) -> Timed:
+        """Create the model, and return the timed call."""
         from stable_baselines3 import PPO
         from stable_baselines3.common.env_util import make_vec_env
 
@@ -94,9 +101,10 @@ def sb3(num_envs: int, rows: int) -> Callable[[Size], Timed]:
 
 
 def sb3_learning(num_envs: int, rows: int, epochs: int, minibatch: int) -> Callable[[Size], Timed]:
-    """Time Stable-Baselines3's `PPO.learn` for one rollout and one update."""
+    """Time Stable-Baselines3's PPO, with one rollout and one update per call, per environment step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the model, and return the timed call."""
         from stable_baselines3 import PPO
         from stable_baselines3.common.env_util import make_vec_env
 

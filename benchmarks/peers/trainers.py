@@ -1,4 +1,4 @@
-"""Other libraries that sample and learn, with the same networks and settings as this library."""
+"""Workloads of other libraries that sample and learn, with the same networks and settings as this library."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ CAPACITY, WARMUP, CHANCE = 50_000, 500, 0.5  # of actions that are drawn, which 
 
 
 def sb3_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
-    """Time Stable-Baselines3's DQN, per gradient step."""
+    """Time training of Stable-Baselines3's DQN, per gradient step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the model, warm it up, and return the timed call."""
         from stable_baselines3 import DQN
 
         model: Any = DQN(
@@ -40,9 +41,10 @@ def sb3_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
 
 
 def sb3_sac(hidden: int, batch: int, updates: int) -> Callable[[Size], Timed]:
-    """Time Stable-Baselines3's SAC, per gradient step."""
+    """Time training of Stable-Baselines3's SAC, per gradient step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the model, warm it up, and return the timed call."""
         from stable_baselines3 import SAC
 
         model: Any = SAC(
@@ -63,14 +65,14 @@ def sb3_sac(hidden: int, batch: int, updates: int) -> Callable[[Size], Timed]:
 
 
 def learning(model: Any, warmup: int, updates: int, every: int) -> Timed:
-    """Time gradient steps of a Stable-Baselines3 model after its warm-up."""
+    """Time training of a Stable-Baselines3 model after `warmup` steps, per gradient step."""
     model.learn(warmup + every)
     run = lambda: model.learn(updates * every, reset_num_timesteps=False)  # noqa: E731
     return Timed(run, updates, clock=cpu_seconds)
 
 
 def tianshou_ppo(num_envs: int, rows: int, epochs: int, minibatch: int) -> Callable[[Size], Timed]:
-    """Time Tianshou's PPO: one collection and one update, per environment step."""
+    """Time training of Tianshou's PPO (one collection and one update), per environment step."""
 
     def prepare(size: Size) -> Timed:
         num_steps = size(rows) * num_envs
@@ -81,7 +83,9 @@ def tianshou_ppo(num_envs: int, rows: int, epochs: int, minibatch: int) -> Calla
 
 
 def tianshou_ppo_run(num_envs: int, num_steps: int, epochs: int, minibatch: int, seed: int = 0) -> tuple[Any, Any]:
-    """Return Tianshou's PPO and the parameters of a training with one collection of `num_steps` and one update."""
+    """Return Tianshou's PPO, and the parameters of a training with one collection of `num_steps` steps and one
+    update.
+    """
     from tianshou.algorithm import PPO
     from tianshou.algorithm.optim import AdamOptimizerFactory
     from tianshou.data import Collector, VectorReplayBuffer
@@ -114,9 +118,10 @@ def tianshou_ppo_run(num_envs: int, num_steps: int, epochs: int, minibatch: int,
 
 
 def tianshou_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed]:
-    """Time Tianshou's DQN, per gradient step."""
+    """Time training of Tianshou's DQN, per gradient step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the algorithm, warm it up, and return the timed call."""
         from tianshou.algorithm import DQN
         from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
         from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -137,9 +142,10 @@ def tianshou_dqn(every: int, batch: int, updates: int) -> Callable[[Size], Timed
 
 
 def tianshou_sac(hidden: int, batch: int, updates: int) -> Callable[[Size], Timed]:
-    """Time Tianshou's SAC with a learned temperature, per gradient step."""
+    """Time training of Tianshou's SAC with a learned temperature, per gradient step."""
 
     def prepare(size: Size) -> Timed:
+        """Create the algorithm, warm it up, and return the timed call."""
         from tianshou.algorithm import SAC
         from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
         from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -177,7 +183,7 @@ QUIET: dict[str, Any] = {"test_collector": None, "verbose": False, "show_progres
 
 
 def off_policy(algorithm: Any, env_id: str, warmup: int, updates: int, every: int, batch: int) -> Timed:
-    """Time gradient steps of a Tianshou algorithm after `warmup` random steps."""
+    """Time training of a Tianshou algorithm after `warmup` random steps, per gradient step."""
     from tianshou.data import Collector, VectorReplayBuffer
     from tianshou.env import DummyVectorEnv
     from tianshou.trainer import OffPolicyTrainerParams

@@ -132,8 +132,8 @@ class IMPALA(Algorithm):
         return batch
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield shuffled minibatches of sequences with about `minibatch_size` steps each, for `num_epochs` passes over
-        a train batch.
+        """Yield shuffled minibatches of sequences, with about `minibatch_size` steps per minibatch, for `num_epochs`
+        passes over a train batch.
         """
         columns = tensors_of(batch)
         size = max(1, self.config.minibatch_size // columns[Columns.REWARDS].shape[1])

@@ -40,8 +40,8 @@ def sequence_of_labels(batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_mean(values: Tensor, sequences: Tensor, mean: TokenMean) -> Tensor:
-    """Return the mean of one value per token, [A]: over all tokens, or over sequences of each sequence's mean. The mean
-    of no values is 0.
+    """Average one value per token, [A]: over all tokens, or first within each sequence and then over the sequences.
+    Return 0 if there are no tokens.
 
     Args:
         values: one per learned token.

@@ -109,7 +109,8 @@ def fingerprints_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
 
 
 def restore_fingerprints(algorithm: Algorithm | MultiAgentAlgorithm, fingerprints: Any, runner: Any) -> None:
-    """Set the pipeline fingerprint (settings of the pipelines of its training) of each policy to that in a checkpoint.
+    """Set the pipeline fingerprint of each policy (a record of the pipelines it was trained with) to the fingerprint in
+    a checkpoint.
 
     Raises:
         StateMismatch: the runner has other pipelines. A `MultiAgentEnvRunner` checks its pipelines when agents come.

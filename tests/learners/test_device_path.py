@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks.loops import ppo as bare_ppo
-from benchmarks.operations import operations_of
+from benchmarks.operations import count_operations
 from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
 from connectors import RolloutBuffer, env_to_module_pipeline, rollout_to_episodes
 from connectors.rollout.fragments import BlockEdge
@@ -61,13 +61,13 @@ def ppo_minibatch_operations(num_epochs: int) -> int:
     algorithm = PPO(perceptron(), PPOConfig(num_epochs=num_epochs, minibatch_size=128))
     batch = algorithm.preprocess(sampled(algorithm.policy))
     algorithm.learn(batch)
-    return operations_of(lambda: algorithm.learn(batch)).total
+    return count_operations(lambda: algorithm.learn(batch)).total
 
 
 def bare_minibatch_operations(num_epochs: int) -> int:
     loop = bare_ppo.learning(2, 128, num_epochs, 128)
     next(loop)
-    return operations_of(lambda: next(loop)).total
+    return count_operations(lambda: next(loop)).total
 
 
 def test_ppo_minibatch_operations_are_near_those_of_bare_loop():
@@ -118,7 +118,7 @@ def test_host_does_not_wait_for_minibatches(monkeypatch: pytest.MonkeyPatch, mak
     monkeypatch.setattr(FlatOptimizer, "knows_norm_before_step", False)  # the CPU looks at norms, at no cost
     run = make()
     run()
-    assert operations_of(run).num_waits <= num_waits
+    assert count_operations(run).num_waits <= num_waits
 
 
 # --- blocks of a simulator ------------------------------------------------------------------------------------------
