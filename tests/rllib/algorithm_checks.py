@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import (
@@ -255,6 +256,28 @@ def test_modules_explore_independently_of_each_other() -> None:
     agents = [episode.agent_episodes for episode in algorithm.env_runner.sample(num_timesteps=400)]
     actions = [np.concatenate([by_agent[name].get_actions() for by_agent in agents]) for name in ("a", "b")]
     assert 0.35 < np.mean(actions[0] == actions[1]) < 0.65
+
+
+# --- replay ------------------------------------------------------------------------------------------------------
+
+
+def test_replay_buffer_of_dqn_has_the_episodes_of_rllib() -> None:
+    stored = []
+    for choose in (lambda config: config, install):
+        Scripted.num_copies = 0
+        config = DQNConfig().environment(Scripted).env_runners(num_env_runners=0, num_envs_per_env_runner=3)
+        config.training(replay_buffer_config={"type": "PrioritizedEpisodeReplayBuffer", "capacity": 120})
+        config.training(num_steps_sampled_before_learning_starts=100, train_batch_size_per_learner=8)
+        config.reporting(min_sample_timesteps_per_iteration=50, min_time_s_per_iteration=0)
+        algorithm, result = train(choose(config.debugging(seed=1)), 4)
+        episodes = [
+            (episode.t_started, episode.is_terminated, episode.get_observations().tolist(), list(episode.get_rewards()))
+            for episode in algorithm.local_replay_buffer.episodes
+        ]
+        stored.append((result["num_env_steps_sampled_lifetime"], episodes))
+        algorithm.stop()
+    assert stored[0] == stored[1]
+    assert len(stored[0][1]) > 10
 
 
 # --- modules, checkpoints, failures ------------------------------------------------------------------------------
