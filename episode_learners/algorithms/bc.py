@@ -75,9 +75,12 @@ class BC(Algorithm):
     policy that acted.
 
     Args:
-        policy: a policy with `action_dist_inputs` among its outputs, recurrent or not.
+        policy: a policy with `action_dist_inputs` among its outputs, recurrent or not, or its actor.
+        config: hyperparameters; by default `BCConfig()`.
         pipeline: the pipeline from episodes to a train batch with "obs" and "actions"; by default the learner pipeline.
             Its rewriters and views also apply to samples of a buffer.
+        scheduler: function that returns the learning rate schedule of an optimizer, for instance `linear_decay(100)`.
+        seed: seed of the order of minibatches.
     """
 
     def __init__(
@@ -103,8 +106,8 @@ class BC(Algorithm):
         )
 
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        """Return a train batch made of `episodes`, with actions converted to the policy's units. Recorded recurrent
-        states are not used.
+        """Return a train batch made of `episodes`, with actions converted to the policy's units. By default, recorded
+        recurrent states are left out.
         """
         check_recorded_alike(episodes, self)
         mapping = self.config.action_mapping

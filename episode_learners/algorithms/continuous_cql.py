@@ -46,6 +46,14 @@ class ContinuousCQLConfig(SACConfig):
 class ContinuousCQL(SAC):
     """Conservative Q-learning for continuous actions: SAC with a second critic loss that lowers the Q-values of actions
     that are not in the data. It is the variant CQL(H) of the paper.
+
+    Args:
+        policy: the policy to train, or its actor.
+        config: hyperparameters; by default `ContinuousCQLConfig()`.
+        pipeline: the learner pipeline from episodes to a train batch, instead of the default pipeline. Its rewriters
+            and views also apply to samples of a replay buffer.
+        scheduler: function that returns the learning rate schedule of an optimizer, for instance `linear_decay(100)`.
+        seed: seed of the actions that the losses sample, and of the order of minibatches.
     """
 
     config: ContinuousCQLConfig

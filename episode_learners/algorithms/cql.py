@@ -37,6 +37,14 @@ class CQLConfig(DQNConfig):
 class CQL(DQN):
     """Conservative Q-learning for discrete actions: DQN with a second loss that lowers the Q-values of actions that are
     not in the data. It is the variant CQL(H) of the paper.
+
+    Args:
+        policy: the policy to train, or its actor. The algorithm changes its `epsilon`.
+        config: hyperparameters; by default `CQLConfig()`.
+        pipeline: the learner pipeline from episodes to a train batch, instead of the default pipeline. Its rewriters
+            and views also apply to samples of a replay buffer.
+        scheduler: function that returns the learning rate schedule of an optimizer, for instance `linear_decay(100)`.
+        seed: seed of the order of minibatches.
     """
 
     def __init__(

@@ -65,6 +65,14 @@ class DQN(ReplayAlgorithm[DQNConfig]):
     """Deep Q-learning algorithm (DQN) for discrete actions. It learns off-policy, from transitions that any policy has
     recorded.
 
+    Args:
+        policy: the policy to train, or its actor. The algorithm changes its `epsilon`.
+        config: hyperparameters; by default `DQNConfig()`.
+        pipeline: the learner pipeline from episodes to a train batch, instead of the default pipeline. Its rewriters
+            and views also apply to samples of a replay buffer.
+        scheduler: function that returns the learning rate schedule of an optimizer, for instance `linear_decay(100)`.
+        seed: seed of the order of minibatches.
+
     Raises:
         InvalidArgument: the policy is not a `QPolicy`, or is recurrent.
     """

@@ -81,8 +81,14 @@ class GRPO(Algorithm):
     deviation of the batch.
 
     Args:
-        policy: a policy with `action_dist_inputs` among its outputs, not recurrent.
+        policy: a policy with `action_dist_inputs` among its outputs, not recurrent, or its actor.
+        config: hyperparameters; by default `GRPOConfig()`.
+        group_of: function of an episode that returns the key of its group. None: each `group_size` successive episodes
+            form a group.
+        pipeline: the pipeline from episodes to a train batch; by default the learner pipeline.
+        scheduler: function that returns the learning rate schedule of an optimizer, for instance `linear_decay(100)`.
         reference: the policy of the KL term; by default a copy of `policy` as it is now.
+        seed: seed of the order of minibatches.
 
     Raises:
         InvalidArgument: the policy is recurrent.

@@ -86,7 +86,11 @@ class IMPALA(Algorithm):
     The corrections are computed again with the current policy in each gradient step.
 
     Args:
-        policy: a policy with action and value heads, not recurrent.
+        policy: a policy with action and value heads, not recurrent, or its actor.
+        config: hyperparameters; by default `IMPALAConfig()`.
+        pipeline: the pipeline from episodes to a train batch of sequences; by default the learner pipeline.
+        scheduler: function that returns the learning rate schedule of an optimizer, for instance `linear_decay(100)`.
+        seed: seed of the order of minibatches.
 
     Raises:
         InvalidArgument: the policy is recurrent.

@@ -65,6 +65,14 @@ class R2D2(DQN):
     Differences from the paper: gradients flow into the burn-in, and an n-step target near the end of a sequence uses
     only the steps that the sequence has.
 
+    Args:
+        policy: the recurrent policy to train, or its actor. The algorithm changes its `epsilon`.
+        config: hyperparameters; by default `R2D2Config()`.
+        pipeline: the learner pipeline whose rewriters and views apply to sampled sequences, instead of the actor's
+            views.
+        scheduler: function that returns the learning rate schedule of an optimizer, for instance `linear_decay(100)`.
+        seed: seed of the algorithm's random numbers.
+
     Raises:
         InvalidArgument: the policy is not an `LSTMQPolicy`.
     """

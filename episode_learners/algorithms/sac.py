@@ -61,6 +61,14 @@ class SAC(ReplayAlgorithm[SACConfig]):
     """Soft actor-critic algorithm (SAC) for bounded continuous actions, with two critics. It learns off-policy, from
     transitions that any policy has recorded.
 
+    Args:
+        policy: the policy to train, or its actor.
+        config: hyperparameters; by default `SACConfig()`.
+        pipeline: the learner pipeline from episodes to a train batch, instead of the default pipeline. Its rewriters
+            and views also apply to samples of a replay buffer.
+        scheduler: function that returns the learning rate schedule of an optimizer, for instance `linear_decay(100)`.
+        seed: seed of the actions that the losses sample, and of the order of minibatches.
+
     Raises:
         InvalidArgument: the policy is not a `SACPolicy`.
     """

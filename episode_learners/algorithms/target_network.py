@@ -20,6 +20,9 @@ class TargetNetwork(nn.Module):
     Its parameters are views of one vector, so an update is one operation. Buffers, as of batch normalization, are
     copied.
 
+    Args:
+        source: the network that is copied.
+
     >>> source = nn.Linear(2, 1)
     >>> target = TargetNetwork(source)
     >>> with torch.no_grad():

@@ -21,6 +21,10 @@ class CSVLogger(Logger):
 
     Each file has a column "step". A new metric adds a column, for which the file is rewritten. Missing values are
     empty cells.
+
+    Args:
+        folder: folder of the files, which is created if it does not exist.
+        intervals: see `Logger`.
     """
 
     def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:

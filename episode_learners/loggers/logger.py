@@ -89,6 +89,9 @@ class MultiLogger(Logger):
 
     A logger that fails, for example on a full disk, is removed with a warning, and the run continues with the
     others. If the last one fails, its error is raised.
+
+    Args:
+        loggers: the loggers that get all metrics.
     """
 
     def __init__(self, loggers: Sequence[Logger]) -> None:

@@ -17,6 +17,13 @@ __all__ = ["TensorBoardLogger"]
 class TensorBoardLogger(Logger):
     """Logger that writes metrics as TensorBoard curves over environment steps, such as "test/returns_stat/mean". It
     needs the extra `tensorboard`.
+
+    Args:
+        folder: folder of the event files.
+        intervals: see `Logger`.
+
+    Raises:
+        MissingExtra: tensorboard is not installed.
     """
 
     def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:

@@ -29,6 +29,9 @@ class WandbLogger(Logger):
         mode: "online", "offline" or "disabled"; None uses the setting of W&B (`WANDB_MODE`).
         name: name of the run; by default W&B chooses one.
         intervals: see `Logger`.
+
+    Raises:
+        MissingExtra: wandb is not installed.
     """
 
     def __init__(

@@ -33,6 +33,10 @@ class Autoregressive(nn.Module, ActionDistribution):
     Args:
         action_space: a Dict, Tuple or MultiDiscrete.
         num_inputs: the number of features.
+        generator: random generator of the initial weights.
+
+    Raises:
+        InvalidArgument: the action space has no parts.
 
     >>> pair = Autoregressive(spaces.MultiDiscrete([3, 2]), 8)
     >>> pair.sample(torch.zeros(5, 8)).shape, pair.log_prob(torch.zeros(5, 8), torch.zeros(5, 2)).shape

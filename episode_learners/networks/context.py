@@ -30,10 +30,11 @@ class ContextEncoder(nn.Module):
 
     Args:
         space: space of "obs" with its axis of k steps, the pipeline's `observation_space`.
-        action_size: D.
+        action_size: D, the size of a past action.
         size: number of features of a token.
-        num_layers: number of blocks.
         num_heads: number of attention heads.
+        num_layers: number of blocks.
+        generator: random generator of the initial weights.
 
     Raises:
         InvalidArgument: `size` is not a multiple of `num_heads`, or the space has no axis of steps.

@@ -27,6 +27,17 @@ __all__ = ["EncoderPolicy", "MLPPolicy", "TransformerPolicy"]
 class MLPPolicy(Policy):
     """Actor-critic policy with two separate perceptrons (multilayer networks), one for actions and one for values, over
     flattened observations.
+
+    Args:
+        observation_space: space of the policy's input, a Box.
+        action_space: the environment's action space.
+        hidden_sizes: sizes of the hidden layers of both perceptrons.
+        activation: class of the activations.
+        distribution: the action distribution; by default that of the action space, see `Policy`.
+        generator: random generator of the initial weights.
+
+    Raises:
+        InvalidArgument: the observation space is not a Box.
     """
 
     def __init__(
@@ -65,6 +76,14 @@ class EncoderPolicy(Policy):
 
     See `episode_learners.networks.encoder_for` for the encoders. If observations are a Dict with an "action_mask"
     in the form of the logits, illegal actions are never taken.
+
+    Args:
+        observation_space: space of the policy's input.
+        action_space: the environment's action space.
+        hidden_sizes: sizes of the encoder's hidden layers.
+        activation: class of the activations.
+        distribution: the action distribution; by default that of the action space, see `Policy`.
+        generator: random generator of the initial weights.
     """
 
     def __init__(
@@ -105,6 +124,10 @@ class TransformerPolicy(Policy):
         observation_space: space of the pipeline with the view `TransformerContext`. Its first axis has the k steps.
         action_space: the environment's action space.
         size: number of features of a token.
+        num_heads: number of attention heads.
+        num_layers: number of transformer blocks.
+        distribution: the action distribution; by default that of the action space, see `Policy`.
+        generator: random generator of the initial weights.
     """
 
     def __init__(

@@ -31,10 +31,16 @@ class QPolicy(Policy):
     Q-value. Recorded log-probabilities include this choice. With `explore=False` it is greedy.
 
     Args:
-        dueling: Q-values are the sum of a state value and advantages (Wang et al., 2016,
+        observation_space: space of the policy's input.
+        action_space: the environment's action space, a Discrete.
+        hidden_sizes: sizes of the encoder's hidden layers.
+        activation: class of the activations.
+        dueling: whether Q-values are the sum of a state value and advantages (Wang et al., 2016,
             https://arxiv.org/abs/1511.06581).
-        body: a module from observations to features [..., body.num_features]; by default the encoder of the
-            observation space, with `hidden_sizes` and `activation`.
+        epsilon: initial probability of a random action, 0..1.
+        body: a module from observations to features [..., body.num_features], instead of the encoder of the observation
+            space.
+        generator: random generator of the initial weights.
 
     Attributes:
         epsilon: probability of a random action, 0..1; the algorithm changes it during training.
@@ -128,7 +134,18 @@ class QPolicy(Policy):
 
 
 class LSTMQPolicy(QPolicy):
-    """Recurrent `QPolicy`: an encoder and an LSTM compute the Q-values of sequences of observations [B, T, ...]."""
+    """Recurrent `QPolicy`: an encoder and an LSTM compute the Q-values of sequences of observations [B, T, ...].
+
+    Args:
+        observation_space: space of the policy's input.
+        action_space: the environment's action space, a Discrete.
+        hidden_sizes: sizes of the hidden layers before the LSTM.
+        state_size: size of the LSTM's state.
+        activation: class of the activations.
+        dueling: see `QPolicy`.
+        epsilon: see `QPolicy`.
+        generator: random generator of the initial weights.
+    """
 
     def __init__(
         self,

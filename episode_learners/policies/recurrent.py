@@ -24,6 +24,15 @@ class RecurrentPolicy(Policy):
 
     Observations can be in any space, and can have an "action_mask". The recurrent state contains the states of both
     encoders. The critic's encoder also runs while acting, so that values can be computed from each recorded state.
+
+    Args:
+        observation_space: space of the policy's input.
+        action_space: the environment's action space.
+        hidden_sizes: sizes of the hidden layers before each recurrent layer.
+        state_size: size of the state of each recurrent layer.
+        activation: class of the activations.
+        distribution: the action distribution; by default that of the action space, see `Policy`.
+        generator: random generator of the initial weights.
     """
 
     memory: ClassVar[type[Memory]]

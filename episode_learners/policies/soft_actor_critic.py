@@ -33,7 +33,11 @@ class SACPolicy(Policy):
     Actions are in -1..1. The module-to-env pipeline scales them to the bounds of the action space.
 
     Args:
+        observation_space: space of the policy's input, a Box.
         action_space: a Box of floats with two finite bounds in each dimension.
+        hidden_sizes: sizes of the hidden layers of the actor and of each critic.
+        activation: class of the activations.
+        generator: random generator of the initial weights.
 
     Raises:
         InvalidArgument: the action space is not a Box with finite bounds, or the observation space is not a Box.

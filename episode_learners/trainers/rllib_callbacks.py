@@ -21,6 +21,9 @@ __all__ = ["CallbackAlgorithm", "RLModuleSpec", "as_trainer_hook"]
 class RLModuleSpec:
     """Specification of a new module as a copy of an existing policy. Callbacks pass it to `algorithm.add_module`, as in
     RLlib.
+
+    Args:
+        module: the policy that is copied.
     """
 
     def __init__(self, module: Policy) -> None:
