@@ -44,6 +44,21 @@ def check_support(config: Any) -> None:
             f"install(config): env_runner_cls={config.env_runner_cls.__name__} would be replaced; remove it with "
             "config.env_runners(env_runner_cls=None), and move its code to callbacks"
         )
+    if config.output:
+        raise InvalidArgument(
+            f"install(config): offline_data(output={config.output!r}) would record nothing; write the samples of the "
+            "callback on_sample_end with episodes.storage.EpisodeWriter, or record with uninstall(config)"
+        )
+    if config.is_multi_agent and config.count_steps_by != "env_steps":
+        raise InvalidArgument(
+            f"install(config): multi_agent(count_steps_by={config.count_steps_by!r}) is not supported; set "
+            "count_steps_by='env_steps', and divide batch sizes by the number of agents per step"
+        )
+    if issubclass(config.algo_class, PPO) and not config.add_default_connectors_to_learner_pipeline:
+        raise InvalidArgument(
+            "install(config): training(add_default_connectors_to_learner_pipeline=False) is not supported for PPO; "
+            "leave it True, and add connectors with learner_connector"
+        )
 
 
 def _check_algorithm(algorithm: type[Any] | None) -> None:

@@ -76,6 +76,13 @@ def test_install_of_unsupported_settings_raises() -> None:
         install(old)
     with pytest.raises(InvalidArgument, match="env_runner_cls=SingleAgentEnvRunner would be replaced"):
         install(PPOConfig().env_runners(env_runner_cls=RLlibSingleAgentEnvRunner))
+    with pytest.raises(InvalidArgument, match=r"offline_data\(output='/tmp/x'\) would record nothing"):
+        install(PPOConfig().offline_data(output="/tmp/x"))
+    agents = {"policies": {"p"}, "policy_mapping_fn": lambda *_, **__: "p", "count_steps_by": "agent_steps"}
+    with pytest.raises(InvalidArgument, match="count_steps_by='agent_steps'"):
+        install(PPOConfig().multi_agent(**agents))
+    with pytest.raises(InvalidArgument, match="add_default_connectors_to_learner_pipeline=False"):
+        install(PPOConfig().training(add_default_connectors_to_learner_pipeline=False))
     later = install(small(PPOConfig())).env_runners(env_runner_cls=RLlibSingleAgentEnvRunner)
     with pytest.raises(InvalidArgument, match="env_runner_cls=SingleAgentEnvRunner would be replaced"):
         later.build_algo()
