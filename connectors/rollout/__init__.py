@@ -1,4 +1,4 @@
-"""Rollouts: T steps of N environments as one TensorDict on a device."""
+"""Rollouts: T steps of N environments as one TensorDict, and their conversion to episodes and back."""
 
 from __future__ import annotations
 

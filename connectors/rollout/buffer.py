@@ -134,12 +134,12 @@ def _concatenate_in_place(parts: list[Tensor]) -> Tensor:
 
 
 class RolloutBuffer:
-    """Reused storage for T steps of N environments: one TensorDict [N, T + 1], written while sampling and read to
-    learn.
+    """Reusable storage for a rollout: T steps of N environments in one TensorDict [N, T + 1], written while sampling,
+    then read to learn.
 
     Columns: `obs` [N, T + 1, obs_dim], `action` [N, T + 1, action_dim], `sample_log_prob`, `value`, `reward`, all
-    float32; `done`, `terminated`, `truncated`, `valid`, bool. Index T has the observation after the last step and its
-    value. Other columns are zero at index T.
+    float32, and `done`, `terminated`, `truncated`, `valid`, bool. Index T has the observation after the last step and
+    its value. Other columns are zero at index T.
 
     `valid` is False for rows that are not transitions: index T, and with next-step autoreset the row after an ending,
     whose observation is the true last one and whose action was ignored. `done` is True if the next row is not the next
@@ -147,6 +147,17 @@ class RolloutBuffer:
 
     The storage is allocated once. The results of `start_rollout` and `get(flatten=False)` are views of it. They are
     valid until the next `start_rollout`.
+
+    Args:
+        num_envs: number N of environments.
+        rollout_len: number T of steps.
+        obs_dim: size of an observation vector.
+        action_dim: size of an action vector.
+        device: the device of the storage.
+
+    Raises:
+        InvalidArgument: a size is not an int or too small, or torch does not know the device.
+        MissingExtra: tensordict is not installed.
     """
 
     def __init__(
@@ -177,10 +188,12 @@ class RolloutBuffer:
         return f"RolloutBuffer({shape}, {self.device}, {self._phase})"
 
     def start_rollout(self) -> TensorDict:
-        """Return the storage [N, T + 1] for a new rollout. Flags are False, rows are valid, and index T is zero.
+        """Return the storage, a TensorDict [N, T + 1], to be filled with a new rollout.
+
+        Flags are False, rows are valid, and index T is zero. Other values are those of the previous rollout.
 
         Raises:
-            EpisodeStateError: a rollout is unread, or is being filled.
+            EpisodeStateError: the previous rollout was not read, or is still being filled.
         """
         if self._phase == "ready":
             raise EpisodeStateError("start_rollout while a rollout waits unread; get() it first")
@@ -198,7 +211,9 @@ class RolloutBuffer:
         return rollout
 
     def add(self, rollout: TensorDict) -> None:
-        """Mark a rollout from `start_rollout` as ready to `get`. Columns that were replaced are copied to the storage.
+        """Mark the rollout that `start_rollout` returned as filled, so that `get` returns it.
+
+        Columns that were replaced by other tensors are copied to the storage.
 
         Raises:
             EpisodeStateError: no rollout was started.
@@ -223,10 +238,11 @@ class RolloutBuffer:
         self._phase = "ready"
 
     def get(self, flatten: bool = True) -> TensorDict:
-        """Return the ready rollout once: with `flatten` its valid transitions [B], else the whole [N, T + 1].
+        """Return the filled rollout, once: its valid transitions [B], or with `flatten=False` the whole TensorDict [N,
+        T + 1].
 
         Raises:
-            EpisodeStateError: no rollout is ready.
+            EpisodeStateError: no rollout was added since the last call.
         """
         if self._phase != "ready":
             raise EpisodeStateError(f"get, but no rollout waits (the buffer is {self._phase}); add one first")
@@ -234,11 +250,14 @@ class RolloutBuffer:
         return transition_view(self._rollout, flatten=True) if flatten else self._rollout
 
     def discard(self) -> None:
-        """Discard the rollout that is being filled or is ready to `get`."""
+        """Discard the current rollout, so that `start_rollout` can begin a new one."""
         self._phase = "idle"
 
 
 def _check_column(name: str, expected: Tensor, actual: Tensor | None) -> None:
+    """Raise an error if a column of a rollout is missing, or if its shape, dtype or device is not that of the
+    buffer.
+    """
     if actual is None:
         raise TrackMismatch(f"the rollout has no column {name!r} any more; write into the storage in place")
     if actual.shape != expected.shape:
@@ -250,25 +269,30 @@ def _check_column(name: str, expected: Tensor, actual: Tensor | None) -> None:
 
 
 def transition_view(rollout: TensorDict, flatten: bool = False) -> TensorDict:
-    """Return the steps [N, T] of a rollout without copying. With `flatten`, copy its valid transitions [B]."""
+    """Return the steps [N, T] of a rollout [N, T + 1] without copying, or with `flatten` a copy of the valid
+    transitions [B].
+    """
     if not flatten:
         return cast("TensorDict", rollout.exclude(*_SIDE_DATA)[:, :-1])
     return _take_rows(_flat_columns(rollout), _valid_rows(rollout))
 
 
 def _flat_columns(rollout: TensorDict) -> dict[str, Tensor]:
-    """Return the columns of a rollout as [N * (T + 1), ...] without copying. Flattened transitions stay unchanged."""
+    """Return the columns of a rollout with environments and steps as one axis, [N * (T + 1), ...], without copying.
+
+    Transitions that are flat already stay unchanged.
+    """
     last = rollout.batch_dims - 1
     return {name: cast(Tensor, column).flatten(0, last) for name, column in rollout.items() if name not in _SIDE_DATA}
 
 
 def _valid_rows(rollout: TensorDict) -> Tensor:
-    """Return the indices of the valid transitions among all N * (T + 1) rows."""
+    """Return the flat indices of a rollout's valid transitions among all N * (T + 1) rows."""
     return cast(Tensor, rollout["valid"]).flatten().nonzero().squeeze(1)
 
 
 def _take_rows(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
-    """Return a TensorDict of the given rows of all columns."""
+    """Return a TensorDict with the rows at the indices `rows` of all columns."""
     selected = {name: column.index_select(0, rows) for name, column in columns.items()}
     return _tensordict(selected, batch_size=[len(rows)], device=rows.device)
 
@@ -276,7 +300,7 @@ def _take_rows(columns: dict[str, Tensor], rows: Tensor) -> TensorDict:
 def iterate_minibatches(
     rollout: TensorDict, batch_size: int, device: torch.device | str, generator: torch.Generator | None = None
 ) -> Iterator[TensorDict]:
-    """Yield the valid transitions of a rollout in random order, `batch_size` at a time, on `device`.
+    """Yield a rollout's valid transitions in random order, as minibatches of `batch_size` on `device`.
 
     The last minibatch may be smaller.
 
@@ -285,6 +309,9 @@ def iterate_minibatches(
         batch_size: number of transitions in a minibatch.
         device: the device of the minibatches.
         generator: random generator for the order; by default torch's.
+
+    Raises:
+        InvalidArgument: `batch_size` is less than 1.
     """
     if batch_size < 1:
         raise InvalidArgument(f"batch_size={batch_size}: a minibatch needs at least one transition")
@@ -297,9 +324,10 @@ def iterate_minibatches(
 def add_advantages(
     rollout: TensorDict, *, gamma: float, lambda_: float, truncation: Truncation = "final"
 ) -> TensorDict:
-    """Return the rollout with the new columns `advantage` (GAE) and `return` (value targets), [N, T + 1] each.
+    """Add the columns `advantage` (GAE) and `return` (value targets), [N, T + 1] each, to a rollout, and return the
+    rollout.
 
-    They are zero for rows that are not valid.
+    The new columns are zero for rows that are not valid.
 
     Args:
         rollout: [N, T + 1].
@@ -311,6 +339,7 @@ def add_advantages(
 
     Raises:
         TrackMismatch: the last observation of a truncated step is missing.
+        InvalidArgument: `truncation` is none of the three, or `gamma` or `lambda_` is outside [0, 1].
     """
     if truncation not in get_args(Truncation):
         raise InvalidArgument(f"truncation={truncation!r}: it is one of {', '.join(get_args(Truncation))}")
@@ -341,11 +370,12 @@ def add_advantages(
 
 
 def add_sequence_returns(rollout: TensorDict) -> TensorDict:
-    """Return the rollout with `seq_mask` and `seq_return`: each environment's first episode, and its return, [N, T +
-    1].
+    """Add the mask `seq_mask` of each environment's first episode, and its sum of rewards `seq_return`, [N, T + 1]
+    each, to a rollout.
 
     The sequence of an environment has the steps from row 0 to its first ending, or to the end of the rollout.
-    `seq_mask` is True for these steps. `seq_return` is the sum of their rewards there, and zero elsewhere.
+    `seq_mask` is True for these steps. `seq_return` is the sum of their rewards there, and zero elsewhere. The rollout
+    is returned.
     """
     steps = {name: rollout[name][:, :-1] for name in ("reward", "terminated", "truncated", "done", "valid")}
     ended = (steps["terminated"] | steps["truncated"] | steps["done"]) & steps["valid"]
@@ -358,7 +388,12 @@ def add_sequence_returns(rollout: TensorDict) -> TensorDict:
 
 
 def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
-    """Return the value estimate [N, T] of the observation after each step, true last observations included."""
+    """Return the value estimate of the observation after each step, [N, T], also for last observations in
+    `rollout["final"]`.
+
+    Raises:
+        TrackMismatch: the last observation of a truncated step is missing.
+    """
     final = final_observations(rollout)
     at = final.rows // rollout.shape[1], final.rows % rollout.shape[1]
     lost = boundary & rollout["valid"][:, 1:]
@@ -375,7 +410,11 @@ def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
 
 
 def final_observations(rollout: TensorDict) -> FinalObservations:
-    """Return the `FinalObservations` of a rollout: last observations without a separate row."""
+    """Return the last observations of a rollout that have no row of their own (`FinalObservations`).
+
+    Raises:
+        TrackMismatch: the rollout has none.
+    """
     final = rollout.get_non_tensor(FINAL, None)
     if not isinstance(final, FinalObservations):
         raise TrackMismatch(f"rollout[{FINAL!r}] is {final!r}; start_rollout puts FinalObservations there")
@@ -383,7 +422,7 @@ def final_observations(rollout: TensorDict) -> FinalObservations:
 
 
 def _tensordict(*arguments: Any, **options: Any) -> TensorDict:
-    """Return a new TensorDict. Raise `MissingExtra` if tensordict is not installed."""
+    """Return a new TensorDict made of these arguments. Raise `MissingExtra` if tensordict is not installed."""
     with needing("tensordict", "rollout buffers need tensordict"):
         from tensordict import TensorDict
     return TensorDict(*arguments, **options)

@@ -25,7 +25,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from connectors.rollout.buffer import FINAL, FRAGMENTS, FinalObservations, final_observations
-from connectors.rollout.fragments import BlockEdge, Fragments, find, place
+from connectors.rollout.fragments import BlockEdge, Fragments, find_fragments, place_chunks
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.pack import EpisodePack
@@ -44,29 +44,30 @@ _EXTRAS = {Columns.ACTION_LOGP: "sample_log_prob", Columns.VF_PREDS: "value"}
 def episodes_to_rollout(
     episodes: Sequence[SingleAgentEpisode], rollout: TensorDict, edge: BlockEdge, values: np.ndarray | None = None
 ) -> TensorDict:
-    """Write the steps of episodes into a rollout [N, T + 1]. Each part of an episode gets consecutive rows.
+    """Write recorded episodes into a rollout [N, T + 1], and return the rollout. `rollout_to_episodes` is the inverse.
 
-    Floating-point tracks become float32. Data without a column in the rollout (ids, infos, lookbacks, other extra
-    outputs) stay in the pack, which the rollout references.
+    Each part of an episode gets consecutive rows of one environment. Floating-point tracks become float32. Data without
+    a column in the rollout (ids, infos, lookbacks, other extra outputs) stay in the pack, which the rollout references.
 
     Args:
         episodes: chunks whose observations and actions are single arrays. A pack of a `VectorRecorder` gets the rows
             from which it came. Remaining rows are not valid.
         rollout: the result of `RolloutBuffer.start_rollout`.
-        edge: the end of the block before. It is advanced.
+        edge: state of the environments after the previous rollout. It is updated.
         values: values of all observations [S + n], T + 1 per episode. By default `value` is the episodes' `vf_preds`,
             if they have it, and zero after the last steps.
 
     Raises:
         ShapeMismatch: items have another size than those of the rollout, or there are too many chunks.
-        TrackMismatch: observations or actions are nested; flatten them first.
-        InvalidArgument: float32 cannot represent the integers.
+        ChunkMismatch: a chunk does not continue its episode where the previous rollout stopped.
+        TrackMismatch: observations or actions are nested. Flatten them first.
+        InvalidArgument: float32 cannot represent the values, or `edge` has another number of environments.
     """
     pack = EpisodePack.from_episodes(episodes)
     num_envs, num_slots = rollout.shape
     if num_envs != edge.num_envs:
         raise InvalidArgument(f"a rollout of {num_envs} environments with a BlockEdge of {edge.num_envs}")
-    fragments = place(pack, num_slots - 1, edge)
+    fragments = place_chunks(pack, num_slots - 1, edge)
     columns, last = _columns_of(pack, fragments, rollout, values)
     for name, column in columns.items():
         rollout[name].copy_(torch.from_numpy(column.reshape(rollout[name].shape)))
@@ -79,7 +80,9 @@ def episodes_to_rollout(
 def _columns_of(
     pack: EpisodePack, fragments: Fragments, rollout: TensorDict, values: np.ndarray | None
 ) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return a rollout's columns [N * (T + 1), ...], and the last observations [F, D] of F parts with values [F]."""
+    """Return the columns of a rollout made of recorded episodes, [N * (T + 1), ...], and each chunk's last observation
+    with its value.
+    """
     size = rollout.numel()
     steps, chosen = fragments.step_rows(), pack.step_rows()
     observations = _flat_items("observations", pack.observations, rollout["obs"])[pack.all_observation_rows()]
@@ -101,7 +104,9 @@ def _columns_of(
 
 
 def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return row indices and values of the flags "valid", "done", "terminated" and "truncated" of a rollout."""
+    """Return, for the flags "valid", "done", "terminated" and "truncated" of a rollout, the indices of rows and the
+    values to write there.
+    """
     steps, some = fragments.step_rows(), pack.lengths > 0
     ends = fragments.ends()[some]
     flags = {"terminated": pack.terminated, "truncated": pack.truncated}
@@ -112,18 +117,20 @@ def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.nda
 def _finals_of(
     rollout: TensorDict, fragments: Fragments, observations: np.ndarray, values: np.ndarray
 ) -> FinalObservations:
-    """Return the last observations that have no row in the rollout, because the next episode begins in that row."""
+    """Return the last observations for which the rollout has no row, because the next episode begins there."""
     num_envs, num_slots = rollout.shape
     obs = cast(Tensor, rollout["obs"])
     final = FinalObservations(num_envs, num_slots, obs.shape[-1], obs.device)
-    aside = fragments.shares_last_slot()
-    rows = torch.from_numpy(fragments.ends()[aside])
-    final.append_rows(rows, torch.from_numpy(observations[aside]), torch.from_numpy(values[aside]))
+    is_separate = fragments.shares_last_slot()
+    rows = torch.from_numpy(fragments.ends()[is_separate])
+    final.append_rows(rows, torch.from_numpy(observations[is_separate]), torch.from_numpy(values[is_separate]))
     return final
 
 
 def _flat_items(name: str, track: Any, column: Tensor) -> np.ndarray:
-    """Return observations or actions [n, ...] of episodes as float32 [n, D]."""
+    """Return observations or actions [n, ...] as float32 vectors [n, D]. Raise an error if they are nested or D is not
+    the column's size.
+    """
     if not nested.is_leaf(track):
         raise TrackMismatch(f"{name} are {nested.describe(track)}; a rollout holds one array: flatten them first")
     flat = track.reshape(len(track), math.prod(track.shape[1:]))
@@ -135,6 +142,9 @@ def _flat_items(name: str, track: Any, column: Tensor) -> np.ndarray:
 
 
 def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
+    """Return an array as float32. Raise `InvalidArgument` if it is not numeric or float32 cannot represent its
+    integers.
+    """
     converted = array.astype(np.float32)
     if array.dtype.kind not in "biuf" or (array.dtype.kind in "iu" and (converted.astype(array.dtype) != array).any()):
         raise InvalidArgument(f"{name} are {array.dtype} with values that float32 cannot hold, as a rollout does")
@@ -142,7 +152,9 @@ def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _scalars(pack: EpisodePack, key: str) -> np.ndarray:
-    """Return an extra model output [n], such as values, as float32, or zeros if it was not recorded."""
+    """Return a recorded extra model output with one number per step, such as values, as float32 [n]. Return zeros if it
+    was not recorded.
+    """
     track = pack.extra_model_outputs.get(key)
     if track is None:
         return np.zeros(len(pack.rewards), np.float32)
@@ -154,21 +166,25 @@ def _scalars(pack: EpisodePack, key: str) -> np.ndarray:
 
 
 def _has_column(key: str, track: Any) -> bool:
+    """Return True if a rollout has a column for this extra model output, and it has one number per step."""
     return key in _EXTRAS and nested.is_leaf(track) and track.ndim == 1
 
 
 def _checked_values(values: np.ndarray | None, num_observations: int, pack: EpisodePack) -> np.ndarray:
+    """Return the value estimates of all observations: the given ones after a check, or the recorded ones with zeros
+    after the last steps.
+    """
     if values is not None:
         if np.shape(values) != (num_observations,):
             raise ShapeMismatch(
                 f"values {list(np.shape(values))} of {num_observations} observations: give one for each"
             )
         return np.asarray(values, np.float32)
-    spread = np.zeros(num_observations, np.float32)
+    padded = np.zeros(num_observations, np.float32)
     stays = np.ones(num_observations, bool)
     stays[np.cumsum(pack.lengths + 1) - 1] = False
-    spread[stays] = _scalars(pack, Columns.VF_PREDS)[pack.step_rows()]
-    return spread
+    padded[stays] = _scalars(pack, Columns.VF_PREDS)[pack.step_rows()]
+    return padded
 
 
 def rollout_to_episodes(
@@ -178,45 +194,52 @@ def rollout_to_episodes(
     observation_space: spaces.Space | None = None,
     action_space: spaces.Space | None = None,
 ) -> EpisodePack:
-    """Return the episodes in a rollout, ordered by environment. Unfinished ones continue in the next rollout.
+    """Return the episodes in a rollout [N, T + 1] as a pack, ordered by environment. It is the inverse of
+    `episodes_to_rollout`.
 
-    A rollout that was filled from episodes returns these with the current values of its columns. In a rollout of a
-    simulator, chunks are found by `valid` and `done`. An episode that starts with the last observation of the block is
-    a chunk without steps. A terminated episode without a stored last observation repeats the one before.
+    Unfinished episodes continue in the next rollout. A rollout that was filled from episodes returns these with the
+    current values of its columns. In a rollout of a simulator, chunks are found by `valid` and `done`. An episode that
+    starts with the last observation of the block is a chunk without steps. A terminated episode without a stored last
+    observation repeats the one before.
 
     Args:
         rollout: [N, T + 1].
-        edge: the end of the block before. It is advanced.
+        edge: state of the environments after the previous rollout. It is updated.
         observation_space: space of the observations; by default flat float32, or that of the source episodes.
         action_space: space of the actions; by default flat float32, or that of the source episodes.
 
     Raises:
         TrackMismatch: the last observation of a truncated episode is missing.
-        InvalidArgument: a row is valid but is a reset in the autoreset mode.
+        InvalidArgument: a row is valid but is a reset in the autoreset mode, or `edge` has another number of
+            environments.
     """
     names = ("obs", "action", "reward", "sample_log_prob", "value", "done", "terminated", "truncated", "valid")
     columns = {name: cast(Tensor, rollout[name]).cpu().numpy() for name in names}
     ended = columns["terminated"] | columns["truncated"]
     fragments = rollout.get_non_tensor(FRAGMENTS, None)
     if not isinstance(fragments, Fragments):
-        fragments = find(columns["valid"][:, :-1], (ended | columns["done"])[:, :-1], edge)
+        fragments = find_fragments(columns["valid"][:, :-1], (ended | columns["done"])[:, :-1], edge)
     columns = {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
     observations = _observations_of(columns, fragments, final_observations(rollout))
     if fragments.source is None:
-        pack = _new_pack(fragments, observations, columns, (observation_space, action_space))
+        pack = _make_pack(fragments, observations, columns, (observation_space, action_space))
     else:
-        pack = _changed_pack(fragments.source, fragments, observations, columns)
+        pack = _update_pack(fragments.source, fragments, observations, columns)
     edge.advance(fragments, pack.terminated | pack.truncated)
     return pack
 
 
 def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final: FinalObservations) -> np.ndarray:
-    """Return all observations [S + F, D] of F parts of episodes with S steps, their last observations included."""
+    """Return all observations of the episodes in a rollout, [S + F, D], including last observations that have no row.
+
+    Raises:
+        TrackMismatch: the last observation of a truncated episode is missing.
+    """
     observations = columns["obs"][fragments.observation_rows()]
-    aside = np.flatnonzero(fragments.shares_last_slot())
-    if not len(aside):
+    separate = np.flatnonzero(fragments.shares_last_slot())
+    if not len(separate):
         return observations
-    ends, last = fragments.ends()[aside], fragments.last_observations()[aside]
+    ends, last = fragments.ends()[separate], fragments.last_observations()[separate]
     final_of_row = np.full(len(columns["obs"]), -1)
     final_of_row[final.rows.cpu().numpy()] = np.arange(len(final))
     at = final_of_row[ends]
@@ -234,17 +257,19 @@ def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final
 
 
 def _flag(column: np.ndarray, fragments: Fragments, otherwise: np.ndarray | bool = False) -> np.ndarray:
-    """Return a flag at the last step of each of F parts of episodes, [F]; `otherwise` for parts without steps."""
+    """Return the value of a flag at the last step of each of F parts of episodes, [F]. A part without steps gets
+    `otherwise`.
+    """
     return np.where(fragments.lengths > 0, column[fragments.ends()], otherwise)
 
 
-def _new_pack(
+def _make_pack(
     fragments: Fragments,
     observations: np.ndarray,
     columns: dict[str, np.ndarray],
     spaces_: tuple[spaces.Space | None, spaces.Space | None],
 ) -> EpisodePack:
-    """Return the episodes in a rollout that a simulator wrote, as one pack of arrays."""
+    """Return the episodes in a rollout that a simulator filled, as a pack (many episodes as arrays)."""
     steps = fragments.step_rows()
     return EpisodePack(
         observations=_as_items_of(spaces_[0], observations),
@@ -262,6 +287,9 @@ def _new_pack(
 
 
 def _as_items_of(space: spaces.Space | None, flat: np.ndarray) -> np.ndarray:
+    """Return flat vectors [n, D] with the item shape and dtype of a space. Raise `InvalidArgument` if the space is not
+    one array.
+    """
     if space is None:
         return flat
     if space.shape is None or space.dtype is None:
@@ -269,27 +297,29 @@ def _as_items_of(space: spaces.Space | None, flat: np.ndarray) -> np.ndarray:
     return flat.reshape(len(flat), *space.shape).astype(space.dtype)
 
 
-def _changed_pack(
+def _update_pack(
     source: EpisodePack, fragments: Fragments, observations: np.ndarray, columns: dict[str, np.ndarray]
 ) -> EpisodePack:
-    """Return the episodes that were written into a rollout, with the current values of the rollout's columns."""
+    """Return the episodes from which a rollout was filled, with the current values of the rollout's columns."""
     steps, chosen = fragments.step_rows(), source.step_rows()
     extras = {
-        key: _put_back(track, chosen, columns[_EXTRAS[key]][steps]) if _has_column(key, track) else track
+        key: _replace_items(track, chosen, columns[_EXTRAS[key]][steps]) if _has_column(key, track) else track
         for key, track in source.extra_model_outputs.items()
     }
     return source.replace(
-        observations=_put_back(source.observations, source.all_observation_rows(), observations),
-        actions=_put_back(source.actions, chosen, columns["action"][steps]),
-        rewards=_put_back(source.rewards, chosen, columns["reward"][steps]),
+        observations=_replace_items(source.observations, source.all_observation_rows(), observations),
+        actions=_replace_items(source.actions, chosen, columns["action"][steps]),
+        rewards=_replace_items(source.rewards, chosen, columns["reward"][steps]),
         extra_model_outputs=extras,
         terminated=_flag(columns["terminated"], fragments, source.terminated),
         truncated=_flag(columns["truncated"], fragments, source.truncated),
     )
 
 
-def _put_back(track: np.ndarray, rows: slice | np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return an array of episode data with `items` at the indices `rows`. Lookback rows stay unchanged."""
+def _replace_items(track: np.ndarray, rows: slice | np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return an array of episode data with `items` at the indices `rows`. Other rows, such as lookbacks, stay
+    unchanged.
+    """
     items = items.reshape(len(items), *track.shape[1:]).astype(track.dtype)
     if isinstance(rows, slice):
         return items

@@ -1,4 +1,4 @@
-"""Index arithmetic: which rows of a rollout [N, T + 1] belong to which part of an episode.
+"""Index arithmetic for rollouts [N, T + 1]: which rows belong to which part of an episode.
 
 A *fragment* is a run of rows of one environment that belong to one chunk. Its last observation is in the slot after its
 last row, unless the next fragment starts there. Then it is stored separately, in `rollout["final"]`.
@@ -20,7 +20,13 @@ from episodes.tracks.indexing import ranges
 
 
 class BlockEdge:
-    """Unfinished episodes of N environments between one rollout and the next. Each conversion of a rollout updates it.
+    """State of N environments between two rollouts: which episodes are unfinished and continue in the next rollout.
+
+    Each conversion of a rollout updates it.
+
+    Args:
+        num_envs: number N of environments.
+        autoreset_mode: the environments' autoreset mode.
 
     Attributes:
         ids: ids of the continuing episodes, object [N]; "" for none.
@@ -42,7 +48,7 @@ class BlockEdge:
 
     @property
     def steps(self) -> np.ndarray:
-        """Number of steps so far of the unfinished episode of each environment, [N]."""
+        """Number of steps that the unfinished episode of each environment has so far, [N]."""
         return self.boundaries.ages
 
     @property
@@ -58,7 +64,9 @@ class BlockEdge:
         return self.autoreset_mode is AutoresetMode.NEXT_STEP
 
     def advance(self, fragments: Fragments, ended: np.ndarray) -> None:
-        """Move to the end of a rollout. `ended`, bool [F], marks the parts of episodes in it whose episode is over."""
+        """Update this state to the end of a rollout. `ended`, bool [F], is True for parts of episodes whose episode is
+        over.
+        """
         newest = np.ones(len(fragments), bool)
         newest[:-1] = fragments.envs[1:] != fragments.envs[:-1]
         over, goes_on = newest & ended, newest & ~ended
@@ -71,7 +79,7 @@ class BlockEdge:
         self.boundaries.resume(steps, waiting)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the id and the number of steps of each environment's unfinished episode."""
+        """Return the unfinished episodes as a dict for a checkpoint: ids, numbers of steps, and pending resets."""
         return {"ids": self.ids.tolist(), "steps": self.steps, "resets": self.resets}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -82,7 +90,7 @@ class BlockEdge:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """F parts of episodes in a rollout [N, T + 1]: consecutive rows of one environment each, ordered by environment."""
+    """Positions of F parts of episodes in a rollout [N, T + 1]. Each part has consecutive rows of one environment."""
 
     envs: np.ndarray  # [F] int
     first_rows: np.ndarray  # [F] int
@@ -101,40 +109,46 @@ class Fragments:
         return self.envs * (self.num_rows + 1) + self.first_rows
 
     def step_rows(self) -> np.ndarray:
-        """Flat index env * (T + 1) + t of each of the S steps in all parts of episodes, [S]."""
+        """Return the flat index env * (T + 1) + t, in a rollout, of each of the S steps in all parts of
+        episodes, [S].
+        """
         return ranges(self.starts, self.lengths)
 
     def observation_rows(self) -> np.ndarray:
-        """Flat row index of each observation, [S + F]: one per step, and the last one of each part of an episode."""
+        """Return the flat index, in a rollout, of the row of each observation, [S + F]. A part of T steps has T + 1."""
         return ranges(self.starts, self.lengths + 1)
 
     def ends(self) -> np.ndarray:
-        """Flat row index of the last step of each part of an episode, [F]; the row before its first if it has no
-        steps.
+        """Return the flat index, in a rollout, of the last step of each part of an episode, [F].
+
+        A part without steps has the index of the row before its first row.
         """
         return self.starts + self.lengths - 1
 
     def last_observations(self) -> np.ndarray:
-        """Index of the last observation of each part of an episode among all S + F observations, [F]."""
+        """Return the index of each part's last observation among the S + F observations of all parts, [F]."""
         return np.cumsum(self.lengths + 1) - 1
 
     def shares_last_slot(self) -> np.ndarray:
-        """True for parts of episodes whose last observation is in the row where the next part begins, bool [F]."""
+        """Return which parts of episodes have their last observation in the row where the next part begins,
+        bool [F].
+        """
         slots = self.starts + self.lengths
         shares_last_slot = np.zeros(len(self), bool)
         shares_last_slot[:-1] = slots[:-1] == self.starts[1:]
         return shares_last_slot
 
 
-def place(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
-    """Assign the chunks (parts of episodes) in a pack to rows of a rollout, environment after environment.
+def place_chunks(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
+    """Assign each chunk (part of an episode) in a pack to consecutive rows of one environment of a rollout.
 
-    A chunk that continues an episode of the block before stays in its environment. The chunks of a `VectorRecorder`
-    therefore get the rows from which they came.
+    Environments are filled one after another. A chunk that continues an episode of the previous rollout stays in its
+    environment. The chunks of a `VectorRecorder` therefore get the rows from which they came.
 
     Raises:
         ShapeMismatch: a chunk has more steps than there are rows, or there are too many chunks.
-        ChunkMismatch: a chunk does not start where its episode stopped in the block before.
+        ChunkMismatch: a chunk does not start where its episode stopped in the previous rollout, or chunks are not
+            ordered by environment.
     """
     homes = {id_: env for env, id_ in enumerate(edge.ids.tolist()) if id_}
     begins = [*edge.resets.astype(int).tolist(), 0]
@@ -143,7 +157,7 @@ def place(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
     for i, (length, id_) in enumerate(zip(pack.lengths.tolist(), pack.ids.tolist(), strict=True)):
         home = homes.pop(id_, None)
         if home is not None:
-            _check_goes_on(i, pack, home, edge, envs)
+            _check_continuation(i, pack, home, edge, envs)
             env, row = home, begins[home]
         while home is None and env < edge.num_envs and row + length > num_rows:
             env, row = env + 1, begins[env + 1]
@@ -159,7 +173,10 @@ def place(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments:
     return Fragments(*columns, pack.lengths, pack.ids.astype(object), pack.t_started, num_rows, pack)
 
 
-def _check_goes_on(i: int, pack: EpisodePack, home: int, edge: BlockEdge, envs: list[int]) -> None:
+def _check_continuation(i: int, pack: EpisodePack, home: int, edge: BlockEdge, envs: list[int]) -> None:
+    """Raise `ChunkMismatch` if chunk `i` does not start where its episode stopped in the previous rollout, or is out of
+    order.
+    """
     chunk = f"chunk {i} of episode {pack.ids[i]}, which goes on in environment {home}"
     if envs and envs[-1] >= home:
         raise ChunkMismatch(f"{chunk}, comes after chunks of environment {envs[-1]}; chunks lie env after env")
@@ -169,13 +186,15 @@ def _check_goes_on(i: int, pack: EpisodePack, home: int, edge: BlockEdge, envs: 
         )
 
 
-def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
-    """Return which rows of a rollout form the same episode, from its flags [N, T]. New episodes get random ids.
+def find_fragments(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
+    """Find the episodes in a rollout that a simulator filled, from the flags `valid` and `done` [N, T].
 
-    An episode that starts with the last observation of the block is a fragment without steps.
+    New episodes get random ids. An episode that starts with the last observation of the rollout is a part without
+    steps.
 
     Raises:
-        InvalidArgument: a row is valid but is a reset in the autoreset mode.
+        InvalidArgument: a row is valid but is a reset in the autoreset mode, or `edge` has another number of
+            environments.
     """
     num_rows = valid.shape[1]
     _check_resets(valid, done, edge)
@@ -197,6 +216,7 @@ def find(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> Fragments:
 
 
 def _check_resets(valid: np.ndarray, done: np.ndarray, edge: BlockEdge) -> None:
+    """Raise `InvalidArgument` if a row is marked as a valid step although it is a reset in the autoreset mode."""
     if len(valid) != edge.num_envs:
         raise InvalidArgument(f"a rollout of {len(valid)} environments with a BlockEdge of {edge.num_envs}")
     wrong = valid & ~edge.boundaries.classify_rows((valid & done).T).stepped.T
