@@ -1,4 +1,4 @@
-"""Checks for connectors, views and policies that you write.
+"""Checks of connectors, views and policies that you write, against the rules that pipelines rely on.
 
 Each check takes one part and returns None, or raises a `ContractViolation` with the part, the expected and the actual
 value, and the place.

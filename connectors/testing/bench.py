@@ -1,4 +1,4 @@
-"""Test pipelines for `check_connector`: they record the batch before and after the checked connector."""
+"""Test pipelines for `check_connector`, which record the batch before and after the connector under test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Samples = Sequence[Any]  # episodes, or rows of outputs: what a batch is made of
 
 @dataclass(frozen=True)
 class ConnectorRun:
-    """Input and output batches of a connector, recorded in one run."""
+    """Record of one run of a connector under test: its input batch and its output batch."""
 
     given: ColumnDict  # copies of the input columns
     given_after: ColumnDict  # the input columns after the run
@@ -39,7 +39,9 @@ class ConnectorRun:
 
 @dataclass
 class Bench(ABC):
-    """Test pipeline of one of three kinds (learner, env-to-module, module-to-env), with its sample data."""
+    """Test pipeline of one kind (learner, env-to-module or module-to-env) with sample data, in which `check_connector`
+    runs a connector.
+    """
 
     observation_space: gym.Space
     action_space: gym.Space
@@ -52,38 +54,40 @@ class Bench(ABC):
 
     @abstractmethod
     def samples(self) -> Samples:
-        """Return new sample episodes or rows, equal in each call, that can be split at any index."""
+        """Return new sample episodes, or rows of policy outputs. They are equal in each call, and can be split at any
+        index.
+        """
 
     @abstractmethod
     def call(self, pipeline: Any, samples: Any) -> None:
-        """Call a pipeline with these samples as a runner or learner would."""
+        """Call a pipeline with sample data as a runner or learner would."""
 
     def usual(self) -> Sequence[Connector]:
-        """Return the default connectors that run before the checked connector."""
+        """Return the connectors that run before the connector under test by default."""
         return ()
 
     def num_rows(self, samples: Samples) -> int:
-        """Return the number of rows of a batch made of these samples."""
+        """Return the number of rows of a batch that is made of these samples."""
         return len(samples)
 
     def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> ConnectorRun:
-        """Run a connector in its pipeline on these samples, and return its input and output batches.
+        """Run a connector on sample data in a test pipeline, and return its recorded input and output batches.
 
         Args:
             piece: the connector.
             samples: the samples.
             only: columns to keep before the connector; None keeps all.
         """
-        first, last = _Probe("before", only), _Probe("after")
+        first, last = _BatchRecorder("before", only), _BatchRecorder("after")
         before = self.usual() if self.before is None else self.before
-        pieces = [*_not_of(piece, before), first, piece, last]
+        pieces = [*_copies_before(piece, before), first, piece, last]
         self.call(self.pipeline(self.observation_space, self.action_space, connectors=pieces), samples)
         given_after = {key: as_arrays(column) for key, column in first.batch.items()}
         return ConnectorRun(first.copies, given_after, last.batch, last.copies)
 
 
-class _Probe(Connector):
-    """Connector that records a copy of the batch. It can also remove all but some columns."""
+class _BatchRecorder(Connector):
+    """Connector that records a copy of the batch, and can remove columns from the batch."""
 
     reads_tracks = True
 
@@ -99,7 +103,9 @@ class _Probe(Connector):
 
 
 def as_arrays(column: Any) -> Any:
-    """Return a copy of a batch column as nested numpy arrays. Other values stay unchanged."""
+    """Return a batch column (arrays, tensors or parts) as a copy in nested numpy arrays. Other values stay
+    unchanged.
+    """
     if isinstance(column, list):
         return copy.deepcopy(column)
     return nested.map_leaves(_as_array, joined(column))
@@ -112,18 +118,22 @@ def _as_array(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-def _not_of(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
-    """Return copies of the connectors `before` that write none of the columns that `piece` writes."""
-    doing = set(piece.writes) - set(piece.reads)
+def _copies_before(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
+    """Return copies of the connectors in `before` that neither have the class of `piece` nor write the columns that it
+    adds.
+    """
+    added = set(piece.writes) - set(piece.reads)
     return [
         copy.deepcopy(connector)
         for connector in before
-        if type(connector) is not type(piece) and not doing & set(connector.writes)
+        if type(connector) is not type(piece) and not added & set(connector.writes)
     ]
 
 
-def _states_of(policy: Any) -> dict[str, gym.Space]:
-    """Return the space of the recurrent states to record, by column. It is empty for other policies."""
+def _state_spaces_of(policy: Any) -> dict[str, gym.Space]:
+    """Return the spaces of the recurrent states to put into sample episodes, by column. It is empty for policies that
+    are not recurrent.
+    """
     module = module_of(policy)
     return {Columns.STATE_OUT: _space_like(module.initial_state())} if module.is_recurrent else {}
 
@@ -137,7 +147,9 @@ def _space_like(state: Any) -> gym.Space:
 
 
 class LearnerBench(Bench):
-    """Test of learner connectors: finalized and growing, whole and cut episodes with many, one or no steps."""
+    """Test pipeline for learner connectors. Samples are finalized and growing, whole and cut episodes, with many, one
+    or no steps.
+    """
 
     name, pipeline = "learner", LearnerPipeline
 
@@ -145,13 +157,16 @@ class LearnerBench(Bench):
         return AddObservations(), AddNextObservations(), AddColumns()
 
     def samples(self) -> Samples:
+        """Return sample episodes with recorded policy outputs: distribution inputs, log-probabilities, values and
+        states.
+        """
         width = distribution_for(self.action_space).num_inputs
         outputs: dict[str, gym.Space] = {
             Columns.ACTION_DIST_INPUTS: gym.spaces.Box(-1, 1, (width,), np.float32),
             Columns.ACTION_LOGP: gym.spaces.Box(-3, 0, (), np.float32),
             Columns.VF_PREDS: gym.spaces.Box(-1, 1, (), np.float32),
         }
-        outputs |= _states_of(self.policy)
+        outputs |= _state_spaces_of(self.policy)
         return sample_episodes(self.observation_space, self.action_space, extra_outputs=outputs, lookback=8)
 
     def num_rows(self, samples: Samples) -> int:
@@ -162,12 +177,14 @@ class LearnerBench(Bench):
 
 
 class EnvToModuleBench(Bench):
-    """Test of env-to-module connectors: growing episodes with a batch of their newest observations."""
+    """Test pipeline for env-to-module connectors. Samples are growing episodes, with a batch of their newest
+    observations.
+    """
 
     name, input_columns, pipeline = "env_to_module", (Columns.OBS,), EnvToModulePipeline
 
     def samples(self) -> Samples:
-        outputs = _states_of(self.policy)
+        outputs = _state_spaces_of(self.policy)
         return sample_episodes(self.observation_space, self.action_space, extra_outputs=outputs, lookback=8)
 
     def call(self, pipeline: EnvToModulePipeline, samples: Any) -> None:
@@ -177,7 +194,7 @@ class EnvToModuleBench(Bench):
 
 
 class ModuleToEnvBench(Bench):
-    """Test of module-to-env connectors: batches of a policy's outputs."""
+    """Test pipeline for module-to-env connectors. Samples are batches of a policy's outputs."""
 
     name, input_columns = "module_to_env", (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)
     pipeline = ModuleToEnvPipeline

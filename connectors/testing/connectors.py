@@ -1,4 +1,4 @@
-"""`check_connector`: checks that a connector of yours keeps the rules of its pipeline."""
+"""`check_connector`: check that a connector of yours keeps the rules of its pipeline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_connector(
     before: Sequence[Connector] | None = None,
     rowwise: bool = True,
 ) -> None:
-    """Raise a `ContractViolation` unless the connector keeps the rules of its pipeline. Only copies of it are run.
+    """Check on sample data that a connector of yours keeps the rules of its pipeline. Only copies of it are run.
 
     The rules: It needs only the columns that it `reads`, and writes only those that it `writes`. It changes neither the
     episodes nor the given arrays. It returns a row per step (while acting: per environment), also for chunks of one or
@@ -57,6 +57,8 @@ def check_connector(
 
     Raises:
         ContractViolation: a rule is broken. The error has the expected and the actual value.
+        WrongType: `piece` is not a connector.
+        InvalidArgument: there is no such pipeline.
 
     >>> from connectors import Connector
     >>> class ClipRewards(Connector):
@@ -76,23 +78,25 @@ def check_connector(
     _check_declarations(piece)
     if isinstance(piece, ObservationRewriter):
         check_rewriter(piece, bench, rowwise)
-    _Check(piece, bench, rowwise).run()
+    _ConnectorCheck(piece, bench, rowwise).run()
 
 
 def _check_declarations(piece: Connector) -> None:
+    """Raise `ContractViolation` if the connector's `reads` or `writes` is not a tuple of column names."""
     for name in ("reads", "writes"):
         columns = getattr(piece, name)
         if isinstance(columns, str) or not all(isinstance(column, str) for column in columns):
             raise violation(piece.name, f"{name} to be a tuple of columns", repr(columns), f"write ({columns!r},)")
 
 
-class _Check:
-    """Runs of copies of one connector on sample data, with checks of their results."""
+class _ConnectorCheck:
+    """Checks of one connector: each runs copies of the connector on sample data and examines the results."""
 
     def __init__(self, piece: Connector, bench: Bench, rowwise: bool) -> None:
         self.piece, self.bench, self.rowwise = piece, bench, rowwise
 
     def run(self) -> None:
+        """Run all checks. The first broken rule raises a `ContractViolation`."""
         samples = self.bench.samples()
         recorded = self.recorded_run(samples)
         self.check_given(recorded, samples)
@@ -112,7 +116,12 @@ class _Check:
     def recorded_run(
         self, samples: Any, piece: Connector | None = None, only: Iterable[str] | None = None, of: str = ""
     ) -> ConnectorRun:
-        """Return the recorded input and output of a copy of the connector, or of `piece` if it is given."""
+        """Run a copy of the connector, or `piece` itself if given, on samples, and return its recorded input and output
+        batches.
+
+        Raises:
+            ContractViolation: the connector raised an error.
+        """
         try:
             return self.bench.run(copy.deepcopy(self.piece) if piece is None else piece, samples, only)
         except Exception as error:
@@ -125,7 +134,7 @@ class _Check:
     # --- columns ---------------------------------------------------------------------------------------------
 
     def check_columns(self, recorded: ConnectorRun) -> None:
-        """Check that all new and changed columns are declared in `writes`."""
+        """Check that the connector declares all columns that it added or changed in `writes`."""
         writes = ", ".join(map(repr, self.piece.writes)) or "none"
         new = [name for name in recorded.out if name not in recorded.given and name not in self.piece.writes]
         if new:
@@ -142,7 +151,7 @@ class _Check:
                 )
 
     def check_given(self, recorded: ConnectorRun, samples: Samples) -> None:
-        """Check that the connector changed neither its input arrays nor the episodes."""
+        """Check that the connector changed neither the arrays of its input batch nor the episodes."""
         for name, column in recorded.given.items():
             if not _equal(column, recorded.given_after[name]):
                 raise self.broken(
@@ -161,7 +170,9 @@ class _Check:
                 )
 
     def check_rows(self, recorded: ConnectorRun, num_rows: int, of: str) -> None:
-        """Check that written columns have one row per step, or are padded sequences with a mask."""
+        """Check that the columns that the connector wrote have one row per step, or are padded sequences with a
+        mask.
+        """
         mask = recorded.columns.get(Columns.LOSS_MASK)
         expected_rows = num_rows if mask is None else len(mask)
         if mask is not None and mask.sum() != num_rows:
@@ -172,7 +183,7 @@ class _Check:
                     raise self.broken(f"{expected_rows} rows of {path!r} {of}, one a real step", brief(leaf))
 
     def check_spaces(self, recorded: ConnectorRun) -> None:
-        """Check that written observations and actions are in the declared spaces."""
+        """Check that the observations and actions that the connector wrote are in the spaces that it declares."""
         piece = copy.deepcopy(self.piece)
         piece.set_input_spaces(self.bench.observation_space, self.bench.action_space)
         spaces = {
@@ -197,13 +208,15 @@ class _Check:
         self.check_columns(recorded)
 
     def check_lone_samples(self) -> None:
-        """Check the connector on single samples: an episode of one step, one without steps, one environment."""
+        """Check that the connector works on single samples, such as an episode of one step or without steps."""
         for i, sample in enumerate(self.bench.samples()):
             of = f"of one sample ({sample if hasattr(sample, 'id_') else f'row {i}'})"
             self.check_rows(self.recorded_run([sample], of=of), self.bench.num_rows([sample]), of)
 
     def check_other_forms(self, recorded: ConnectorRun) -> None:
-        """Check that a second call, finalized episodes, and a pack (episodes as arrays) give the same result."""
+        """Check that a second run has the same result, and in a learner pipeline also finalized episodes and a pack of
+        them.
+        """
         forms = {"of the same samples again": self.bench.samples()}
         if self.bench.name == "learner":
             finalized = [episode.to_numpy() for episode in self.bench.samples()]
@@ -212,20 +225,21 @@ class _Check:
             self.check_same(recorded.columns, self.recorded_run(samples, of=of).columns, of)
 
     def check_halves(self, recorded: ConnectorRun) -> None:
-        """Check that separate results for two halves of the samples equal the result for all samples."""
+        """Check that the results for two halves of the samples, joined, equal the result for all samples."""
         samples = self.bench.samples()
         cut = len(samples) // 2
         parts = [self.recorded_run(half, of="of half the samples").columns for half in (samples[:cut], samples[cut:])]
         columns = {name: [part[name] for part in parts] for name in recorded.columns if all(name in p for p in parts)}
         joined = {
-            name: [*halves[0], *halves[1]] if isinstance(halves[0], list) else _joined(halves)
+            name: [*halves[0], *halves[1]] if isinstance(halves[0], list) else _concatenate(halves)
             for name, halves in columns.items()
-            if all(_is_rows(half) for half in halves)
+            if all(_has_rows(half) for half in halves)
         }
         whole = {name: recorded.columns[name] for name in joined}
         self.check_same(whole, joined, "of both halves joined", "a row's company counts; if it must: rowwise=False")
 
     def check_same(self, whole: dict[str, Any], batch: dict[str, Any], of: str, advice: str = "") -> None:
+        """Raise `ContractViolation` if a column of `whole` is missing in the second batch or differs there."""
         for name, column in whole.items():
             if name not in batch or not _equal(column, batch[name]):
                 leaf = differing_leaf(column, batch.get(name)) if name in batch else None
@@ -238,44 +252,48 @@ class _Check:
     # --- state -----------------------------------------------------------------------------------------------
 
     def check_state(self, recorded: ConnectorRun) -> None:
-        """Check that the connector can be pickled, that a copy can restore its state, and that states merge."""
-        worn = copy.deepcopy(self.piece)
-        self.recorded_run(self.bench.samples(), worn)
-        state = worn.get_state()
+        """Check that the connector and its state can be pickled, restored in a copy, and merged."""
+        used = copy.deepcopy(self.piece)
+        self.recorded_run(self.bench.samples(), used)
+        state = used.get_state()
         if not isinstance(state, dict):
             raise self.broken("get_state() to give a dict", brief(state))
-        for label, value in (("piece", worn), ("state", state)):
+        for label, value in (("piece", used), ("state", state)):
             try:
-                _pickled(value, type(self.piece))
+                _pickle_and_load(value, type(self.piece))
             except Exception as error:
                 raise self.broken(
                     f"a {label} that pickles", f"{type(error).__name__}: {error}", "leave it out in __getstate__"
                 ) from error
         state_before = copy.deepcopy(state)
-        answer = self.recorded_run(self.bench.samples(), _pickled(worn, type(self.piece)))
-        merged = worn.merge_states([copy.deepcopy(state)])
+        answer = self.recorded_run(self.bench.samples(), _pickle_and_load(used, type(self.piece)))
+        merged = used.merge_states([copy.deepcopy(state)])
         for origin, loaded_state in {"get_state()": state, "merge_states([state])": merged}.items():
-            twin = self.restored(loaded_state, origin)
+            restored_piece = self.restored(loaded_state, origin)
             self.check_same(
-                answer.columns, self.recorded_run(self.bench.samples(), twin).columns, f"after set_state of {origin}"
+                answer.columns,
+                self.recorded_run(self.bench.samples(), restored_piece).columns,
+                f"after set_state of {origin}",
             )
-        self.restored(worn.merge_states([copy.deepcopy(state) for _ in range(2)]), "merge_states of two")
-        self.recorded_run(self.bench.samples(), worn)
+        self.restored(used.merge_states([copy.deepcopy(state) for _ in range(2)]), "merge_states of two")
+        self.recorded_run(self.bench.samples(), used)
         if not same_state(state_before, state):
             raise self.broken("a state that shares no memory with the piece", "that a later call changed it", "copy it")
 
     def restored(self, state: dict[str, Any], origin: str) -> Connector:
-        """Return a copy of the connector to which the state was restored."""
-        twin = copy.deepcopy(self.piece)
+        """Return a copy of the connector with the given state. Raise `ContractViolation` if `set_state` fails."""
+        restored_piece = copy.deepcopy(self.piece)
         try:
-            twin.set_state(copy.deepcopy(state))
+            restored_piece.set_state(copy.deepcopy(state))
         except Exception as error:
             raise self.broken(f"set_state to take what {origin} gave", f"{type(error).__name__}: {error}") from error
-        return twin
+        return restored_piece
 
 
-def _pickled(value: Any, kind: type) -> Any:
-    """Return a pickled and unpickled copy of a value, whose class may be local to a test or notebook."""
+def _pickle_and_load(value: Any, kind: type) -> Any:
+    """Return a pickled and unpickled copy of a value. The class `kind` is passed by reference, because it may be a
+    local class.
+    """
 
     class Writer(pickle.Pickler):
         def persistent_id(self, obj: Any) -> str | None:
@@ -290,11 +308,11 @@ def _pickled(value: Any, kind: type) -> Any:
     return Reader(io.BytesIO(file.getvalue())).load()
 
 
-def _is_rows(column: Any) -> bool:
+def _has_rows(column: Any) -> bool:
     return all(isinstance(leaf, (np.ndarray, list)) and np.ndim(leaf) for leaf in nested.leaves(column))
 
 
-def _joined(halves: list[Any]) -> Any:
+def _concatenate(halves: list[Any]) -> Any:
     return nested.map_leaves(lambda *leaves: np.concatenate(leaves), *halves)
 
 
@@ -304,7 +322,7 @@ def _same_shapes(a: Any, b: Any) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Return True if values are equal within float32 rounding. Values that are not arrays are compared by `==`."""
+    """Return True if two nested values are equal, arrays of floats within float32 rounding."""
     if not nested.same_structure(a, b):
         return False
     return all(map(_equal_leaves, nested.leaves(a), nested.leaves(b)))

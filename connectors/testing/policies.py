@@ -1,4 +1,4 @@
-"""`check_policy`: checks that a policy of yours gives consistent outputs."""
+"""`check_policy`: check that a policy of yours gives consistent outputs while acting and learning."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def check_policy(
     interface: Sequence[str] = (),
     tolerance: float = 1e-4,
 ) -> None:
-    """Raise `ContractViolation` if a policy is inconsistent on samples: acting and learning, in batches of several
-    sizes.
+    """Check on sample data that a policy of yours gives consistent outputs: while acting and learning, in batches of
+    several sizes.
 
     The rules: It returns a distribution or action for each row. The result for a row does not depend on the other rows,
     and is the same while acting and learning, also step by step with recurrent states. It keeps nothing between calls,
@@ -64,17 +64,17 @@ def check_policy(
         check_interface(policy, "check_policy", interface)
     except EpisodeError as error:
         raise violation(name, "a policy", str(error)) from None
-    trial = _Trial(policy, Views(views, observation_space, action_space), action_space, tolerance)
+    check = _PolicyCheck(policy, Views(views, observation_space, action_space), action_space, tolerance)
     with _in_eval_mode(policy):
         for batch_size in BATCH_SIZES:
-            trial.acting(batch_size)
-            trial.learning(batch_size)
-        trial.rows_alone(max(BATCH_SIZES))
-        trial.steps_alone(max(BATCH_SIZES))
+            check.check_acting(batch_size)
+            check.check_learning(batch_size)
+        check.check_rows_alone(max(BATCH_SIZES))
+        check.check_steps_alone(max(BATCH_SIZES))
 
 
-class _Trial:
-    """Policy under test, with samples of its inputs."""
+class _PolicyCheck:
+    """Checks of one policy: each calls the policy on sample inputs and examines the outputs."""
 
     def __init__(self, policy: Any, views: Views, action_space: gym.Space, tolerance: float) -> None:
         self.policy, self.module, self.views = policy, module_of(policy), views
@@ -85,7 +85,9 @@ class _Trial:
     # What it is given
 
     def batch(self, batch_size: int, num_steps: int) -> ColumnDict:
-        """Return sampled columns [B, ...]. A recurrent policy gets [B, num_steps, ...] and "state_in" [B, ...]."""
+        """Return a sample batch of the policy's input columns [B, ...]. A recurrent policy gets [B, num_steps, ...] and
+        "state_in" [B, ...].
+        """
         count = batch_size * num_steps if self.initial else batch_size
         columns = nested.map_leaves(np.array, self.views(SampleHistory(self.views.given, np.arange(count))))
         if not self.initial:
@@ -96,33 +98,38 @@ class _Trial:
         return columns
 
     def leading(self, batch_size: int, num_steps: int) -> tuple[int, ...]:
-        """Return the leading axes that outputs must have, for example (B, T) of a recurrent policy."""
+        """Return the leading axes that the policy's outputs must have: (B,), or (B, T) for a recurrent policy."""
         return (batch_size, num_steps) if self.initial else (batch_size,)
 
     # What it gives
 
     def outputs(self, columns: ColumnDict, explore: bool | None) -> ColumnDict:
-        """Return the policy's outputs as arrays, and check that the policy did not write to its inputs."""
+        """Call the policy on a batch, and return its outputs as numpy arrays. Check that it did not write to
+        the batch.
+        """
         options = {} if explore is None else {"explore": explore}
         call = "policy(batch)" if explore is None else f"policy(batch, explore={explore})"
         tensors = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
         with torch.no_grad() if explore is None else torch.inference_mode():
-            outputs = self._tried(call, columns, lambda: self.policy(tensors, **options))
-        self._check_unwritten(call, columns, tensors)
+            outputs = self._call(call, columns, lambda: self.policy(tensors, **options))
+        self._check_inputs_unchanged(call, columns, tensors)
         if not isinstance(outputs, Mapping):
             raise self._violation("a dict of columns", brief(outputs), call=call)
         return {name: nested.map_leaves(array_of, column) for name, column in outputs.items()}
 
     def values(self, columns: ColumnDict) -> np.ndarray:
-        """Return the policy's value estimates for a batch."""
+        """Return the policy's value estimates for a batch as a numpy array. Check that it did not write to the
+        batch.
+        """
         call = "compute_values(batch)"
         tensors = NumpyToTensor(device=self.module.device).to_tensors(nested.map_leaves(np.array, columns))
         with torch.no_grad():
-            values = self._tried(call, columns, lambda: self.module.compute_values(tensors))
-        self._check_unwritten(call, columns, tensors)
+            values = self._call(call, columns, lambda: self.module.compute_values(tensors))
+        self._check_inputs_unchanged(call, columns, tensors)
         return array_of(values)
 
-    def _tried(self, call: str, columns: ColumnDict, run: Any) -> Any:
+    def _call(self, call: str, columns: ColumnDict, run: Any) -> Any:
+        """Return the result of `run()`, which calls the policy. Raise `ContractViolation` if the call fails."""
         try:
             return run()
         except KeyError as error:
@@ -132,7 +139,8 @@ class _Trial:
             failure = f"{type(error).__name__}: {error}"
             raise self._violation(f"a call with {brief(columns)} to work", failure, call=call) from error
 
-    def _check_unwritten(self, call: str, columns: ColumnDict, tensors: ColumnDict) -> None:
+    def _check_inputs_unchanged(self, call: str, columns: ColumnDict, tensors: ColumnDict) -> None:
+        """Raise `ContractViolation` if the policy changed its input tensors, which were made of `columns`."""
         path = differing_leaf(columns, nested.map_leaves(array_of, tensors))
         if path is not None:
             column = path or sorted(columns.keys() ^ tensors.keys())
@@ -142,19 +150,23 @@ class _Trial:
 
     # What is checked
 
-    def acting(self, batch_size: int) -> None:
-        """Check that two calls while acting return the same distribution (or else actions) per row."""
+    def check_acting(self, batch_size: int) -> None:
+        """Check that the policy returns actions or a distribution per row while acting, and the same in a
+        second call.
+        """
         columns = self.batch(batch_size, 1)
         for explore in (True, False):
             call = f"policy(batch, explore={explore})"
             outputs = self.outputs(columns, explore)
-            if not _says_actions(outputs):
+            if not _has_actions(outputs):
                 raise self._violation("'actions' or 'action_dist_inputs'", f"{list(outputs)}", call=call)
             self._check_outputs(call, outputs, batch_size, 1)
             self._check_equal("the same as in the call before", outputs, self.outputs(columns, explore), call=call)
 
-    def learning(self, batch_size: int) -> None:
-        """Check that learning returns the same distributions as acting, and a value per row."""
+    def check_learning(self, batch_size: int) -> None:
+        """Check that the policy returns the same distributions while learning as while acting, and one value
+        per row.
+        """
         num_steps = NUM_STEPS if self.initial else 1
         columns = self.batch(batch_size, num_steps)
         outputs = self.outputs(columns, None)
@@ -170,8 +182,8 @@ class _Trial:
             if values.shape != expected:
                 raise self._violation(f"values {list(expected)}", brief(values), call="compute_values(batch)")
 
-    def rows_alone(self, batch_size: int) -> None:
-        """Check that the outputs for a row do not depend on the other rows."""
+    def check_rows_alone(self, batch_size: int) -> None:
+        """Check that the policy's outputs for a row do not depend on the other rows of the batch."""
         some = np.array([batch_size - 1, 1])
         for explore, call in ((None, "policy(batch)"), (False, "policy(batch, explore=False)")):
             columns = self.batch(batch_size, NUM_STEPS if self.initial and explore is None else 1)
@@ -185,23 +197,26 @@ class _Trial:
                 "what it is in a larger batch", expected, alone, among=whole, call="compute_values(batch)"
             )
 
-    def steps_alone(self, batch_size: int) -> None:
-        """Check that a sequence and its single steps, with the recurrent state passed on, have equal outputs."""
+    def check_steps_alone(self, batch_size: int) -> None:
+        """Check that a recurrent policy has the same outputs for a sequence as for its single steps with the state
+        passed on.
+        """
         if not self.initial:
             return
         columns = self.batch(batch_size, NUM_STEPS)
         whole, state, steps = self.outputs(columns, None), columns.pop(Columns.STATE_IN), []
-        explore = True if _says_actions(whole) else None
+        explore = True if _has_actions(whole) else None
         for t in range(NUM_STEPS):
             step = nested.map_leaves(lambda leaf, t=t: leaf[:, t : t + 1], columns)
             steps.append(self.outputs({**step, Columns.STATE_IN: state}, explore))
             state = steps[-1][Columns.STATE_OUT]
-        names = [name for name in _compared(whole) if name != Columns.STATE_OUT and name in steps[0]]
-        one_by_one = {name: _in_a_row([step[name] for step in steps]) for name in names}
+        names = [name for name in _names_to_compare(whole) if name != Columns.STATE_OUT and name in steps[0]]
+        one_by_one = {name: _join_steps([step[name] for step in steps]) for name in names}
         one_by_one[Columns.STATE_OUT] = state
         self._check_equal("what it is step by step", one_by_one, whole, call="policy(batch)")
 
     def _check_outputs(self, call: str, outputs: ColumnDict, batch_size: int, num_steps: int) -> None:
+        """Check the shapes of all outputs for a batch, and that they contain no NaN."""
         leading = self.leading(batch_size, num_steps)
         for name, column in outputs.items():
             self._check_rows(call, name, column, leading[:1] if name == Columns.STATE_OUT else leading)
@@ -221,6 +236,7 @@ class _Trial:
                 raise self._violation("numbers", f"NaN in {path}", call=call)
 
     def _check_state(self, call: str, state: Any, batch_size: int) -> None:
+        """Check that "state_out" has the structure and shapes of the initial state, with one row per sequence."""
         expected = nested.map_leaves(lambda leaf: np.stack([leaf] * batch_size), self.initial)
         if state is None:
             advice = "get_initial_state() says that it has a memory"
@@ -235,64 +251,71 @@ class _Trial:
     def _check_equal(
         self, label: str, expected: ColumnDict, result: ColumnDict, among: ColumnDict | None = None, **place: Any
     ) -> None:
-        """Raise an error unless two sets of outputs are equal within rounding. Sampled actions are not compared.
+        """Check that two calls had equal outputs within rounding. Outputs that depend on chance are not compared.
 
         Args:
-            label: what was called, for the error.
+            label: what the outputs are compared with, for the error.
             expected: the expected outputs.
             result: the actual outputs.
-            among: outputs of which `expected` are some rows; their size determines the rounding.
-            place: the row and step, for the error.
+            among: outputs of which `expected` are some rows. Their size determines the allowed difference.
+            place: the call, for the error.
+
+        Raises:
+            ContractViolation: outputs differ.
         """
-        for name in _compared(expected):
+        for name in _names_to_compare(expected):
             if name not in result:
                 continue
             leaves, expected_leaves = nested.flatten(result[name], name), nested.flatten(expected[name], name)
             scales = expected_leaves if among is None else nested.flatten(among[name], name)
             for path, column in leaves.items():
-                near = _near(column, expected_leaves[path], self.tolerance * _largest(scales[path]))
+                near = _is_close(column, expected_leaves[path], self.tolerance * _largest(scales[path]))
                 if not near.all():
                     row = int(np.flatnonzero(~near.reshape(len(near), -1).all(axis=1))[0])
-                    texts = f"{label}, {_numbers(expected_leaves[path][row])}", _numbers(column[row])
+                    texts = f"{label}, {_format_numbers(expected_leaves[path][row])}", _format_numbers(column[row])
                     raise self._violation(*texts, **place, column=path, row=row)
 
     def _violation(self, expected: str, result: str, advice: str = "", **place: Any) -> EpisodeError:
         return violation(type(self.policy).__name__, expected, result, advice, **place)
 
 
-def _says_actions(outputs: ColumnDict) -> bool:
-    """Return True if the outputs contain actions or the inputs of an action distribution."""
+def _has_actions(outputs: ColumnDict) -> bool:
+    """Return True if a policy's outputs contain actions or the inputs of an action distribution."""
     return Columns.ACTIONS in outputs or Columns.ACTION_DIST_INPUTS in outputs
 
 
-def _compared(outputs: ColumnDict) -> list[str]:
-    """Return the outputs that do not depend on random numbers, to compare them by name."""
-    return [name for name in outputs if name in _COMPARED or not _says_actions(outputs)]
+def _names_to_compare(outputs: ColumnDict) -> list[str]:
+    """Return the names of a policy's outputs that do not depend on random numbers, so that two calls can be
+    compared.
+    """
+    return [name for name in outputs if name in _COMPARED or not _has_actions(outputs)]
 
 
-def _in_a_row(steps: list[Any]) -> Any:
-    """Return T nested arrays [B, 1, ...] of single steps as one sequence [B, T, ...]."""
+def _join_steps(steps: list[Any]) -> Any:
+    """Return the outputs of T single steps, nested arrays [B, 1, ...] each, as one sequence [B, T, ...]."""
     return nested.map_leaves(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
 
 
-def _near(result: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return where two arrays of numbers differ by at most `tolerance`, as an array of booleans."""
+def _is_close(result: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
+    """Return where two arrays are equal or differ by at most `tolerance`, as an array of bools."""
     with np.errstate(invalid="ignore"):  # minus infinity says that an action is not allowed
         return (result == expected) | (np.abs(result - expected) <= tolerance)
 
 
 def _largest(numbers: np.ndarray) -> float:
-    """Return the largest absolute value in an array."""
+    """Return the largest absolute value of the finite numbers in an array, or 0 if there are none."""
     return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
 
 
-def _numbers(row: np.ndarray) -> str:
+def _format_numbers(row: np.ndarray) -> str:
     return np.array2string(row, precision=4, threshold=8, edgeitems=2).replace("\n", "")
 
 
 @contextmanager
 def _in_eval_mode(policy: Any) -> Iterator[None]:
-    """Context manager for a module in evaluation mode. It restores the mode and torch's random state."""
+    """Run the body of a `with` statement with the policy in evaluation mode. Then restore its mode and torch's random
+    state.
+    """
     training = [module for module in policy.modules() if module.training] if isinstance(policy, torch.nn.Module) else []
     with torch.random.fork_rng():
         try:

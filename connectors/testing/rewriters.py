@@ -1,4 +1,4 @@
-"""Additional checks of `check_connector` for connectors that change observations before they are stored in episodes."""
+"""Additional checks of `check_connector` for connectors that change observations before episodes store them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from episodes.tracks import nested
 
 
 def check_rewriter(piece: ObservationRewriter, bench: Bench, rowwise: bool) -> None:
-    """Raise `ContractViolation` if the changed observations are not in the declared space, or are inconsistent.
+    """Check on sample data that an observation rewriter is consistent and its results are in the declared space.
 
-    It must not change its inputs, and learn statistics only if `update` is true. A copy with its state must return the
-    same, and a pack must give the same result as rows.
+    The rules: It does not change its inputs, and learns statistics only if `update` is true. A copy with its state
+    returns the same, and a pack gives the same result as rows. If `rowwise`, rows do not depend on each other.
+
+    Raises:
+        ContractViolation: a rule is broken.
     """
     episodes = list(bench.samples())
     first = episodes[0]
@@ -35,7 +38,7 @@ def check_rewriter(piece: ObservationRewriter, bench: Bench, rowwise: bool) -> N
 
 
 class _RewriterCheck:
-    """Observation rewriter under test, with sample observations and their episodes."""
+    """Checks of one observation rewriter: each runs the rewriter on sample observations and examines the results."""
 
     def __init__(self, piece: ObservationRewriter, episodes: list[Any], rows: Any) -> None:
         self.piece, self.episodes, self.rows = piece, episodes, rows
@@ -44,12 +47,14 @@ class _RewriterCheck:
         return violation(self.piece.name, expected, result, advice, **location)
 
     def rewritten(self, update: bool, first: int = 0, stop: int | None = None) -> Any:
-        """Return copies of the rewritten sample observations from index `first` to `stop`."""
+        """Return a copy of the sample observations from index `first` to `stop`, rewritten by the connector."""
         part = slice(first, stop)
         return as_arrays(self.piece.rewrite(nested.take(self.rows, part), self.episodes[part], update))
 
     def check_rows(self) -> None:
-        """Check that N rewritten observations are in the declared space, and that the inputs stay unchanged."""
+        """Check that rewritten observations are in the declared space, one per input, and that the inputs stay
+        unchanged.
+        """
         rows_before = as_arrays(self.rows)
         rows = self.rewritten(update=True)
         if not nested.equal(rows_before, self.rows):
@@ -74,7 +79,9 @@ class _RewriterCheck:
                 ) from None
 
     def check_state(self) -> None:
-        """Check that `update=False` learns nothing, and that a copy with the same state gives equal results."""
+        """Check that `update=False` learns nothing, and that a copy of the rewriter with its state gives equal
+        results.
+        """
         before = copy.deepcopy(self.piece.get_state())
         rows = self.rewritten(update=False)
         if not same_state(before, self.piece.get_state()):
@@ -86,7 +93,9 @@ class _RewriterCheck:
             raise self.broken("the same rows from a copy with its state", "other ones", "keep all that counts in it")
 
     def check_pack(self) -> None:
-        """Check that a pack is rewritten like single batches, into a new pack."""
+        """Check that a pack of episodes is rewritten like single observations, and that the given pack stays
+        unchanged.
+        """
         pack = EpisodePack.from_episodes(self.episodes)
         observations_before = as_arrays(pack.observations)
         rewritten = self.piece.rewritten_pack(pack)
@@ -97,7 +106,7 @@ class _RewriterCheck:
             raise self.broken("the same observations in a pack as in rows", "other ones")
 
     def check_halves(self) -> None:
-        """Check that the result for a row does not depend on the other rows."""
+        """Check that a rewritten observation does not depend on the other observations of the batch."""
         whole, cut = self.rewritten(update=False), len(self.episodes) // 2
         halves = [self.rewritten(False, 0, cut), self.rewritten(False, cut)]
         if not nested.equal(whole, nested.concatenate(halves)):
@@ -107,7 +116,7 @@ class _RewriterCheck:
 
 
 def same_state(a: Any, b: Any) -> bool:
-    """Return True if two nested connector states are equal."""
+    """Return True if two connector states, nested dicts and lists of arrays, are equal."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_state(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):

@@ -1,4 +1,4 @@
-"""`check_view`: checks that a view computes the same policy inputs while acting and while learning."""
+"""`check_view`: check that a view computes the same policy inputs while acting, while learning and in replay."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def check_view(
     take_every: int = 7,
     seed: int = 0,
 ) -> None:
-    """Raise `ContractViolation` if views compute different inputs for one observation while acting, learning or in
+    """Check in environments that views compute the same inputs for an observation while acting, while learning and in
     replay.
 
     Random actions are taken in a vector environment, in each of the three autoreset modes, and cut into chunks every
-    few steps.
-    The columns of each observation while acting are compared with those while learning: among the T + 1 of its chunk,
-    as the next observation of a step, in padded sequences, in replay, and in an episode that grows step by step.
+    few steps. The columns of each observation while acting are compared with those while learning: among the T + 1 of
+    its chunk, as the next observation of a step, in padded sequences, in replay, and in an episode that grows step by
+    step.
 
     Args:
         views: a view, or several in order.
@@ -60,16 +60,16 @@ def check_view(
     for mode in AutoresetMode:
         env = SyncVectorEnv([make_env] * num_envs, autoreset_mode=mode)
         bound = Views(chain, env.single_observation_space, env.single_action_space)
-        play = _Play(env, bound, mode, seed)
+        play = _RandomPlay(env, bound, mode, seed)
         comparison = _Comparison(bound, mode)
         for _ in range(num_steps // take_every):
             acting_columns, pack = play.chunk(take_every)
-            comparison.of_chunk(acting_columns, pack)
+            comparison.check_chunk(acting_columns, pack)
         env.close()
 
 
-class _Play:
-    """Random play in an environment that records episodes, and what the views compute before each step."""
+class _RandomPlay:
+    """Random play in a vector environment: it records episodes, and what the views compute before each step."""
 
     def __init__(self, env: SyncVectorEnv, views: Views, mode: AutoresetMode, seed: int) -> None:
         self.env, self.views, self.mode = env, views, mode
@@ -82,8 +82,10 @@ class _Play:
         self._waiting = np.zeros(env.num_envs, bool)  # rows whose action is ignored
 
     def chunk(self, num_steps: int) -> tuple[Columns, EpisodePack]:
-        """Take steps, and return what the views computed for each, [B, ...], ordered by environment, and the
+        """Take `num_steps` random vector steps. Return what the views computed before each, [B, ...], and the recorded
         episodes.
+
+        Both are ordered by environment.
         """
         rows: list[list[Columns]] = [[] for _ in range(self.env.num_envs)]
         for _ in range(num_steps):
@@ -93,9 +95,10 @@ class _Play:
                 rows[i].append(nested.take(columns, slice(i, i + 1)))
             self._step()
         pack = self._recorder.take()
-        return _joined(columns for of_env in rows for columns in of_env), pack
+        return _concatenate(columns for of_env in rows for columns in of_env), pack
 
     def _step(self) -> None:
+        """Take and record one random vector step, and reset ended environments if the autoreset mode is off."""
         actions = self.env.action_space.sample()
         observations, rewards, terminateds, truncateds, infos = self.env.step(actions)
         self._recorder.step(observations, actions, rewards, terminateds, truncateds, infos)
@@ -107,29 +110,35 @@ class _Play:
 
 
 class _Comparison:
-    """Comparison of what views compute for the same observations from different storage."""
+    """Comparison of what views compute for the same observations while acting, while learning and in replay."""
 
     def __init__(self, views: Views, mode: AutoresetMode) -> None:
         self._views, self._mode = views, mode
 
-    def of_chunk(self, acting_columns: Columns, pack: EpisodePack) -> None:
-        """Compare the views while acting with the views of the recorded pack: steps, values, sequences and replay."""
+    def check_chunk(self, acting_columns: Columns, pack: EpisodePack) -> None:
+        """Check that the views compute the same for a recorded pack (steps, values, sequences, replay) as while
+        acting.
+        """
         observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
-        learned = self._of(pack, observed)
-        self._equal("learning", learned, acting_columns)
-        values = self._of(pack, slice(None))
-        self._equal("values", _rows(values, observed), learned)
-        self._equal("next observations", self._of(pack, after), _rows(values, after))
+        learned = self._compute(pack, observed)
+        self._check_equal("learning", learned, acting_columns)
+        values = self._compute(pack, slice(None))
+        self._check_equal("values", _take_rows(values, observed), learned)
+        self._check_equal("next observations", self._compute(pack, after), _take_rows(values, after))
         sequences = Sequences.of(pack.lengths, 4)
         firsts = pack.observation_offsets[sequences.episodes] + pack.lookbacks[sequences.episodes] + sequences.starts
         padded = firsts[:, None] + np.minimum(np.arange(4), sequences.lengths[:, None] - 1)
-        self._equal("padded sequences", _rows(self._of(pack, padded.ravel()), sequences.mask.ravel()), learned)
-        self._in_replay(pack)
+        self._check_equal(
+            "padded sequences", _take_rows(self._compute(pack, padded.ravel()), sequences.mask.ravel()), learned
+        )
+        self._check_replay(pack)
         for i in range(len(pack)):
-            self._equal("growing by hand", self._by_hand(pack, i), self._of(pack, _real_rows(pack, i)))
+            self._check_equal(
+                "growing by hand", self._compute_growing(pack, i), self._compute(pack, _rows_of_chunk(pack, i))
+            )
 
-    def _in_replay(self, pack: EpisodePack) -> None:
-        """Compare the views for whole episodes in a replay buffer, which does not store the lookback of chunks."""
+    def _check_replay(self, pack: EpisodePack) -> None:
+        """Check that the views compute the same in a replay buffer as for the pack. Only whole episodes are checked."""
         whole = np.flatnonzero((pack.t_started == 0) & (pack.lengths > 0))
         if not len(whole):
             return
@@ -139,14 +148,14 @@ class _Comparison:
         drawn = buffer.at(np.arange(episodes.num_steps), views=self._views, keys=[_OBS, _NEXT_OBS])
         for label, prefix, shift in (("replay", "", 0), ("replay, next observations", "new_", 1)):
             sampled = {name: drawn[f"{prefix}{name}"] for name in self._views.columns}
-            sampled = nested.map_leaves(np.asarray, {name: _plain(column) for name, column in sampled.items()})
-            self._equal(label, sampled, self._of(episodes, episodes.observation_rows(shift)))
+            sampled = nested.map_leaves(np.asarray, {name: _as_nested(column) for name, column in sampled.items()})
+            self._check_equal(label, sampled, self._compute(episodes, episodes.observation_rows(shift)))
 
-    def _of(self, pack: EpisodePack, rows: Any) -> Columns:
+    def _compute(self, pack: EpisodePack, rows: Any) -> Columns:
         return self._views(PackHistory(pack, rows, self._views.given, self._views.lookback))
 
-    def _by_hand(self, pack: EpisodePack, i: int) -> Columns:
-        """Return what the views compute for chunk `i` of the pack, while it grows step by step."""
+    def _compute_growing(self, pack: EpisodePack, i: int) -> Columns:
+        """Return what the views compute for chunk `i` of the pack while it grows step by step."""
         chunk = pack[i]
         growing = SingleAgentEpisode(
             chunk.id_,
@@ -160,14 +169,14 @@ class _Comparison:
         for t in range(len(chunk)):
             growing.add_env_step(chunk.get_observations(t + 1), chunk.get_actions(t), chunk.get_rewards(t))
             batches.append(self._newest(growing))
-        return _joined(iter(batches))
+        return _concatenate(iter(batches))
 
     def _newest(self, episode: SingleAgentEpisode) -> Columns:
         history = EpisodesHistory([episode], self._views.given, self._views.lookback)
         return nested.map_leaves(np.array, self._views(history))
 
-    def _equal(self, label: str, result: Columns, expected: Columns) -> None:
-        """Raise an error unless the columns `result` equal the columns `expected` bit by bit."""
+    def _check_equal(self, label: str, result: Columns, expected: Columns) -> None:
+        """Raise `ContractViolation` if two sets of columns differ. NaN equals NaN."""
         place = {"where": label, "autoreset": self._mode.value}
         leaves, expected_leaves = nested.flatten(result), nested.flatten(expected)
         if leaves.keys() != expected_leaves.keys():
@@ -185,24 +194,26 @@ class _Comparison:
                 raise violation(repr(self._views), expected_row, found_row, advice, column=name, row=row, **place)
 
 
-def _plain(column: Any) -> Any:
-    """Return a column of a `Batch` as nested arrays."""
+def _as_nested(column: Any) -> Any:
+    """Return a column of a `Batch`, which may be a `Batch` itself, as nested arrays."""
     return column.to_dict() if isinstance(column, Batch) else column
 
 
-def _joined(parts: Iterator[Columns]) -> Columns:
+def _concatenate(parts: Iterator[Columns]) -> Columns:
     return nested.map_leaves(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-def _rows(columns: Columns, rows: Any) -> Columns:
+def _take_rows(columns: Columns, rows: Any) -> Columns:
     return {name: nested.take(column, rows) for name, column in columns.items()}
 
 
-def _real_rows(pack: EpisodePack, i: int) -> np.ndarray:
+def _rows_of_chunk(pack: EpisodePack, i: int) -> np.ndarray:
     """Return the indices in the pack of the T + 1 observations of chunk i, without its lookback."""
     return np.arange(pack.observation_offsets[i] + pack.lookbacks[i], pack.observation_offsets[i + 1])
 
 
 def _items(track: Any, stop: int) -> list[Any]:
-    """Return the items of one kind of an episode's data, from the start of its lookback to step `stop`."""
+    """Return the items of a track (one kind of an episode's data) as a list, from the start of its lookback to step
+    `stop`.
+    """
     return [track.get(i, neg_index_as_lookback=True) for i in range(-track.lookback, stop)]

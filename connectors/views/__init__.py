@@ -1,4 +1,6 @@
-"""Views: functions that compute the policy's inputs from observations and earlier steps, for acting and learning."""
+"""Views: functions that compute the policy's inputs from observations and earlier steps, equally while acting and
+learning.
+"""
 
 from __future__ import annotations
 

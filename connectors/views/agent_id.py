@@ -1,4 +1,4 @@
-"""View with the agent's id as a one-hot vector."""
+"""`OneHotAgentId`: view that adds the agent's id as a one-hot vector to the policy's inputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ __all__ = ["OneHotAgentId"]
 
 
 class OneHotAgentId:
-    """View that adds "agent_id" [B, num_agents], one-hot. Agents that are not listed get zeros.
+    """View that adds the id of each observation's agent to the policy's inputs, as a one-hot column "agent_id" [B,
+    num_agents].
 
-    It is for a module that acts for several agents.
+    It is for a module (policy) that acts for several agents. Agents that are not listed get zeros.
+
+    Args:
+        agent_ids: the agents' ids, in the order of the one-hot vector.
+        column: name of the column.
     """
 
     def __init__(self, agent_ids: Iterable[Any], *, column: str = "agent_id") -> None:

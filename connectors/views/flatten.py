@@ -1,4 +1,4 @@
-"""`FlattenObservations`: observations of any space as one vector."""
+"""`FlattenObservations`: connector that flattens observations of any space to one vector each."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ __all__ = ["FlattenObservations"]
 
 
 class FlattenObservations(ViewPiece, ObservationRewriter):
-    """Connector that flattens each observation to one vector [D], like `gymnasium.spaces.flatten`.
+    """Connector that flattens each observation, of any space, to one vector [D], like `gymnasium.spaces.flatten`.
 
     Box and MultiBinary parts are raveled. Discrete and MultiDiscrete parts become one-hot. Dict and Tuple parts are
-    concatenated.
-    Graph and Sequence parts have no fixed size: each item is flattened, in Gymnasium's structure.
+    concatenated. Graph and Sequence parts have no fixed size: each item is flattened, in Gymnasium's structure.
 
     Before all views of a pipeline it is a rewriter, so episodes store vectors. After a view it is a view, so the policy
     sees the output of that view as a vector.
@@ -39,6 +38,9 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
             one.
         agent_ids: for `joint=` of multi-agent pipelines: the agents whose observations are flattened; by default all.
         name: name of the connector in its pipeline.
+
+    Raises:
+        WrongType: `dtype` is not a dtype of numbers, `multi_agent` is not a bool, or `agent_ids` is not a list.
     """
 
     def __init__(
@@ -58,21 +60,27 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the input spaces, and compute the offset of each part of an observation in the flat vector."""
+        """Set the input spaces, and prepare the flattening of observations of the new space."""
         super().set_input_spaces(observation_space, action_space)
         self._flatten = None if observation_space is None else Flattener(observation_space, self.dtype)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the Box space [D] of the flat vectors."""
+        """Return the Box space of the flat vectors [D]. A space without a fixed size keeps the structure of
+        Gymnasium.
+        """
         flat = spaces.flatten_space(input_observation_space)
         if not isinstance(flat, spaces.Box) or self.dtype is None:
             return flat
         return spaces.Box(flat.low.astype(self.dtype), flat.high.astype(self.dtype), dtype=self.dtype)
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return observations [N, ...] as flat vectors [N, D], to be stored in episodes."""
+        """Return observations [N, ...] as flat vectors [N, D], in the form that episodes store.
+
+        Raises:
+            InvalidArgument: the observation space is unknown, or the connector has `agent_ids`.
+        """
         self.check_place()
         if self._flatten is None:
             raise InvalidArgument(f"{self.name} needs the observation space; give it to the pipeline")
@@ -81,23 +89,36 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> dict[str, Any]:
-        """Return "obs" as flat vectors for a history (as a view), or flatten the episodes' newest observations."""
+        """Return the column "obs" of flat vectors for a history (as a view), or flatten the newest observations of
+        episodes in place.
+        """
         if history is not None:
             return self.see(history)
         return ObservationRewriter.__call__(self, batch=batch or {}, episodes=episodes, **kwargs)
 
     def see(self, history: History) -> dict[str, Any]:
-        """Return the column "obs" [B, D]: the newest observations of a history as flat vectors."""
+        """Return the column "obs" [B, D] of the policy's inputs: the newest observations of a history as flat vectors.
+
+        Raises:
+            InvalidArgument: the connector has `agent_ids`, or the observation space is unknown.
+        """
         self.check_place()
         if self.dtype == np.float32:
             return {Columns.OBS: history.flat_observations()}
         return {Columns.OBS: Flattener(history.spaces.known_observation_space, self.dtype)(history.observations())}
 
     def spaces(self, input_spaces: HistorySpaces) -> dict[str, gym.Space]:
-        """Return the Box space [D] of the column "obs"."""
+        """Return the space of the output column "obs": a Box of flat vectors [D].
+
+        Raises:
+            InvalidArgument: the observation space is unknown.
+        """
         return {Columns.OBS: self.recompute_output_observation_space(input_spaces.known_observation_space, None)}  # type: ignore[arg-type]
 
     def check_place(self) -> None:
+        """Raise `InvalidArgument` if the connector has `agent_ids`, which are for `joint=` of multi-agent pipelines
+        only.
+        """
         if self.agent_ids is not None:
             raise InvalidArgument(
                 f"{self.name}(agent_ids={list(self.agent_ids)}): the agents of one module have one space; give it as "

@@ -1,4 +1,4 @@
-"""`FrameStacking`: the last k observations stacked to one policy input."""
+"""`FrameStacking`: view that stacks the last k observations to one policy input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FrameStacking"]
 
 
 class FrameStacking(ViewPiece):
-    """View that joins the last `num_frames` observations along one axis as "obs", the newest last.
+    """View that stacks the last `num_frames` observations along one axis to one policy input "obs", the newest last.
 
     Episodes store single frames. Frames before the start of an episode are zeros. Images [H, W, 1] become [H, W,
     num_frames], and vectors [D] become [num_frames * D]. Frames of one channel are not copied.
@@ -34,6 +34,9 @@ class FrameStacking(ViewPiece):
         multi_agent: accepted for compatibility with RLlib, without effect: a module's pipeline sees its agents one by
             one.
         name: name of the connector in its pipeline.
+
+    Raises:
+        InvalidArgument: `num_frames` is not an int of at least 1, or `axis` is not an int.
     """
 
     def __init__(
@@ -51,31 +54,34 @@ class FrameStacking(ViewPiece):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def see(self, history: History) -> dict[str, Any]:
-        return {Columns.OBS: nested.map_leaves(self._joined, history.observations(self.num_frames))}
+        """Return the column "obs" of stacked frames for a history of B observations."""
+        return {Columns.OBS: nested.map_leaves(self._join_frames, history.observations(self.num_frames))}
 
     def spaces(self, input_spaces: HistorySpaces) -> dict[str, gym.Space]:
-        """Return the space of "obs": Boxes, `num_frames` times as long along the axis. Other spaces raise
-        `InvalidArgument`.
+        """Return the space of the output column "obs", with Boxes `num_frames` times as long along the axis.
+
+        Raises:
+            InvalidArgument: a part of the observation space is not a Box, or lacks the axis.
         """
         space = input_spaces.observation_space
         return {} if space is None else {Columns.OBS: stacked_space(space, self.num_frames, self.axis)}
 
-    def _joined(self, frames: np.ndarray) -> np.ndarray:
-        """Return frames [B, k, ...] concatenated along the stacking axis."""
+    def _join_frames(self, frames: np.ndarray) -> np.ndarray:
+        """Return frames [B, k, ...] joined along the stacking axis, so that the axis k disappears."""
         place = 1 + self.axis % (frames.ndim - 2)  # where the axis is once k is away; k goes before it
-        moved = frames if place == 1 else frames.transpose(_order(place, frames.ndim))
+        moved = frames if place == 1 else frames.transpose(_axis_order(place, frames.ndim))
         shape = moved.shape
         return moved.reshape(*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
 
 
 @lru_cache(maxsize=16)
-def _order(place: int, num_axes: int) -> tuple[int, ...]:
-    """Return an order of axes, for `transpose`, that moves axis 1 to `place`."""
+def _axis_order(place: int, num_axes: int) -> tuple[int, ...]:
+    """Return an order of `num_axes` axes, for `transpose`, that moves axis 1 to `place`."""
     return 0, *range(2, place + 1), 1, *range(place + 1, num_axes)
 
 
 def stacked_space(space: gym.Space, num_frames: int, axis: int) -> gym.Space:
-    """Return the space of stacks: each Box part is `num_frames` times as long along the axis.
+    """Return the space of stacked frames: each Box of a space becomes `num_frames` times as long along an axis.
 
     Raises:
         InvalidArgument: a part is not a Box, or lacks the axis.

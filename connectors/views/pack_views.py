@@ -1,4 +1,4 @@
-"""`PackViews`: computes the policy's inputs at observations of recorded episodes."""
+"""`PackViews`: function that computes the policy's inputs for observations of recorded episodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PackViews"]
 
 
 class PackViews:
-    """Function that computes the policy's inputs at given observations of a pack (episodes stored as arrays).
+    """Function that computes the policy's inputs at selected observations of recorded episodes (a pack).
 
     A learner pipeline creates it from the recorded episodes and passes it to each connector. Later changes of rewards
     or observations do not affect it.
@@ -42,17 +42,23 @@ class PackViews:
         return self.views(self.history(rows))
 
     def history(self, rows: np.ndarray | slice) -> PackHistory:
-        """Return the history, for views to read, of the observations with indices `rows` [B] in the pack."""
+        """Return the history (observations and earlier steps) that views read, at the observations with indices `rows`
+        [B] in the pack.
+        """
         return PackHistory(self.pack, rows, self.views.given, self.views.lookback)
 
 
 def check_lookback(pack: EpisodePack, num_steps: int, name: Any) -> None:
-    """Raise `InvalidArgument` if a part of an episode has fewer earlier steps than the `num_steps` needed.
+    """Check that each chunk (part of an episode) has the earlier steps that are read, at most `num_steps`, in its
+    lookback.
 
     Args:
         pack: the episodes.
         num_steps: number of steps before a chunk that are read.
         name: who reads them, for the error.
+
+    Raises:
+        InvalidArgument: the lookback of a chunk is too short.
     """
     if not num_steps or not np.count_nonzero(pack.t_started):
         return  # every chunk begins with its episode: there is nothing before it

@@ -1,4 +1,4 @@
-"""`ViewPiece`: makes a view (a function that computes policy inputs) usable as a connector."""
+"""`ViewPiece`: connector that makes a view (a function that computes policy inputs) part of a pipeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ViewPiece"]
 
 
 class ViewPiece(Connector):
-    """Connector made of a view: a function that computes policy inputs from observations and earlier steps.
+    """Connector made of a view, which is a function that computes policy inputs from observations and earlier steps.
 
     A pipeline wraps each plain view function in one. Views with a name in RLlib derive from it and override `see`.
 
@@ -52,26 +52,30 @@ class ViewPiece(Connector):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the view that a trained policy depends on, as plain values."""
+        """Settings of the view by name, as plain values, to compare the views of acting and learning."""
         return super().settings if self._view is None else settings_of(self._view)
 
     @property
     def view(self) -> View | None:
-        """The wrapped view function; None for a derived class, which is its own view."""
+        """The wrapped view function, or None for a derived class, which is its own view."""
         return self._view
 
     def see(self, history: History) -> Mapping[str, Any]:
-        """Return the policy's input columns [B, ...] for a history of B observations."""
+        """Return the policy's input columns [B, ...] for a history of B observations. Derived classes override this
+        method.
+        """
         if self._view is None:
             raise NotImplementedError(f"{type(self).__name__} has no see(history)")
         return self._view(history)
 
     def spaces(self, input_spaces: HistorySpaces) -> Mapping[str, gym.Space]:
-        """Return the spaces of those output columns whose bounds cannot be derived from samples."""
+        """Return the spaces of output columns that the view declares, by column. Other spaces are derived from
+        samples.
+        """
         return self._view.spaces(input_spaces) if isinstance(self._view, ViewWithSpaces) else {}
 
     def place(self, views: Views | None, place: int) -> None:
-        """Set the spaces to the spaces at index `place` of a sequence of views, or clear them for `views=None`."""
+        """Take over the spaces that the view has at index `place` of bound views. `views=None` removes the spaces."""
         input_spaces = HistorySpaces() if views is None else views.input_spaces_of(place)
         self._input_observation_space, self._input_action_space = (
             input_spaces.observation_space,
@@ -83,13 +87,15 @@ class ViewPiece(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space of the column "obs" after the view."""
+        """Return the space of the column "obs" after the view, which is run on samples of the input spaces for that."""
         return Views([self], input_observation_space, input_action_space).observation_space or input_observation_space
 
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> Any:
-        """Return the view's columns for a history. As a connector: return the batch with the episodes' columns."""
+        """Return the view's columns for a history. Called as a connector, return the batch with the columns of the
+        episodes' newest observations.
+        """
         if history is not None:
             return self.see(history)
         spaces = HistorySpaces(self.input_observation_space, self.input_action_space)
@@ -97,7 +103,9 @@ class ViewPiece(Connector):
 
 
 def newest_history(episodes: Sequence[Any], spaces: HistorySpaces, lookback: int | None = None) -> History:
-    """Return a history, for views to read, that ends with the newest observation of each ongoing episode."""
+    """Return the history that views read while acting: the newest observation of each ongoing episode, and the steps
+    before it.
+    """
     if isinstance(episodes, OngoingEpisodes):
         return RecorderHistory(episodes, spaces, lookback)
     return EpisodesHistory(list(Connector.single_agent_episode_iterator(episodes)), spaces, lookback)

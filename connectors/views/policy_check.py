@@ -1,4 +1,4 @@
-"""Check, when a pipeline is built, that the policy can read what its views compute."""
+"""Check, when a pipeline is built, that the policy can read the columns that its views compute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUM_ROWS = 2
 
 
 def check_reads_views(policy: Any, views: Views, *, acts: bool = True, values: bool = True) -> None:
-    """Raise `InvalidArgument` if a policy fails on samples of the columns that the views compute.
+    """Check that a policy can read the columns that the views compute, by running the policy on samples.
 
     A `torch.nn.Module` is run in evaluation mode without gradients, and torch's random state is restored. Other
     callables are not run, because they may have side effects.
@@ -52,15 +52,18 @@ def check_reads_views(policy: Any, views: Views, *, acts: bool = True, values: b
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             batch = NumpyToTensor(device=module.device).to_tensors(columns)
             if acts:
-                _called(policy, f"{type(policy).__name__}.forward", batch, views)
+                _check_call(policy, f"{type(policy).__name__}.forward", batch, views)
             if values and module.has_values:
-                _called(module.compute_values, f"{type(policy).__name__}.compute_values", batch, views)
+                _check_call(module.compute_values, f"{type(policy).__name__}.compute_values", batch, views)
     finally:
         for part, was_training in were_training:
             part.training = was_training
 
 
-def _called(call: Callable[[Any], Any], name: str, batch: dict[str, Any], views: Views) -> None:
+def _check_call(call: Callable[[Any], Any], name: str, batch: dict[str, Any], views: Views) -> None:
+    """Call a function of a policy with sample columns. Raise `InvalidArgument` if it lacks a column or does not fit
+    their shapes.
+    """
     try:
         call(dict(batch))
     except KeyError as error:

@@ -1,4 +1,4 @@
-"""`PrevActionsPrevRewards`: previous actions and rewards next to the observation."""
+"""`PrevActionsPrevRewards`: view that gives the policy the previous actions and rewards next to the observation."""
 
 from __future__ import annotations
 
@@ -20,19 +20,25 @@ OBSERVATION, ACTIONS, REWARDS = "_orig_obs", "prev_n_actions", "prev_n_rewards" 
 
 
 class PrevActionsPrevRewards(ViewPiece):
-    """View that makes "obs" a dict of the observation, the last n actions [B, n * size] and rewards [B, n].
+    """View that adds the previous actions and rewards to the policy's observation, so that "obs" becomes a dict of the
+    three.
 
-    The oldest step is first. Discrete and MultiDiscrete actions are one-hot, others are raveled, all as float32. Steps
-    before the start of an episode are zeros. `FlattenObservations` after it returns one vector.
+    The dict has the observation "_orig_obs", the last n actions "prev_n_actions" [B, n * size] and the last n rewards
+    "prev_n_rewards" [B, n], as in RLlib. The oldest step is first. Discrete and MultiDiscrete actions are one-hot,
+    others are raveled, all as float32. Steps before the start of an episode are zeros. `FlattenObservations` after it
+    returns one vector.
 
     Args:
         input_observation_space: space of the observations before this connector.
         input_action_space: space of the actions before this connector.
-        multi_agent: accepted for compatibility with RLlib, without effect: a module's pipeline sees its agents one by
-            one.
         n_prev_actions: number of previous actions.
         n_prev_rewards: number of previous rewards.
+        multi_agent: accepted for compatibility with RLlib, without effect: a module's pipeline sees its agents one by
+            one.
         name: name of the connector in its pipeline.
+
+    Raises:
+        InvalidArgument: a number is negative or not an int, or both are 0.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class PrevActionsPrevRewards(ViewPiece):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def see(self, history: History) -> dict[str, Any]:
+        """Return the column "obs" for a history: a dict of observations, previous actions and previous rewards."""
         parts = {OBSERVATION: history.observations()}
         if self.n_prev_actions:
             flat = history.flat_actions(self.n_prev_actions)
@@ -65,7 +72,9 @@ class PrevActionsPrevRewards(ViewPiece):
         return {Columns.OBS: parts}
 
     def spaces(self, input_spaces: HistorySpaces) -> dict[str, gym.Space]:
-        """Return the Dict space of "obs" with the previous actions and rewards."""
+        """Return the space of the output column "obs": a `Dict` of the observation, the previous actions and the
+        previous rewards.
+        """
         if input_spaces.observation_space is None:
             return {}
         parts: dict[str, gym.Space] = {OBSERVATION: input_spaces.observation_space}

@@ -1,4 +1,4 @@
-"""Random observations and actions on which new views are tested."""
+"""Random observations and actions on which views are run when they are bound, to find their columns and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ _DEPTHS = np.array([60, 3, 0])  # of every third row: far from the start of the 
 
 
 class SampleHistory(History):
-    """Read-only history of random observations and actions. What a row contains depends only on its index.
+    """History of random observations and actions, on which views are tested. The contents of a row depend only on its
+    index.
+
+    Args:
+        spaces: the spaces of observations and actions.
+        numbers: the index of each row, int [B], which determines its contents.
+        before: number of steps by which each row ends earlier than the newest observation, int [B]; 0 by default.
 
     Attributes:
         reach: the largest number of steps back that was read, in windows too.
@@ -44,23 +50,23 @@ class SampleHistory(History):
         return self.depth
 
     def observed(self, k: int) -> np.ndarray:
-        self._note(k - 1)
+        self._record_reach(k - 1)
         return super().observed(k)
 
     def stepped(self, k: int) -> np.ndarray:
-        self._note(k)
+        self._record_reach(k)
         return super().stepped(k)
 
     def newest(self) -> Any:
         return frozen(nested.take(self._first.observation_pool, (7 * self._numbers + self._before) % _POOL))
 
     def last_observations(self, k: int) -> Any:
-        self._note(k - 1)
+        self._record_reach(k - 1)
         items = nested.take(self._first.observation_pool, self._items(k, 0))
         return frozen(zeroed(items, ~self.observed(k)))
 
     def last_steps(self, track: str, k: int) -> Any:
-        self._note(k)
+        self._record_reach(k)
         if track not in ("actions", "rewards"):
             return None
         pool = self._first.action_pool if track == "actions" else _REWARDS
@@ -70,23 +76,23 @@ class SampleHistory(History):
         return (7 * self._numbers[:, None] + self._before[:, None] + back(k) + steps) % _POOL
 
     def window(self, k: int) -> SampleHistory:
-        self._note(k - 1)
+        self._record_reach(k - 1)
         backs = np.minimum(back(k), self.depth[:, None])
         window = SampleHistory(self.spaces, np.repeat(self._numbers, k), before=(self._before[:, None] + backs).ravel())
         window._first, window._offset = self._first, self._offset + k - 1
         return window
 
-    def _note(self, num_steps: int) -> None:
+    def _record_reach(self, num_steps: int) -> None:
         self._first.reach = max(self._first.reach, self._offset + num_steps)
 
     @cached_property
     def observation_pool(self) -> Any:
-        """Return 5 random observations, [5, ...], from which rows are filled."""
+        """Five random observations, [5, ...], from which all rows are filled."""
         return _samples(self.spaces.observation_space, "observation_space")
 
     @cached_property
     def action_pool(self) -> Any:
-        """Return 5 random actions, [5, ...], from which rows are filled."""
+        """Five random actions, [5, ...], from which all rows are filled."""
         return _samples(self.spaces.known_action_space, "action_space")
 
     @property
@@ -101,7 +107,12 @@ _REWARDS = np.array([1.0, -2.0, 0.5, 3.0, -0.25], np.float32)
 
 
 def _samples(space: gym.Space | None, name: str) -> Any:
-    """Return 5 random items [5, ...] of a space, the same in each process, without using its generator."""
+    """Return five random items of a space, [5, ...], the same in each process. The space's own random generator is not
+    used.
+
+    Raises:
+        InvalidArgument: `space` is None.
+    """
     if space is None:
         raise InvalidArgument(f"views are tried on samples when they are bound; give the pipeline the {name}")
     seeded_space = deepcopy(space)
@@ -110,7 +121,9 @@ def _samples(space: gym.Space | None, name: str) -> Any:
 
 
 def space_of(value: Any) -> gym.Space:
-    """Return a space without bounds for the items of nested arrays [B, ...]."""
+    """Return a Gymnasium space, without bounds, that fits the items of nested arrays [B, ...] in structure, shape and
+    dtype.
+    """
     if isinstance(value, dict):
         return spaces.Dict({key: space_of(part) for key, part in value.items()})
     if isinstance(value, tuple):
@@ -124,7 +137,7 @@ def space_of(value: Any) -> gym.Space:
 
 
 def fits(space: gym.Space | None, value: Any) -> bool:
-    """Return True if nested arrays [B, ...] have the structure, shapes and dtypes of the space's items."""
+    """Return True if nested arrays [B, ...] have the structure, item shapes and dtypes of a space."""
     if space is None:
         return False
     like = empty_items(space, 1)

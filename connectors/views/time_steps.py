@@ -1,4 +1,4 @@
-"""View that gives the policy the time step of the episode."""
+"""`time_steps`: view that gives the policy the time step of each observation in its episode."""
 
 from __future__ import annotations
 
@@ -13,5 +13,7 @@ __all__ = ["time_steps"]
 
 
 def time_steps(history: History) -> dict[str, Any]:
-    """Return "t" [B], float32: the time step of each observation in its episode. It is a view."""
+    """Return the column "t" [B], float32: the time step of each observation in its episode. It is a view, for
+    pipelines.
+    """
     return {Columns.T: history.t.astype(np.float32)}

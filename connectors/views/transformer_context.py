@@ -1,4 +1,4 @@
-"""View that gives the policy the last k steps as a sequence, for attention."""
+"""`TransformerContext`: view that gives a transformer policy the last k observations and actions as a sequence."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ __all__ = ["TransformerContext"]
 
 @dataclass(frozen=True)
 class TransformerContext:
-    """View of the last k steps: "obs" [B, k, ...], "attention_mask" [B, k] and "past_actions" [B, k, D].
+    """View that gives a transformer policy the last `k` observations and actions as sequences, with an attention mask.
 
-    "attention_mask" is true for observations that exist. "past_actions" has the action before each observation, one-hot
-    or raveled.
+    The columns are "obs" [B, k, ...], "attention_mask" [B, k] and "past_actions" [B, k, D]. "attention_mask" is true
+    for observations that exist. "past_actions" has the action before each observation, one-hot or raveled.
+
+    Args:
+        k: number of observations in a sequence.
+
+    Raises:
+        InvalidArgument: `k` is not an int of at least 1.
     """
 
     k: int = 20

@@ -46,7 +46,9 @@ __all__ = ["View", "Views"]
 
 
 class View(Protocol):
-    """Interface of views: functions from a history of B observations to the policy's input columns [B, ...]."""
+    """Interface of views: functions that compute the policy's input columns [B, ...] from a history of B
+    observations.
+    """
 
     def __call__(self, history: History, /) -> Mapping[str, Any]: ...
 
@@ -56,30 +58,31 @@ _NUM_SAMPLES = 3  # rows of the run on samples
 
 @runtime_checkable
 class ViewWithSpaces(Protocol):
-    """View that also returns the spaces of its output columns, with bounds, for given input spaces."""
+    """View that also declares the spaces of its output columns, with bounds, for given input spaces."""
 
     def spaces(self, input_spaces: HistorySpaces) -> Mapping[str, gym.Space]: ...
 
 
 class Views:
-    """Immutable sequence of views with known spaces, applied in order. It is a function of histories itself.
+    """Sequence of views (functions that compute policy inputs) bound to observation and action spaces, and called as
+    one function.
 
-    The first view reads the stored observations. Each later view reads the "obs" of the view before it. Actions,
-    rewards and times are always those of the episode. A view without "obs" leaves it unchanged, and columns of earlier
-    views are kept.
+    It is immutable. The first view reads the stored observations. Each later view reads the "obs" of the view before
+    it. Actions, rewards and times are always those of the episode. A view without "obs" leaves it unchanged, and
+    columns of earlier views are kept.
 
     The views are run once on samples of the spaces. This determines their columns, spaces and lookback, and finds
     errors.
 
     Args:
-        views: the views in order; none return the stored observations.
+        views: the views in order. If there are none, the stored observations are returned.
         observation_space: space of the stored observations.
         action_space: space of the stored actions.
 
     Attributes:
         given: the spaces of the stored observations and actions.
         spaces: the spaces of the columns by name.
-        lookback: the number of steps back that the views read; the smallest lookback of a chunk to learn from.
+        lookback: the number of steps back that the views read. A chunk to learn from needs at least this lookback.
 
     Raises:
         WrongType: a view returns no columns, or fails on samples.
@@ -97,12 +100,12 @@ class Views:
         self.given = HistorySpaces(observation_space, action_space)
         self.spaces: dict[str, gym.Space | None] = {Columns.OBS: observation_space}
         self.lookback = 0
-        self._before = [self.given]  # the spaces that each view is given
+        self._input_spaces = [self.given]  # the spaces that each view is given
         for count, view in enumerate(self.views, 1):
             self._bind(count, view)
 
     def __call__(self, history: History) -> dict[str, Any]:
-        """Return all input columns of the policy for a history of B observations, nested arrays [B, ...]."""
+        """Compute all input columns of the policy, nested arrays [B, ...], for a history of B observations."""
         return self.apply_first(len(self.views), history)
 
     @property
@@ -122,7 +125,7 @@ class Views:
         return f"Views({' > '.join(map(name_of, self.views))})"
 
     def apply_first(self, count: int, history: History) -> dict[str, Any]:
-        """Return the columns for a history after only the first `count` views."""
+        """Return the policy's input columns for a history, computed by only the first `count` views."""
         if not count:
             return {Columns.OBS: history.observations()}
         if count == 1:
@@ -132,14 +135,15 @@ class Views:
         return {**later_history.columns, **self.views[count - 1](later_history)}
 
     def input_spaces_of(self, count: int) -> HistorySpaces:
-        """Return the spaces that the view at index `count` reads."""
-        return self._before[count]
+        """Return the observation and action space that the view at index `count` reads."""
+        return self._input_spaces[count]
 
     def _bind(self, count: int, view: View) -> None:
-        name, input_spaces = name_of(view), self._before[-1]
+        """Run view number `count` on samples, check its columns, and store their spaces and its lookback."""
+        name, input_spaces = name_of(view), self._input_spaces[-1]
         declared = dict(view.spaces(input_spaces)) if isinstance(view, ViewWithSpaces) else {}
         samples = SampleHistory(self.given, np.arange(_NUM_SAMPLES))
-        columns = self._tried(count, name, samples)
+        columns = self._run_on_samples(count, name, samples)
         self.lookback = max(self.lookback, samples.reach)
         self._check_rows(count, name, columns)
         for column, space in declared.items():
@@ -149,10 +153,12 @@ class Views:
                     f"view {name}: column {column!r} is {description}; it says that its space is {space}"
                 )
         self.spaces = {**self.spaces, **{column: space_of(value) for column, value in columns.items()}, **declared}
-        self._before.append(HistorySpaces(self.spaces[Columns.OBS], input_spaces.action_space))
+        self._input_spaces.append(HistorySpaces(self.spaces[Columns.OBS], input_spaces.action_space))
 
-    def _tried(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
-        """Return the columns of view number `count` for random inputs. Raise if they do not have one row per input."""
+    def _run_on_samples(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
+        """Return the columns of view number `count` for random inputs. Raise an error if they do not have one row per
+        input.
+        """
         try:
             columns = dict(
                 self.views[count - 1](samples if count == 1 else _HistoryAfterViews(self, count - 1, samples))
@@ -171,8 +177,10 @@ class Views:
         return columns
 
     def _check_rows(self, count: int, name: str, columns: dict[str, Any]) -> None:
-        """Raise an error if a view's result for an observation depends on other observations in the batch."""
-        few = self._tried(count, name, SampleHistory(self.given, np.arange(1, _NUM_SAMPLES)))
+        """Raise `InvalidArgument` if a view's result for one observation depends on other observations of the batch or
+        on earlier calls.
+        """
+        few = self._run_on_samples(count, name, SampleHistory(self.given, np.arange(1, _NUM_SAMPLES)))
         for column, value in columns.items():
             if not nested.equal(nested.take(value, slice(1, None)), few[column]):
                 raise InvalidArgument(
@@ -182,18 +190,18 @@ class Views:
 
 
 def name_of(view: Any) -> str:
-    """Return the name of a view function or object."""
+    """Return the name of a view: its attribute `name`, its function name, or the name of its class."""
     name = getattr(view, "name", None) or getattr(view, "__name__", None)
     return name if isinstance(name, str) else type(view).__name__
 
 
 def settings_of_views(views: Iterable[Any]) -> list[Any]:
-    """Return name and settings of each view, as plain values."""
+    """Return the name and the settings of each view as plain values, to compare views."""
     return [[name_of(view), view.settings if hasattr(view, "settings") else settings_of(view)] for view in views]
 
 
 class _HistoryAfterViews(OtherObservations):
-    """History in which the first `count` views have already been applied to the observations."""
+    """History whose observations are the outputs of the first `count` views, as input of the next view."""
 
     def __init__(self, views: Views, count: int, source: History) -> None:
         super().__init__(source, views.input_spaces_of(count))
@@ -201,7 +209,7 @@ class _HistoryAfterViews(OtherObservations):
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """Return the columns of the first `count` views."""
+        """Columns that the first `count` views compute."""
         return self._views.apply_first(self._count, self._source)
 
     def newest(self) -> Any:
