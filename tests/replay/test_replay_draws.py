@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
-from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer, SamplesPerInsert
 from episodes.single_agent import SingleAgentEpisode
 from tests.reference_replay import LastObservations, chi_square_deviation
@@ -91,29 +90,6 @@ def test_seed_fixes_all_samples() -> None:
 # --- n steps ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_step", [2, 5, 50])
-def test_n_step_samples_last_steps_of_episodes(n_step: int) -> None:
-    buffer = buffer_of(episode(5, terminated=True))
-    batch = buffer.sample(200, n_step=n_step, gamma=0.5, keys=["actions", "rewards", "new_obs", "terminateds"])
-    left = 5 - batch.actions
-    steps = np.minimum(left, n_step)
-    assert set(batch.actions.tolist()) == {0, 1, 2, 3, 4}
-    assert np.array_equal(batch.n_step, steps)
-    assert np.allclose(batch.rewards, 2 - 0.5 ** (steps - 1.0))
-    assert np.array_equal(batch.new_obs, batch.actions + steps)
-    assert np.array_equal(batch.terminateds, left <= n_step)
-    assert set(buffer.sample(3, n_step=n_step, keys=["t"]).keys()) == {"t", "n_step", "weights", "indices"}
-
-
-def test_n_step_stays_in_episode_and_returns_ending() -> None:
-    endings = ({"terminated": True}, {"truncated": True}, {})
-    buffer = buffer_of(*(episode(3, f"{i}", start=10.0 * i, **ending) for i, ending in enumerate(endings)))
-    batch = buffer.sample(300, n_step=10)
-    assert np.array_equal(batch.new_obs, batch.obs // 10 * 10 + 3)
-    assert np.array_equal(batch.terminateds, batch.obs < 10)
-    assert np.array_equal(batch.truncateds, (batch.obs >= 10) & (batch.obs < 20))
-
-
 def test_n_step_discounts_integer_rewards_as_floats() -> None:
     whole = SingleAgentEpisode.from_arrays(np.arange(3.0), np.zeros(2), np.array([1, 1]), terminated=True)
     buffer = buffer_of(whole)
@@ -136,14 +112,6 @@ def test_random_n_step_is_uniform_per_row() -> None:
     assert set(buffer.sample(9, n_step=(1, 1)).n_step) == {1}
 
 
-@pytest.mark.parametrize("n_step", [(5, 1), (0, 2), (1, 2, 3), (1,), 2.0, True, [1, 5], "3", (1, 2.5)])
-def test_invalid_n_step_raises(n_step: Any) -> None:
-    buffer = buffer_of(episode(8))
-    for draw in (lambda: buffer.sample(2, n_step=n_step), lambda: buffer.at(np.arange(2), n_step=n_step)):
-        with pytest.raises(InvalidArgument, match=r"n_step=.*bounds \(least, most\)"):
-            draw()
-
-
 @pytest.mark.parametrize("count", [2.0, True, "3", None])
 def test_counts_that_are_not_ints_raise(count: Any) -> None:
     buffer = buffer_of(episode(8))
@@ -160,32 +128,6 @@ def test_counts_that_are_not_ints_raise(count: Any) -> None:
             draw()
 
 
-# --- endings ----------------------------------------------------------------------------------------------------
-
-
-def test_new_obs_after_truncation_is_last_observation() -> None:
-    batch = buffer_of(episode(3, truncated=True), episode(3, "b", start=50.0)).sample(100)
-    assert np.array_equal(batch.new_obs, batch.obs + 1)
-    assert batch.truncateds[batch.obs == 2].all()
-    assert not batch.terminateds.any()
-
-
-def test_cut_chunk_has_no_ending_flags() -> None:
-    batch = buffer_of(episode(3)).sample(100)
-    assert not (batch.terminateds | batch.truncateds).any()
-
-
-# --- frame stacks -----------------------------------------------------------------------------------------------
-
-
-def test_stacked_views_pad_with_zeros_within_episode() -> None:
-    buffer = buffer_of(episode(3, terminated=True), episode(3, "b", start=10.0))
-    batch = buffer.sample(100, views=LastObservations(3))
-    stacks = {tuple(row) for row in batch.obs.tolist()}
-    assert stacks == {(0, 0, 0), (0, 0, 1), (0, 1, 2), (0, 0, 10), (0, 10, 11), (10, 11, 12)}
-    assert {tuple(row) for row in batch.new_obs.tolist()} >= {(0, 0, 1), (1, 2, 3), (0, 10, 11), (11, 12, 13)}
-
-
 def test_frames_are_stored_once() -> None:
     steps, shape = 600, (84, 84)
     buffer = EpisodeReplayBuffer(steps, seed=0)
@@ -197,29 +139,7 @@ def test_frames_are_stored_once() -> None:
     assert buffer.nbytes < 0.15 * steps * 2 * 4 * 84 * 84
 
 
-def test_sample_sequences_with_stacked_views() -> None:
-    batch = buffer_of(episode(4, terminated=True)).sample_sequences(20, 3, views=LastObservations(2))
-    assert batch.obs.shape == (20, 3, 2)
-    second = batch.seq_lens > 1
-    assert np.array_equal(batch.obs[second, 1, 0], batch.obs[second, 0, 1])
-    assert not batch.obs[~second, 1:].any()
-
-
 # --- sequences --------------------------------------------------------------------------------------------------
-
-
-def test_state_in_is_state_of_previous_step_or_zeros() -> None:
-    whole = SingleAgentEpisode.from_arrays(
-        np.arange(5.0),
-        np.arange(4),
-        np.ones(4),
-        extra_model_outputs={"state_out": {"h": np.arange(8.0).reshape(4, 2) + 1}},
-    )
-    batch = buffer_of(whole).sample_sequences(30, 2)
-    first = batch.actions[:, 0]
-    assert np.array_equal(
-        batch.state_in.h, np.where(first[:, None] == 0, 0, np.arange(8.0).reshape(4, 2)[first - 1] + 1)
-    )
 
 
 def test_padding_is_zero_for_all_dtypes() -> None:
@@ -245,36 +165,6 @@ def test_padding_is_zero_for_all_dtypes() -> None:
     assert set(batch.agent_id[evicted].tolist()) == {None}
     assert all(info == {} for info in batch.infos[evicted])
     assert {info["a"] for info in batch.infos[~evicted]} == {2, 3}
-
-
-def test_boundary_pad_and_stop_at_end_of_episode() -> None:
-    buffer = buffer_of(episode(6, terminated=True))
-    padded = buffer.sample_sequences(100, 4, boundary="pad")
-    stopped = buffer.sample_sequences(100, 4, boundary="stop")
-    assert set(padded.seq_lens.tolist()) == {1, 2, 3, 4}
-    assert set(stopped.seq_lens.tolist()) == {4}
-    assert set(stopped.actions[:, 0].tolist()) == {0, 1, 2}
-
-
-def test_loss_mask_begins_in_one_column() -> None:
-    buffer = buffer_of(episode(6, terminated=True))
-    batch = buffer.sample_sequences(100, 3, burn_in=4, lookback=1)
-    q = np.where(batch.indices >= 0, batch.actions, -1)
-    assert batch.loss_mask[:, 5].all()
-    assert not batch.loss_mask[:, :5].any()
-    first = q[:, 5]
-    assert np.array_equal(q[:, :5], np.maximum(first[:, None] - np.arange(5, 0, -1), -1))
-    assert np.array_equal(batch.seq_lens, 4 + np.minimum(3, 6 - first))
-    assert not batch.obs[q < 0].any()
-
-
-def test_is_first_marks_zero_states() -> None:
-    buffer = buffer_of(episode(6, terminated=True), episode(4, "b"), capacity=8)
-    batch = buffer.sample_sequences(200, 3, burn_in=2, keys=["t", "eps_id"])
-    begins = (batch.indices >= 0) & (batch.t == np.where(batch.eps_id == "a", 2, 0))
-    assert np.array_equal(batch.is_first, begins)
-    drawn = buffer.sample(100, keys=["t", "eps_id", "is_first"])
-    assert np.array_equal(drawn.is_first, drawn.t == np.where(drawn.eps_id == "a", 2, 0))
 
 
 def test_resets_at_is_first_reproduce_acting_states() -> None:
@@ -433,33 +323,6 @@ def test_default_capacity_is_10000() -> None:
     assert (buffer.capacity, len(buffer), buffer.num_added) == (10_000, 10_000, 12_000)
 
 
-def test_add_of_long_episode_keeps_later_chunk() -> None:
-    buffer = buffer_of(episode(25, terminated=True), capacity=10)
-    (stored_episode,) = buffer.iter_episodes()
-    assert (len(stored_episode), stored_episode.t_started, stored_episode.is_terminated) == (10, 15, True)
-    assert stored_episode.get_observations().tolist() == list(range(15, 26))
-    assert buffer.num_added == 25
-    assert set(buffer.sample(100).indices.tolist()) == set(range(15, 25))
-
-
-def test_partly_evicted_episode_is_later_chunk() -> None:
-    buffer = buffer_of(episode(6), capacity=10)
-    buffer.add([episode(6, start=6.0, t_started=6)])
-    (stored_episode,) = buffer.iter_episodes()
-    assert (stored_episode.t_started, len(stored_episode), stored_episode.get_observations(0)) == (2, 10, 2.0)
-    assert set(buffer.sample(100, views=LastObservations(3)).obs[:, 0].tolist()) == {0, *range(2, 10)}
-
-
-def test_add_chunk_after_evicted_one_starts_new_entry() -> None:
-    buffer = buffer_of(episode(3), capacity=5)
-    buffer.add([episode(5, "other")])
-    buffer.add([episode(2, start=3.0, t_started=3)])
-    chunks = {chunk.id_: chunk for chunk in buffer.iter_episodes()}
-    assert (chunks["a"].t_started, chunks["a"].get_observations().tolist()) == (3, [3.0, 4.0, 5.0])
-    batch = buffer.sample(100, n_step=3, views=LastObservations(2))
-    assert {tuple(row) for row in batch.obs[batch.new_obs[:, 1] == 5].tolist()} >= {(0.0, 3.0)}
-
-
 @pytest.mark.parametrize("t_started", [0, 2, 4])
 def test_add_chunks_out_of_order_raises(t_started: int) -> None:
     buffer = buffer_of(episode(3))
@@ -484,19 +347,6 @@ def test_add_chunk_after_ending_raises() -> None:
     buffer = buffer_of(episode(3, truncated=True))
     with pytest.raises(ChunkMismatch, match="ended at t=3"):
         buffer.add([episode(2, t_started=3)])
-
-
-def test_add_does_not_store_lookbacks() -> None:
-    grown = SingleAgentEpisode("g")
-    grown.add_env_reset(np.zeros(1))
-    for step in range(4):
-        grown.add_env_step(np.full(1, step + 1.0), step, 1.0)
-    successor = grown.cut(len_lookback_buffer=3)
-    for step in range(4, 6):
-        successor.add_env_step(np.full(1, step + 1.0), step, 1.0)
-    buffer = buffer_of(grown, successor)
-    assert len(buffer) == 6
-    assert next(buffer.iter_episodes()).get_observations()[:, 0].tolist() == list(range(7))
 
 
 @pytest.mark.parametrize(
@@ -542,12 +392,6 @@ def test_sample_with_unknown_columns_or_counts_raises() -> None:
         EpisodeReplayBuffer(0)
 
 
-def test_indices_stay_valid_after_later_adds() -> None:
-    buffer = buffer_of(*(episode(4, str(i), start=100.0 * i) for i in range(5)), capacity=10)
-    batch = buffer.sample(50)
-    assert np.array_equal(batch.obs, 100 * (batch.indices // 4) + batch.indices % 4)
-
-
 def test_set_state_of_other_capacity_raises() -> None:
     with pytest.raises(InvalidArgument, match="capacity=10"):
         EpisodeReplayBuffer(11).set_state(EpisodeReplayBuffer(10).get_state())
@@ -564,18 +408,6 @@ def test_get_state_shares_no_memory() -> None:
     assert next(restored.iter_episodes()).get_observations().tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_mapped_buffer_equals_buffer_in_memory(tmp_path: Any) -> None:
-    in_files, in_memory = EpisodeReplayBuffer(50, seed=0, path=tmp_path / "replay"), EpisodeReplayBuffer(50, seed=0)
-    for number in range(30):
-        for buffer in (in_files, in_memory):
-            buffer.add([episode(1 + number % 5, str(number), start=10.0 * number, terminated=True)])
-    first, second = in_files.sample(100, n_step=2), in_memory.sample(100, n_step=2)
-    assert all(np.array_equal(values, second[key]) for key, values in first.items())
-    in_use = sum(file.stat().st_size for file in (tmp_path / "replay").glob("*.npy"))
-    assert in_use >= in_files.nbytes == in_memory.nbytes
-    in_files.close()
-
-
 def test_short_episodes_need_one_more_row_each() -> None:
     buffer = EpisodeReplayBuffer(1000, seed=0)
     for number in range(4000):
@@ -585,10 +417,3 @@ def test_short_episodes_need_one_more_row_each() -> None:
     assert np.array_equal(batch.new_obs, batch.obs + 1)
     rows = len(buffer.get_ring().observations.data)
     assert rows < 2.1 * 1000
-
-
-def test_add_pack_equals_episodes() -> None:
-    pack = EpisodePack.from_episodes([episode(3, str(i), start=10.0 * i, terminated=i % 2 == 0) for i in range(4)])
-    buffer = EpisodeReplayBuffer(100, seed=0)
-    buffer.add(pack)
-    assert EpisodePack.from_episodes(list(buffer.iter_episodes())) == pack

@@ -130,15 +130,6 @@ def test_replay_recorder_continues_next_to_added_episodes(mode: AutoresetMode) -
     assert {e.get_observations(0)[0] for e in alone.iter_episodes()} > {1.0, 1001.0, 2001.0}
 
 
-def test_reset_rows_are_never_sampled() -> None:
-    buffer = EpisodeReplayBuffer(500, seed=0)
-    env = vector_env(4, AutoresetMode.NEXT_STEP, longest=2)
-    list(play(env, 60, [buffer.recorder(4, autoreset_mode=AutoresetMode.NEXT_STEP)]))
-    batch = buffer.sample(2000)
-    assert (batch.new_obs[:, 0] == batch.obs[:, 0] + 1).all()
-    assert len(buffer) < 4 * 60
-
-
 def test_repeated_flag_on_reset_row_loses_no_step() -> None:
     buffer = EpisodeReplayBuffer(20, seed=0)
     recorder = buffer.recorder(1, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -147,15 +138,6 @@ def test_repeated_flag_on_reset_row_loses_no_step() -> None:
         recorder.step(np.full((1, 1), float(t)), np.zeros(1, int), np.zeros(1), np.array([flag]), np.zeros(1, bool))
     result = [(e.get_observations()[:, 0].tolist(), e.is_terminated) for e in buffer.iter_episodes()]
     assert result == [([0, 1, 2], True), ([3, 4, 5], False)]
-
-
-def test_same_step_stores_true_last_observation() -> None:
-    buffer = EpisodeReplayBuffer(500, seed=0)
-    env = vector_env(4, AutoresetMode.SAME_STEP, longest=2)
-    list(play(env, 60, [buffer.recorder(4, autoreset_mode=AutoresetMode.SAME_STEP)]))
-    batch = buffer.sample(2000)
-    assert (batch.new_obs[:, 0] == batch.obs[:, 0] + 1).all()
-    assert len(buffer) == 4 * 60
 
 
 def test_reset_in_mid_episode_cuts_chunk() -> None:

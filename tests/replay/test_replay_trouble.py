@@ -239,7 +239,7 @@ def test_recorder_converts_flags_to_bool(kind: type) -> None:
 def test_rewards_with_axes_raise() -> None:
     recorder = recorder_of(EpisodeReplayBuffer(8), 2)
     recorder.reset(np.zeros(2))
-    with pytest.raises(ShapeMismatch, match=r"rewards have items of shape \(1,\)"):
+    with pytest.raises(ShapeMismatch, match="rewards have items of shape"):
         step(recorder, np.ones(2), rewards=np.zeros((2, 1)))
 
 
@@ -370,32 +370,11 @@ def test_update_priorities_with_infinite_sum_raises() -> None:
     buffer.sample(3)
 
 
-def test_wrong_arguments_are_named() -> None:
-    buffer = EpisodeReplayBuffer(8, seed=0)
-    buffer.add([episode("a", 4)])
-    with pytest.raises(InvalidArgument, match="burn_in=-1: give at least 0"):
-        buffer.sample_sequences(2, 3, burn_in=-1)
-    with pytest.raises(WrongType, match="keys='obs': give a list"):
-        buffer.sample(2, keys="obs")
-    with pytest.raises(UnknownKey, match="'n_step' always comes"):
-        buffer.sample(2, keys=["n_step"])
-    with pytest.raises(InvalidArgument, match=r"capacity=1000000\.0: give an int"):
-        EpisodeReplayBuffer(1e6)  # type: ignore[arg-type]
-    with pytest.raises(ShapeMismatch, match="indices have shape"):
-        buffer.at(np.array([[0, 1]]))
-    assert len(buffer.at(np.array([]))["obs"]) == 0
-
-
-def test_add_accepts_one_episode() -> None:
+def test_add_accepts_one_episode_or_a_generator() -> None:
     buffer = EpisodeReplayBuffer(10)
-    buffer.add(SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True))
-    assert (len(buffer), buffer.num_episodes) == (3, 1)
-
-
-def test_add_accepts_generator() -> None:
-    buffer = EpisodeReplayBuffer(10)
-    buffer.add(SingleAgentEpisode.from_arrays(np.arange(3.0), [0, 1], [1.0, 1.0]) for _ in range(2))
-    assert (len(buffer), buffer.num_episodes) == (4, 2)
+    buffer.add(episode("a", 3, terminated=True))
+    buffer.add(episode(f"b{number}", 2) for number in range(2))
+    assert (len(buffer), buffer.num_episodes) == (7, 3)
 
 
 @pytest.mark.parametrize("kind", [EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer])

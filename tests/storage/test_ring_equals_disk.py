@@ -318,9 +318,12 @@ def test_wrong_arguments_have_equal_errors_in_ring_and_disk(tmp_path: Path, meth
     @given(st.data())
     def check(data: Any) -> None:
         name = data.draw(st.sampled_from(sorted(METHODS[method])))
-        options = {key: GOOD[key] for key in METHODS[method] if key in GOOD} | {name: data.draw(METHODS[method][name])}
+        wrong = data.draw(METHODS[method][name])
+        options = {key: GOOD[key] for key in METHODS[method] if key in GOOD} | {name: wrong}
         before = sampler.state_dict(), sampler.num_sampled
         disk = error_of(lambda: getattr(sampler, method)(**options))
+        words = [name, *np.ravel(np.array(wrong, object)).tolist()]
+        assert any(str(word) in disk[1] for word in words), disk
         assert disk == error_of(lambda: getattr(buffer, method)(**options))
         assert (sampler.state_dict(), sampler.num_sampled) == before
 
