@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Walk(gym.Env):
         self.t += 1
         self.move(action)
         at_edge = bool(abs(self.place).max() > self.edge)
-        return self.seen(), 1.0, at_edge, self.t >= self.limit, self.told()
+        return self.answer(self.seen(), 1.0, at_edge, self.t >= self.limit, self.told())
 
     def move(self, action: Any) -> None:
         self.place = self.place + self.np_random.normal(0, 0.2, 3) + (0.1 if action else -0.1)
@@ -50,59 +51,17 @@ class Walk(gym.Env):
     def told(self) -> Any:
         return {"t": self.t}
 
-
-class Answering(Walk):
-    """A walk whose results of `step` are changed by `answer`."""
-
-    def step(self, action: Any) -> Any:
-        return self.answer(*super().step(action))
-
-    def answer(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
-        return observation, reward, terminated, truncated, info
+    def answer(self, *result: Any) -> Any:
+        """Return the result of `step`, which faulty environments change."""
+        return result
 
 
-class LimitTerminates(Answering):
-    edge = 99.0
-
+class LosesLast(Walk):
     def answer(self, o, r, terminated, truncated, info):  # type: ignore[no-untyped-def]
-        return o, r, terminated or truncated, False, info
-
-
-class LimitTerminatesAmongEnds(LimitTerminates):
-    edge, limit = 2.2, 40
-
-
-class LimitToldInInfos(Answering):
-    def answer(self, o, r, terminated, truncated, info):
-        return o, r, terminated or truncated, False, info | {"TimeLimit.truncated": truncated and not terminated}
-
-
-class EndsTruncate(Answering):
-    limit = 10_000
-
-    def answer(self, o, r, terminated, truncated, info):
-        return o, r, False, terminated, info
-
-
-class LosesLast(Answering):
-    def answer(self, o, r, terminated, truncated, info):
         if terminated or truncated:
             self.begin()
             o = self.seen()
         return o, r, terminated, truncated, info
-
-
-class LosesLastOfOneStart(LosesLast):
-    started_within = 0.0
-
-
-class NoReset(Walk):
-    def begin(self) -> None:
-        self.place = getattr(self, "place", np.zeros(3))
-
-    def step(self, action: Any) -> Any:
-        o, r, _, truncated, info = super().step(action)
-        return o, r, False, truncated, info
 
 
 class Late(Walk):
@@ -118,106 +77,11 @@ class Late(Walk):
         return before
 
 
-class RepeatsLast(Answering):
+class RepeatsLast(Walk):
     def answer(self, o, r, terminated, truncated, info):
         if not (terminated or truncated):
             self.before = o
         return self.before.copy(), r, terminated, truncated, info
-
-
-class BlanksLast(Answering):
-    def answer(self, o, r, terminated, truncated, info):
-        return o * (not (terminated or truncated)), r, terminated, truncated, info
-
-
-class DtypeDrifts(Answering):
-    def answer(self, o, *remaining):
-        return o.astype(np.float64), *remaining
-
-
-class ShapeDrifts(Answering):
-    def answer(self, o, *remaining):
-        return o[: 2 + (self.t != 9)], *remaining
-
-
-class LeavesItsSpace(Walk):
-    observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
-
-
-class LosesAKey(Walk):
-    observation_space: Any = spaces.Dict({"a": spaces.Box(-9, 9, (3,), np.float32), "b": spaces.Discrete(2)})
-
-    def seen(self) -> Any:
-        return {"a": super().seen()} | ({} if self.t == 5 else {"b": 1})
-
-
-class NotANumber(Answering):
-    def answer(self, o, *remaining):
-        return o * (np.float32("nan") if self.t == 7 else np.float32(1)), *remaining
-
-
-class InfiniteReward(Answering):
-    def answer(self, o, r, *remaining):
-        return o, float("inf") if self.t == 7 else r, *remaining
-
-
-class ArrayReward(Answering):
-    def answer(self, o, r, *remaining):
-        return o, np.ones(1), *remaining
-
-
-class NoReward(Answering):
-    def answer(self, o, r, *remaining):
-        return o, None, *remaining
-
-
-class ClockJumps(Walk):
-    def told(self) -> Any:
-        return {"t": self.t + 3 * (self.t > 5)}
-
-
-class ObservedClockJumps(Walk):
-    observation_space: Any = spaces.Dict(
-        {"place": Walk.observation_space, "step": spaces.Box(0, 999, (1,), np.float32)}
-    )
-
-    def seen(self) -> Any:
-        return {"place": super().seen(), "step": np.array([self.t - (self.t > 5)], np.float32)}
-
-
-class DrawsElsewhere(Walk):
-    def move(self, action: Any) -> None:
-        self.place = self.place + np.random.default_rng().normal(0, 0.2, 3)
-
-
-class IgnoresItsSeed(Walk):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset()
-
-
-class RewardsByChance(Answering):
-    def answer(self, o, r, *remaining):
-        return o, float(np.random.default_rng().normal()), *remaining
-
-
-class InfoChangesType(Walk):
-    def told(self) -> Any:
-        return {"score": "none" if self.t == 4 else self.t}
-
-
-class InfoIsAList(Walk):
-    def step(self, action: Any) -> Any:
-        return *super().step(action)[:4], []
-
-
-class SeesNothing(Walk):
-    def seen(self) -> Any:
-        return np.ones(3, np.float32)
-
-
-class FlagsAreNumbers(Answering):
-    def answer(self, o, r, terminated, truncated, info):
-        return o, r, int(terminated), truncated, info
 
 
 class ReusesItsBuffer(Walk):
@@ -225,6 +89,13 @@ class ReusesItsBuffer(Walk):
         self.buffer = getattr(self, "buffer", np.zeros(3, np.float32))
         self.buffer[:] = super().seen()
         return self.buffer
+
+
+class ReusesItsInfos(Walk):
+    def told(self) -> Any:
+        self.info = getattr(self, "info", {})
+        self.info["t"] = self.t
+        return self.info
 
 
 class WritesActions(Walk):
@@ -235,28 +106,16 @@ class WritesActions(Walk):
         action *= 0.5
 
 
-class OldStep(Walk):
-    def step(self, action: Any) -> Any:
-        o, r, terminated, truncated, info = super().step(action)
-        return o, r, terminated or truncated, info
+class LimitNotReset(Walk):
+    edge = 99.0
+    total = 0
+
+    def answer(self, o, r, terminated, truncated, info):
+        self.total += 1
+        return o, r, terminated, self.total >= 60, info
 
 
-class OldReset(Walk):
-    def reset(self, **arguments: Any) -> Any:
-        return super().reset(**arguments)[0]
-
-
-class Fails(Answering):
-    def answer(self, *answer):
-        return (1 / (self.t - 8), *answer)[1:]
-
-
-class NeverEnds(Walk):
-    def step(self, action: Any) -> Any:
-        return *super().step(action)[:2], False, False, self.told()
-
-
-class Paid(Answering):
+class Paid(Walk):
     """A sound walk whose rewards follow from place and action."""
 
     def answer(self, o, r, *remaining):
@@ -282,11 +141,6 @@ class RewardsLateOverResets(RewardsLate):
         return result
 
 
-class EqualRewardsLate(Answering):
-    def answer(self, o, r, *remaining):
-        return o, float(self.t > 1), *remaining
-
-
 class Skipping(gym.Wrapper):
     """Repeats each action four times, also after an ending."""
 
@@ -296,49 +150,7 @@ class Skipping(gym.Wrapper):
         return o, sum(answer[1] for answer in answers), terminated, truncated, info
 
 
-def SkipsOverEnds() -> Any:
-    return Skipping(Walk())
-
-
-def SkipsOverLimits() -> Any:
-    class Calm(Walk):
-        edge, limit = 99.0, 9
-
-    return Skipping(Calm())
-
-
-class ReusesItsInfos(Walk):
-    def told(self) -> Any:
-        self.info = getattr(self, "info", {})
-        self.info["t"] = self.t
-        return self.info
-
-
-class BothFlags(Answering):
-    def answer(self, o, r, terminated, truncated, info):
-        return o, r, terminated or truncated, terminated or truncated, info
-
-
-class ReseedsAtReset(Walk):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed=7 if seed is None else seed)
-
-
-class IgnoresActions(Walk):
-    def move(self, action: Any) -> None:
-        super().move(0)
-
-
-class LimitNotReset(Walk):
-    edge = 99.0
-    total = 0
-
-    def step(self, action: Any) -> Any:
-        self.total += 1
-        return *super().step(action)[:3], self.total >= 60, self.told()
-
-
-class FixedHorizon(Answering):
+class FixedHorizon(Walk):
     """Sound: the task ends after 30 steps, and the observation has the time."""
 
     observation_space: Any = spaces.Box(-99, 99, (4,), np.float32)
@@ -453,62 +265,132 @@ class Unrewarded(Two):
         return observations, {agent: 1.0 for agent in rewards if (agent, self.t) != ("b", 2)}, *remaining
 
 
-FAULTS = {
-    NeverEnds: "never_ends",
-    RewardsLate: "reward_shift",
-    RewardsLateOverResets: "reward_shift",
-    EqualRewardsLate: "reward_shift",
-    SkipsOverEnds: "steps_after_end",
-    SkipsOverLimits: "steps_after_end",
-    ReusesItsInfos: "reused_buffer",
-    BothFlags: "both_flags",
-    ReseedsAtReset: "seed",
-    IgnoresActions: "ignored_actions",
-    LimitNotReset: "no_reset",
-    Unrewarded: "step_result",
-    LimitTerminates: "time_limit_terminates",
-    LimitTerminatesAmongEnds: "time_limit_terminates",
-    LimitToldInInfos: "time_limit_terminates",
-    EndsTruncate: "end_truncates",
-    LosesLast: "lost_final_observation",
-    LosesLastOfOneStart: "lost_final_observation",
-    NoReset: "no_reset",
-    Late: "late_observation",
-    RepeatsLast: "missing_last_observation",
-    BlanksLast: "missing_last_observation",
-    DtypeDrifts: "dtype",
-    ShapeDrifts: "shape",
-    LeavesItsSpace: "outside_space",
-    LosesAKey: "outside_space",
-    NotANumber: "not_finite",
-    InfiniteReward: "not_finite",
-    ArrayReward: "reward_type",
-    NoReward: "reward_type",
-    ClockJumps: "clock_jump",
-    ObservedClockJumps: "clock_jump",
-    DrawsElsewhere: "seed",
-    IgnoresItsSeed: "seed",
-    RewardsByChance: "seed",
-    InfoChangesType: "info_type",
-    InfoIsAList: "info_type",
-    SeesNothing: "constant_observations",
-    FlagsAreNumbers: "flag_type",
-    ReusesItsBuffer: "reused_buffer",
-    WritesActions: "writes_actions",
-    OldStep: "step_result",
-    OldReset: "step_result",
-    Fails: "error",
-    DeadAgentActs: "dead_agent_acts",
-    PaidAfterTheEnd: "reward_after_end",
-    Stranger: "unknown_agent",
-    Unseen: "missing_observation",
+def faulty(base: type = Walk, **changed: Any) -> type:
+    """Return a subclass of an environment with other attributes and methods."""
+    return type("Faulty", (base,), changed)
+
+
+def changes_result(change: Callable[..., Any], **changed: Any) -> type:
+    """Return a walk whose `step` returns `change(t, observation, reward, terminated, truncated, info)`."""
+    return faulty(**changed, answer=lambda self, *result: change(self.t, *result))
+
+
+def over(t: int, o: Any, r: Any, terminated: bool, truncated: bool, info: Any) -> Any:
+    """Return a result in which a time limit terminates."""
+    return o, r, terminated or truncated, False, info
+
+
+random = np.random.default_rng()
+timed = spaces.Dict({"place": Walk.observation_space, "step": spaces.Box(0, 999, (1,), np.float32)})
+keyed = spaces.Dict({"a": spaces.Box(-9, 9, (3,), np.float32), "b": spaces.Discrete(2)})
+
+FAULTS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "no end": ("never_ends", changes_result(lambda t, o, r, end, limit, info: (o, r, False, False, info))),
+    "rewards a step late": ("reward_shift", RewardsLate),
+    "rewards late over resets": ("reward_shift", RewardsLateOverResets),
+    "equal rewards late": ("reward_shift", changes_result(lambda t, o, r, *flags: (o, float(t > 1), *flags))),
+    "steps over ends": ("steps_after_end", lambda: Skipping(Walk())),
+    "steps over limits": ("steps_after_end", lambda: Skipping(faulty(edge=99.0, limit=9)())),
+    "one dict for all infos": ("reused_buffer", ReusesItsInfos),
+    "one array for all observations": ("reused_buffer", ReusesItsBuffer),
+    "both flags": (
+        "both_flags",
+        changes_result(lambda t, o, r, end, limit, info: (o, r, end or limit, end or limit, info)),
+    ),
+    "a seed at each reset": (
+        "seed",
+        faulty(reset=lambda self, *, seed=None, options=None: Walk.reset(self, seed=7 if seed is None else seed)),
+    ),
+    "actions ignored": ("ignored_actions", faulty(move=lambda self, action: Walk.move(self, 0))),
+    "a limit that no reset clears": ("no_reset", LimitNotReset),
+    "no new start": (
+        "no_reset",
+        changes_result(
+            lambda t, o, r, end, limit, info: (o, r, False, limit, info),
+            begin=lambda self: setattr(self, "place", getattr(self, "place", np.zeros(3))),
+        ),
+    ),
+    "limit terminates": ("time_limit_terminates", changes_result(over, edge=99.0)),
+    "limit terminates among ends": ("time_limit_terminates", changes_result(over, edge=2.2, limit=40)),
+    "limit only in infos": (
+        "time_limit_terminates",
+        changes_result(
+            lambda t, o, r, end, limit, info: (
+                *(o, r, end or limit, False),
+                info | {"TimeLimit.truncated": limit and not end},
+            )
+        ),
+    ),
+    "ends truncate": (
+        "end_truncates",
+        changes_result(lambda t, o, r, end, limit, info: (o, r, False, end, info), limit=10_000),
+    ),
+    "last observation lost": ("lost_final_observation", LosesLast),
+    "last observation lost with one start": ("lost_final_observation", faulty(LosesLast, started_within=0.0)),
+    "late observation": ("late_observation", Late),
+    "last observation repeated": ("missing_last_observation", RepeatsLast),
+    "last observation blank": (
+        "missing_last_observation",
+        changes_result(lambda t, o, r, end, limit, info: (o * (not (end or limit)), r, end, limit, info)),
+    ),
+    "dtype": ("dtype", changes_result(lambda t, o, *others: (o.astype(np.float64), *others))),
+    "shape": ("shape", changes_result(lambda t, o, *others: (o[: 2 + (t != 9)], *others))),
+    "space": ("outside_space", faulty(observation_space=spaces.Box(-1, 1, (3,), np.float32))),
+    "lost key": (
+        "outside_space",
+        faulty(observation_space=keyed, seen=lambda self: {"a": Walk.seen(self)} | ({} if self.t == 5 else {"b": 1})),
+    ),
+    "NaN": (
+        "not_finite",
+        changes_result(lambda t, o, *others: (o * np.float32(np.nan if t == 7 else 1), *others)),
+    ),
+    "infinite reward": ("not_finite", changes_result(lambda t, o, r, *flags: (o, np.inf if t == 7 else r, *flags))),
+    "array as reward": ("reward_type", changes_result(lambda t, o, r, *flags: (o, np.ones(1), *flags))),
+    "no reward": ("reward_type", changes_result(lambda t, o, r, *flags: (o, None, *flags))),
+    "time jumps": ("clock_jump", faulty(told=lambda self: {"t": self.t + 3 * (self.t > 5)})),
+    "observed time jumps": (
+        "clock_jump",
+        faulty(
+            observation_space=timed,
+            seen=lambda self: {
+                "place": Walk.seen(self),
+                "step": np.array([self.t - (self.t > 5)], np.float32),
+            },
+        ),
+    ),
+    "moves by chance": (
+        "seed",
+        faulty(move=lambda self, action: setattr(self, "place", self.place + random.normal(0, 0.2, 3))),
+    ),
+    "seed ignored": ("seed", faulty(reset=lambda self, *, seed=None, options=None: Walk.reset(self))),
+    "rewards by chance": ("seed", changes_result(lambda t, o, r, *flags: (o, float(random.normal()), *flags))),
+    "info of two types": ("info_type", faulty(told=lambda self: {"score": "none" if self.t == 4 else self.t})),
+    "list as info": ("info_type", changes_result(lambda t, *result: (*result[:4], []))),
+    "constant observations": ("constant_observations", faulty(seen=lambda self: np.ones(3, np.float32))),
+    "number as flag": (
+        "flag_type",
+        changes_result(lambda t, o, r, end, limit, info: (o, r, int(end), limit, info)),
+    ),
+    "written actions": ("writes_actions", WritesActions),
+    "old step": (
+        "step_result",
+        changes_result(lambda t, o, r, end, limit, info: (o, r, end or limit, info)),
+    ),
+    "old reset": ("step_result", faulty(reset=lambda self, **arguments: Walk.reset(self, **arguments)[0])),
+    "error": ("error", changes_result(lambda t, *result: (1 / (t - 8), *result)[1:])),
+    "dead agent acts": ("dead_agent_acts", DeadAgentActs),
+    "reward after the end": ("reward_after_end", PaidAfterTheEnd),
+    "unknown agent": ("unknown_agent", Stranger),
+    "missing observation": ("missing_observation", Unseen),
+    "missing reward": ("step_result", Unrewarded),
 }
 
 
-@pytest.mark.parametrize("env", FAULTS, ids=lambda env: env.__name__)
-def test_examine_faulty_environment_has_one_finding(env: Any) -> None:
-    findings = examine(env(), num_steps=2500 if env is NeverEnds else 1200)
-    assert [finding.kind for finding in findings] == [FAULTS[env]], findings
+@pytest.mark.parametrize("name", FAULTS)
+def test_examine_faulty_environment_has_one_finding(name: str) -> None:
+    kind, make = FAULTS[name]
+    findings = examine(make(), num_steps=2500 if name == "no end" else 1200)
+    assert [finding.kind for finding in findings] == [kind], findings
     assert findings[0].evidence
     assert findings[0].times >= 1
     assert findings[0].harm
@@ -579,7 +461,7 @@ def test_examine_ragged_items_and_flags_are_findings() -> None:
         def seen(self) -> Any:
             return [[1.0], [2.0, 3.0]]
 
-    class FlagsOfSeveral(Answering):
+    class FlagsOfSeveral(Walk):
         def answer(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
             return observation, reward, np.array([terminated, terminated]), truncated, info
 
