@@ -273,7 +273,7 @@ class Actor:
             self.check()
             state = ActingState(self)
         elif state.actor is not self:
-            raise InvalidArgument("act: the state is of another actor; give None at the start of an episode")
+            raise InvalidArgument("act: the state belongs to another actor; give None at the start of an episode")
         state, rows = state.with_observation(observation, reward)
         episodes, shared_data = [state.episode], {}
         with torch.inference_mode():
@@ -349,7 +349,9 @@ def compute_action(
     """
     actor = as_actor(policy) if state is None else state.actor
     if state is not None and actor is not policy and actor.policy is not policy:
-        raise InvalidArgument("compute_action: the state is of another policy; give None at the start of an episode")
+        raise InvalidArgument(
+            "compute_action: the state belongs to another policy; give None at the start of an episode"
+        )
     return actor.act(observation, state, reward=reward, explore=explore)
 
 
@@ -359,7 +361,7 @@ def _check_action_space(policy: Any, space: gym.Space | None) -> None:
     if None in (space, made_for) or describe_space(space, bounds=True) == describe_space(made_for, bounds=True):
         return
     raise InvalidArgument(
-        f"Actor: {type(policy).__name__} was made for actions {made_for}, not {space}; give module_to_env= with a "
+        f"Actor: {type(policy).__name__} was created for actions {made_for}, not {space}; give module_to_env= with a "
         "connector that maps its actions"
     )
 
@@ -387,6 +389,6 @@ def _rows(observation: Any, space: gym.Space) -> Any:
         return as_rows(concatenate(space, [observation], create_empty_array(space, 1)), space)
     except (ValueError, TypeError, LookupError) as error:
         raise InvalidArgument(
-            f"act: the observation {nested.describe(observation)} is none of {describe_space(space)}; give one "
+            f"act: the observation {nested.describe(observation)} is not in {describe_space(space)}; give one "
             f"observation of the environment, without a batch axis ({error})"
         ) from error

@@ -130,15 +130,15 @@ def build_pieces(settings: Iterable[Any], argument: str) -> list[Any]:
     for name, arguments in settings:
         if arguments is None or name not in _PARTS:
             raise InvalidArgument(
-                f"Actor.load: the actor has {name}, which is not of this library, or has settings that a file cannot "
-                f"hold: give {argument}"
+                f"Actor.load: the actor has {name}, which is defined outside of this library, or has settings that "
+                f"cannot be stored: give {argument}"
             )
         part = _PARTS[name]
         try:
             made.append(part(**arguments) if isinstance(part, type) else part)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
-                f"Actor.load: {name} cannot be made from {arguments}: {error}; give {argument}"
+                f"Actor.load: {name} cannot be created from {arguments}: {error}; give {argument}"
             ) from error
     return made
 

@@ -88,7 +88,7 @@ class Connector:
             shared_data: a dict that all connectors of a call share.
             metrics: a metrics logger, or None.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise NotImplementedError(f"{type(self).__name__} has no __call__; override it, and return the batch")
 
     @property
     def name(self) -> str:

@@ -83,7 +83,9 @@ class ActionDistribution(ABC):
             InvalidArgument: the distribution is not over discrete actions.
             ShapeMismatch: the mask has another shape.
         """
-        raise InvalidArgument(f"{type(self).__name__}: an action mask is for choices, and there are none to mask")
+        raise InvalidArgument(
+            f"{type(self).__name__}: an action mask applies to discrete actions, and this distribution has none"
+        )
 
 
 class Categorical(ActionDistribution):
@@ -337,7 +339,7 @@ def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDi
             return JointDistribution(tuple(distribution_for(part, squashed=squashed) for part in space.spaces))
     raise InvalidArgument(
         f"distribution_for({space}): this space has no action distribution (Discrete, MultiDiscrete, MultiBinary, Box "
-        "of floats, and non-empty Dict and Tuple of these have); let the policy put its own 'actions' out instead of "
+        "of floats, and non-empty Dict and Tuple of these have); let the policy return 'actions' instead of "
         "'action_dist_inputs'."
     )
 

@@ -106,7 +106,7 @@ class MultiAgentPipeline(Connector):
         """Call the modules' pipelines, and return the output of `__call__`. `context` has the call's other
         arguments.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say what its modules' pipelines are given")
+        raise NotImplementedError(f"{type(self).__name__} does not define the arguments of its modules' pipelines")
 
     def _call_modules(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
@@ -253,7 +253,8 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         seats = shared_data.get(SEATS, {})
         if batch and SEATS not in shared_data:
             raise UnknownKey(
-                f"{self.name}: shared_data does not say whose rows these are; give both pipelines the same shared_data"
+                f"{self.name}: shared_data does not contain the agents of the rows; pass the same shared_data to "
+                "both pipelines"
             )
         for module_id, columns in batch.items():
             check_answer(columns)
@@ -404,7 +405,9 @@ def multi_agent_learner(
         WrongType: `returns` cannot be called, or an argument that should be a mapping by module is none.
     """
     if not (returns is None or callable(returns)):
-        raise WrongType(f"returns={returns!r}: give what makes a piece, such as the piece's class, or None")
+        raise WrongType(
+            f"returns={returns!r}: give a function that returns a connector, such as a connector's class, or None"
+        )
 
     def build(*spaces: Any, **arguments: Any) -> LearnerPipeline:
         return learner_pipeline(*spaces, returns=None if returns is None else returns(), **arguments)
@@ -429,7 +432,7 @@ def _build_each(
     for module_id in observation_spaces:
         if module_id not in action_spaces:
             raise InvalidArgument(
-                f"action_spaces has none of module {module_id!r}; it has those of {list(action_spaces)}"
+                f"action_spaces has no space of module {module_id!r}; it has spaces of {list(action_spaces)}"
             )
     policies = None if policies is None else checked_mapping("policies", policies, "of a policy for each module")
     pipelines = {}

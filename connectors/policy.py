@@ -112,8 +112,8 @@ class Module:
         if not hasattr(self.policy, "compute_values"):
             policy_name = "rl_module=None" if self.policy is None else type(self.policy).__name__
             raise InvalidArgument(
-                f"values are asked of {policy_name}, which has no compute_values(batch); "
-                "give it one, and call the learner pipeline with rl_module=policy"
+                f"values are needed from {policy_name}, which has no compute_values(batch); add this method, and call "
+                "the learner pipeline with rl_module=policy"
             )
         return self.policy.compute_values(batch)
 
@@ -203,8 +203,8 @@ def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> No
     missing = ", no ".join(name for name in names if not hasattr(policy, name))
     if missing:
         raise InvalidArgument(
-            f"{asked_by} asks {', '.join(names)} of its policy; {type(policy).__name__} has no {missing}: "
-            "derive it from episode_learners.Policy, or add what is missing (connectors.Policy says what each is)"
+            f"{asked_by} needs {', '.join(names)} of its policy; {type(policy).__name__} has no {missing}: derive it "
+            "from episode_learners.Policy, or add these members (connectors.Policy documents each)"
         )
 
 

@@ -123,7 +123,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     def _make_section(self) -> Connector:
         """Return the connector that stands for all views when the pipeline is called."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how its views are run")
+        raise NotImplementedError(f"{type(self).__name__} does not define how its views are run")
 
     @property
     def views(self) -> Views:

@@ -50,7 +50,7 @@ def _train(chosen: argparse.Namespace) -> int:
     run, folder = _make_run(chosen)
     if chosen.resume is None and (folder / RUN).exists():
         raise InvalidArgument(
-            f"{folder} holds a run: go on with it by --resume {folder}, or keep this one elsewhere by --logdir"
+            f"{folder} contains a run: resume it with --resume {folder}, or choose another folder with --logdir"
         )
     trainer = run.make(folder=folder, stop_fn=_make_stop_fn(run, chosen.stop_at))
     with trainer.runner, _make_logger(folder, chosen) as logger:  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ def _check_without(chosen: argparse.Namespace, option: str, reason: str, *destin
     """
     for destination in destinations:
         if getattr(chosen, destination) is not None:
-            raise InvalidArgument(f"--{destination} beside --{option}: {reason}; leave it out")
+            raise InvalidArgument(f"--{destination} cannot be combined with --{option}: {reason}; leave it out")
 
 
 def _with_max_epochs(run: Run, epochs: int | None) -> Run:
@@ -149,11 +149,11 @@ def _read_run(folder: Path) -> Run:
 
     path = folder / RUN
     if not path.exists():
-        raise FileNotFoundError(f"{folder} holds no run: it has no {RUN}")
+        raise FileNotFoundError(f"{folder} contains no run: it has no {RUN}")
     try:
         table = dict(json.loads(path.read_text())["configuration"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableData(f"{path} is no description of a run ({type(error).__name__}: {error})") from error
+        raise UnreadableData(f"{path} does not describe a run ({type(error).__name__}: {error})") from error
     return Run.of_table(table, str(path))
 
 
@@ -196,8 +196,8 @@ def _play(chosen: argparse.Namespace) -> int:
     twice = [episode.id_ for episode in evaluation.episodes if episode.id_ in known]
     if twice:
         raise InvalidArgument(
-            f"{target} has {len(twice)} of the {evaluation.num_episodes} episodes of this seed already, such as "
-            f"{twice[0]}: leave --seed out, give another one, or keep them elsewhere by --out"
+            f"{target} already has {len(twice)} of the {evaluation.num_episodes} episodes of this seed, such as "
+            f"{twice[0]}: leave --seed out, give another seed, or write to another data set with --out"
         )
     with EpisodeWriter(target, env_spec=_read_run(chosen.folder).env) as writer:
         writer.add(evaluation.episodes)
@@ -281,7 +281,7 @@ def _parse_count(text: str) -> int:
     """
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is no count: give an int of at least 1")
+        raise argparse.ArgumentTypeError(f"{number} is not a count: give an int of at least 1")
     return number
 
 

@@ -95,7 +95,7 @@ class MultiAgentAlgorithm(nn.Module):
             InvalidArgument: there is a module with this id, or a module without an algorithm should learn.
         """
         if module_id in self._names:
-            raise InvalidArgument(f"there is a module {module_id!r} already; remove it first")
+            raise InvalidArgument(f"module {module_id!r} exists already; remove it first")
         if not isinstance(algorithm, Algorithm):
             algorithm = ActingOnly(algorithm)
         train = not isinstance(algorithm, ActingOnly) if train is None else train
@@ -178,7 +178,7 @@ class MultiAgentAlgorithm(nn.Module):
         if unknown and self._knows_all:
             raise UnknownKey(
                 f"update: module {unknown[0]!r} acted; there are algorithms for {', '.join(map(str, self._names))}; "
-                "make one for it, or name those that learn as train="
+                "add an algorithm for it, or name the modules that learn with train="
             )
         chosen = self.train_ids if module_ids is None else tuple(module_ids)
         learning = [name for name in chosen if name in packs and packs[name].num_steps]

@@ -74,7 +74,10 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
     }
     kinds = [part.trainer_config for part in parts.values()]
     if trainers.OfflineConfig in kinds:
-        raise InvalidArgument("a module of several learns offline: give the trainer its data in Python")
+        raise InvalidArgument(
+            "modules that learn from stored data cannot be run from settings: create the trainer in Python, with "
+            "its data"
+        )
     players = dict.fromkeys(run.modules, agents[0]) if league else _first_agents(run, agents, mapping)
     spaces = _spaces_of(as_multi_agent_env(env), players)
     actors = {module_id: part.make_actor(*spaces[module_id]) for module_id, part in parts.items()}
@@ -117,7 +120,7 @@ def _make_league(run: Any) -> League | None:
             f"[league] has {', '.join(run.league)}: it needs learners and opponents, and may have {', '.join(names)}"
         )
     if run.agents:
-        raise InvalidArgument("there are [league] and [agents]: a league maps the agents to its modules; leave one out")
+        raise InvalidArgument("settings have [league] and [agents]: the league maps agents to modules; leave one out")
     league = League(**{"seed": run.seed, **run.league})
     wrong = {*league.learners, *league.opponents}.symmetric_difference(run.modules)
     if wrong:

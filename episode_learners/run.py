@@ -167,7 +167,7 @@ class Run:
         try:
             table = tomllib.loads(Path(path).read_text())
         except ValueError as error:
-            raise UnreadableData(f"{path} is no TOML: {error}") from error
+            raise UnreadableData(f"{path} is not valid TOML: {error}") from error
         return cls.of_table(table, str(path))
 
     @classmethod
@@ -285,7 +285,7 @@ class Run:
         stored, expected_space = dataset.observation_space, algorithm.policy.observation_space
         if stored is not None and stored != expected_space:
             raise InvalidArgument(
-                f"{self.data} holds observations of {stored}, the policy in {self.env} sees {expected_space}"
+                f"{self.data} contains observations of {stored}, the policy in {self.env} sees {expected_space}"
             )
         if not isinstance(algorithm, ReplayAlgorithm):
             return dataset

@@ -132,7 +132,8 @@ def evaluate(
     if isinstance(env, (EnvRunner, GroupRunner)):
         if not all(argument is None for argument in (policy, agent_to_module_mapping_fn)):
             raise InvalidArgument(
-                "evaluate(runner) takes the runner's policy and pipelines: give an environment with other ones"
+                "evaluate(runner) uses the policy and pipelines of the runner; to use others, give an environment "
+                "instead of the runner"
             )
         runner = env.for_evaluation(min(num_envs or env.num_envs, num_episodes), seed=seed, hooks=hooks)
         return _run_evaluation(runner, num_episodes, explore, closes=True)

@@ -147,7 +147,7 @@ class MetricsLogger:
         }
         for option in (name for name, is_wrong in wrong.items() if is_wrong):
             raise InvalidArgument(
-                f"{location}: {option} does not go with this reduction; leave it out or change reduce="
+                f"{location}: {option} cannot be combined with this reduction; leave it out or change reduce="
             )
         for known in self._series:
             if known[: len(path)] == path or path[: len(known)] == known:

@@ -62,8 +62,8 @@ def as_multi_agent_env(env: Any) -> MultiAgentEnv:
     if hasattr(env, "step") and hasattr(env, "reset"):
         return DictEnv(env)
     raise WrongType(
-        f"{env!r} is not a multi-agent environment; give a PettingZoo environment, or one whose reset and step take "
-        "dicts by agent"
+        f"{env!r} is not a multi-agent environment; give a PettingZoo environment, or an environment with reset and "
+        "step for dicts by agent"
     )
 
 

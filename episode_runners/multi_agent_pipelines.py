@@ -255,8 +255,8 @@ class RunnerPipelines:
         policies = self.policies or {}
         if module_id not in policies:
             raise UnknownKey(
-                f"agent {agent_id!r} is mapped to module {module_id!r}, for which there is no policy; there are "
-                f"{list(policies)}: give one, or an agent_to_module_mapping_fn"
+                f"agent {agent_id!r} is mapped to module {module_id!r}, which has no policy; there are policies for "
+                f"{list(policies)}: add a policy, or give an agent_to_module_mapping_fn"
             )
         policy = policies[module_id]
         if isinstance(policy, Actor):  # added to the runner's policies after the runner was made

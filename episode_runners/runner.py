@@ -207,8 +207,8 @@ class EnvRunner(Closeable):
     def _check_not_sampling(self, call: str) -> None:
         if self._is_sampling:
             raise EpisodeStateError(
-                f"{call} while this runner samples: a hook, a policy or an environment called it; call it when sample "
-                "has returned, or evaluate(runner), which has environments of its own"
+                f"{call} while this runner samples: a hook, a policy or an environment called it; call it after sample "
+                "has returned, or call evaluate(runner), which uses separate environments"
             )
 
     def metrics(self) -> dict[str, Any]:

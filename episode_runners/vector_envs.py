@@ -58,7 +58,9 @@ def make_vector_env(
         maker: Callable[[], Any] = lambda: gym.make(env, **(env_kwargs or {}))  # noqa: E731
     elif isinstance(env, gym.Env):
         if num_envs not in (None, 1):
-            raise InvalidArgument(f"one environment cannot be {num_envs}: give a callable that makes one")
+            raise InvalidArgument(
+                f"num_envs={num_envs} with a single environment: give a callable that makes an environment"
+            )
         maker = _single_use_maker(env)
     elif callable(env):
         maker = env
@@ -75,17 +77,18 @@ def _check_needs_no_adapter(env: Any) -> None:
     """Raise an error with advice if `env` is a bare EnvPool, a batched simulator or a multi-agent environment."""
     if hasattr(env, "async_reset") and hasattr(env, "recv"):
         raise InvalidArgument(
-            f"{type(env).__name__} is a bare EnvPool, which calls a fall at its time limit truncated only and takes no "
-            "seed: give EnvPoolVectorEnv(task, num_envs) of episode_runners.environments"
+            f"{type(env).__name__} is a bare EnvPool, which reports a termination in the last step before the time "
+            "limit as a truncation, and takes no seed: give EnvPoolVectorEnv(task, num_envs) of "
+            "episode_runners.environments"
         )
     if isinstance(env, (VectorEnv, gym.Env)) or not (hasattr(env, "step") and hasattr(env, "reset")):
         return
     if hasattr(env, "num_envs"):
         raise WrongType(
-            f"{type(env).__name__} steps {env.num_envs} environments and is no gymnasium.vector.VectorEnv, so its "
-            "spaces and autoreset mode are not known: for one that lives in torch give TorchVectorEnv(simulator, "
-            "observation_space, action_space) of episode_runners.environments; or derive from VectorEnv and state its "
-            "metadata['autoreset_mode']"
+            f"{type(env).__name__} steps {env.num_envs} environments and is not a gymnasium.vector.VectorEnv, so its "
+            "spaces and autoreset mode are not known: for a simulator with torch tensors give "
+            "TorchVectorEnv(simulator, observation_space, action_space) of episode_runners.environments; or derive "
+            "from VectorEnv and declare its metadata['autoreset_mode']"
         )
     if hasattr(env, "possible_agents"):
         raise WrongType(f"{type(env).__name__} is an environment of several agents: give it to a MultiAgentEnvRunner")
@@ -120,7 +123,7 @@ def _make_own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, An
     try:
         return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
     except gym.error.Error as error:
-        raise InvalidArgument(f"{env_id} has no vector environment of its own: {error}") from error
+        raise InvalidArgument(f"{env_id} has no vector entry point: {error}; leave vectorization out") from error
 
 
 def _vectorize(
@@ -208,7 +211,7 @@ def autoreset_mode_of(env: VectorEnv, default: AutoresetMode | str | None = None
     stated = default if env_mode is None else env_mode
     if stated is None:
         raise InvalidArgument(
-            f"{unwrapped} does not say its autoreset mode (metadata['autoreset_mode']); pass autoreset_mode"
+            f"{unwrapped} does not declare its autoreset mode (metadata['autoreset_mode']); pass autoreset_mode"
         )
     mode = checked_mode(stated)
     if default is not None and checked_mode(default) is not mode:

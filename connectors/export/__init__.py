@@ -116,6 +116,7 @@ def _check_joint(actor: Actor) -> None:
     joint = [name for name, _ in (stamped(actor.policy) or {}).get(JOINT, ())]
     if joint:
         raise NotExportable(
-            f"connector {', '.join(joint)} reads the observations of all agents (joint=), and a file takes those of "
-            "one agent; compute its output in a wrapper of the environment, and train with that environment"
+            f"connector {', '.join(joint)} reads the observations of all agents (joint=), and an exported file takes "
+            "the observations of one agent; compute its output in a wrapper of the environment, and train with that "
+            "environment"
         )

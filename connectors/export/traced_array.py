@@ -49,7 +49,10 @@ class TracedArray(NDArrayOperatorsMixin):
             return self.__array_function__(_REDUCTIONS[ufunc], (), args, {**kwargs, "out": out and out[0]})
         compute = _UFUNCS.get(ufunc.__name__)
         if method != "__call__" or compute is None or kwargs:
-            raise NotTraceable(f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method} has no traced form")
+            raise NotTraceable(
+                f"np.{ufunc.__name__}{'' if method == '__call__' else '.' + method} cannot be exported; use "
+                "arithmetic, comparisons, np.where and other elementwise functions"
+            )
         kinds = [a.dtype if hasattr(a, "dtype") else type(a) for a in map(_arrays_in, args)]
         *needed, result_dtype = ufunc.resolve_dtypes((*kinds, None))[: ufunc.nin + 1]
         tensors = [_tensor(a, dtype) for a, dtype in zip(args, needed, strict=True)]
@@ -61,7 +64,10 @@ class TracedArray(NDArrayOperatorsMixin):
         """
         compute = _FUNCTIONS.get(func)
         if compute is None:
-            raise NotTraceable(f"np.{func.__name__} has no traced form")
+            raise NotTraceable(
+                f"np.{func.__name__} cannot be exported; use arithmetic, comparisons, np.where, np.concatenate and "
+                "other functions whose output shapes do not depend on the values"
+            )
         options = dict(kwargs)
         out = options.pop("out", None)
         try:
@@ -264,7 +270,7 @@ def _into(out: Any, result: Any) -> Any:
     if out is None:
         return result
     if not isinstance(out, TracedArray):
-        raise NotTraceable("out= is an array of numbers; leave it out, so that a new array is made")
+        raise NotTraceable("out= is an array of numbers; leave it out, so that the function creates an array")
     out.tensor = _cast(result.tensor, out.dtype)
     return out
 
@@ -277,7 +283,7 @@ def _sizes(shape: Any) -> tuple[Any, ...]:
 def _index(key: Any) -> Any:
     if isinstance(key, TracedArray):
         if key.dtype == bool:
-            raise NotTraceable("an index by a mask gives as many rows as the numbers say; use np.where")
+            raise NotTraceable("an index by a bool mask: the number of rows depends on the values; use np.where")
         return key.tensor.long()
     return torch.from_numpy(np.asarray(key)) if isinstance(key, (np.ndarray, list)) else key
 
@@ -287,7 +293,7 @@ def _without_negative_steps(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tenso
     if not any(isinstance(part, slice) and part.step is not None and part.step < 0 for part in key):
         return tensor, key
     if any(part is None or part is Ellipsis for part in key):
-        raise NotTraceable("a negative step beside None or ... in an index; use np.flip")
+        raise NotTraceable("a negative step next to None or ... in an index; use np.flip")
     parts = []
     for axis, part in enumerate(key):
         if isinstance(part, slice) and part.step is not None and part.step < 0:
@@ -338,7 +344,9 @@ def _stack(arrays: Any, axis: int = 0) -> TracedArray:
 
 def _where(condition: Any, *choices: Any) -> TracedArray:
     if not choices:
-        raise NotTraceable("np.where with one argument gives as many rows as the numbers say; give it three")
+        raise NotTraceable(
+            "np.where with one argument: its number of rows depends on the values; give it three arguments"
+        )
     kinds = [choice.dtype if hasattr(choice, "dtype") else choice for choice in map(_arrays_in, choices)]
     common = np.result_type(*kinds)
     return TracedArray(torch.where(_tensor(condition).bool(), *(_tensor(choice, common) for choice in choices)))
@@ -405,7 +413,9 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
     tensor = _tensor(x)
     tensor = _cast(tensor, np.dtype(_as_mean(_NUMPY_DTYPES[tensor.dtype])))
     if ord not in (None, 2) or (isinstance(axis, tuple) and len(axis) > 1):
-        raise NotTraceable(f"np.linalg.norm with ord={ord!r} and axis={axis!r} has no traced form")
+        raise NotTraceable(
+            f"np.linalg.norm with ord={ord!r} and axis={axis!r} cannot be exported; compute it from squares and sums"
+        )
     return TracedArray(tensor.square().sum(_axes(tensor, axis), keepdim=keepdims).sqrt())
 
 

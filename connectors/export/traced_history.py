@@ -59,7 +59,7 @@ class TracedHistory(History):
 
     def last_steps(self, track: str, k: int) -> Any:
         if track not in (ACTIONS, REWARDS):
-            raise NotTraceable(f"history.extra({track!r}): outputs of earlier steps are not kept")
+            raise NotTraceable(f"history.extra({track!r}): an exported policy does not store outputs of earlier steps")
         return self._items(track, k, 0)
 
     def _items(self, track: str, k: int, newest: int) -> Any:

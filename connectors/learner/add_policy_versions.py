@@ -40,7 +40,7 @@ class AddPolicyVersions(Connector):
         name: str | None = None,
     ) -> None:
         if newest is not None and not callable(newest):
-            raise WrongType(f"newest={newest!r}: give what is called for the version that learns now")
+            raise WrongType(f"newest={newest!r}: give a function that returns the current policy version")
         self._newest = newest
         ages = () if newest is None else (Columns.POLICY_AGE,)
         self.writes = (Columns.POLICY_VERSION, *ages)

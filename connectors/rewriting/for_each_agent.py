@@ -73,7 +73,7 @@ class ForEachAgent(ObservationRewriter):
             InvalidArgument: `episodes` is missing.
         """
         if episodes is None:
-            raise InvalidArgument(f"{self.name}: the rows' episodes say whose they are; give episodes=")
+            raise InvalidArgument(f"{self.name}: the agents of the rows are read from their episodes; give episodes=")
         return self._rewrite_by_agent(observations, [episode.agent_id for episode in episodes], episodes, update)
 
     def rewritten_pack(self, pack: EpisodePack) -> EpisodePack:

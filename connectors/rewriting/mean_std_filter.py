@@ -198,8 +198,9 @@ class MeanStdFilter(ObservationRewriter):
             known = self._total.get(path)
             if known is not None and known.mean.shape != leaf.shape[1:]:
                 raise ShapeMismatch(
-                    f"{self.name}: observations {path or 'that'} have shape {leaf.shape[1:]}, those before had "
-                    f"{known.mean.shape}; use a filter of its own for them"
+                    f"{self.name}: {path or 'observations'} have shape {leaf.shape[1:]}, earlier observations had "
+                    "shape "
+                    f"{known.mean.shape}; use a separate filter for each shape"
                 )
         for path, leaf in rows.items():
             moments = Moments.of(leaf)

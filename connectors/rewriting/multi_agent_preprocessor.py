@@ -59,8 +59,8 @@ class MultiAgentObservationPreprocessor(Connector):
         if not isinstance(changed, Mapping) or changed.keys() != observations.keys():
             gave = list(changed) if isinstance(changed, Mapping) else f"a {type(changed).__name__}"
             raise InvalidArgument(
-                f"{self.name}.preprocess was given observations of {list(observations)} and gave {gave}; give a dict "
-                "with one for each of these agents"
+                f"{self.name}.preprocess got observations of {list(observations)} and returned {gave}; return a dict "
+                "with an observation for each of these agents"
             )
         return dict(changed)
 
@@ -98,8 +98,8 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
     """
     if not isinstance(episode, MultiAgentEpisode):
         raise InvalidArgument(
-            f"{pieces[0].name} sees the observations of all agents at once, a {type(episode).__name__} has those "
-            "of one: give the learner pipeline multi-agent episodes"
+            f"{pieces[0].name} reads the observations of all agents at once, a {type(episode).__name__} has one agent: "
+            "give the learner pipeline multi-agent episodes"
         )
     at: dict[int, dict[Any, Any]] = {}
     for agent_id, line in episode.agents.timelines.items():

@@ -92,5 +92,5 @@ def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, original: 
     if misfit:
         raise ShapeMismatch(
             f"{name}: the rewritten observations {misfit}; it declares {piece.observation_space}, for "
-            f"{len(nested.first_leaf(original))} rows: say what it makes in recompute_output_observation_space"
+            f"{len(nested.first_leaf(original))} rows: return the right space in recompute_output_observation_space"
         )

@@ -196,7 +196,7 @@ class RolloutBuffer:
             EpisodeStateError: the previous rollout was not read, or is still being filled.
         """
         if self._phase == "ready":
-            raise EpisodeStateError("start_rollout while a rollout waits unread; get() it first")
+            raise EpisodeStateError("start_rollout: the last rollout has not been read; call get() first")
         if self._phase == "filling":
             raise EpisodeStateError("start_rollout while one is being filled; add() it first, or discard() it")
         rollout = self._rollout
@@ -245,7 +245,7 @@ class RolloutBuffer:
             EpisodeStateError: no rollout was added since the last call.
         """
         if self._phase != "ready":
-            raise EpisodeStateError(f"get, but no rollout waits (the buffer is {self._phase}); add one first")
+            raise EpisodeStateError(f"get: the buffer contains no rollout (it is {self._phase}); call add first")
         self._phase = "idle"
         return transition_view(self._rollout, flatten=True) if flatten else self._rollout
 

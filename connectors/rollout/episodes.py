@@ -132,7 +132,7 @@ def _flat_items(name: str, track: Any, column: Tensor) -> np.ndarray:
     the column's size.
     """
     if not nested.is_leaf(track):
-        raise TrackMismatch(f"{name} are {nested.describe(track)}; a rollout holds one array: flatten them first")
+        raise TrackMismatch(f"{name} are {nested.describe(track)}; a rollout stores one array: flatten them first")
     flat = track.reshape(len(track), math.prod(track.shape[1:]))
     if flat.shape[1] != column.shape[-1]:
         raise ShapeMismatch(
@@ -147,7 +147,7 @@ def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
     """
     converted = array.astype(np.float32)
     if array.dtype.kind not in "biuf" or (array.dtype.kind in "iu" and (converted.astype(array.dtype) != array).any()):
-        raise InvalidArgument(f"{name} are {array.dtype} with values that float32 cannot hold, as a rollout does")
+        raise InvalidArgument(f"{name} are {array.dtype} with values that float32, the dtype of rollouts, cannot hold")
     return converted
 
 
@@ -160,7 +160,7 @@ def _scalars(pack: EpisodePack, key: str) -> np.ndarray:
         return np.zeros(len(pack.rewards), np.float32)
     if not _has_column(key, track):
         raise ShapeMismatch(
-            f"extra model output {key!r} is {nested.describe(track)}; a rollout holds one number a step"
+            f"extra model output {key!r} is {nested.describe(track)}; a rollout stores one number per step"
         )
     return _as_float32(key, track)
 
@@ -247,7 +247,7 @@ def _observations_of(columns: dict[str, np.ndarray], fragments: Fragments, final
     if len(lost):
         env, step = divmod(int(ends[lost[0]]), fragments.num_rows + 1)
         raise TrackMismatch(
-            f"environment {env} stopped at step {step} without a termination, and its last observation was not kept; "
+            f"environment {env} stopped at step {step} without a termination, and its last observation is missing; "
             "append it to rollout['final']"
         )
     is_stored = at >= 0
@@ -293,7 +293,7 @@ def _as_items_of(space: spaces.Space | None, flat: np.ndarray) -> np.ndarray:
     if space is None:
         return flat
     if space.shape is None or space.dtype is None:
-        raise InvalidArgument(f"{space}: a rollout holds one array a step; give the space of the flattened items")
+        raise InvalidArgument(f"{space}: a rollout stores one array per step; give the space of the flattened items")
     return flat.reshape(len(flat), *space.shape).astype(space.dtype)
 
 

@@ -58,9 +58,7 @@ class _RewriterCheck:
         rows_before = as_arrays(self.rows)
         rows = self.rewritten(update=True)
         if not nested.equal(rows_before, self.rows):
-            raise self.broken(
-                "the rows that it gets to be left as they are", "that it wrote to them", "give new arrays"
-            )
+            raise self.broken("the rows that it gets to be unchanged", "changed rows", "return new arrays")
         space = self.piece.observation_space
         lengths = {len(leaf) if np.ndim(leaf) else None for leaf in nested.leaves(rows)}
         if lengths != {len(self.episodes)}:
@@ -90,7 +88,11 @@ class _RewriterCheck:
         twin.reset_state()
         twin.set_state(before)
         if not nested.equal(as_arrays(twin.rewrite(self.rows, self.episodes, False)), rows):
-            raise self.broken("the same rows from a copy with its state", "other ones", "keep all that counts in it")
+            raise self.broken(
+                "the same rows from a copy with its state",
+                "different rows",
+                "put everything that affects the result into it",
+            )
 
     def check_pack(self) -> None:
         """Check that a pack of episodes is rewritten like single observations, and that the given pack stays
@@ -100,10 +102,10 @@ class _RewriterCheck:
         observations_before = as_arrays(pack.observations)
         rewritten = self.piece.rewritten_pack(pack)
         if not nested.equal(observations_before, pack.observations):
-            raise self.broken("the pack to be left as it is", "that its observations were written to")
+            raise self.broken("the pack to be unchanged", "changed observations")
         ends = pack.observation_offsets[1:] - 1
         if not nested.equal(nested.take(rewritten.observations, ends), self.rewritten(update=False)):
-            raise self.broken("the same observations in a pack as in rows", "other ones")
+            raise self.broken("the same observations in a pack as in rows", "different observations")
 
     def check_halves(self) -> None:
         """Check that a rewritten observation does not depend on the other observations of the batch."""
@@ -111,7 +113,7 @@ class _RewriterCheck:
         halves = [self.rewritten(False, 0, cut), self.rewritten(False, cut)]
         if not nested.equal(whole, nested.concatenate(halves)):
             raise self.broken(
-                "the same rows of both halves as of the whole", "other ones", "if it must be: rowwise=False"
+                "the same rows of both halves as of the whole", "different rows", "if this is intended: rowwise=False"
             )
 
 

@@ -150,7 +150,7 @@ class Views:
             if column not in columns or not fits(space, columns[column]):
                 description = nested.describe(columns.get(column))
                 raise ShapeMismatch(
-                    f"view {name}: column {column!r} is {description}; it says that its space is {space}"
+                    f"view {name}: column {column!r} is {description}, but the view declares the space {space}"
                 )
         self.spaces = {**self.spaces, **{column: space_of(value) for column, value in columns.items()}, **declared}
         self._input_spaces.append(HistorySpaces(self.spaces[Columns.OBS], input_spaces.action_space))
@@ -184,8 +184,8 @@ class Views:
         for column, value in columns.items():
             if not nested.equal(nested.take(value, slice(1, None)), few[column]):
                 raise InvalidArgument(
-                    f"view {name}: rows of column {column!r} change with the rows beside them or with earlier calls; a "
-                    "view has no state, and makes each row of its own history alone"
+                    f"view {name}: rows of column {column!r} depend on other rows or on earlier calls; compute each "
+                    "row from the history of this row alone, without a state"
                 )
 
 

@@ -323,7 +323,7 @@ class Algorithm(nn.Module, ABC):
             if set(state[kind]) != set(ours):
                 raise StateMismatch(
                     f"the state has {kind} {sorted(state[kind])}, this {type(self).__name__} has {sorted(ours)}: "
-                    "make it as the one was made whose state this is"
+                    "create it like the algorithm that the state belongs to"
                 )
             for name, part in ours.items():
                 part.load_state_dict(state[kind][name])

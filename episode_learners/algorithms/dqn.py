@@ -93,7 +93,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
             raise InvalidArgument(f"DQN trains a QPolicy, not a {type(policy).__name__}")
         if policy.get_initial_state() and not self.stored_outputs:
             raise InvalidArgument(
-                f"{type(self).__name__} learns from single transitions, and {type(policy).__name__} has a memory: "
+                f"{type(self).__name__} learns from single transitions, and {type(policy).__name__} is recurrent: "
                 "use R2D2"
             )
         config = config or DQNConfig()

@@ -77,8 +77,8 @@ class FlatOptimizer:
         kinds = {(parameter.dtype, parameter.device) for parameter in self.parameters}
         if len(kinds) != 1:
             raise InvalidArgument(
-                f"an optimizer needs parameters of one dtype on one device, these are {kinds or 'none'}; "
-                "give each kind an optimizer of its own"
+                f"an optimizer needs parameters of one dtype on one device, but these are {kinds or 'none'}; use a "
+                "separate optimizer for each dtype and device"
             )
         with torch.inference_mode(False), torch.no_grad():
             self.vector = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
@@ -200,7 +200,7 @@ class FlatOptimizer:
             sizes = {value.numel() for value in part.values() if isinstance(value, Tensor) and value.ndim}
             if sizes - {self.vector.numel()}:
                 raise StateMismatch(
-                    f"the state is of an optimizer of {max(sizes)} numbers, this one has {self.vector.numel()}: "
+                    f"the state belongs to an optimizer of {max(sizes)} numbers, this one has {self.vector.numel()}: "
                     "load it into an algorithm with the same networks"
                 )
         self.collect_gradient()

@@ -108,7 +108,7 @@ class GRPO(Algorithm):
         policy, actor = split_actor(policy)
         check_interface(policy, type(self).__name__, _REQUIRED_MEMBERS)
         if module_of(policy).is_recurrent:
-            raise InvalidArgument(f"GRPO trains policies without a memory; {type(policy).__name__} has one: use PPO")
+            raise InvalidArgument(f"GRPO cannot train recurrent policies such as {type(policy).__name__}: use PPO")
         config = config or GRPOConfig()
         optimizer = adam_optimizer(policy.parameters(), config)
         targets = {"reference": policy if reference is None else reference} if config.kl_coefficient else None

@@ -108,7 +108,7 @@ class IMPALA(Algorithm):
         policy, actor = split_actor(policy)
         check_interface(policy, type(self).__name__, _REQUIRED_MEMBERS)
         if module_of(policy).is_recurrent:
-            raise InvalidArgument(f"IMPALA trains policies without a memory; {type(policy).__name__} has one: use PPO")
+            raise InvalidArgument(f"IMPALA cannot train recurrent policies such as {type(policy).__name__}: use PPO")
         config = config or IMPALAConfig()
         optimizer = adam_optimizer(policy.parameters(), config)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)

@@ -75,9 +75,8 @@ def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
     ):
         raise InvalidArgument(
             f"{algorithm}.update_from_rollout: a block has rows of floats, and {type(policy).__name__} sees "
-            f"{observation_space}, "
-            f"acts in {actions}{' and has a memory' if module_of(policy).is_recurrent else ''}: learn from "
-            "episodes by update(rollout_to_episodes(...))"
+            f"{observation_space}, acts in {actions}{' and is recurrent' if module_of(policy).is_recurrent else ''}: "
+            "learn from episodes by update(rollout_to_episodes(...))"
         )
 
 

@@ -145,4 +145,4 @@ class MultiLogger(Logger):
 def check_scope(scope: str) -> None:
     """Raise `InvalidArgument` if a scope of metrics is not "train", "test", "update" or "info"."""
     if scope not in SCOPES:
-        raise InvalidArgument(f"{scope!r} is no scope; there are {', '.join(SCOPES)}")
+        raise InvalidArgument(f"unknown scope {scope!r}; the scopes are {', '.join(SCOPES)}")

@@ -51,7 +51,7 @@ class ContextEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if size % num_heads:
-            raise InvalidArgument(f"size={size} is no multiple of num_heads={num_heads}")
+            raise InvalidArgument(f"size={size} is not a multiple of num_heads={num_heads}")
         k, observation_space = step_space(space)
         self.num_features = size
         self.observation_encoder = encoder_for(observation_space, (size,), nn.ReLU, generator)

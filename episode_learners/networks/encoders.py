@@ -126,7 +126,7 @@ class LeafEncoders(nn.Module):
         parts: dict[Any, Any] = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
         self.keys = [key for key in parts if key != ACTION_MASK]
         if not self.keys:
-            raise InvalidArgument(f"observation_space {space}: there is nothing to look at")
+            raise InvalidArgument(f"observation_space {space}: it has no numbers; give a space with at least one")
         encoders = [encoder_for(parts[key], hidden_sizes, activation, generator) for key in self.keys]
         sizes = (sum(encoder.num_features for encoder in encoders), *hidden_sizes[-1:])
         self.parts = nn.ModuleList(encoders)

@@ -59,7 +59,7 @@ def hidden_layers(
     """
     for size in sizes[1:]:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise InvalidArgument(f"hidden_sizes has {size!r}: a layer is of an int of at least 1")
+            raise InvalidArgument(f"hidden_sizes has {size!r}: give ints of at least 1")
     layers: list[nn.Module] = []
     for num_in, num_out in pairwise(sizes):
         layers += [linear(num_in, num_out, HIDDEN_GAIN, generator), activation()]

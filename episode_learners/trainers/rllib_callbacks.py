@@ -125,7 +125,7 @@ class CallbackAlgorithm:
         if name != "rl_module":
             raise UnknownKey(
                 'algorithm.set_state sets weights of modules only: {"learner_group": {"learner": {"rl_module": '
-                "{module_id: weights}}}}; checkpoints are those of the trainer"
+                "{module_id: weights}}}}; use the trainer's checkpoints for other states"
             )
         for module_id, weights in modules.items():
             self.get_module(module_id).load_state_dict(weights)

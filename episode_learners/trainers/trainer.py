@@ -99,7 +99,7 @@ class Trainer(ABC, Generic[Config]):
         if not config.num_test_episodes and (stop_fn is not None or save_best_fn is not None):
             raise InvalidArgument("stop_fn and save_best_fn are asked after tests, and num_test_episodes is 0")
         if test_env is not None and evaluate_fn is not None:
-            raise InvalidArgument("test_env and evaluate_fn are given: give one of them")
+            raise InvalidArgument("test_env and evaluate_fn exclude each other: give one of them")
         self.algorithm, self.config = algorithm, config
         self.stop_fn, self.save_best_fn = stop_fn, save_best_fn
         self.test_env, self.evaluate_fn, self.module_fn = test_env, evaluate_fn, module_fn
@@ -150,7 +150,7 @@ class Trainer(ABC, Generic[Config]):
         """
         if self.config.checkpoint_every is not None and not self.num_epochs and self._checkpoints():
             raise InvalidArgument(
-                f"{self.folder} has checkpoints of an earlier run: resume() it, or give this one another folder"
+                f"{self.folder} has checkpoints of an earlier run: call resume(), or give this trainer another folder"
             )
         began, before = time.perf_counter(), self.seconds
         stopped_by = "max_epochs"
@@ -299,7 +299,7 @@ class Trainer(ABC, Generic[Config]):
             InvalidArgument: the trainer has no folder.
         """
         if self.folder is None:
-            raise InvalidArgument("save: this trainer was made without a folder")
+            raise InvalidArgument("save: this trainer has no folder; create it with folder=")
         self.logger.flush()  # before the checkpoint: rows that come after it are written again
         if self.ledger is not None:
             self.ledger.flush(fsync=True)  # as what comes after it is learned again
@@ -382,7 +382,7 @@ class Trainer(ABC, Generic[Config]):
         try:
             self.algorithm.load_state_dict(state["algorithm"])
         except RuntimeError as error:
-            raise StateMismatch(f"{path} is of other networks: {error}") from error
+            raise StateMismatch(f"{path} belongs to other networks: {error}") from error
         if any("learning_rate" in name for name in changed):
             self.algorithm.set_learning_rates(rates)
         self._set_states(state)

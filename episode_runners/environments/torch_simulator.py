@@ -70,7 +70,7 @@ class TorchVectorEnv(VectorEnv):
         checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
         count = getattr(simulator, "num_envs", None) if num_envs is None else num_envs
         if count is None:
-            raise InvalidArgument(f"{type(simulator).__name__} does not say its num_envs; pass num_envs")
+            raise InvalidArgument(f"{type(simulator).__name__} has no attribute num_envs; pass num_envs=")
         self.simulator, self.num_envs = simulator, checked_count("num_envs", count)
         self.single_observation_space = checked_space("observation_space", observation_space, or_none=False)
         self.single_action_space = checked_space("action_space", action_space, or_none=False)
@@ -154,7 +154,9 @@ class TorchVectorEnv(VectorEnv):
         terminateds, truncateds and extras.
         """
         if not isinstance(row, tuple) or len(row) not in (4, 5):
-            raise WrongType(f"step of {type(self.simulator).__name__} must give a tuple of four or five: {_brief(row)}")
+            raise WrongType(
+                f"step of {type(self.simulator).__name__} must return a tuple of four or five: {_brief(row)}"
+            )
         if len(row) == 5:
             observations, rewards, terminateds, truncateds, extras = row
             return observations, rewards, terminateds.bool(), truncateds.bool(), extras
@@ -162,7 +164,7 @@ class TorchVectorEnv(VectorEnv):
         if self._time_outs not in extras:
             raise TrackMismatch(
                 f"extras of {type(self.simulator).__name__} has no {self._time_outs!r} (it has {list(extras)}), so "
-                "time limits cannot be told from terminations; name its key: time_outs="
+                "time limits cannot be distinguished from terminations; name its key: time_outs="
             )
         dones, late = dones.bool(), extras[self._time_outs].bool()
         return observations, rewards, dones & ~late, dones & late, extras
@@ -171,7 +173,10 @@ class TorchVectorEnv(VectorEnv):
         if self._observation_key is None:
             return observations
         if not isinstance(observations, dict) or self._observation_key not in observations:
-            raise UnknownKey(f"observation_key={self._observation_key!r}, and observations are {_brief(observations)}")
+            raise UnknownKey(
+                f"observation_key={self._observation_key!r}: the simulator's observations are {_brief(observations)}; "
+                "give one of their keys"
+            )
         return observations[self._observation_key]
 
     def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:

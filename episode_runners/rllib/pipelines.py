@@ -144,7 +144,7 @@ def connector_in(connectors: Any) -> Any:
     for connector in connectors.connectors:
         if isinstance(connector, PipelineInRLlib):
             return connector
-    raise StateMismatch(f"{type(connectors).__name__} was made without install(config); build the algorithm with it")
+    raise StateMismatch(f"{type(connectors).__name__} was created without install(config); build the algorithm with it")
 
 
 def check_restored_connectors(connectors: Any, names: Iterable[str] | None) -> None:

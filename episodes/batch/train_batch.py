@@ -50,8 +50,8 @@ def origin_of(lazy_origin: LazyOrigin | None, columns: Mapping[str, Any]) -> Ori
     """
     if lazy_origin is None:
         raise EpisodeStateError(
-            "it is not known where these rows came from: batches of a learner pipeline or a replay buffer know it, "
-            "and what is taken, split or joined of them; not what was made of bare columns"
+            "the origin of these rows is unknown: only batches of a learner pipeline or a replay buffer know it, and "
+            "rows that were selected, split or joined from such batches"
         )
     origin = resolved(lazy_origin)
     if not _has_rows(next(iter(columns.values()), None), origin.numbers) and not any(

@@ -106,7 +106,7 @@ def check_view(columns: Mapping[str, Any], view: type) -> None:
     problems = _problems(columns, view, "")
     if problems:
         names = ", ".join(nested.flatten(dict(columns))) or "nothing"
-        raise TrackMismatch(f"this batch is no {view.__name__}: {'; '.join(problems)}; it has {names}")
+        raise TrackMismatch(f"this batch is not a {view.__name__}: {'; '.join(problems)}; it has {names}")
 
 
 @functools.cache

@@ -155,7 +155,7 @@ def _function(name: str | None) -> Any:
             f"--decode {name}: {error}; give MODULE:NAME, with the module in a folder of PYTHONPATH"
         ) from None
     if not callable(function):
-        raise typer.BadParameter(f"--decode {name}: {type(function).__name__} is no function; give MODULE:NAME")
+        raise typer.BadParameter(f"--decode {name}: {type(function).__name__} is not a function; give MODULE:NAME")
     return function
 
 

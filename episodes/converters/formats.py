@@ -102,7 +102,7 @@ def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossRep
         return _held(source, report), report
     name = format or format_of(source)
     if name is None:
-        raise InvalidArgument(f"{source} looks like none of {', '.join(FORMATS)}; say which it is (format=, --from)")
+        raise InvalidArgument(f"{source} looks like none of {', '.join(FORMATS)}; name its format (format=, --from)")
     return _known(name).read(source, report), report
 
 
@@ -152,14 +152,14 @@ def format_of(path: str | Path) -> str | None:
 
 def _known(name: str) -> Format:
     if name not in FORMATS:
-        raise InvalidArgument(f"format {name!r}: there is none of this name; there are {', '.join(FORMATS)}")
+        raise InvalidArgument(f"unknown format {name!r}; known formats: {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
 def _held(source: Any, report: LossReport) -> Iterator[Any]:
     reader = _reader_of(source)
     if reader is None:
-        raise InvalidArgument(f"a {type(source).__name__} is nothing that is read here; give a path, or see read()")
+        raise InvalidArgument(f"a {type(source).__name__} cannot be read; give a path, or an object that read() lists")
     return reader(source, report)
 
 

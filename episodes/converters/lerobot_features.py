@@ -159,4 +159,4 @@ def assembled_tracks(about: dict[str, Any], leaves: dict[str, np.ndarray]) -> di
     try:
         return assemble(about["structure"], leaves)
     except KeyError as error:
-        raise UnreadableData(f"info.json tells of a track {error}, which the data do not have") from None
+        raise UnreadableData(f"info.json lists a track {error}, which the data do not have") from None

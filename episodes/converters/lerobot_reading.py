@@ -73,7 +73,7 @@ def _info_of(root: Path) -> dict[str, Any]:
         info = json.loads(file.read_text())
         version = info["codebase_version"]
     except FileNotFoundError:
-        raise UnreadableData(f"{root} is no data set of LeRobot's: there is no meta/info.json") from None
+        raise UnreadableData(f"{root} is not a data set of LeRobot: it has no meta/info.json") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableData(f"{file}: {error!r}") from None
     if not str(version).startswith("v3."):
@@ -134,7 +134,7 @@ class _Source:
             self._rows, length = self._rows.slice(len(part)), length - len(part)
         table = pa.concat_tables(parts)
         if set(table["episode_index"].unique().to_pylist()) != {number}:
-            raise UnreadableData(f"{file}: rows of other episodes where those of episode {number} should be")
+            raise UnreadableData(f"{file}: the rows of episode {number} belong to other episodes")
         return table
 
     def frames(self, key: str, meta: dict[str, Any], count: int) -> np.ndarray:

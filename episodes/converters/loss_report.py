@@ -75,7 +75,7 @@ class LossReport:
             LostInConversion: `strict` is True and something was lost. The error lists the losses.
         """
         if strict and self._where:
-            raise LostInConversion(f"not all can be kept:\n{self}\nconvert with strict=False to leave this out")
+            raise LostInConversion(f"data would be lost:\n{self}\nconvert with strict=False to leave this out")
         return self
 
     def __iter__(self) -> Iterator[Loss]:

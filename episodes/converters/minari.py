@@ -142,7 +142,7 @@ def to_minari(
         raise InvalidArgument(f"to_minari({dataset_id!r}): {error}") from None
     target = minari.storage.get_dataset_path(dataset_id)
     if target.exists():
-        raise InvalidArgument(f"to_minari({dataset_id!r}): there is one at {target}; give another id, or delete it")
+        raise InvalidArgument(f"to_minari({dataset_id!r}): {target} exists already; give another id, or delete it")
     root = minari.storage.get_dataset_path("")
     with draft_beside(root) as draft:
         _write(minari, episodes, dataset_id, draft, report, strict, (observation_space, action_space), about or {})
@@ -215,7 +215,7 @@ def _write(
         num += len(some)
     if made is None:
         raise InvalidArgument(
-            f"to_minari({dataset_id!r}): no episodes with a step were given, and Minari holds at least one"
+            f"to_minari({dataset_id!r}): no episodes with a step were given; a Minari data set needs at least one"
         )
 
 

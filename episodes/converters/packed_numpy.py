@@ -31,7 +31,7 @@ def decode(data: bytes) -> Any:
     try:
         return msgpack.unpackb(data, object_hook=_from_dict, strict_map_key=False)
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
-        raise UnreadableData(f"{len(data)} bytes that are no msgpack document: {error!r}") from None
+        raise UnreadableData(f"{len(data)} bytes that are not a msgpack document: {error!r}") from None
 
 
 def holds(value: Any) -> bool:

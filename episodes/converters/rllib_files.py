@@ -122,7 +122,9 @@ def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[Single
                 report.add(repr(key), "of RLlib's columns of steps, it is not read", file.name)
             yield from _of_steps(file, report)
         else:
-            raise UnreadableData(f"{file}: no Parquet of RLlib's: there is no column 'item', nor all of {_STEPS}")
+            raise UnreadableData(
+                f"{file}: not a Parquet file of RLlib: it has neither a column 'item' nor all of {_STEPS}"
+            )
 
 
 def is_rllib(path: str | Path) -> bool:

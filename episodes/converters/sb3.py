@@ -65,7 +65,7 @@ def to_sb3(
         report_other_spaces(report, episode, "SB3", observation_space=seen_space, env_action_space=act_space)
     num = len(steps.rewards)
     if buffer_size is not None and buffer_size < num:
-        raise InvalidArgument(f"buffer_size={buffer_size}: there are {num} steps; give at least so many")
+        raise InvalidArgument(f"buffer_size={buffer_size}: there are {num} steps; give at least {num}")
     kind: Any = DictReplayBuffer if isinstance(seen_space, spaces.Dict) else ReplayBuffer
     buffer = kind(buffer_size or num, seen_space, act_space, device, n_envs=1)
     for name, (rows, values) in {

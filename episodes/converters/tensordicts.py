@@ -74,7 +74,8 @@ def _rows_of(episode: SingleAgentEpisode, number: int, report: LossReport) -> di
         del extra[key]
     if reserved := extra.keys() & _RESERVED:
         raise InvalidArgument(
-            f"episode {episode.id_}: extra model outputs {sorted(reserved)} have names of TorchRL's own"
+            f"episode {episode.id_}: extra model outputs {sorted(reserved)} have names that TorchRL reserves; "
+            "rename them"
         )
     following = {"observation": after, "reward": rewards[:, None], **dict(zip(_FLAGS, flags, strict=True))}
     ids = {"traj_ids": np.full(len(rewards), number)}
@@ -90,10 +91,10 @@ def _without_tuples(data: Any) -> Any:
     import torch
 
     if isinstance(data, tuple):
-        raise InvalidArgument("a TensorDict holds dicts, no tuples; make the Tuple space a Dict first")
+        raise InvalidArgument("a TensorDict can contain dicts, but no tuples; convert the Tuple space to a Dict first")
     if isinstance(data, dict):
         if other_keys := [key for key in data if not isinstance(key, str)]:
-            raise InvalidArgument(f"a TensorDict has keys that are text, and {other_keys[0]!r} is none; rename it")
+            raise InvalidArgument(f"a TensorDict needs keys that are strings, and {other_keys[0]!r} is not; rename it")
         return {key: _without_tuples(part) for key, part in data.items()}
     return torch.tensor(data.astype(data.dtype.newbyteorder("=")))
 

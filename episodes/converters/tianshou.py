@@ -45,7 +45,9 @@ def to_tianshou(
 
     def held(data: Any) -> Any:
         if isinstance(data, tuple):
-            raise InvalidArgument("a buffer of Tianshou holds dicts, no tuples; make the Tuple space a Dict first")
+            raise InvalidArgument(
+                "a buffer of Tianshou can contain dicts, but no tuples; convert the Tuple space to a Dict first"
+            )
         return Batch({key: held(part) for key, part in data.items()}) if isinstance(data, dict) else data
 
     done = steps.terminated | steps.truncated

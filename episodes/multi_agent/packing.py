@@ -100,8 +100,8 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
             record = agent_episode.custom_data.pop(KEY, None)
             if record is None:
                 raise TrackMismatch(
-                    f"episode {agent_episode.id_} is of no multi-agent episode: it has no custom_data[{KEY!r}]; give "
-                    "packs of pack_agents"
+                    f"episode {agent_episode.id_} does not belong to a multi-agent episode: it has no "
+                    f"custom_data[{KEY!r}]; give packs of pack_agents"
                 )
             place, sizes = record["place"], (record.get("num_steps"), record.get("num_agents"))
             key = record["index"], agent_episode.multi_agent_episode_id, record["env_t_started"], *sizes

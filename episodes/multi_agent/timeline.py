@@ -125,8 +125,8 @@ class Timeline:
             first = items[0] if len(items) else None
             if type(first) is np.ndarray and (new.shape if type(new) is np.ndarray else np.shape(new)) != first.shape:
                 raise ShapeMismatch(
-                    f"{self._at(env_t, 'acts')}: {track.field.label} has shape {np.shape(new)}, those before it "
-                    f"have {first.shape}; give that shape"
+                    f"{self._at(env_t, 'acts')}: {track.field.label} has shape {np.shape(new)}, earlier items have "
+                    f"shape {first.shape}; give that shape"
                 )
 
     def check_shape(self, observation: Any, env_t: int) -> None:

@@ -19,10 +19,10 @@ _TRACKS, _FACTS, _CUSTOM_DATA = attrgetter("tracks"), attrgetter("facts"), attrg
 def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts, np.ndarray, np.ndarray]:
     """Concatenate episodes to the data of a pack: arrays, metadata, lengths [n] and lookbacks [n]."""
     if isinstance(episodes, SingleAgentEpisode):
-        raise WrongType("a pack is made of a list of episodes; give [episode]")
+        raise WrongType("a pack is created from a list of episodes; give [episode]")
     episodes = list(episodes)
     if not episodes:
-        raise InvalidArgument("a pack needs at least one episode: an empty list says nothing of shapes and spaces")
+        raise InvalidArgument("a pack needs at least one episode: an empty list has no shapes and spaces")
     if set(map(type, episodes)) != {SingleAgentEpisode}:
         _check_single_agent(episodes)
     parts = list(map(_TRACKS, episodes))
@@ -38,6 +38,6 @@ def _check_single_agent(episodes: Sequence[object]) -> None:
     rejected = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
     if rejected is not None:
         raise WrongType(
-            f"a pack holds single-agent episodes, not a {type(rejected).__name__}; pack_agents packs those of "
-            "multi-agent episodes, and unpack_agents makes them whole again"
+            f"a pack contains single-agent episodes, not a {type(rejected).__name__}; pack_agents makes packs of "
+            "multi-agent episodes, and unpack_agents reverses it"
         )

@@ -70,8 +70,8 @@ class PackSteps:
         holder = self._holders[i]() if isinstance(self._holders, list) else self._holders and self._holders()
         if holder is None:
             raise EpisodeStateError(
-                f"episode {self._facts.ids[i]} is gone: keep the episodes that a batch is made of as long as they are "
-                "to be looked at"
+                f"episode {self._facts.ids[i]} no longer exists: keep a reference to the episodes of a batch for as "
+                "long as they are read through it"
             )
         return holder[i] if isinstance(holder, EpisodePack) else holder
 

@@ -792,7 +792,7 @@ class EpisodeReplayBuffer(SampleCounts):
 def checked_capacity(capacity: Any) -> int:
     """Return a capacity as an int. Raise `InvalidArgument` unless it is an integer of at least 1."""
     if not is_int(capacity) or capacity < 1:
-        raise InvalidArgument(f"capacity={capacity!r}: give an int, a buffer needs room for at least one step")
+        raise InvalidArgument(f"capacity={capacity!r}: give an int, at least 1")
     return int(capacity)
 
 

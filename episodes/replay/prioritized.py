@@ -75,7 +75,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             check_counts(period=period)
             if unit != "sequence":
                 raise InvalidArgument(
-                    f"period={period} with unit={unit!r}: a grid is of sequences; give unit='sequence'"
+                    f"period={period} with unit={unit!r}: a period needs priorities of sequences; give unit='sequence'"
                 )
         self.unit = unit
         self.period = period
@@ -142,8 +142,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
                     f"this buffer has priorities of sequences with period={self.period}; sample_sequences"
                 )
             raise InvalidArgument(
-                f"period={period} of a buffer that was made with period={self.period}: give unit='sequence' and the "
-                "period when it is made, for what has priorities depends on it"
+                f"period={period} of a buffer with period={self.period}: give unit='sequence' and the period to the "
+                "constructor, because priorities belong to the sequences of this period"
             )
         ring = self._ring
         if ring.head == ring.tail:
@@ -182,7 +182,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             return numbers, values, values
         smallest, largest = values.min(), values.max()
         if not (smallest >= 0 and largest < np.inf):  # also False for NaN
-            raise InvalidArgument("priorities must be finite and >= 0, and some are not; give absolute errors, say")
+            raise InvalidArgument("priorities must be finite and >= 0; give for example absolute TD errors")
         ring, newest = self.get_ring(), numbers.max()
         if newest >= ring.head:
             raise StepOutOfRange(f"step {int(newest)}: the steps that were added have numbers 0..{ring.head - 1}")

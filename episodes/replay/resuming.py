@@ -57,7 +57,7 @@ def restore(ring: LinkedRing, point: ResumePoint, set_rest: Callable[[dict[str, 
     def restore_all(state: dict[str, Any], tail: int) -> None:
         if state["numbers"]["capacity"] != ring.capacity:
             raise InvalidArgument(
-                f"{point.files.folder} is of a buffer with capacity={state['numbers']['capacity']}, this one has "
+                f"{point.files.folder} belongs to a buffer with capacity={state['numbers']['capacity']}, this one has "
                 f"capacity={ring.capacity}; give that capacity, or another path"
             )
         _open(ring, point, state, tail)

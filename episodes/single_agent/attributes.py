@@ -34,7 +34,7 @@ def track_of(name: str, doc: str) -> Any:
     def change(episode: Any, track: Track) -> None:
         if not isinstance(track, Track):
             raise WrongType(
-                f"{name} = a {type(track).__name__}: give a track, such as that of another episode; "
+                f"{name} = a {type(track).__name__}: give a track, such as {name} of another episode; "
                 f"set_{name}(new_data=...) changes the items"
             )
         episode.tracks = episode.tracks._replace(**{name: track})

@@ -37,7 +37,7 @@ def add_track(path: str | Path, key: str, item: Any) -> None:
     directory = local_path(path)
     header = read_header(directory)
     if header is None:
-        raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
+        raise UnreadableData(f"{directory} is not a data set: it has no {NAME}")
     if not header.knows_steps:
         raise InvalidArgument(f"{directory} has no episode with a step yet; just write episodes that have {key!r}")
     array, track = np.asarray(item), f"extra_model_outputs/{nested.escape(key)}"

@@ -226,7 +226,7 @@ class Commit:
             if place is not None:
                 target, row = place
                 if target not in commit.made:
-                    raise UnreadableData(f"{source}: {target!r} stands for another shard, and was not made")
+                    raise UnreadableData(f"{source}: {target!r} replaces another shard, but does not exist")
                 place = target, _checked_count(row, source)
             commit.replaces[checked_name(name, source)] = place
         commit.aside = [checked_name(name, source) for name in value["aside"]]

@@ -55,7 +55,7 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
     directory = local_path(path)
     header = read_header(directory)
     if header is None:
-        raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
+        raise UnreadableData(f"{directory} is not a data set: it has no {NAME}")
     report = CheckReport()
     _check_splits(directory, report, repair)
     catalog = _rename_damaged(finish_commits(directory), report) if repair else Catalog.of(directory)

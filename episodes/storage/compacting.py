@@ -177,7 +177,7 @@ def _open_directory(path: str | Path) -> tuple[Path, Header]:
     directory = local_path(path)
     header = read_header(directory)
     if header is None:
-        raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
+        raise UnreadableData(f"{directory} is not a data set: it has no {NAME}")
     return directory, header
 
 

@@ -61,7 +61,7 @@ def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str
     """Copy episodes to a remote data set with the URL `target`, by way of a temporary local one,
     and return the number of episodes."""
     if NAME in RemoteDirectory(target).sizes():
-        raise InvalidArgument(f"{target} is there already; give another path, or upload to it what it has not")
+        raise InvalidArgument(f"{target} exists already; give another path, or use upload to add the missing shards")
     with tempfile.TemporaryDirectory() as folder:
         num = copy(source, Path(folder) / "data", where)
         upload(Path(folder) / "data", target)
@@ -91,7 +91,7 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         try:
             return np.broadcast_to(np.asarray(_evaluate(body, _NamedColumns(table, columns)), bool), num).copy()
         except (TypeError, ArithmeticError) as error:  # of words and numbers, of None
-            raise InvalidArgument(f"{text!r} cannot be said of these episodes: {error}") from None
+            raise InvalidArgument(f"the condition {text!r} cannot be applied to these episodes: {error}") from None
 
     return picks
 
@@ -107,7 +107,7 @@ class _NamedColumns(NamedTuple):
         table has no such column."""
         column = self.columns.get(name, name)
         if column not in self.table:
-            raise InvalidArgument(f"there is no column {column!r}; there are {', '.join(self.table)}")
+            raise InvalidArgument(f"unknown column {column!r}; the columns are {', '.join(self.table)}")
         return self.table[column]
 
 

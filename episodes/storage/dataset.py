@@ -111,7 +111,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
-            raise UnreadableData(f"{files.path} is no data set: there is no {NAME}; EpisodeWriter(path) makes one")
+            raise UnreadableData(f"{files.path} is not a data set: it has no {NAME}; EpisodeWriter(path) creates one")
         self._files, self.path = files, files.path
         self._header = header
         self.recovered, self.unread = 0, dict[str, int]()
@@ -226,7 +226,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         if len(numbers):
             return self._pack(numbers)
         if not self._batches:
-            raise InvalidArgument(f"{self.path} has no episodes, so nothing says what a pack of them is like")
+            raise InvalidArgument(f"{self.path} has no episodes, so the shapes and spaces of a pack are unknown")
         return self._batches[0].pack(np.zeros(1, np.int64))[:0]
 
     def packs(self) -> Iterator[EpisodePack]:
@@ -431,7 +431,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             InvalidArgument: the shares add up to more than 1, or the data set is remote.
         """
         if self._files.is_elsewhere:
-            raise InvalidArgument(f"{self.path} is elsewhere: add splits where it was made, and upload it again")
+            raise InvalidArgument(f"{self.path} is remote: add splits to the local data set, and upload it again")
         put_splits(self._files.directory, read_splits(self._files.directory) | parse_splits(shares, seed))
 
     @property

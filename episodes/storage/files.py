@@ -263,11 +263,13 @@ def whole_directory(target: Path) -> Iterator[Path]:
         InvalidArgument: the target exists.
     """
     if target.exists():
-        raise InvalidArgument(f"{target} is there already; give a path where there is nothing")
+        raise InvalidArgument(f"{target} exists already; give a path that does not exist")
     with draft_beside(target) as draft:
         yield draft
         if target.exists():
-            raise InvalidArgument(f"{target} was made by somebody else meanwhile; give a path where there is nothing")
+            raise InvalidArgument(
+                f"{target} was created by another process in the meantime; give a path that does not exist"
+            )
         os.rename(draft, target)
 
 

@@ -220,7 +220,10 @@ def _spec_to_json(spec: EnvSpec | str | None) -> Any:
     try:
         return json.loads(spec.to_json())
     except (TypeError, ValueError) as error:
-        raise WrongType(f"env_spec: {spec.id} has what is no JSON ({error}); give its id, {spec.id!r}") from None
+        raise WrongType(
+            f"env_spec: the spec of {spec.id} contains a value that JSON cannot represent ({error}); give its id, "
+            f"{spec.id!r}"
+        ) from None
 
 
 def _have_equal_json(spec: EnvSpec | str | None, second_spec: EnvSpec | str | None) -> bool:

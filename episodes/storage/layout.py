@@ -88,7 +88,7 @@ class Layout:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableData(f"an Arrow file that is not of episodes: {error!r}") from None
         if not as_told:
-            raise UnreadableData("an Arrow file whose columns are not those that its metadata tells of")
+            raise UnreadableData("the columns of the Arrow file differ from the columns in its metadata")
         return layout
 
     def schema(self) -> Any:

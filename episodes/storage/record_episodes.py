@@ -139,7 +139,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         super().__init__(env)
         mode = getattr(env.unwrapped, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
         if mode is None:
-            raise InvalidArgument(f"{env} does not say how it begins again: put an AutoresetMode into its metadata")
+            raise InvalidArgument(f"{env} does not declare its autoreset mode: put an AutoresetMode into its metadata")
         observed, action_space = env.single_observation_space, env.single_action_space
         self.writer = _writer(path, observed, action_space, env.spec, options)
         self._recorder = VectorRecorder(env.num_envs, observed, action_space, autoreset_mode=AutoresetMode(mode))

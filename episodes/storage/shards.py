@@ -287,7 +287,7 @@ def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) 
             result.layout = layout_of(reader.schema)
             name = checked_name(reader.schema)
             if name != result.file.name:
-                raise UnreadableData(f"it is shard {name} under another name")
+                raise UnreadableData(f"the file contains shard {name}, but has another name; rename it to {name}")
             result.data_set = data_set_of(reader.schema)
             whole = source.tell()
             for batch in _batches(reader, source, data, name):
@@ -296,7 +296,7 @@ def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) 
             if _ends_at(data, whole + _MAGIC_BYTES):
                 return
             if result.file.sealed:
-                raise UnreadableData("its end is not that of a shard")
+                raise UnreadableData("the file does not end like a complete shard")
     except UnreadableData as error:
         result.problem = str(error).removeprefix(f"{result.file.path.name}: ")
     result.unread = source.size() - whole

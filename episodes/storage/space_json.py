@@ -36,7 +36,7 @@ def to_json(space: spaces.Space | None, name: str) -> Json | None:
         return {"type": "Sequence", "space": to_json(item.feature_space, f"{name}[...]"), "stack": bool(item.stack)}
     if kind not in _WRITERS:
         known = ", ".join(sorted(k.__name__ for k in (*_WRITERS, spaces.Dict, spaces.Tuple, spaces.Sequence)))
-        raise WrongType(f"{name}: a {kind.__name__} space cannot be written to disk; those that can: {known}")
+        raise WrongType(f"{name}: a {kind.__name__} space cannot be written to disk; these can: {known}")
     return {"type": kind.__name__, **_WRITERS[kind](space)}
 
 

@@ -60,7 +60,9 @@ class TrackField:
         )
         smallest = min(field.value_shape, default=1)
         if smallest < field.is_ragged or field.bounds not in (None, ACTIONS.path if field.is_ragged else None):
-            raise UnreadableData(f"a track of items of shape {value['shape']}, as long as those of {field.bounds!r}")
+            raise UnreadableData(
+                f"a track of items of shape {value['shape']} cannot share the lengths of the items of {field.bounds!r}"
+            )
         return field
 
     def to_json(self) -> dict[str, Any]:
@@ -195,8 +197,8 @@ def check_same(stored: Fields, new: Fields, label: str) -> None:
             )
         if not stored[path].alike(new[path]):
             raise TrackMismatch(
-                f"{label}: track {path!r} holds {stored[path]}, the episodes given have {new[path]}; convert them, or "
-                "write them to a data set of their own"
+                f"{label}: the data set stores track {path!r} as {stored[path]}, the given episodes have {new[path]}; "
+                "convert them, or write them to a separate data set"
             )
 
 

@@ -259,8 +259,8 @@ class EpisodeWriter:
             raise EpisodeStateError(f"the writer of {self.path} is closed; make another EpisodeWriter to append")
         if self._process != os.getpid():
             raise EpisodeStateError(
-                f"this writer was made in process {self._process}, this is {os.getpid()}; each process makes a writer "
-                "of its own, to the same path"
+                f"this writer was created in process {self._process} and cannot be used in process {os.getpid()}; "
+                "create a writer for the same path in each process"
             )
 
     def _packed(self, episodes: Sequence[Any]) -> EpisodePack:
@@ -269,7 +269,7 @@ class EpisodeWriter:
             if len(packs) > 1:
                 raise TrackMismatch(
                     f"the agents of these episodes have {len(packs)} kinds of tracks or spaces, a data set has one; "
-                    "write each pack of pack_agents(episodes) to a data set of its own"
+                    "write each pack of pack_agents(episodes) to a separate data set"
                 )
             return packs[0]
         return EpisodePack.from_episodes(episodes)
@@ -315,7 +315,8 @@ class EpisodeWriter:
                 continue
             if stored is not None or self._header.tracks:
                 raise InvalidArgument(
-                    f"{name}: the data set has {stored}, the episodes given have {new}; write them to one of their own"
+                    f"{name}: the data set has {stored}, the given episodes have {new}; write them to a separate "
+                    "data set"
                 )
             changed[name] = new
         return replace(self._header, **changed) if changed else self._header

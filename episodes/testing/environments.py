@@ -269,7 +269,7 @@ class _Watch:
             check_array(mask, f"infos['_{key}']", (self.num_envs,), bool, self.broken)
             if (mask != done).any():
                 env = int(np.flatnonzero(mask != done)[0])
-                raise self.broken(f"infos['_{key}'] to be true for those that ended", str(mask[env]), environment=env)
+                raise self.broken(f"infos['_{key}'] to be true for ended environments", str(mask[env]), environment=env)
         for env in np.flatnonzero(done).tolist():
             final = self.final_observation(infos, env)
             check_item(self.space, final, "infos['final_obs']", self.broken, environment=env)
@@ -278,7 +278,7 @@ class _Watch:
                 raise self.broken(
                     "infos['final_info'], since an episode ended and there are infos",
                     f"only {list(infos)}",
-                    "nobody can tell whether they are of the episode that ended or of the next",
+                    "without it, it is unknown whether infos belong to the ended or to the next episode",
                     environment=env,
                 )
 
@@ -315,7 +315,7 @@ class _Watch:
                 raise self.broken(
                     "an environment that options['reset_mask'] leaves out to stay as it was",
                     "another observation",
-                    "reset only those of the mask",
+                    "reset only the environments of the mask",
                     environment=env,
                 )
         return observations

@@ -89,7 +89,7 @@ def check_fill(fill: Any, data: np.ndarray) -> Any:
     cast_fill = try_cast(array, dtype)
     if cast_fill is None:
         raise InvalidFill(
-            f"fill={fill!r} cannot stand in for items of dtype {dtype} without loss; give a value of that dtype"
+            f"fill={fill!r} cannot be converted to the items' dtype {dtype} without loss; give a value of that dtype"
         )
     return cast_fill
 

@@ -70,7 +70,8 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
     new_shape = shape_of(tupled, label)
     if new_shape != shape and irregular_part(space) is None:
         raise ShapeMismatch(
-            f"{label()}: the observation has shape {new_shape}, those before it have {shape}; all have one shape"
+            f"{label()}: the observation has shape {new_shape}, earlier observations have shape {shape}; all have "
+            "one shape"
         )
     return tupled
 
@@ -92,7 +93,7 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
         known_shape = shape_of(track.get(-1)) if track.total else shape
         if shape != known_shape and irregular_part(space) is None:
             raise ShapeMismatch(
-                f"{label()}: the action has shape {shape}, those before it have {known_shape}; give that shape"
+                f"{label()}: the action has shape {shape}, earlier actions have shape {known_shape}; give that shape"
             )
     return action.shape if kind is np.ndarray else kind if kind in REAL_TYPES else None
 
@@ -137,7 +138,7 @@ def _checked(track: Any, shape: tuple[int, ...]) -> _Appends:
     def add(item: Any) -> None:
         if getattr(item, "shape", None) != shape and np.shape(item) != shape:
             raise ShapeMismatch(
-                f"{track.field.label} has shape {np.shape(item)}, those before it have {shape}; give that shape"
+                f"{track.field.label} has shape {np.shape(item)}, earlier items have shape {shape}; give that shape"
             )
         append(item)
 
@@ -225,8 +226,8 @@ def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None
     item = as_ragged_item(item, kind, lambda: label)
     if track.items and fixed_shapes(item, kind) != fixed_shapes(track.items[-1], kind):
         raise ShapeMismatch(
-            f"{label}: parts have shapes {fixed_shapes(item, kind)}, those before have "
-            f"{fixed_shapes(track.items[-1], kind)} (None: ragged); all others have one shape"
+            f"{label}: parts have shapes {fixed_shapes(item, kind)}, in earlier items "
+            f"{fixed_shapes(track.items[-1], kind)} (None: ragged); parts that are not ragged have one shape"
         )
     append(item)
 

@@ -482,7 +482,7 @@ def _column(tracks: Sequence[Any], have_items: bool, ids: Sequence[Any]) -> Arra
     for (id_, _), shape in zip(filled, shapes, strict=True):
         if shape != shapes[0]:
             raise TrackMismatch(
-                f"{field.name}: items of episode {id_} have shape {shape}, those of {filled[0][0]} have {shapes[0]}; "
-                "only episodes of one shape go into one pack"
+                f"{field.name}: items of episode {id_} have shape {shape}, items of {filled[0][0]} have {shapes[0]}; "
+                "the episodes of a pack need the same shapes"
             )
     return ArrayTrack.of(nested.concatenate([data for _, data in filled]), 0, field)

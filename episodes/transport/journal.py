@@ -80,7 +80,9 @@ class Journal:
             self._map = mmap.mmap(handle, _SIZE)
         except BlockingIOError:
             os.close(handle)
-            raise InvalidArgument(f"{name} is the journal of another receiver; give each its own") from None
+            raise InvalidArgument(
+                f"{name} is the journal of another receiver; each receiver needs a separate journal"
+            ) from None
         except BaseException:
             os.close(handle)
             raise

@@ -36,7 +36,7 @@ def lock_of_path(address: str) -> list[Callable[[], None]]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            raise InvalidArgument(f"address {address!r}: another receiver listens there; give another path") from None
+            raise InvalidArgument(f"address {address!r}: another receiver uses it; give another path") from None
         if _is_same_file(handle, file):
             break
         os.close(handle)  # its holder removed the file between our two calls

@@ -54,4 +54,4 @@ def decoded_weights(version: int, parts: Sequence[Buffer], start: int = 0) -> We
         source.end()
         return Weights(version, assemble(structure, arrays))
     except DAMAGES as error:
-        raise UnreadableData(f"a message that holds no weights: {error!r}") from None
+        raise UnreadableData(f"a message without readable weights: {error!r}") from None

@@ -43,7 +43,7 @@ def test_main_with_a_wrong_path_prints_one_line(tmp_path: Path, monkeypatch: pyt
         main()
     assert exit_.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is no data set" in line
+    assert "is not a data set" in line
 
 
 def test_main_without_typer_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

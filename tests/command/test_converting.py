@@ -70,11 +70,11 @@ def test_convert_prints_losses_and_strict_writes_nothing(source: Path, tmp_path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("{ours}", "{ours}"), "is there already"),
-        (("{ours}", "{new}", "--to", "csv"), "there is none of this name"),
+        (("{ours}", "{ours}"), "exists already"),
+        (("{ours}", "{new}", "--to", "csv"), "unknown format"),
         (("{ours}", "{new}", "--to", "d4rl"), "can be read, not written"),
         (("{new}", "{new}"), "looks like none of"),
-        (("{new}", "{new}", "--from", "episodes"), "is no data set"),
+        (("{new}", "{new}", "--from", "episodes"), "is not a data set"),
         (("{ours}", "{new}", "--fps", "3"), "--to episodes has no such option"),
         (("{ours}", "{new}", "--to", "lerobot", "--fps", "0"), "give the steps a second"),
     ],

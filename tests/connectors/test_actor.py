@@ -244,7 +244,7 @@ def test_function_that_makes_a_policy_is_not_a_policy() -> None:
 def test_policy_of_other_actions_is_rejected() -> None:
     policy = MLPPolicy(NUMBERS, DISCRETE)
     for space in (BOX, spaces.Discrete(3, start=1), spaces.Discrete(4)):
-        with pytest.raises(InvalidArgument, match="was made for actions"):
+        with pytest.raises(InvalidArgument, match="was created for actions"):
             Actor(policy, NUMBERS, space)
 
 

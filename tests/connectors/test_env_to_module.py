@@ -337,7 +337,7 @@ def test_a_filters_state_of_another_space_is_an_error_and_changes_nothing() -> N
     with pytest.raises(StateMismatch, match=r"state has observations of shape \(2,\), the space \(3,\)"):
         two.set_state(first_filter.get_state())
     assert two.get_state()["own"][""]["count"] == 4
-    with pytest.raises(ShapeMismatch, match="those before had"):
+    with pytest.raises(ShapeMismatch, match="earlier observations had"):
         two.rewrite(np.ones((4, 5)))
 
 

@@ -112,7 +112,7 @@ def test_an_output_that_loses_rows_is_an_error_that_names_the_module():
 
 def test_outputs_whose_rows_are_nobodys_are_an_error():
     pipeline = multi_agent_module_to_env(OBSERVATION_SPACES, ACTION_SPACES)
-    with pytest.raises(UnknownKey, match="give both pipelines the same shared_data"):
+    with pytest.raises(UnknownKey, match="pass the same shared_data to both pipelines"):
         pipeline(batch={"low": {"actions": np.zeros(1)}}, episodes=[episode(2)])
 
 

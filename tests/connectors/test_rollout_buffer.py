@@ -70,7 +70,7 @@ def test_a_new_rollout_has_no_flags_no_finals_and_no_columns_of_the_last_one(buf
 
 
 def test_the_phases_follow_each_other_and_nothing_else_does(buffer):
-    with pytest.raises(EpisodeStateError, match="no rollout waits"):
+    with pytest.raises(EpisodeStateError, match="contains no rollout"):
         buffer.get()
     with pytest.raises(EpisodeStateError, match="no rollout is being filled"):
         buffer.add(buffer._rollout)
@@ -78,10 +78,10 @@ def test_the_phases_follow_each_other_and_nothing_else_does(buffer):
     with pytest.raises(EpisodeStateError, match="while one is being filled"):
         buffer.start_rollout()
     buffer.add(rollout)
-    with pytest.raises(EpisodeStateError, match="while a rollout waits unread"):
+    with pytest.raises(EpisodeStateError, match="has not been read"):
         buffer.start_rollout()
     assert buffer.get()["reward"].tolist() == [0, 1, 2, 10, 11, 12]
-    with pytest.raises(EpisodeStateError, match="no rollout waits"):
+    with pytest.raises(EpisodeStateError, match="contains no rollout"):
         buffer.get()
     buffer.start_rollout()
     buffer.discard()

@@ -338,7 +338,12 @@ def test_a_valid_row_where_a_reset_must_be_is_an_error():
         ([episode(3, obs=3)], {}, ShapeMismatch, r"observations have 3 numbers \[3\], the rollout 2"),
         ([episode(2, actions=np.ones((2, 3)))], {}, ShapeMismatch, "actions have 3 numbers"),
         ([episode(1, observations={"a": np.ones((2, 2))})], {}, TrackMismatch, "observations are a dict with keys"),
-        ([episode(1, actions=np.array([[2**24 + 1]]))], {}, InvalidArgument, "values that float32 cannot hold"),
+        (
+            [episode(1, actions=np.array([[2**24 + 1]]))],
+            {},
+            InvalidArgument,
+            "values that float32, the dtype of rollouts, cannot hold",
+        ),
         ([episode(2)], {"values": np.ones(2)}, ShapeMismatch, r"values \[2\] of 3 observations"),
         (
             [episode(1)],

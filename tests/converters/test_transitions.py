@@ -83,7 +83,7 @@ def test_to_tensordict_reports_every_loss() -> None:
         to_tensordict([lossy], strict=True)
     with pytest.raises(InvalidArgument, match="no episodes with a step"):
         to_tensordict([])
-    with pytest.raises(InvalidArgument, match="names of TorchRL's own"):
+    with pytest.raises(InvalidArgument, match="names that TorchRL reserves"):
         to_tensordict([some(extra_model_outputs={"done": np.zeros(3)})])
 
 

@@ -134,5 +134,5 @@ def test_pack_agents_bad_input_raises():
     with pytest.raises(TrackMismatch, match="not all of its agents"):
         unpack_agents(packs[:-1])
     current = random_episode(3).agent_episodes["a"].to_numpy()
-    with pytest.raises(TrackMismatch, match="of no multi-agent episode"):
+    with pytest.raises(TrackMismatch, match="not belong to a multi-agent episode"):
         unpack_agents([EpisodePack.from_episodes([current])])

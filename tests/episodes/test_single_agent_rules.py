@@ -368,7 +368,7 @@ BAD = {
         grown,
         lambda e: e.add_env_step(np.zeros(3), 0, 0.0, extra_model_outputs={"logp": 1}),
         ShapeMismatch,
-        r"step 3: the observation has shape \(3,\), those before it have \(2,\)",
+        r"step 3: the observation has shape \(3,\), earlier observations have shape \(2,\)",
     ),
     "a number among array observations": (
         grown,

@@ -127,5 +127,5 @@ def test_page_server_rejects_wrong_paths(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="no such folder"):
         PageServer(tmp_path / "run", tmp_path / "nowhere")
     os.makedirs(tmp_path / "empty")
-    with pytest.raises(UnreadableData, match="is no data set"):
+    with pytest.raises(UnreadableData, match="is not a data set"):
         PageServer(tmp_path / "empty")

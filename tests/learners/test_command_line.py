@@ -114,7 +114,7 @@ def test_unknown_setting_is_rejected_by_name(extra, message, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ('algo = "ppo', "is no TOML"),
+        ('algo = "ppo', "is not valid TOML"),
         ("algo = 3", "algo is 3; it must be a string"),
         ('algo = "ppo"\npolicy = 3', "policy is 3; it must be a table"),
         ('algo = "ppo"\nseed = "x"', "seed is 'x'; it must be an int"),
@@ -145,7 +145,7 @@ def test_contradicting_options_are_rejected(settings: Path, tmp_path: Path, caps
     ):
         with pytest.raises(SystemExit):
             main(["train", *arguments])
-        assert f"{arguments[2]} beside {arguments[0]}" in capsys.readouterr().err
+        assert f"{arguments[2]} cannot be combined with {arguments[0]}" in capsys.readouterr().err
 
 
 def test_resume_without_checkpoint_restarts_the_run(settings: Path, tmp_path: Path, capsys):
@@ -169,7 +169,7 @@ def test_resume_without_checkpoint_restarts_the_run(settings: Path, tmp_path: Pa
     (folder / "run.json").write_text("{}")
     with pytest.raises(SystemExit):
         main(["evaluate", str(folder)])
-    assert "is no description of a run" in capsys.readouterr().err
+    assert "does not describe a run" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -368,7 +368,7 @@ def test_several_modules_are_trained_resumed_and_evaluated(tmp_path: Path, capsy
         ('"*" = "second"', '"b" = "first"', "no agent is mapped to module 'second'"),
         ('"*" = "second"', '"c" = "second"', "'b' matches no pattern"),
         ("games:Targets", "games:Nothing", "package.module:function"),
-        ('algo = "ppo"', 'algo = "bc"', "learns offline"),
+        ('algo = "ppo"', 'algo = "bc"', "learn from stored data"),
         ('algo = "ppo"', 'algo = "ppo"\nspeed = 3', "speed"),
         ('algo = "multi-agent"', 'algo = "ppo"', "set algo = 'multi-agent'"),
     ],

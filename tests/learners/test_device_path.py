@@ -154,7 +154,7 @@ def test_ppo_of_rollout_equals_ppo_of_episodes(device: str) -> None:
 
 def test_rollout_of_other_spaces_is_rejected() -> None:
     rollout = block(perceptron(), "cpu")
-    with pytest.raises(InvalidArgument, match="has a memory"):
+    with pytest.raises(InvalidArgument, match="is recurrent"):
         recurrent().update_from_rollout(rollout)
 
 

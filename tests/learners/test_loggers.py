@@ -150,7 +150,7 @@ def test_multi_logger_drops_failing_logger(at, tmp_path: Path):
 
 def test_multi_logger_raises_if_last_logger_fails():
     logger = MultiLogger([Failing("test")])
-    with pytest.raises(InvalidArgument, match="no scope"):
+    with pytest.raises(InvalidArgument, match="unknown scope"):
         logger.log("loss", {}, 0)
     with pytest.raises(OSError, match="no space left"):
         logger.log("test", {}, 0)

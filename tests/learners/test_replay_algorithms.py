@@ -424,7 +424,7 @@ def test_impala_learns_from_episodes_of_older_policies():
     likelier = policy({"obs": obs})["action_dist_inputs"].argmax(-1)
     assert float(((likelier == 1) == (obs[:, 0] > 0)).float().mean()) > 0.9
     assert metrics["entropy"] < 0.6
-    with pytest.raises(InvalidArgument, match="without a memory"):
+    with pytest.raises(InvalidArgument, match="cannot train recurrent policies"):
         IMPALA(LSTMPolicy(OBSERVATIONS, TWO))
 
 
@@ -521,7 +521,7 @@ def test_algorithms_of_single_steps_reject_recurrent_policies():
     for kind in (DQN, CQL):
         with pytest.raises(InvalidArgument, match=f"{kind.__name__} learns from single transitions.*R2D2"):
             kind(policy)
-    with pytest.raises(InvalidArgument, match="GRPO trains policies without a memory"):
+    with pytest.raises(InvalidArgument, match="GRPO cannot train recurrent policies"):
         GRPO(LSTMPolicy(OBSERVATIONS, TWO))
 
 

@@ -233,7 +233,7 @@ def test_multi_agent_buffer_empty_or_out_of_order_raises() -> None:
     with pytest.raises(ChunkMismatch, match="ended at t=3"):
         buffer.add(_again(play_games("x", 3), buffer))
     assert len(buffer) == 3
-    with pytest.raises(InvalidArgument, match="room for at least one"):
+    with pytest.raises(InvalidArgument, match="at least 1"):
         MultiAgentEpisodeReplayBuffer(0)
 
 

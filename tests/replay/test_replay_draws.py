@@ -388,7 +388,7 @@ def test_sample_with_unknown_columns_or_counts_raises() -> None:
         buffer.sample(3, n_step=2, gamma=1.1)
     with pytest.raises(InvalidArgument, match="boundary='wrap'"):
         buffer.sample_sequences(1, 1, boundary="wrap")
-    with pytest.raises(InvalidArgument, match="room for at least one step"):
+    with pytest.raises(InvalidArgument, match="at least 1"):
         EpisodeReplayBuffer(0)
 
 

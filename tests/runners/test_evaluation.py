@@ -206,7 +206,7 @@ def test_evaluate_with_given_environment_raises_with_advice(make: Any, message: 
 
 def test_evaluate_runner_rejects_repeated_arguments() -> None:
     runner = filtered_runner()
-    with pytest.raises(InvalidArgument, match="takes the runner's policy and pipelines"):
+    with pytest.raises(InvalidArgument, match="uses the policy and pipelines of the runner"):
         evaluate(runner, runner.policy)
 
 

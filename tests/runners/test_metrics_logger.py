@@ -74,7 +74,7 @@ def test_log_time_and_throughput_measure_seconds():
     "options", [{"percentiles": True}, {"ema_coeff": 0.5, "reduce": "max"}, {"with_throughput": True}]
 )
 def test_options_of_another_reduction_raise(options):
-    with pytest.raises(InvalidArgument, match="does not go with this reduction"):
+    with pytest.raises(InvalidArgument, match="cannot be combined with this reduction"):
         MetricsLogger().log_value("seen", 1, **options)
 
 

@@ -219,7 +219,7 @@ def test_joint_preprocessor_with_other_agents_raises(wrong: Any) -> None:
 
     pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, joint=[Wrong()])
     runner = MultiAgentEnvRunner(Meeting, Numbered(), env_to_module=pipelines)
-    with pytest.raises(InvalidArgument, match=r"Wrong.preprocess was given observations of \['p0', 'p1'\] and gave"):
+    with pytest.raises(InvalidArgument, match=r"Wrong.preprocess got observations of \['p0', 'p1'\] and returned"):
         runner.sample(num_timesteps=1)
     assert not runner.take()
 
@@ -227,7 +227,7 @@ def test_joint_preprocessor_with_other_agents_raises(wrong: Any) -> None:
 def test_joint_preprocessor_of_agent_episodes_raises() -> None:
     (episode,) = MultiAgentEnvRunner(Meeting, Numbered()).sample(num_episodes=1)
     learner = multi_agent_learner({"default_policy": SEEN}, {"default_policy": ACTIONS}, joint=[Centered()])
-    with pytest.raises(InvalidArgument, match="sees the observations of all agents at once"):
+    with pytest.raises(InvalidArgument, match="reads the observations of all agents at once"):
         learner(episodes=list(episode.agent_episodes.values()))
 
 

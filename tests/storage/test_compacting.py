@@ -154,7 +154,7 @@ def test_copy_writes_selected_episodes(tmp_path: Path) -> None:
     made(tmp_path / "a")
     assert copy(tmp_path / "a", tmp_path / "b", "length == 3 or (id == 'e23' and not terminated)") == 4
     assert numbers(tmp_path / "b") == [2, 9, 16, 23]
-    with pytest.raises(InvalidArgument, match="is there already"):
+    with pytest.raises(InvalidArgument, match="exists already"):
         copy(tmp_path / "a", tmp_path / "b")
     for wrong in ("reward > 1", "__import__('os')", "length >"):
         with pytest.raises(InvalidArgument):

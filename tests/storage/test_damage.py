@@ -93,7 +93,7 @@ def test_verify_finds_batch_of_another_shard(tmp_path: Path) -> None:
     first, second = sorted(tmp_path.glob("*.arrow"))
     shutil.copy(first, second)
     with pytest.raises(
-        UnreadableData, match=rf"{second.stem} is damaged \(it is shard {first.stem} under another name"
+        UnreadableData, match=rf"{second.stem} is damaged \(the file contains shard {first.stem}, but has another name"
     ):
         EpisodeDataset(tmp_path, verify=True)
 

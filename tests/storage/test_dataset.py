@@ -401,7 +401,7 @@ def test_writer_constructor_rejects_wrong_arguments(tmp_path: Path, name: str) -
 HEADERS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "a newer version": (lambda header: json.dumps(header | {"version": 3}), "has version 3 of the format; .* up to 2"),
     "something else": (lambda header: json.dumps({"name": "x"}), "is not the header of a data set"),
-    "no JSON": (lambda header: "{", "is not JSON"),
+    "JSON cannot represent": (lambda header: "{", "is not JSON"),
     "a space of a later day": (
         lambda header: json.dumps(with_checksum(header | {"action_space": {"type": "Later"}})),
         "a space of type 'Later' is not known here",
@@ -424,7 +424,7 @@ def test_newer_or_foreign_header_raises(tmp_path: Path, name: str) -> None:
 
 
 def test_directory_without_data_set_raises(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableData, match=r"there is no episodes\.json; EpisodeWriter\(path\) makes one"):
+    with pytest.raises(UnreadableData, match=r"it has no episodes\.json; EpisodeWriter\(path\) creates one"):
         EpisodeDataset(tmp_path)
 
 

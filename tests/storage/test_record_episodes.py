@@ -151,7 +151,7 @@ def test_env_without_json_spec_is_recorded_by_id(tmp_path: Path, spec: dict[str,
     assert len(dataset) == 2
     assert getattr(dataset.env_spec, "id", dataset.env_spec) == "Clipping-v0"
     if "kwargs" not in spec:
-        with pytest.raises(WrongType, match=r"what is no JSON.*give its id, 'Clipping-v0'"):
+        with pytest.raises(WrongType, match=r"JSON cannot represent.*give its id, 'Clipping-v0'"):
             EpisodeWriter(tmp_path, env_spec=EnvSpec("Clipping-v0", **spec))
 
 

@@ -413,7 +413,7 @@ def test_upload_to_another_data_set_raises(tmp_path: Path) -> None:
     upload(tmp_path / "second", url)
     with pytest.raises(InvalidArgument, match="commit-000001"):
         upload(tmp_path / "data", url)
-    with pytest.raises(UnreadableData, match="is no data set"):
+    with pytest.raises(UnreadableData, match="is not a data set"):
         EpisodeDataset("memory://nothing", cache=tmp_path / "cache")
     with pytest.raises(InvalidArgument, match="upload it again"):
         EpisodeDataset(url, cache=tmp_path / "cache").add_splits({"train": 0.5})
@@ -439,7 +439,7 @@ def test_copy_command_works_in_both_directions(tmp_path: Path, monkeypatch: pyte
     assert run("copy", url, tmp_path / "back") == "4 episodes copied"
     assert [first.id_ for first in EpisodeDataset(tmp_path / "back")] == ["e3", "e8", "e13", "e18"]
     assert "4 chunks" in repr(EpisodeDataset(url))
-    with pytest.raises(InvalidArgument, match="is there already"):
+    with pytest.raises(InvalidArgument, match="exists already"):
         copy(data, url)
     assert run("upload", data, url + "/second").endswith("shards sent")
     assert "20" in run("info", url + "/second")

@@ -454,7 +454,7 @@ def test_sampler_reads_removed_files(tmp_path: Path) -> None:
     for file in tmp_path.iterdir():
         file.unlink()
     assert [second.draw() for _ in range(9)] == expected
-    with pytest.raises(UnreadableData, match="is no data set"):
+    with pytest.raises(UnreadableData, match="is not a data set"):
         pickle.loads(pickle.dumps(second))
 
 

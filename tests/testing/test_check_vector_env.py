@@ -238,7 +238,7 @@ BROKEN = {
     "a final mask that is wrong": (
         SAME,
         edited(infos=lambda i, p, e: i | ({"_final_obs": ~i["_final_obs"]} if "_final_obs" in i else {})),
-        r"infos\['_final_obs'\] to be true for those that ended",
+        r"infos\['_final_obs'\] to be true for ended environments",
     ),
     "final observations with None": (
         SAME,

@@ -109,7 +109,7 @@ class MappedFiles:
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             raise InvalidArgument(
-                f"{file} exists: it may be another buffer's; give a directory of its own, or resume=True"
+                f"{file} exists: another buffer may use it; give a separate directory, or resume=True"
             ) from None
         try:
             try:

@@ -131,7 +131,7 @@ class Mirror:
                 self._make_room()
             self._open.move_to_end(file.name)
             if number not in batches:
-                raise UnreadableData(f"{self.place.url}: shard {file.name} has not the batches that its footer told of")
+                raise UnreadableData(f"{self.place.url}: shard {file.name} lacks batches that its footer lists")
             return batches[number]
 
     def _fetch(self, file: ShardFile) -> ShardRead:

@@ -41,7 +41,7 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
     directory, place = local_path(source), RemoteDirectory(target, storage_options or {})
     header = read_header(directory)
     if header is None:
-        raise UnreadableData(f"{directory} is no data set: there is no {NAME}")
+        raise UnreadableData(f"{directory} is not a data set: it has no {NAME}")
     remote_header = _check_remote_header(header, place)
     if remote_header is None:
         place.make()
@@ -84,10 +84,16 @@ def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | Non
 def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str, int | None]) -> None:
     for file in commits:
         if file.name in sizes and place.read(file.name) != file.read_bytes():
-            raise InvalidArgument(f"{place.url} was compacted by somebody else: {file.name} there is not the one here")
+            raise InvalidArgument(
+                f"{place.url} was compacted by another process: its {file.name} differs from the local one; upload to "
+                "another URL, or download it first"
+            )
     unknown = {name for name in sizes if name.startswith("commit-")} - {file.name for file in commits}
     if unknown:
-        raise InvalidArgument(f"{place.url} has {', '.join(sorted(unknown))}, which {commits or 'the source'} has not")
+        raise InvalidArgument(
+            f"{place.url} has {', '.join(sorted(unknown))}, which the local data set lacks; upload to another URL, or "
+            "download it first"
+        )
 
 
 def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int | None]) -> int:

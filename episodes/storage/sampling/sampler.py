@@ -425,7 +425,7 @@ class Sampler:
                 f"the state is of {given_kind['kind']}, {given_kind['order']}; this sampler draws {expected}"
             )
         if min(position, seed) < 0:
-            raise StateMismatch(f"the state is of position {position} and seed {seed}; give what state_dict returned")
+            raise StateMismatch(f"the state has position {position} and seed {seed}; give a result of state_dict()")
         before = self.dataset, self.seed
         with self._lock:
             if snapshot != self.dataset.snapshot():
@@ -436,7 +436,10 @@ class Sampler:
             if num != num_now:
                 self.dataset, self.seed = before
                 self._open()
-                raise StateMismatch(f"the state is of {num} {given_kind['kind']}, there are {num_now}; select the same")
+                raise StateMismatch(
+                    f"the state belongs to {num} {given_kind['kind']}, this sampler has {num_now}; select the same "
+                    "episodes"
+                )
             self._ahead.position, self.num_sampled = position, num_sampled
 
     def refresh(self) -> int:
@@ -450,7 +453,7 @@ class Sampler:
             InvalidArgument: the sampler uses a part of a data set, or weights for each step: create another sampler.
         """
         if self.weights is not None and not isinstance(self.weights, str):
-            raise InvalidArgument("refresh: the weights are those of the steps that were there; make another sampler")
+            raise InvalidArgument("refresh: the weights belong to the old steps; create a new sampler with new weights")
         with self._lock:
             before, epoch = len(self._tracks.table), self._ahead.epoch
             dataset = self.dataset.at_snapshot()

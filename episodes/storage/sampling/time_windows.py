@@ -51,7 +51,9 @@ class TimeWindows:
     def __post_init__(self) -> None:
         check_counts(moments=self.size)
         if (self.fps is None) == (self.timestamps is None):
-            raise InvalidArgument("give fps=, the steps a second, or timestamps=, the column that says when each was")
+            raise InvalidArgument(
+                "give fps=, the steps per second, or timestamps=, the column with the times of the steps"
+            )
         if self.fps is not None and not 0 < self.fps <= _MOST_FPS:
             raise InvalidArgument(f"fps={self.fps}: give a number above 0")
         if not self.tolerance >= 0:
@@ -97,7 +99,7 @@ class TimeWindows:
         if not (off <= self.tolerance).all():
             worst = float(times[off.argmax()])
             raise InvalidArgument(
-                f"delta_timestamps[{name!r}]: at {self.fps} steps a second there is none at {worst} s: the nearest is "
+                f"delta_timestamps[{name!r}]: at {self.fps} steps per second, no step is at {worst} s: the nearest is "
                 f"{off.max():.3g} s away, the tolerance is {self.tolerance}; give multiples of "
                 f"{1 / (self.fps or 1):.6g}"
             )

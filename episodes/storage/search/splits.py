@@ -65,7 +65,7 @@ def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict
         splits[name] = {"from": begin, "to": end, "seed": int(seed)}
         begin = end
     if not splits:
-        raise InvalidArgument("there is no split without a name: give {'train': 0.8, 'test': 0.2}")
+        raise InvalidArgument("a split needs a name: give {'train': 0.8, 'test': 0.2}")
     return splits
 
 
@@ -73,7 +73,7 @@ def _checked_ids(name: str, ids: Any) -> list[str]:
     """Return the episode ids of a split as a sorted list of strings. Raise `InvalidArgument` if
     `ids` is not a collection."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
-        raise InvalidArgument(f"split {name!r}: {ids!r} is no share and no list of ids; give 0.2, or ['3f2a', ...]")
+        raise InvalidArgument(f"split {name!r}: {ids!r} is not a share or a list of ids; give 0.2, or ['3f2a', ...]")
     return sorted({str(id_) for id_ in ids})
 
 

@@ -541,7 +541,7 @@ def test_second_receiver_on_an_ipc_path_raises() -> None:
     with tempfile.TemporaryDirectory(prefix="ours") as folder:
         address = f"ipc://{folder}/socket"
         with EpisodeReceiver(address) as first:
-            with pytest.raises(InvalidArgument, match="another receiver listens"):
+            with pytest.raises(InvalidArgument, match="another receiver uses it"):
                 EpisodeReceiver(address)
             with EpisodeSender(address) as sender:
                 sender.send(pack_of(0))
