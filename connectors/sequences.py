@@ -2,6 +2,11 @@
 
 A column with one row per step, [S, ...], becomes [R, max_seq_len, ...]. Short rows are padded with zeros on the right.
 A row has steps of one episode only, and the rows of an episode are consecutive.
+
+    steps of two episodes       a0 a1 a2 a3 a4 | b0 b1          [S = 7]
+    max_seq_len = 3             a0 a1 a2                        [R = 3, 3]
+                                a3 a4 .
+                                b0 b1 .
 """
 
 from __future__ import annotations

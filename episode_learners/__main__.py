@@ -67,7 +67,7 @@ def _train(chosen: argparse.Namespace) -> int:
         return 0
     print(
         f"{run.algo} on {run.env}: {result.num_steps:,} steps, {result.num_epochs} epochs in {result.seconds:.1f} s "
-        f"({result.stopped_by}); best test {result.best_score:.1f} in epoch {result.best_epoch}; kept in {folder}"
+        f"({result.stopped_by}); best test {result.best_score:.1f} in epoch {result.best_epoch}; stored in {folder}"
     )
     return 0
 
@@ -201,7 +201,7 @@ def _play(chosen: argparse.Namespace) -> int:
         )
     with EpisodeWriter(target, env_spec=_read_run(chosen.folder).env) as writer:
         writer.add(evaluation.episodes)
-    print(f"{evaluation}, kept in {target}")
+    print(f"{evaluation}, stored in {target}")
     return 0
 
 

@@ -75,7 +75,7 @@ class TracedArray(NDArrayOperatorsMixin):
         except TypeError as error:
             if isinstance(error, NotTraceable) or "argument" not in str(error):
                 raise
-            raise NotTraceable(f"np.{func.__name__} with {sorted(options)} has no traced form: {error}") from error
+            raise NotTraceable(f"np.{func.__name__} with {sorted(options)} cannot be exported: {error}") from error
 
     # --- operations that need numbers --------------------------------------------------------------------------------
 
@@ -479,7 +479,7 @@ def _digitize(x: Any, bins: Any, right: bool = False) -> TracedArray:
     """Compute `np.digitize` on a traced array, for ascending bins."""
     edges = np.asarray(bins)
     if len(edges) > 1 and not (np.diff(edges) >= 0).all():
-        raise NotTraceable("np.digitize with descending bins has no traced form")
+        raise NotTraceable("np.digitize with descending bins cannot be exported; use ascending bins")
     values, edges = np.asarray(0) if x is None else x, _tensor(edges)
     tensor = _tensor(values)
     common = _cast(tensor, np.dtype(np.result_type(_NUMPY_DTYPES[tensor.dtype], np.asarray(bins).dtype)))

@@ -2,6 +2,14 @@
 
 A *fragment* is a run of rows of one environment that belong to one chunk. Its last observation is in the slot after its
 last row, unless the next fragment starts there. Then it is stored separately, in `rollout["final"]`.
+
+A rollout of T = 5 steps of one environment, in which episode a ends at row 2 (a*) and episode b continues:
+
+    slot                           0   1   2    3   4   5
+    next-step autoreset            a   a   a*   r   b   |     slot 3 has the last observation of a, and row 3 is no step
+    same-step autoreset            a   a   a*   b   b   |     slot 3 has the first observation of b, "final" the last of a
+    fragments, next step           a: rows 0..2, b: row 4     slot 5 has the last observation of b
+    fragments, same step           a: rows 0..2, b: rows 3..4
 """
 
 from __future__ import annotations

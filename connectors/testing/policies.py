@@ -239,7 +239,7 @@ class _PolicyCheck:
         """Check that "state_out" has the structure and shapes of the initial state, with one row per sequence."""
         expected = nested.map_leaves(lambda leaf: np.stack([leaf] * batch_size), self.initial)
         if state is None:
-            advice = "get_initial_state() says that it has a memory"
+            advice = "get_initial_state() returns a state, so forward must return the next state"
             raise self._violation("a state_out", "none", advice, call=call)
         same = nested.same_structure(expected, state) and all(
             a.shape == b.shape for a, b in zip(nested.leaves(expected), nested.leaves(state), strict=True)

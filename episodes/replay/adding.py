@@ -1,4 +1,13 @@
-"""Adding of episode chunks to a replay ring: new steps are linked to earlier stored steps of the same episode."""
+"""Adding of episode chunks to a replay ring: new steps are linked to earlier stored steps of the same episode.
+
+The second chunk of episode a continues the stored first one. Its first observation is the last observation of the first
+chunk, and is not stored again:
+
+    position       0  1  2  3  4  5  6
+    episode        a  a  b  b  b  a  a         position 5 continues position 1
+    t              0  1  0  1  2  2  3
+    previous       0  0  2  2  3  1  5
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Array columns that are stored as small compressed (zstd) blocks, so that single items can be read quickly."""
+"""Array columns that are stored as small compressed (zstd) blocks, so that single items can be read quickly.
+
+An episode of 7 frames in blocks of 3. Reading frame 4 decodes block 1 only:
+
+    frame      0  1  2 | 3  4  5 | 6
+    block      0         1         2         at most 256 KiB of raw bytes each, and at least one item
+"""
 
 from __future__ import annotations
 

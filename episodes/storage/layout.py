@@ -2,6 +2,13 @@
 
 The columns are those of `episode_rows`, one list column per track, and those of the infos. The metadata of the shard's
 Arrow schema describes them, so a shard can be read without other files.
+
+A record batch with two episodes, of 3 and 2 steps. Arrow stores a list column as offsets and one array of values, which
+is the layout of a pack, so reading makes views:
+
+    id    length   observations     actions
+    a     3        [0 1 2 3]        [0 1 2]           values of actions   0 1 2 3 4
+    b     2        [4 5 6]          [3 4]             offsets             0     3   5
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Convert episodes to the token sequences that a language model reads, with labels shifted by one position."""
+"""Convert episodes to the token sequences that a language model reads, with labels shifted by one position.
+
+The position before a sampled token predicts it, so labels, advantages and masks of a token are stored one position
+earlier than the token:
+
+    segment         prompt          sampled    reply    sampled
+    input_ids       1    2    3     7    4     8    5   5    0
+    labels          -100 -100 7     4    -100  -100 5   0    -100
+"""
 
 from __future__ import annotations
 

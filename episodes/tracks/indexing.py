@@ -3,6 +3,12 @@
 A track holds `lookback` items before step 0 and `size` items from step 0 on. Position 0 is the first of all
 `lookback + size` items. An index `i >= 0` counts from step 0. An index `i < 0` counts from the end and may reach into
 the lookback. With `neg_index_as_lookback`, -1 is the item just before step 0.
+
+    lookback = 2, size = 4               lookback    items from step 0 on
+    position                             0   1       2   3   4   5
+    index                                            0   1   2   3
+    index < 0                            -6  -5      -4  -3  -2  -1
+    index < 0, neg_index_as_lookback     -2  -1
 """
 
 from __future__ import annotations

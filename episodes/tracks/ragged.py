@@ -1,4 +1,13 @@
-"""`Ragged`: n arrays of different lengths, stored as one array of values and one array of offsets."""
+"""`Ragged`: n arrays of different lengths, stored as one array of values and one array of offsets.
+
+Item i is `values[offsets[i]:offsets[i + 1]]`. An empty item has equal offsets:
+
+    items       [7, 8]   []   [9]   [4, 5, 6]
+    values      7  8  9  4  5  6
+    offsets     0  2  2  3  6
+
+A slice of items shares `values` and has a slice of `offsets`, so the first offset need not be 0.
+"""
 
 from __future__ import annotations
 

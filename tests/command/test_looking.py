@@ -122,7 +122,7 @@ def test_show_prints_the_turns_of_a_conversation(tmp_path: Path) -> None:
     ]
     run("show", tmp_path / "data", "--html", tmp_path / "show.html", "--decode", "json:dumps")
     assert ">[3]</span>" in (tmp_path / "show.html").read_text()
-    for name, message in (("json:nothing", "give MODULE:NAME"), ("json:decoder", "module is no function")):
+    for name, message in (("json:nothing", "give MODULE:NAME"), ("json:decoder", "module is not a function")):
         result = run("show", tmp_path / "data", "--decode", name)
         assert result.exit_code == 2
         assert message in " ".join(result.output.split())

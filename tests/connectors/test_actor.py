@@ -228,7 +228,7 @@ def test_a_policy_that_is_only_called_needs_spaces() -> None:
 
 def test_an_observation_of_another_shape_is_refused() -> None:
     for observation in (np.zeros(4), np.zeros((2, 3)), {"place": np.zeros(3)}, None):
-        with pytest.raises(InvalidArgument, match=r"act: the observation .* is none of Box"):
+        with pytest.raises(InvalidArgument, match=r"act: the observation .* is not in Box"):
             compute_action(made(MLPPolicy, NUMBERS, DISCRETE), observation)
 
 

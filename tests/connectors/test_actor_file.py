@@ -93,7 +93,7 @@ def test_named_and_repeated_connectors_are_rebuilt(tmp_path: Path) -> None:
 def test_connector_made_of_a_class_is_given_again(tmp_path: Path) -> None:
     actor = Actor(MLPPolicy, NUMBERS, BOX, pieces=[ForEachAgent(MeanStdFilter)])
     actor.save(tmp_path / "a.actor")
-    with pytest.raises(InvalidArgument, match=r"ForEachAgent.* has settings that a file cannot hold: give pieces="):
+    with pytest.raises(InvalidArgument, match=r"ForEachAgent.* has settings that cannot be stored: give pieces="):
         Actor.load(tmp_path / "a.actor", MLPPolicy)
     assert (
         "ForEachAgent"
@@ -114,7 +114,7 @@ def test_connectors_of_a_user_are_given_again(tmp_path: Path) -> None:
     path = tmp_path / "a.actor"
     actor = Actor(MLPPolicy, NUMBERS, BOX, pieces=[Halved(3.0), FrameStacking(num_frames=2)])
     actor.save(path)
-    with pytest.raises(InvalidArgument, match=r"Halved, which is not of this library, .* give pieces="):
+    with pytest.raises(InvalidArgument, match=r"Halved, which is defined outside of this library, .* give pieces="):
         Actor.load(path, MLPPolicy)
     with pytest.raises(StateMismatch, match=r"Halved.by=3.0., here Halved.by=2.0."):
         Actor.load(path, MLPPolicy, pieces=[Halved(), FrameStacking(num_frames=2)])

@@ -379,15 +379,15 @@ ALONE = [ScaleOne(), fourier_by_len, by_row, column_of_ones, repeated_constant] 
 REJECTED: list[tuple[Any, str]] = [
     (IntoBuffer(), "needs the numbers|len.. of a batch"),
     (Branching(), "`if`"),
-    (TorchInside(), "np.ascontiguousarray has no traced form|needs the numbers|can't convert"),
+    (TorchInside(), "np.ascontiguousarray cannot be exported|needs the numbers|can't convert"),
     (PlainOfEpisodes(), "no episodes"),
     (last_action_by_eye, "needs the numbers"),
     (reads_infos, r"history\.infos"),
     (as_numpy, "np.asarray"),
     (logits, r"history\.extra"),
-    (cubic, "np.cbrt has no traced form"),
+    (cubic, "np.cbrt cannot be exported"),
     (element_by_element, "needs the numbers"),
-    (spectrum, "np.rfft has no traced form"),
+    (spectrum, "np.rfft cannot be exported"),
     (Stateful(), DIFFERS := "does not act as the actor"),
 ]
 FOUND_BY_ACTING = [Aliasing(), ReadsEpisodes(), Random(), MovingMean(), FirstIsOther(), by_type, by_trial]

@@ -307,7 +307,7 @@ def test_write_of_invalid_input_raises_and_leaves_no_files(tmp_path: Path) -> No
     for name in ("parquet", "rllib", "lerobot", "episodes"):
         with pytest.raises(InvalidArgument, match="exists already"):
             write([some()], tmp_path / "there", name)
-    with pytest.raises(InvalidArgument, match="there are episodes, lerobot"):
+    with pytest.raises(InvalidArgument, match="known formats: episodes, lerobot"):
         write([some()], tmp_path / "x", "csv")
     with pytest.raises(InvalidArgument, match="can be read, not written"):
         write([some()], tmp_path / "x", "d4rl")

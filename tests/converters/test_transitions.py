@@ -96,7 +96,7 @@ def test_to_tensordict_reports_outputs_that_are_no_numbers() -> None:
     assert {loss.what for loss in lost} == {"id_", "extra_model_outputs['word']", "extra_model_outputs['when']"}
     assert made["logp"].tolist() == [0.5, 0.25]
     numbered = SingleAgentEpisode.from_arrays({0: np.zeros(2), 1: np.ones(2)}, [0], [0.0])
-    with pytest.raises(InvalidArgument, match="keys that are text, and 0 is none"):
+    with pytest.raises(InvalidArgument, match="keys that are strings, and 0 is not"):
         to_tensordict([numbered])
 
 

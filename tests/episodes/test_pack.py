@@ -276,7 +276,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "a multi-agent episode": (
         lambda: EpisodePack.from_episodes([MultiAgentEpisode()]),  # type: ignore[list-item]
         WrongType,
-        "not a MultiAgentEpisode; pack_agents packs",
+        "not a MultiAgentEpisode; pack_agents makes packs",
     ),
     "episodes of other shapes": (
         lambda: EpisodePack.from_episodes(

@@ -261,7 +261,7 @@ def test_page_filter_equals_the_conditions_of_copy(tmp_path: Path, tab: Tab) -> 
     ("text", "message"),
     [
         ("return >", "the condition is not complete"),
-        ("speed > 3", "there is no column 'speed'"),
+        ("speed > 3", "unknown column 'speed'"),
         ("return > 3 4", "4 is out of place"),
         ("id > 3", "compares numbers with numbers"),
         ("(return > 3", "a ) is missing"),

@@ -53,7 +53,7 @@ def test_run_is_trained_resumed_evaluated_and_played(settings: Path, tmp_path: P
     assert len(set(EpisodeDataset(folder / "episodes").metadata["id"])) == 5  # other ones
     with pytest.raises(SystemExit):
         main(["play", str(folder), "--episodes", "2", "--seed", "0"])
-    assert "has 2 of the 2 episodes of this seed already" in capsys.readouterr().err
+    assert "already has 2 of the 2 episodes of this seed" in capsys.readouterr().err
     assert len(EpisodeDataset(folder / "episodes")) == 5
     assert main(["export", str(folder), "--steps", "50"]) == 0
     assert "equal to the policy in 50 steps" in capsys.readouterr().out
@@ -72,9 +72,9 @@ def test_run_is_trained_resumed_evaluated_and_played(settings: Path, tmp_path: P
     ("arguments", "message"),
     [
         (["train", "--algo", "reinforce"], "invalid choice"),
-        (["evaluate", "nowhere"], "nowhere holds no run"),
-        (["train", "--resume", "nowhere"], "nowhere holds no run"),
-        (["evaluate", "nowhere", "--episodes", "0"], "0 is no count"),
+        (["evaluate", "nowhere"], "nowhere contains no run"),
+        (["train", "--resume", "nowhere"], "nowhere contains no run"),
+        (["evaluate", "nowhere", "--episodes", "0"], "0 is not a count"),
         (["train", "--env", "NoSuchEnvironment-v0", "--quiet"], "NoSuchEnvironment"),
         (["train", "--algo", "dqn", "--env", "Pendulum-v1", "--quiet"], "not Discrete"),
     ],
@@ -211,7 +211,7 @@ def test_offline_run_is_trained_and_resumed(algo, env, data_sets, tmp_path: Path
     [
         (["--algo", "bc"], "bc learns from a data set"),
         (["--algo", "ppo", "--data", "EPISODES"], "ppo samples for itself"),
-        (["--algo", "bc", "--data", "EPISODES", "--env", "Acrobot-v1"], "holds observations of Box"),
+        (["--algo", "bc", "--data", "EPISODES", "--env", "Acrobot-v1"], "contains observations of Box"),
         (["--algo", "cql", "--data", "nowhere"], "nowhere"),
     ],
     ids=str,

@@ -272,7 +272,7 @@ def test_prioritized_period_samples_only_grid() -> None:
         buffer.update_priorities(begins + 1, np.ones(len(begins)))
     with pytest.raises(InvalidArgument, match="unit='sequence'"):
         PrioritizedEpisodeReplayBuffer(64, period=4)
-    with pytest.raises(InvalidArgument, match="period=4 of a buffer that was made with period=None"):
+    with pytest.raises(InvalidArgument, match="period=4 of a buffer with period=None"):
         filled().sample_sequences(3, 8, period=4)
     buffer.clear()
     buffer.add([episode(2, "late", t_started=5)])

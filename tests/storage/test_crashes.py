@@ -312,7 +312,7 @@ def test_flush_with_fsync_syncs_all_files(tmp_path: Path, monkeypatch: pytest.Mo
 def test_writer_in_another_process_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = EpisodeWriter(tmp_path)
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    with pytest.raises(EpisodeStateError, match="each process makes a writer of its own"):
+    with pytest.raises(EpisodeStateError, match="create a writer for the same path in each process"):
         writer.add([episode(0)])
 
 

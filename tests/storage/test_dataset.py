@@ -286,12 +286,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "another shape": (
         lambda: one({"o": np.zeros((2, 3)), "p": np.zeros(2)}),
         TrackMismatch,
-        r"'observations/o' holds float64 items of shape \[2\], the episodes given have float64 items of shape \[3\]",
+        r"'observations/o' as float64 items of shape \[2\], the given episodes have float64 items of shape \[3\]",
     ),
     "another dtype": (
         lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2, np.int64)}),
         TrackMismatch,
-        r"'observations/p' holds float64 items of shape \[\], the episodes given have int64",
+        r"'observations/p' as float64 items of shape \[\], the given episodes have int64",
     ),
     "a track more": (
         lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2), "q": np.zeros(2)}),
@@ -311,7 +311,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "another space": (
         lambda: one(action_space=spaces.Discrete(3)),
         InvalidArgument,
-        r"action_space: the data set has Discrete\(2\), the episodes given have Discrete\(3\)",
+        r"action_space: the data set has Discrete\(2\), the given episodes have Discrete\(3\)",
     ),
     "objects": (
         lambda: one({"o": np.zeros((2, 2)), "p": np.array([None, 1], object)}),
@@ -481,5 +481,5 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])
 def test_missing_data_set_raises_with_its_path(tmp_path: Path, make: Any) -> None:
     make(tmp_path / "other")
-    with pytest.raises(UnreadableData, match="other is no data set: there is no "):
+    with pytest.raises(UnreadableData, match="other is not a data set: it has no "):
         EpisodeDataset(tmp_path / "other")
