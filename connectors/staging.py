@@ -1,4 +1,10 @@
-"""`StagingBuffer`: host memory from which many numpy arrays are copied to a device in one transfer."""
+"""`StagingBuffer`: host memory from which many numpy arrays are copied to a device in one transfer.
+
+    arrays      obs [B, 4] | actions [B] | rewards [B]
+    buffer      | obs ......... | actions .. | rewards .. |      one copy to the device; the tensors are views of it
+
+Each array begins at a multiple of `ALIGNMENT` bytes. A copy has a high fixed cost, which is paid once here.
+"""
 
 from __future__ import annotations
 

@@ -5,11 +5,10 @@ last row, unless the next fragment starts there. Then it is stored separately, i
 
 A rollout of T = 5 steps of one environment, in which episode a ends at row 2 (a*) and episode b continues:
 
-    slot                           0   1   2    3   4   5
-    next-step autoreset            a   a   a*   r   b   |     slot 3 has the last observation of a, and row 3 is no step
-    same-step autoreset            a   a   a*   b   b   |     slot 3 has the first observation of b, "final" the last of a
-    fragments, next step           a: rows 0..2, b: row 4     slot 5 has the last observation of b
-    fragments, same step           a: rows 0..2, b: rows 3..4
+    slot                   0  1  2  3  4  5
+    next-step autoreset    a  a  a* r  b  |     slot 3: last observation of a; row 3 is a reset and no step
+    same-step autoreset    a  a  a* b  b  |     slot 3: first observation of b; the last one of a is in "final"
+    fragments              a: rows 0..2, b: row 4 (next step), or rows 3..4 (same step); slot 5: last observation of b
 """
 
 from __future__ import annotations

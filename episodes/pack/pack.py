@@ -2,6 +2,14 @@
 
 Offsets mark where each episode begins. Packs are what the vector recorder returns, the replay buffer stores, files and
 messages carry, and learners read. Nothing is copied per episode.
+
+Two episodes, a of 3 and b of 2 steps:
+
+    actions, rewards     a0 a1 a2    b0 b1             offsets                0  3  5
+    observations         a0 a1 a2 a3 b0 b1 b2          observation_offsets    0  4  7
+
+The steps of episode i begin at `offsets[i]`. Its observations begin at `offsets[i] + i`, since each episode before
+it has one observation more than steps.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_an_episode_that_nobody_holds_is_said_to_be_gone() -> None:
     assert batch.origin.episode(4).id_ == "episode 1"
     del pack
     assert batch.origin[4].t == 1
-    with pytest.raises(EpisodeStateError, match="episode 1 is gone"):
+    with pytest.raises(EpisodeStateError, match="episode 1 no longer exists"):
         batch.origin.episode(4)
     assert "not stored any more" in str(explain_batch(batch, 4))
 
@@ -244,7 +244,7 @@ def test_what_has_no_such_row_or_no_origin_is_told_in_words() -> None:
     with pytest.raises(StepOutOfRange, match="rows of shape"):
         batch.origin.episode(5)
     for unknown in (dict(batch), None, chunk(0, 5)):
-        with pytest.raises(EpisodeStateError, match="not known"):
+        with pytest.raises(EpisodeStateError, match="is unknown"):
             explain_batch(unknown, 0)
     with pytest.raises(WrongType, match="one row of a batch"):
         explain_batch(Batch(batch)[0], 0)

@@ -274,7 +274,10 @@ MUTANTS = [
     (Counts, r"column action_dist_inputs, row 0\): expected the same as in the call before"),
     (Explores, r"call policy\(batch\), column action_dist_inputs, row 0\): expected what it said when it acted"),
     (ForgetsItsState, r"column .*, row 0\): expected what it is step by step"),
-    (SaysNoState, r"expected a state_out, found none; get_initial_state\(\) returns a state, so forward must return the next"),
+    (
+        SaysNoState,
+        r"expected a state_out, found none; get_initial_state\(\) returns a state",
+    ),
     (StateOfAnotherShape, r"expected state_out .*the next step's state_in is this step's state_out"),
     (WideHead, r"expected action_dist_inputs \[1, 3\], as Categorical takes, found float32 \[1, 6\]"),
     (WorthOfOthers, r"call policy\(batch\), column q_values, row 0\): expected what it is in a larger batch"),

@@ -184,7 +184,9 @@ def test_simulator_with_five_results_and_groups_works() -> None:
     simulator = FiveFold(TorchCartPole(4, limit=5))
     names = {"observation_key": "policy", "final_observations": "before_reset"}
     check_vector_env(adapted(simulator, num_envs=4, **names), num_steps=40, reproducible=False)
-    with pytest.raises(UnknownKey, match=r"observation_key='actor': the simulator's observations are a dict with \['policy'"):
+    with pytest.raises(
+        UnknownKey, match=r"observation_key='actor': the simulator's observations are a dict with \['policy'"
+    ):
         adapted(simulator, num_envs=4, observation_key="actor").reset()
     with pytest.raises(InvalidArgument, match="FiveFold has no attribute num_envs"):
         adapted(simulator)

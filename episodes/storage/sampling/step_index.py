@@ -1,12 +1,4 @@
-"""Index of all steps of a data set, which finds the chunk, the episode and the memory location of a step.
-
-Steps are numbered through all chunks in stored order, so a step's chunk is found by a binary search:
-
-    chunk            0        1     2
-    length           3        2     4
-    step numbers     0 1 2    3 4   5 6 7 8
-    ends             3        5     9             chunk of step 6: the first one whose end is above 6
-"""
+"""Index of all steps of a data set, which finds the chunk, the episode and the memory location of a step."""
 
 from __future__ import annotations
 
