@@ -283,7 +283,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
             [SingleAgentEpisode.from_arrays(np.zeros((2, n)), [0], [0.0], id_=f"of{n}") for n in (2, 3)]
         ),
         TrackMismatch,
-        r"items of episode of3 have shape \[3\], those of of2 have \[2\]",
+        r"items of episode of3 have shape \[3\], items of of2 have \[2\]",
     ),
     "episodes with other extra outputs": (
         lambda: EpisodePack.from_episodes(

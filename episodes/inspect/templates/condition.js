@@ -92,7 +92,7 @@ function condition(text, columns) {
     if (token.kind === "value") return () => token.value;
     if (token.kind !== "name") throw new Error(`${token.kind} is out of place`);
     const column = columns[token.value];
-    if (!column) throw new Error(`there is no column '${token.value}'; there are ${Object.keys(columns).join(", ")}`);
+    if (!column) throw new Error(`unknown column '${token.value}'; the columns are ${Object.keys(columns).join(", ")}`);
     return (i) => column[i];
   }
   const result = or();
