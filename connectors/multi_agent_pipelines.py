@@ -316,7 +316,7 @@ def _episodes_by_module(seats: Mapping[Any, list[AgentRow]]) -> dict[Any, list[S
 
 
 def _policy_of(policies: Any, module_id: Any) -> Any:
-    """Return the policy of a module. If `policies` is None, return None.
+    """Return the policy of a module, or None if `policies=None`.
 
     Raises:
         UnknownKey: there is no policy of the module.

@@ -131,7 +131,7 @@ class ConnectorPipeline(Connector):
         return batch
 
     def _pieces_to_call(self) -> Mapping[str, Connector]:
-        """Return the connectors by name, in the order in which the pipeline calls them."""
+        """Return the connectors by name, in the order of the calls."""
         return self._pieces
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
@@ -217,7 +217,7 @@ class ConnectorPipeline(Connector):
         self._insert(self.names.index(self._key(name_or_class)) + 1, connector)
 
     def remove(self, name_or_class: str | type[Connector]) -> Connector:
-        """Remove the connector with a given name or class from the pipeline, and return it.
+        """Remove and return the connector with a given name or class.
 
         Raises:
             UnknownKey: no connector matches.
@@ -247,11 +247,11 @@ class ConnectorPipeline(Connector):
             raise
 
     def _columns_given(self) -> tuple[str, ...]:
-        """Return the names of the columns that connectors may read although no connector writes them."""
+        """Return the names of the columns that connectors may read although no connector writes such columns."""
         return self.input_columns
 
     def _set_pieces(self, pieces: dict[str, Connector]) -> None:
-        """Store the connectors, and recompute the columns, lookback and spaces of the pipeline from them."""
+        """Store the pipeline's connectors, and recompute the pipeline's columns, lookback and spaces."""
         self._pieces = pieces
         self.writes = tuple(dict.fromkeys(column for piece in pieces.values() for column in piece.writes))
         self.lookback = max((piece.lookback for piece in pieces.values()), default=0)
@@ -264,8 +264,8 @@ class ConnectorPipeline(Connector):
         return next((name for name, piece in self._pieces.items() if isinstance(piece, name_or_class)), None)
 
     def _key(self, name_or_class: str | type[Connector]) -> str:
-        """Return the name of the connector with this name, or of the first one of this class. Raise `UnknownKey` if
-        there is none.
+        """Return the name of the connector with this name, or of the first one of this class. Raise `UnknownKey` if no
+        connector matches.
         """
         key = self._find(name_or_class)
         if key is None:
@@ -276,8 +276,8 @@ class ConnectorPipeline(Connector):
     # Spaces
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
-        """Set the pipeline's input spaces, and recompute the spaces of each connector from those of the
-        previous one.
+        """Set the pipeline's input spaces, and recompute the spaces of each connector from the output spaces of the
+        previous connector.
         """
         self._input_observation_space = observation_space
         self._input_action_space = action_space
@@ -302,7 +302,7 @@ class ConnectorPipeline(Connector):
 
     @property
     def fingerprint(self) -> list[Any]:
-        """Names and settings of all connectors as plain values, to compare this pipeline with another one."""
+        """Names and settings of all connectors as plain values, with which two pipelines can be compared."""
         return [[name, piece.settings] for name, piece in self._pieces.items()]
 
     # State

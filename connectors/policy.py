@@ -150,8 +150,8 @@ def random_action_probability_of(policy: Any) -> float:
 
 
 def module_of(policy: Any) -> Module:
-    """Wrap a policy in a `Module`, which supplies default values for all members that the policy lacks. None has
-    defaults only.
+    """Wrap a policy in a `Module`, which supplies default values for all members that the policy lacks.
+    `module_of(None)` has only defaults.
     """
     return Module(policy)
 
@@ -209,7 +209,7 @@ def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> No
 
 
 def _arguments_of(policy: Any) -> Signature | None:
-    """Return the signature of a callable policy, or None if Python cannot determine it."""
+    """Return the signature of a callable policy, or None if Python cannot determine the signature."""
     try:
         return signature(policy)
     except (TypeError, ValueError):

@@ -107,7 +107,7 @@ class _BatchQueue:
         self._stopped = False
 
     def wait_for_room(self) -> bool:
-        """Block until the queue has room for another batch. Return False if the queue was stopped."""
+        """Block until the queue has space for another batch. Return False if the queue was stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or len(self._batches) < self._depth)
             return not self._stopped
@@ -120,7 +120,7 @@ class _BatchQueue:
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Store the error that ended the background thread, so that `take` raises it."""
+        """Store the error that ended the background thread, which `take` raises later."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
@@ -181,8 +181,8 @@ class _DeviceCopier:
         return batch.with_columns({**moved, **indices}), lambda moved_batch: self._wait_for_copy(moved_batch, copied)
 
     def _wait_for_copy(self, batch: Batch, copied: Any) -> None:
-        """Make the current CUDA stream wait until the batch is copied, and keep the batch's memory while that stream
-        uses it.
+        """Make the current CUDA stream wait until the batch is copied, and keep the batch's memory while the stream
+        uses the batch.
         """
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)

@@ -122,7 +122,7 @@ class SectionedPipeline(ConnectorPipeline):
         )
 
     def _make_section(self) -> Connector:
-        """Return the connector that stands for all views when the pipeline is called."""
+        """Return the connector that computes the columns of all views when the pipeline is called."""
         raise NotImplementedError(f"{type(self).__name__} does not define how its views are run")
 
     @property
@@ -160,7 +160,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def is_bound(self) -> bool:
-        """Whether the observation space is known, so that the views are bound to it."""
+        """Whether the observation space is known and the views are bound to this space."""
         return self.bound_views is not None
 
     @property
@@ -170,7 +170,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def rewriters(self) -> dict[str, ObservationRewriter]:
-        """Connectors by name that change observations before episodes store them."""
+        """Connectors by name that change observations before storage in episodes."""
         return dict(self._sections.rewriters)
 
     @property
@@ -267,7 +267,7 @@ def _chain_spaces(pieces: Iterable[Connector], observation_space: Any, action_sp
 
 
 def as_piece(piece: Any) -> Any:
-    """Return a view function wrapped in a connector (`ViewPiece`), so that a pipeline can contain it. Return connectors
+    """Return a view function wrapped in a connector (`ViewPiece`), for use in a pipeline. Return connectors
     unchanged.
     """
     if isinstance(piece, (Connector, type)) or not callable(piece):

@@ -34,8 +34,8 @@ def name_connectors(
 
 
 def _free_name(piece: Connector, by_name: Mapping[str, Connector]) -> str:
-    """Return a name for connector `piece` that no connector in `by_name` has. Raise `InvalidArgument` if the connector
-    was given a name that is taken.
+    """Return a unique name for connector `piece`. Raise `InvalidArgument` if the name that the connector was given is
+    taken.
     """
     name = piece.name
     if name not in by_name:
@@ -63,8 +63,8 @@ def check_wiring(pieces: Mapping[str, Connector], input_columns: Iterable[str]) 
 
 
 def _unwired_message(name: str, column: str, available: list[str], pieces: Mapping[str, Connector]) -> str:
-    """Return the error message for a connector that reads a column which is not available, with advice how to provide
-    it.
+    """Return the error message for a connector that reads a missing column, with advice on how to provide the
+    column.
     """
     writers = [writer for writer, piece in pieces.items() if column in piece.writes and writer != name]
     advice = f"put it after {writers[0]}" if writers else f"add a piece that writes {column!r} before it"

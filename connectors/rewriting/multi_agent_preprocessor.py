@@ -121,7 +121,7 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
 def _with_observations(
     episode: SingleAgentEpisode, observations: list[Any], pieces: Sequence[Any]
 ) -> SingleAgentEpisode:
-    """Return a finalized copy of an agent's episode with other observations [L + T + 1], those of its lookback and its
+    """Return a finalized copy of an agent's episode with other observations [L + T + 1], for the lookback and all
     steps.
     """
     part = episode.slice(slice(None), len_lookback_buffer=episode.lookback).to_numpy()

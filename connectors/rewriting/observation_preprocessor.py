@@ -14,7 +14,7 @@ __all__ = ["ObservationPreprocessor"]
 
 
 class ObservationPreprocessor(ObservationRewriter):
-    """Base class of connectors that change each observation before episodes store it. Override `preprocess` or
+    """Base class of connectors that change each observation before storage in episodes. Override `preprocess` or
     `preprocess_rows`.
 
     Also override `recompute_output_observation_space` if shape, dtype or bounds change.

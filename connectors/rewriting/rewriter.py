@@ -37,8 +37,8 @@ class ObservationRewriter(Connector):
         """
 
     def check_place(self) -> None:
-        """Raise `InvalidArgument` if this connector cannot be in a single-agent pipeline, only in `joint=` of a
-        multi-agent one.
+        """Raise `InvalidArgument` if this connector can only be used in `joint=` of a multi-agent pipeline, not in a
+        single-agent pipeline.
         """
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
@@ -54,8 +54,8 @@ class ObservationRewriter(Connector):
         return batch
 
     def _rewrite_last(self, episodes: list[Any]) -> None:
-        """Rewrite the last observation of each episode in place, unless the previous call did so. Raise
-        `InvalidArgument` for finalized episodes.
+        """Rewrite the last observation of each episode in place, once per time step. Raise `InvalidArgument` for
+        finalized episodes.
         """
         finalized = [episode.id_ for episode in episodes if episode.is_numpy]
         if finalized:

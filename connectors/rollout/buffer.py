@@ -48,8 +48,8 @@ _LAST_SLOT = ("obs", "value")  # what is meaningful at index T
 
 
 class FinalObservations:
-    """Last observations [K] of episodes, for which a rollout has no row because the first observation of the next
-    episode is there.
+    """Last observations [K] of episodes, for which a rollout has no row because the next row has the next episode's
+    first observation.
 
     With same-step autoreset or a manual reset, the row after an ending has the first observation of the next episode. A
     rollout stores the replaced observations here: `rollout["final"].append(...)`.
@@ -211,7 +211,7 @@ class RolloutBuffer:
         return rollout
 
     def add(self, rollout: TensorDict) -> None:
-        """Mark the rollout that `start_rollout` returned as filled, so that `get` returns it.
+        """Mark the rollout that `start_rollout` returned as filled. Then `get` returns the rollout.
 
         Columns that were replaced by other tensors are copied to the storage.
 
@@ -250,13 +250,13 @@ class RolloutBuffer:
         return transition_view(self._rollout, flatten=True) if flatten else self._rollout
 
     def discard(self) -> None:
-        """Discard the current rollout, so that `start_rollout` can begin a new one."""
+        """Discard the current rollout. Then `start_rollout` can begin a new rollout."""
         self._phase = "idle"
 
 
 def _check_column(name: str, expected: Tensor, actual: Tensor | None) -> None:
-    """Raise an error if a column of a rollout is missing, or if its shape, dtype or device is not that of the
-    buffer.
+    """Raise an error if a column of a rollout is missing, or differs from the buffer's column in shape, dtype or
+    device.
     """
     if actual is None:
         raise TrackMismatch(f"the rollout has no column {name!r} any more; write into the storage in place")
@@ -410,7 +410,7 @@ def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
 
 
 def final_observations(rollout: TensorDict) -> FinalObservations:
-    """Return the last observations of a rollout that have no row of their own (`FinalObservations`).
+    """Return the last observations of episodes that a rollout stores outside of its rows (`FinalObservations`).
 
     Raises:
         TrackMismatch: the rollout has none.

@@ -104,8 +104,8 @@ def _columns_of(
 
 
 def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return, for the flags "valid", "done", "terminated" and "truncated" of a rollout, the indices of rows and the
-    values to write there.
+    """Return the row indices and values of the flags "valid", "done", "terminated" and "truncated" of a rollout made of
+    episodes.
     """
     steps, some = fragments.step_rows(), pack.lengths > 0
     ends = fragments.ends()[some]
@@ -117,7 +117,9 @@ def _flags_of(pack: EpisodePack, fragments: Fragments) -> dict[str, tuple[np.nda
 def _finals_of(
     rollout: TensorDict, fragments: Fragments, observations: np.ndarray, values: np.ndarray
 ) -> FinalObservations:
-    """Return the last observations for which the rollout has no row, because the next episode begins there."""
+    """Return the last observations for which the rollout has no row, because the next row has the next episode's first
+    observation.
+    """
     num_envs, num_slots = rollout.shape
     obs = cast(Tensor, rollout["obs"])
     final = FinalObservations(num_envs, num_slots, obs.shape[-1], obs.device)

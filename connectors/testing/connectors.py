@@ -214,8 +214,8 @@ class _ConnectorCheck:
             self.check_rows(self.recorded_run([sample], of=of), self.bench.num_rows([sample]), of)
 
     def check_other_forms(self, recorded: ConnectorRun) -> None:
-        """Check that a second run has the same result, and in a learner pipeline also finalized episodes and a pack of
-        them.
+        """Check that a second run has the same result, and in a learner pipeline also finalized episodes, as a list and
+        as a pack.
         """
         forms = {"of the same samples again": self.bench.samples()}
         if self.bench.name == "learner":
@@ -239,7 +239,9 @@ class _ConnectorCheck:
         self.check_same(whole, joined, "of both halves joined", "a row's company counts; if it must: rowwise=False")
 
     def check_same(self, whole: dict[str, Any], batch: dict[str, Any], of: str, advice: str = "") -> None:
-        """Raise `ContractViolation` if a column of `whole` is missing in the second batch or differs there."""
+        """Raise `ContractViolation` if a column of the batch `whole` is missing in the second batch or has other
+        values.
+        """
         for name, column in whole.items():
             if name not in batch or not _equal(column, batch[name]):
                 leaf = differing_leaf(column, batch.get(name)) if name in batch else None

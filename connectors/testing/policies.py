@@ -98,7 +98,7 @@ class _PolicyCheck:
         return columns
 
     def leading(self, batch_size: int, num_steps: int) -> tuple[int, ...]:
-        """Return the leading axes that the policy's outputs must have: (B,), or (B, T) for a recurrent policy."""
+        """Return the leading axes of the policy's outputs, as a tuple: (B,) or, for a recurrent policy, (B, T)."""
         return (batch_size, num_steps) if self.initial else (batch_size,)
 
     # What it gives
@@ -303,7 +303,7 @@ def _is_close(result: np.ndarray, expected: np.ndarray, tolerance: float) -> np.
 
 
 def _largest(numbers: np.ndarray) -> float:
-    """Return the largest absolute value of the finite numbers in an array, or 0 if there are none."""
+    """Return the largest absolute value of the finite numbers in an array, or 0 without finite numbers."""
     return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
 
 

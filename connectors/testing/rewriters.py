@@ -1,4 +1,6 @@
-"""Additional checks of `check_connector` for connectors that change observations before episodes store them."""
+"""Additional checks of `check_connector` for observation rewriters: connectors that change observations before storage
+in episodes.
+"""
 
 from __future__ import annotations
 

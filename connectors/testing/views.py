@@ -82,7 +82,7 @@ class _RandomPlay:
         self._waiting = np.zeros(env.num_envs, bool)  # rows whose action is ignored
 
     def chunk(self, num_steps: int) -> tuple[Columns, EpisodePack]:
-        """Take `num_steps` random vector steps. Return what the views computed before each, [B, ...], and the recorded
+        """Take `num_steps` random vector steps. Return the views' columns before each step, [B, ...], and the recorded
         episodes.
 
         Both are ordered by environment.

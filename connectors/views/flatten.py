@@ -67,8 +67,8 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the Box space of the flat vectors [D]. A space without a fixed size keeps the structure of
-        Gymnasium.
+        """Return the Box space of the flat vectors [D]. Spaces without a fixed size become Gymnasium's
+        flattened space.
         """
         flat = spaces.flatten_space(input_observation_space)
         if not isinstance(flat, spaces.Box) or self.dtype is None:
