@@ -126,7 +126,8 @@ def of_arguments(arguments: dict[str, Any]) -> PlainEpisode:
 indices = st.one_of(
     st.none(),
     st.integers(-14, 14),
-    st.integers(-14, 14).map(np.int64),
+    st.builds(lambda index, kind: kind(index), st.integers(-14, 14), st.sampled_from([np.int64, np.int32, np.int8])),
+    st.integers(0, 14).map(np.uint8),
     st.builds(
         slice,
         st.none() | st.integers(-14, 14),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import subprocess
 import sys
@@ -42,16 +41,6 @@ def test_ending_of_flags_is_equal_for_scalars_and_arrays(flags: tuple[bool, bool
     for reaches_end in (False, True):
         window = ending.in_window(reaches_end)
         assert window.code == (ending.code if reaches_end else 0)
-
-
-def test_window_keeps_ending_if_it_reaches_last_step() -> None:
-    episode = grown(3)
-    episode.end(Ending.BOTH)
-    for form in (episode, copy.deepcopy(episode).to_numpy()):
-        assert [form[a:b].ending for a, b in [(0, 2), (1, 3), (0, 9), (3, 3)]] == [
-            Ending.OPEN,
-            *(Ending.BOTH for _ in range(3)),
-        ]
 
 
 @pytest.mark.parametrize("name", ["is_terminated", "is_truncated"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
 from episodes.errors import ShapeMismatch, WrongType
@@ -25,7 +26,7 @@ NO_FLAGS: list[Any] = [
     np.ma.masked,
 ]
 NAMES = [type(flag).__name__ if type(flag) is object else repr(flag) for flag in NO_FLAGS]
-FLAGS: list[Any] = [True, False, 1, 0, np.bool_(True), np.bool_(False), np.array(True), 1.0]
+FLAGS: list[Any] = [True, False, 1, 0, np.bool_(True), np.bool_(False), np.array(True), 1.0, torch.tensor(True)]
 
 
 def stepped(**flags: Any) -> SingleAgentEpisode:
@@ -45,8 +46,15 @@ def agents_stepped(**flags: Any) -> MultiAgentEpisode:
 @pytest.mark.parametrize("flag", NO_FLAGS, ids=NAMES)
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
 def test_ending_flag_of_wrong_type_raises(name, flag):
-    with pytest.raises(WrongType, match="not a flag of an ending"):
-        stepped(**{name: flag})
+    episode, arrays = stepped(), (np.zeros(2), np.zeros(1), np.zeros(1))
+    for call in (
+        lambda: episode.add_env_step(1.0, 0, 1.0, **{name: flag}),
+        lambda: setattr(episode, f"is_{name}", flag),
+        lambda: SingleAgentEpisode.from_arrays(*arrays, **{name: flag}),
+    ):
+        with pytest.raises(WrongType, match="not a flag of an ending"):
+            call()
+    assert (len(episode), episode.is_done) == (1, False)
     for agent_id in ("a", "__all__"):
         with pytest.raises(WrongType, match="not a flag of an ending"):
             agents_stepped(**{f"{name}s": {agent_id: flag}})
@@ -54,16 +62,14 @@ def test_ending_flag_of_wrong_type_raises(name, flag):
 
 @pytest.mark.parametrize("flag", FLAGS, ids=repr)
 def test_ending_flags_accept_zero_and_one(flag):
-    assert stepped(terminated=flag).is_terminated is bool(flag)
+    episode = stepped(terminated=flag)
+    assert episode.is_terminated is bool(flag)
+    episode.is_truncated = flag
+    assert episode.is_truncated is bool(flag)
     assert agents_stepped(truncateds={"a": flag}).is_truncated is bool(flag)
 
 
-def test_rejected_flag_changes_nothing():
-    episode = stepped()
-    with pytest.raises(WrongType):
-        episode.add_env_step(1.0, 0, 1.0, terminated="False")
-    assert len(episode) == 1
-    assert not episode.is_done
+def test_flags_of_agents_that_are_no_dict_raise():
     with pytest.raises(WrongType, match="a dict from agent to flag"):
         agents_stepped(terminateds=True)
 

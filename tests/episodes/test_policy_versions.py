@@ -18,15 +18,7 @@ from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorR
 from episodes.errors import InvalidArgument
 from episodes.facts import VersionColumn, VersionRuns
 from episodes.facts.policy_versions import join_runs
-from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, episode_rows
-
-
-def bounds(pack: EpisodePack) -> list[tuple[int, int]]:
-    """Return the lowest and the highest version of each episode."""
-    versions = pack.policy_versions
-    assert versions is not None
-    return list(map(tuple, versions.tolist()))
 
 
 def grown(*versions: int | None, **arguments: Any) -> SingleAgentEpisode:
@@ -81,79 +73,8 @@ def test_data_set_without_versions_is_read(tmp_path: Path, monkeypatch: pytest.M
     read = EpisodeDataset(tmp_path)
     assert [episode.policy_versions for episode in read[:]] == [None, None, (3, 5), (4, 4)]
     assert list(read.metadata["policy_version_min"]) == [-1, -1, 3, 4]
+    assert list(read.metadata["policy_version_max"]) == [-1, -1, 5, 4]
     assert all(episode.equals(current) for episode, current in zip(read[2:], pack, strict=True))
-
-
-def test_successor_has_no_version_before_first_step() -> None:
-    head = grown(7, 3)
-    tail = head.cut(1)
-    assert tail.policy_versions is None
-    tail.add_env_step(np.ones(2), 0, 1.0, policy_version=9)
-    assert tail.policy_versions == (9, 9)
-    head.concat_episode(tail)
-    assert head.policy_versions == (3, 9)
-    assert grown(1).cut().policy_versions is None
-
-
-def test_slice_has_versions_of_its_steps() -> None:
-    for episode in (grown(3, 4, 5), grown(3, 4, 5).to_numpy()):
-        assert episode.get_policy_versions().tolist() == [3, 4, 5]
-        assert episode[1:].get_policy_versions().tolist() == [4, 5]
-        assert episode[1:].policy_versions == (4, 5)
-        assert episode[2:2].policy_versions is None
-
-
-def test_versions_survive_packs_pickles_and_states() -> None:
-    episodes = [grown(1, 2).to_numpy(), grown(None).to_numpy(), grown(5)]
-    expected, known = [(1, 2), (-1, -1), (5, 5)], [(1, 2), None, (5, 5)]
-    pack = EpisodePack.from_episodes(episodes)
-    assert [episode.policy_versions for episode in pack] == known
-    assert bounds(pack) == expected
-    assert pack.get_policy_versions().tolist() == [1, 2, -1, 5]
-    assert EpisodePack.from_episodes([grown(None)]).policy_versions is None
-    assert bounds(EpisodePack.concat([pack[1:2], pack[2:]])) == expected[1:]
-    assert bounds(pack.select([2, 0])) == [expected[2], expected[0]]
-    assert bounds(pack.replace(policy_versions=[None, 1, None])) == [(-1, -1), (1, 1), (-1, -1)]
-    assert bounds(pickle.loads(pickle.dumps(pack, 5))) == expected
-    for episode, versions in zip(episodes, known, strict=True):
-        for restored in (
-            pickle.loads(pickle.dumps(episode)),
-            copy.deepcopy(episode),
-            SingleAgentEpisode.from_state(episode.get_state()),
-        ):
-            assert restored.policy_versions == versions
-            assert restored.equals(episode)
-
-
-def test_buffer_joins_versions_of_chunks() -> None:
-    buffer = EpisodeReplayBuffer(100, seed=0)
-    head = grown(4, 5)
-    tail = head.cut()
-    tail.add_env_step(np.ones(2), 0, 1.0, terminated=True, policy_version=2)
-    unversioned = grown(None)
-    buffer.add([head, unversioned])
-    buffer.add([tail])
-    restored = EpisodeReplayBuffer(100, seed=0)
-    restored.set_state(buffer.get_state())
-    for stored in (buffer, restored):
-        result = {episode.id_: episode.policy_versions for episode in stored.iter_episodes()}
-        assert result == {head.id_: (2, 5), unversioned.id_: None}
-        (pack,) = stored.iter_packs()
-        assert sorted(bounds(pack)) == [(-1, -1), (2, 5)]
-        assert sorted(pack.get_policy_versions().tolist()) == [-1, 2, 4, 5]
-
-
-def test_data_set_stores_versions(tmp_path: Path) -> None:
-    episodes = [grown(1, 2).to_numpy(), grown(None).to_numpy(), grown(5).to_numpy()]
-    with EpisodeWriter(tmp_path) as writer:
-        writer.add(episodes)
-        for episode in episodes:
-            writer.add([episode])
-    dataset = EpisodeDataset(tmp_path)
-    assert [episode.policy_versions for episode in dataset] == [(1, 2), None, (5, 5)] * 2
-    assert dataset.metadata["policy_version_min"].tolist() == [1, -1, 5] * 2
-    assert dataset.metadata["policy_version_max"].tolist() == [2, -1, 5] * 2
-    assert len(dataset.select(lambda rows: rows["policy_version_min"] >= 2)) == 2
 
 
 def test_multi_agent_episode_keeps_versions() -> None:

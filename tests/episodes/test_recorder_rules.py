@@ -176,12 +176,6 @@ def test_failed_step_keeps_previous_outputs():
     assert recorder.take().extra_model_outputs["logp"].tolist() == [1, 1, 1, 1]  # the lookback's, not zeros
 
 
-def test_rewards_with_axes_raise():
-    recorder = recorder_of()
-    with pytest.raises(ShapeMismatch, match="one number for each environment"):
-        recorder.step(row_of(1), np.zeros(2, int), np.zeros((2, 1)), np.zeros(2, bool), np.zeros(2, bool))
-
-
 @pytest.mark.parametrize("observations", [np.zeros((2, 0)), {"a": {}, "b": np.zeros((2, 0, 3))}])
 @pytest.mark.parametrize("mode", [NEXT, SAME])
 def test_observations_of_size_zero_are_recorded(observations, mode):
@@ -266,27 +260,6 @@ def test_rows_are_copied():
     assert pack[0].get_rewards().tolist() == [1, 2, 3]
 
 
-def test_take_without_steps_is_empty():
-    recorder = recorder_of()
-    assert len(recorder.take()) == 0
-    step(recorder, 1)
-    id_ = recorder.take()[0].id_
-    assert len(recorder.take()) == 0
-    step(recorder, 2)
-    episode = recorder.take()[0]
-    assert (episode.id_, episode.t_started, len(episode)) == (id_, 1, 1)
-
-
-def test_take_leaves_episode_without_steps():
-    recorder = recorder_of()
-    step(recorder, 1, done=(0,))
-    step(recorder, 2)  # a reset for environment 0
-    assert recorder.take().lengths.tolist() == [1, 2]
-    step(recorder, 3)
-    first = recorder.take()[0]
-    assert (first.t_started, first.get_observations()[:, 0].tolist()) == (0, [2, 3])
-
-
 def test_infos_are_columns_unless_all_are_empty():
     recorder = recorder_of()
     step(recorder, 1)
@@ -343,17 +316,6 @@ def test_taken_envs_match_chunks():
     assert recorder.take().lengths.tolist() == [3, 1, 1, 3]
     assert recorder.taken_envs.tolist() == [0, 1, 1, 2]
     assert recorder.count_steps() == 0
-
-
-def test_ids_are_unique():
-    recorder = recorder_of(64)
-    ids: list[str] = []
-    for number in range(1, 40):
-        step(recorder, number, done=tuple(range(number % 3, 64, 3)))
-        if number % 10 == 0:
-            ids += [episode.id_ for episode in recorder.take() if episode.t_started == 0]
-    assert len(set(ids)) == len(ids) > 500
-    assert all(len(id_) == 32 for id_ in ids)
 
 
 # --- the ongoing episodes ----------------------------------------------------------------------------------------

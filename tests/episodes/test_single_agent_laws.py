@@ -17,6 +17,7 @@ from episodes import Ragged, RaggedKind, SingleAgentEpisode
 from episodes.tracks import nested
 
 TRACKS = ("observations", "actions", "rewards", "infos")
+BOUNDS = st.none() | st.integers(-12, 12) | st.integers(-12, 12).map(np.int64)
 
 
 def assert_same(answer: Any, expected: Any) -> None:
@@ -145,7 +146,7 @@ def test_to_numpy_changes_no_getter(pair: Any, indices: Any, neg: bool, fill: bo
             assert_same_batch(after, before, True)
 
 
-@given(pair=episodes(), start=st.none() | st.integers(-12, 12), stop=st.none() | st.integers(-12, 12), data=st.data())
+@given(pair=episodes(), start=BOUNDS, stop=BOUNDS, data=st.data())
 def test_slice_keeps_ids_infos_outputs_and_ending(
     pair: Any, start: int | None, stop: int | None, data: st.DataObject
 ) -> None:
@@ -153,7 +154,9 @@ def test_slice_keeps_ids_infos_outputs_and_ending(
     lookback = data.draw(st.none() | st.integers(0, 6))
     begin, end, _ = slice(start, stop).indices(len(episode))
     expected = reference.sub(begin, max(begin, end), reference.lookback if lookback is None else lookback)
-    assert_same_episode(episode.slice(slice(start, stop), len_lookback_buffer=lookback), expected)
+    part = episode.slice(slice(start, stop), len_lookback_buffer=lookback)
+    assert_same_episode(part, expected)
+    assert (part.observation_space, part.action_space) == (episode.observation_space, episode.action_space)
     assert_same_episode(episode, reference)
 
 
@@ -164,6 +167,7 @@ def test_cut_returns_successor_at_end_of_chunk(pair: Any, lookback: int) -> None
     successor = episode.cut(lookback)
     assert_same_episode(successor, expected)
     assert not successor.is_numpy
+    assert successor.action_space == episode.action_space
     assert_same_episode(episode, reference)
 
 

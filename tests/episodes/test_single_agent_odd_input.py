@@ -297,26 +297,6 @@ def test_env_step_of_bad_agent_raises_and_changes_nothing(invalid: Any, named: s
     episode.add_env_step(**good)
 
 
-@pytest.mark.parametrize("flag", ["False", [False], np.array([True, False])[:1], {"__all__": True}])
-def test_flag_of_wrong_type_raises(flag: Any) -> None:
-    episode = grown(1)
-    with pytest.raises(WrongType, match="is not a flag of an ending"):
-        episode.is_truncated = flag
-    with pytest.raises(WrongType, match="is not a flag of an ending"):
-        episode.add_env_step(np.zeros(2), 0, 1.0, terminated=flag)
-    assert len(episode) == 1
-    with pytest.raises(WrongType, match="is not a flag of an ending"):
-        SingleAgentEpisode.from_arrays(np.zeros(2), np.zeros(1), np.zeros(1), terminated=flag)
-    assert not episode.is_done
-
-
-@pytest.mark.parametrize("flag", [np.True_, 1, torch.tensor(True)])
-def test_flags_may_be_numpy_or_torch(flag: Any) -> None:
-    episode = grown(1)
-    episode.is_truncated = flag
-    assert episode.is_truncated is True
-
-
 def test_track_set_to_other_type_raises() -> None:
     episode, second = grown(2), grown(2)
     with pytest.raises(WrongType, match=r"rewards = a list: .* set_rewards\(new_data=...\)"):

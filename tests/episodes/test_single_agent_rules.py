@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -48,42 +47,6 @@ def with_lookback(finalized: bool = False) -> SingleAgentEpisode:
 
 
 @pytest.mark.parametrize("finalized", [False, True])
-@pytest.mark.parametrize("index", [-7, -100, 4, 100])
-def test_index_past_either_end_raises(finalized: bool, index: int) -> None:
-    episode = with_lookback(finalized)
-    with pytest.raises(StepOutOfRange, match=r"episode abc: observations\[.*items 0\.\.3 and 2 lookback items"):
-        episode.get_observations(index)
-    with pytest.raises(IndexError):
-        episode.get_observations([0, index])
-
-
-@pytest.mark.parametrize("finalized", [False, True])
-def test_index_before_lookback_raises(finalized: bool) -> None:
-    episode = with_lookback(finalized)
-    with pytest.raises(StepOutOfRange):
-        episode.get_rewards(-3, neg_index_as_lookback=True)
-    assert list(episode.get_rewards(slice(-9, 1), neg_index_as_lookback=True)) == [-1.5, -0.5, 0.5]
-
-
-@pytest.mark.parametrize("finalized", [False, True])
-def test_fill_on_slice_fills_both_ends(finalized: bool) -> None:
-    episode = with_lookback(finalized)
-    read = lambda s: list(episode.get_rewards(s, neg_index_as_lookback=True, fill=9))  # noqa: E731
-    assert read(slice(-4, 5)) == [9, 9, -1.5, -0.5, 0.5, 1.5, 2.5, 9, 9]
-    assert read(slice(-4, 5, 3)) == [9, -0.5, 2.5]
-    assert read(slice(4, -5, -2)) == [9, 2.5, 0.5, -1.5, 9]
-
-
-@pytest.mark.parametrize("finalized", [False, True])
-@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
-def test_numpy_integer_is_an_index(finalized: bool, kind: Callable[[int], Any]) -> None:
-    episode = with_lookback(finalized)
-    assert episode.get_rewards(kind(1)) == 1.5
-    assert list(episode.get_rewards(np.array([kind(0), kind(2)]))) == [0.5, 2.5]
-    assert len(episode[kind(1) : kind(3)]) == 2
-
-
-@pytest.mark.parametrize("finalized", [False, True])
 def test_empty_index_list_gives_empty_batch(finalized: bool) -> None:
     episode = built(plain("image", "multi"), "image", "multi")
     if finalized:
@@ -93,31 +56,6 @@ def test_empty_index_list_gives_empty_batch(finalized: bool) -> None:
         assert episode.get_observations([]).dtype == np.uint8
     else:
         assert episode.get_observations([]) == []
-
-
-def test_slice_past_end_keeps_termination() -> None:
-    for episode in (grown(3, terminated=True), grown(3, terminated=True).to_numpy()):
-        assert episode[1:100].is_terminated
-        assert episode[1:].is_terminated
-        assert not episode[1:2].is_terminated
-        assert not episode[1:2].is_done
-    assert grown(3, truncated=True)[2:9].is_truncated
-
-
-def test_slice_and_cut_keep_ids_custom_data_and_infos() -> None:
-    episode = with_lookback()
-    episode.custom_data["level"] = 3
-    for chunk in (episode[1:2], episode.cut(1), copy.deepcopy(episode).to_numpy()[1:2]):
-        assert (chunk.id_, chunk.agent_id, chunk.module_id, chunk.multi_agent_episode_id) == (
-            "abc",
-            "agent",
-            "module",
-            "multi",
-        )
-        assert chunk.custom_data == {"level": 3}
-        assert chunk.observation_space == episode.observation_space
-    assert episode[1:2].get_infos() == [{"step": 1}, {}]
-    assert episode.cut(1).get_infos(-1) == {"step": 3}
 
 
 def test_custom_data_of_part_is_a_copy() -> None:
@@ -214,15 +152,6 @@ def test_float_in_integer_space_raises() -> None:
         episode.to_numpy()
 
 
-def test_concat_of_nested_observations_per_leaf() -> None:
-    reference = plain("dict", "tuple", num_steps=4)
-    whole = built(reference, "dict", "tuple").to_numpy()
-    head, tail = whole[:2], whole[2:]
-    head.concat_episode(tail)
-    assert head.equals(whole)
-    assert head.get_observations()["camera"].shape == (5, 2, 2)
-
-
 def test_concat_with_other_extra_outputs_raises() -> None:
     head, tail = grown(3)[:2], grown(3)[2:]
     tail.extra_model_outputs = {}
@@ -259,16 +188,6 @@ def test_late_first_extra_output_raises() -> None:
     with pytest.raises(TrackMismatch, match=r"\['logp'\] would start late, at step 1"):
         episode.add_env_step(2, 0, 0.0, extra_model_outputs={"logp": 1})
     assert len(episode) == 1
-
-
-def test_finalized_episode_rejects_steps() -> None:
-    episode = grown(2).to_numpy()
-    with pytest.raises(EpisodeStateError, match=r"go on with its successor: cut\(\)"):
-        episode.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 0})
-    successor = episode.cut()
-    successor.add_env_step(np.ones(2, np.float32), 0, 1.0, extra_model_outputs={"logp": 0})
-    episode.concat_episode(successor)
-    assert len(episode) == 3
 
 
 def test_slice_of_finalized_episode_is_view() -> None:
