@@ -144,7 +144,7 @@ def test_what_a_policy_lacks_is_named_when_a_runner_or_an_algorithm_is_made() ->
     with pytest.raises(WrongType, match="MultiAgentEnvRunner: a policy is called as policy"):
         MultiAgentEnvRunner(object(), {"a": 3})
     with pytest.raises(
-        InvalidArgument, match=r"PPO asks parameters, device, .* of its policy; Uniform has no parameters"
+        InvalidArgument, match=r"PPO needs parameters, device, .* of its policy; Uniform has no parameters"
     ):
         PPO(Uniform())  # type: ignore[arg-type]
 
