@@ -1,11 +1,11 @@
-"""Two agents learn to share out two landmarks, with one policy for both or with a policy each.
+"""Two agents learn to cover two landmarks, with one shared policy or with separate policies.
 
     python examples/spread_out.py            # one policy
     python examples/spread_out.py --separate # two
 
-The environment is `simple_spread` of PettingZoo's particle world (`pip install mpe2`): every step costs the distances
-from the landmarks to their nearest agents, and every collision. Both ways begin where random actions are, near -44 an
-episode, and get to about -28.
+The environment is `simple_spread` of PettingZoo's particle world (`pip install mpe2`). Its reward is the negative sum of
+the distances from the landmarks to their nearest agents, with a penalty for collisions. Random actions have a mean return
+of about -44 per episode. Both variants reach about -28.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from episode_runners import MultiAgentEnvRunner
 from episodes.multi_agent import MultiAgentEpisode
 
 NUM_ENVS = 8
-STEPS_PER_UPDATE = 1000  # of all environments together: 5 episodes each
+STEPS_PER_UPDATE = 1000  # summed over all environments: 5 episodes in each
 CONFIG = PPOConfig(learning_rate=2e-3, gamma=0.95, lambda_=0.9, num_epochs=8, minibatch_size=256)
 
 
 def make_env():
-    """Two agents, two landmarks, 25 steps."""
+    """Create an environment with two agents, two landmarks and 25 steps per episode."""
     return simple_spread_v3.parallel_env(N=2, max_cycles=25)
 
 
 def module_of(separate: bool) -> Callable[[str, MultiAgentEpisode], str]:
-    """Which module acts for an agent: the agent's own, or one for all."""
+    """Return the function that maps agents to modules: one module per agent if `separate`, else one for all."""
     return lambda agent_id, episode: agent_id if separate else "shared"
 
 
 def learner_for(runner_env, separate: bool, num_steps: int, seed: int) -> MultiAgentAlgorithm:
-    """A PPO for each module."""
+    """Create a multi-agent algorithm with one PPO per module."""
     agents = runner_env.possible_agents if separate else runner_env.possible_agents[:1]
     algorithms = {}
     for i, agent in enumerate(agents):
@@ -50,7 +50,7 @@ def learner_for(runner_env, separate: bool, num_steps: int, seed: int) -> MultiA
 
 
 def train(*, separate: bool, num_steps: int = 40_000, seed: int = 0) -> list[float]:
-    """Learn; the mean return of the episodes of each round of sampling, both agents' rewards together."""
+    """Train, and return the mean return of the sampled episodes for each update, summed over both agents."""
     learner = learner_for(make_env(), separate, num_steps, seed)
     runner = MultiAgentEnvRunner(
         make_env, learner.policies, num_envs=NUM_ENVS, agent_to_module_mapping_fn=module_of(separate), seed=seed
@@ -67,9 +67,9 @@ def train(*, separate: bool, num_steps: int = 40_000, seed: int = 0) -> list[flo
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Learn, and print where it began and where it ended."""
+    """Train, and print the mean return of the first and of the last updates."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--separate", action="store_true", help="a policy for each agent")
+    parser.add_argument("--separate", action="store_true", help="use a separate policy for each agent")
     parser.add_argument("--steps", type=int, default=40_000)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)

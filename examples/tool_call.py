@@ -45,7 +45,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, VOCABULARY)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return logits [S, L, V] of a padded batch, or [N, V] of a packed one."""
+        """Return logits [S, L, V] of a padded batch, or [N, V] of a packed batch."""
         ids, positions = batch["input_ids"], batch["position_ids"]
         is_packed = ids.ndim == 1
         if is_packed:
@@ -109,7 +109,7 @@ def sample(
 
 @dataclass
 class Question:
-    """A question, and what the tool has about it."""
+    """Question about a key, with the value that the tool returns for this key."""
 
     key: int
     value: int
@@ -160,7 +160,7 @@ def turns_of(
 
 
 def train(seed: int, num_updates: int = 300) -> Iterator[tuple[TokenGRPO, EpisodePack, float]]:
-    """Train, and yield after each update the algorithm, the episodes, and the share of right answers before it."""
+    """Train, and yield for each update the algorithm, the sampled episodes, and the share of right answers in them."""
     torch.manual_seed(seed)
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     config = TokenGRPOConfig(

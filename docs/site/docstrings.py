@@ -34,8 +34,8 @@ def prepared(text: str) -> str:
             section = match[1] if match else ""
         if section == "Args" and (match := JOINT_PARAMETERS.match(line)):
             indent, names, rest = match.groups()
-            *others, last = names.split(", ")
-            lines += [*(f"{indent}{other}: see `{last}`." for other in others), f"{indent}{last}: {rest}"]
+            *first_names, last = names.split(", ")
+            lines += [*(f"{indent}{other}: see `{last}`." for other in first_names), f"{indent}{last}: {rest}"]
         else:
             lines.append(line)
     return "\n".join([*lines, "```"] if in_example else lines)
