@@ -3,9 +3,9 @@
     python examples/spread_out.py            # one policy
     python examples/spread_out.py --separate # two
 
-The environment is `simple_spread` of PettingZoo's particle world (`pip install mpe2`). Its reward is the negative sum of
-the distances from the landmarks to their nearest agents, with a penalty for collisions. Random actions have a mean return
-of about -44 per episode. Both variants reach about -28.
+The environment is `simple_spread` of PettingZoo's particle world (`pip install mpe2`). Its reward is the negative sum
+of the distances from the landmarks to their nearest agents, with a penalty for collisions. Random actions have a mean
+return of about -44 per episode. Both variants reach about -28.
 """
 
 from __future__ import annotations

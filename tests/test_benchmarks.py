@@ -58,7 +58,7 @@ def test_both_sides_are_measured_in_turns() -> None:
     assert all(cost > 0 for rounds in costs for cost in rounds)
 
 
-def test_a_round_repeats_its_work_until_it_lasts_long_enough() -> None:
+def test_round_repeats_work_until_it_lasts_long_enough() -> None:
     calls: list[int] = []
     clock = lambda: len(calls) / 100_000  # noqa: E731  # ten microseconds each
     (costs,) = measure_in_turns([Timed(lambda: calls.append(1), clock=clock)], Effort(rounds=1, seconds=0.002))
@@ -66,7 +66,7 @@ def test_a_round_repeats_its_work_until_it_lasts_long_enough() -> None:
     assert len(calls) > 2 * 200  # found out, then measured
 
 
-def test_what_the_first_call_costs_alone_does_not_count() -> None:
+def test_cost_of_first_call_does_not_count() -> None:
     calls: list[int] = []
     clock = lambda: len(calls) / 1000 + 10 * bool(calls)  # noqa: E731  # ten seconds, then a millisecond each
     (costs,) = measure_in_turns([Timed(lambda: calls.append(1), clock=clock)], Effort(rounds=1, seconds=0.01))
@@ -83,7 +83,7 @@ def test_costs_are_per_item() -> None:
     assert per_item == pytest.approx([0.001] * 3)
 
 
-def test_work_that_uses_up_its_input_gets_a_fresh_one_each_time() -> None:
+def test_consuming_work_gets_new_input_each_time() -> None:
     made: list[list[int]] = []
 
     def fresh() -> list[int]:
@@ -104,13 +104,13 @@ def test_work_that_uses_up_its_input_gets_a_fresh_one_each_time() -> None:
         (at_most(1.3), 1.4, 1.0, 1.4, False),
     ],
 )
-def test_a_ratio_is_held_against_its_bar(bar: Bar, ours: float, reference: float, ratio: float, holds: bool) -> None:
+def test_ratio_is_compared_with_its_bar(bar: Bar, ours: float, reference: float, ratio: float, holds: bool) -> None:
     row = measure(figure(counted("ours", ours), counted("other", reference), bar), ONCE)
     assert row.ratio == pytest.approx(ratio)
     assert row.holds is holds
 
 
-def test_a_ratio_is_the_median_of_the_rounds_own_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratio_is_the_median_of_round_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, other_counted = Counted(0.0), Counted(0.0)
     rounds = {
         id(ours): iter([1.0, 20.0, 3.0]),
@@ -122,13 +122,13 @@ def test_a_ratio_is_the_median_of_the_rounds_own_ratios(monkeypatch: pytest.Monk
     assert (row.ours, row.other, row.ratio) == (3.0, 3.0, 2.0)
 
 
-def test_a_limit_is_a_side_without_work() -> None:
+def test_limit_is_a_side_without_work() -> None:
     row = measure(figure(counted("ours", 2e-7), limit("bar", 1e-7), at_most(1)), ONCE)
     assert row.ratio == pytest.approx(2.0)
     assert row.holds is False
 
 
-def test_a_peer_that_is_not_installed_is_a_row_that_says_so() -> None:
+def test_missing_peer_is_a_row_with_the_reason() -> None:
     peer = Side("Peer", broken, ("no_such_library.inside",))
     row = measure(figure(counted("ours", 1e-6), peer, at_least(2)), ONCE)
     assert row.ours == 1e-6
@@ -136,13 +136,13 @@ def test_a_peer_that_is_not_installed_is_a_row_that_says_so() -> None:
     assert "not installed: no_such_library.inside" in table.format_row(row, width=20)
 
 
-def test_what_this_machine_cannot_measure_is_a_row_that_says_so() -> None:
+def test_unmeasurable_figure_is_a_row_with_the_reason() -> None:
     row = measure(figure(Side("ours", no_gpu), counted("other", 1.0), at_least(0.8)), ONCE)
     assert row.holds is None
     assert table.format_row(row, width=20).endswith("no GPU here")
 
 
-def test_the_table_shows_costs_in_their_unit() -> None:
+def test_table_shows_costs_in_their_unit() -> None:
     assert table.format_cost(3.12e-7, "us") == "0.312 us"
     assert table.format_cost(1 / 12_800, "steps/s") == "12,800 steps/s"
     assert table.format_cost(2.5e-10, "GB/s") == "4.00 GB/s"
@@ -163,25 +163,25 @@ def test_rows_line_up() -> None:
     assert table.header(width).splitlines()[0].index("bar") == lines[0].index("at most")
 
 
-def test_a_name_chooses_a_room_or_a_figure() -> None:
+def test_name_selects_group_or_figure() -> None:
     assert {figure.name.split("/")[0] for figure in all_figures.select_figures(["getters"])} == {"getters"}
     assert [figure.name for figure in all_figures.select_figures(["growing/step"])] == ["growing/step"]
     assert len(all_figures.select_figures([])) == len(all_figures.FIGURES)
 
 
-def test_an_unknown_name_is_answered_with_the_rooms(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_name_lists_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err
 
 
-def test_the_list_has_every_name_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_every_name_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 0
     names = capsys.readouterr().out.split("\n")[:-1]
     assert names == [figure.name for figure in all_figures.FIGURES]
     assert len(set(names)) == len(names)
 
 
-def test_a_figure_that_fails_is_a_row_and_the_others_go_on(
+def test_failed_figure_is_a_row_and_others_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     good = figure(counted("ours", float(np.float32(1))), counted("other", np.float64(2)), at_least(2), "room/good")
@@ -214,7 +214,7 @@ def test_our_side_of_each_figure_works(figure: Figure) -> None:
 
 
 @pytest.mark.parametrize("figure", FLOORS.values(), ids=lambda figure: figure.name)
-def test_the_floor_of_each_figure_works(figure: Figure) -> None:
+def test_floor_of_each_figure_works(figure: Figure) -> None:
     if figure.name.startswith("gpu/") and not torch.cuda.is_available():
         with pytest.raises(NotHere, match="no GPU here"):
             try_once(figure.other, TINY)
@@ -230,11 +230,11 @@ def test_data_parallel_figures_work(side: str) -> None:
 
 
 @pytest.mark.parametrize("question", questions.QUESTIONS)
-def test_our_replay_can_do_what_the_table_asks(question: str) -> None:
+def test_replay_of_this_library_has_all_abilities(question: str) -> None:
     assert questions.answer("rl-episodes", question) == questions.YES
 
 
-def test_the_table_says_what_is_not_installed_and_what_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_marks_missing_libraries_and_features(monkeypatch: pytest.MonkeyPatch) -> None:
     missing_library = (questions.LIBRARIES["cpprb"][0], "no_such_library")
     installed_library = (questions.LIBRARIES["cpprb"][0], "json")
     monkeypatch.setattr(questions, "LIBRARIES", {"gone": missing_library, "here": installed_library})
@@ -242,14 +242,14 @@ def test_the_table_says_what_is_not_installed_and_what_is_not_offered(monkeypatc
     assert questions.answer("here", "sequences_stay_in_their_episode") == questions.NO_SUCH_MODE
 
 
-def test_a_check_that_cannot_be_run_here_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_that_cannot_run_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("library")
     vars(module)["sequences_stay_in_their_episode"] = lambda: no_gpu(TINY)
     monkeypatch.setattr(questions, "LIBRARIES", {"here": (module, "json")})
     assert questions.answer("here", "sequences_stay_in_their_episode") == questions.NOT_RUN
 
 
-def test_the_table_is_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_is_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "LIBRARIES", {"rl-episodes": questions.LIBRARIES["rl-episodes"]})
     lines = questions.markdown().splitlines()
     assert len(lines) == 2 + len(questions.QUESTIONS)
@@ -262,7 +262,7 @@ def test_two_trees_are_measured_in_turns_by_a_process_each() -> None:
     assert (len(row.before), len(row.now), row.note) == (4, 4, "")
 
 
-def test_what_was_and_what_is_are_compared_round_by_round() -> None:
+def test_compare_commit_ratio_is_the_median_of_rounds() -> None:
     row = Compared(["a/b", "a/c"], before=[1e-6, 2e-6, 4e-6], now=[2e-6, 2e-6, 6e-6])
     assert (row.ratio, row.ratio_of_minima) == (1.5, 2.0)
     assert format_row(row) == "| a/b (and 1 more) | 2.000 | 2.000 | 1.50 | 2.00 |  |"

@@ -160,7 +160,7 @@ def test_actor_makes_the_policy_for_the_space_that_it_sees() -> None:
         Actor(actor.policy, pieces=pieces, env_to_module=by_hand)
 
 
-def test_recurrent_policy_in_a_pipeline_without_policy_gets_its_states() -> None:
+def test_recurrent_policy_in_bare_pipeline_gets_its_states() -> None:
     pieces = [FrameStacking(num_frames=2)]
     pipeline = env_to_module_pipeline(NUMBERS, BOX, pieces=pieces)
     policy = made(LSTMPolicy, pipeline.observation_space, BOX)
@@ -169,7 +169,7 @@ def test_recurrent_policy_in_a_pipeline_without_policy_gets_its_states() -> None
     assert np.array_equal(act_by_hand(runner.actor, Drift(BOX))[1], rewards)
 
 
-def test_trained_policy_behind_a_filter_without_statistics_is_rejected() -> None:
+def test_trained_policy_with_empty_filter_is_rejected() -> None:
     actor = Actor(partial(made, MLPPolicy), NUMBERS, BOX, pieces=[MeanStdFilter()])
     actor.act(np.zeros(3))  # an untrained policy acts
     SingleAgentEnvRunner(lambda: Drift(BOX), actor).sample(num_timesteps=20)
@@ -188,7 +188,7 @@ def test_trained_policy_behind_a_filter_without_statistics_is_rejected() -> None
     evaluate(lambda: Drift(BOX), empty, num_episodes=1)
 
 
-def test_an_episode_may_branch_off_from_any_state() -> None:
+def test_episode_may_branch_from_any_state() -> None:
     policy, observations = made(LSTMPolicy, NUMBERS, BOX), np.random.default_rng(0).normal(size=(4, 3))
     _, state = compute_action(policy, observations[0])
     later, second, repeated = (compute_action(policy, observations[i], state)[1].action for i in (1, 2, 1))
@@ -207,7 +207,7 @@ def test_exploring_draws_by_torchs_random_numbers() -> None:
     assert nested.equal(compute_action(policy, np.zeros(3), explore=True)[0], draws[0])
 
 
-def test_a_policy_that_was_trained_in_other_pipelines_is_refused() -> None:
+def test_policy_trained_in_other_pipelines_is_rejected() -> None:
     actor = Actor(partial(made, MLPPolicy), NUMBERS, DISCRETE, pieces=[FrameStacking(num_frames=2)])
     SingleAgentEnvRunner(lambda: Drift(DISCRETE), actor).sample(num_timesteps=1)
     with pytest.raises(StateMismatch, match="FrameStacking"):
@@ -217,7 +217,7 @@ def test_a_policy_that_was_trained_in_other_pipelines_is_refused() -> None:
         Actor(actor.policy, NUMBERS, DISCRETE, pieces=[FrameStacking(num_frames=2)]).act(np.zeros(3), state)
 
 
-def test_a_policy_that_is_only_called_needs_spaces() -> None:
+def test_callable_policy_needs_spaces() -> None:
     def always_one(batch: Any, explore: bool | None = None) -> dict[str, Any]:
         return {"actions": torch.ones(len(batch["obs"]), dtype=torch.int64)}
 
@@ -226,7 +226,7 @@ def test_a_policy_that_is_only_called_needs_spaces() -> None:
     assert compute_action(Actor(always_one, NUMBERS, DISCRETE), np.zeros(3))[0] == 1
 
 
-def test_an_observation_of_another_shape_is_refused() -> None:
+def test_observation_of_other_shape_is_rejected() -> None:
     for observation in (np.zeros(4), np.zeros((2, 3)), {"place": np.zeros(3)}, None):
         with pytest.raises(InvalidArgument, match=r"act: the observation .* is not in Box"):
             compute_action(made(MLPPolicy, NUMBERS, DISCRETE), observation)
@@ -265,7 +265,7 @@ class Centered(MultiAgentObservationPreprocessor):
         return {agent: (one - center).astype(np.float32) for agent, one in observations.items()}
 
 
-def test_module_trained_behind_a_joint_preprocessor_does_not_act_alone(tmp_path: Path) -> None:
+def test_module_trained_with_joint_preprocessor_needs_it(tmp_path: Path) -> None:
     make_env = partial(simple_spread_v3.parallel_env, N=2, max_cycles=5)
     env = make_env()
     of_agent = env.observation_space("agent_0"), env.action_space("agent_0")

@@ -90,7 +90,7 @@ def test_named_and_repeated_connectors_are_rebuilt(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits_of(loaded), logits_of(actor))
 
 
-def test_connector_made_of_a_class_is_given_again(tmp_path: Path) -> None:
+def test_connector_with_class_argument_must_be_passed_to_load(tmp_path: Path) -> None:
     actor = Actor(MLPPolicy, NUMBERS, BOX, pieces=[ForEachAgent(MeanStdFilter)])
     actor.save(tmp_path / "a.actor")
     with pytest.raises(InvalidArgument, match=r"ForEachAgent.* has settings that cannot be stored: give pieces="):
@@ -110,7 +110,7 @@ class Halved(ObservationPreprocessor):
         return (observations / self.by).astype(np.float32)
 
 
-def test_connectors_of_a_user_are_given_again(tmp_path: Path) -> None:
+def test_custom_connectors_must_be_passed_to_load(tmp_path: Path) -> None:
     path = tmp_path / "a.actor"
     actor = Actor(MLPPolicy, NUMBERS, BOX, pieces=[Halved(3.0), FrameStacking(num_frames=2)])
     actor.save(path)
@@ -195,7 +195,7 @@ def test_half_precision_weights_are_saved(tmp_path: Path) -> None:
         assert torch.equal(saved_weights, loaded_weights)
 
 
-def test_spaces_of_gym_are_those_of_the_actor(tmp_path: Path) -> None:
+def test_gym_spaces_are_saved(tmp_path: Path) -> None:
     env = gym.make("CartPole-v1")
     actor = Actor(MLPPolicy(env.observation_space, env.action_space))
     actor.save(tmp_path / "a.actor")

@@ -95,7 +95,7 @@ def test_time_axes_change_no_answer(space):
 
 
 @each_space
-def test_a_generator_alone_decides_the_draw(space):
+def test_sample_depends_on_generator_only(space):
     distribution, inputs = distribution_for(space), inputs_for(space, 64)
     draws = [leaves(distribution.sample(inputs, torch.Generator().manual_seed(seed))) for seed in (3, 3, 4)]
     assert all(torch.equal(a, b) for a, b in zip(draws[0], draws[1], strict=True))
@@ -140,7 +140,7 @@ def test_rows_of_few_choices_have_the_log_probabilities_of_torch(n):
 
 
 @pytest.mark.parametrize("start", [[0, 0, 0], [1, -3, 2]])
-def test_multi_discrete_agrees_with_one_categorical_a_choice(start):
+def test_multi_discrete_equals_categorical_per_choice(start):
     space = spaces.MultiDiscrete(NUM_CHOICES, start=start)
     distribution, inputs = distribution_for(space), inputs_for(space, 9)
     actions = distribution.sample(inputs)
@@ -150,7 +150,7 @@ def test_multi_discrete_agrees_with_one_categorical_a_choice(start):
     torch.testing.assert_close(distribution.entropy(inputs), torch.stack([e.entropy() for e in expected]).sum(0))
 
 
-def test_multi_discrete_in_two_axes_takes_its_inputs_row_after_row():
+def test_multi_discrete_of_two_axes_reads_inputs_by_row():
     space = spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]))
     distribution = distribution_for(space)
     inputs = torch.zeros(11)
@@ -171,7 +171,7 @@ def test_multi_binary_agrees_with_bernoulli():
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
-def test_a_box_agrees_with_a_diagonal_normal(shape):
+def test_box_equals_diagonal_normal(shape):
     space = spaces.Box(-1.0, 1.0, shape)
     distribution, inputs = distribution_for(space), inputs_for(space, 9)
     expected = gaussian(inputs)
@@ -182,7 +182,7 @@ def test_a_box_agrees_with_a_diagonal_normal(shape):
     assert torch.equal(distribution.mode(inputs).reshape(9, -1), expected.mean)
 
 
-def test_a_joint_distribution_sums_its_parts_in_the_order_of_the_space():
+def test_joint_distribution_sums_parts_in_space_order():
     space = spaces.Dict({"b": spaces.Discrete(3), "a": spaces.Box(-1.0, 1.0, (2,))})
     distribution, inputs = distribution_for(space), inputs_for(space, 9)
     actions = distribution.sample(inputs)
@@ -195,7 +195,7 @@ def test_a_joint_distribution_sums_its_parts_in_the_order_of_the_space():
     torch.testing.assert_close(distribution.entropy(inputs), entropies[0] + entropies[1])
 
 
-def test_a_masked_action_is_never_drawn_and_harms_no_gradient():
+def test_masked_action_is_never_sampled_and_gradients_are_finite():
     distribution = distribution_for(spaces.Discrete(3))
     logits = torch.tensor([0.5, -torch.inf, 0.1]).repeat(2000, 1).requires_grad_()
     actions = distribution.sample(logits.detach())
@@ -229,13 +229,13 @@ def test_draws_follow_the_probabilities():
     [spaces.Text(5), spaces.Box(0, 255, (2,), np.uint8), spaces.Dict({}), spaces.Tuple((spaces.Text(3),))],
     ids=str,
 )
-def test_a_space_without_a_distribution_is_named(space):
+def test_space_without_distribution_is_named(space):
     with pytest.raises(InvalidArgument, match="this space has no action distribution"):
         distribution_for(space)
 
 
 @each_space
-def test_a_distribution_survives_pickling(space):
+def test_distribution_survives_pickling(space):
     distribution, inputs = distribution_for(space), inputs_for(space, 4)
     restored = pickle.loads(pickle.dumps(distribution))
     assert torch.equal(restored.entropy(inputs), distribution.entropy(inputs))

@@ -59,7 +59,7 @@ def play(num_steps: int, *, done_at: int = -1, num_envs: int = 2, states: bool =
 
 @pytest.mark.parametrize("num_steps", [0, 1, 5])
 @pytest.mark.parametrize("done_at", [-1, 2, 4])
-def test_a_recorder_and_a_list_of_growing_episodes_give_the_same_input(num_steps: int, done_at: int) -> None:
+def test_recorder_and_growing_episodes_give_equal_input(num_steps: int, done_at: int) -> None:
     recorder, episodes = play(num_steps, done_at=done_at)
     pieces = [FrameStacking(num_frames=3), PrevActionsPrevRewards(n_prev_actions=2, n_prev_rewards=3)]
     pipeline = env_to_module_pipeline(BOX, ACTIONS, pieces=pieces)
@@ -91,7 +91,7 @@ def test_frames_are_joined_along_the_axis_that_is_asked_for(
     assert piece.observation_space.shape == stacked
 
 
-def test_stacks_of_single_channel_images_are_views_of_the_recorded_frames() -> None:
+def test_stacks_of_single_channel_images_are_views_of_frames() -> None:
     space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
     recorder = VectorRecorder(2, space, ACTIONS, autoreset_mode=NEXT_STEP)
     recorder.reset(np.zeros((2, 8, 8, 1), np.uint8), {})
@@ -115,7 +115,7 @@ def test_stacks_of_single_channel_images_are_views_of_the_recorded_frames() -> N
     ],
     ids=str,
 )
-def test_previous_actions_of_any_space_are_flattened_as_gymnasium_does(action_space: spaces.Space) -> None:
+def test_previous_actions_are_flattened_like_gymnasium(action_space: spaces.Space) -> None:
     action_space.seed(1)
     actions = [action_space.sample() for _ in range(3)]
     episode = SingleAgentEpisode(
@@ -137,7 +137,7 @@ def test_previous_actions_of_any_space_are_flattened_as_gymnasium_does(action_sp
     assert np.array_equal(batch, np.array(expected, np.float32))
 
 
-def test_frames_of_what_cannot_be_joined_are_an_error() -> None:
+def test_frames_that_cannot_be_joined_raise() -> None:
     for space, axis in ((spaces.Discrete(3), -1), (spaces.Box(0, 1, (2,)), 1)):
         with pytest.raises(InvalidArgument, match="cannot be joined along axis"):
             FrameStacking(space, num_frames=2, axis=axis)
@@ -153,7 +153,7 @@ class Stateful:
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_states_go_on_within_an_episode_and_begin_anew_with_the_next(as_list: bool) -> None:
+def test_states_continue_within_episode_and_reset_after_it(as_list: bool) -> None:
     module = Stateful()
     pipeline = env_to_module_pipeline(BOX, ACTIONS, policy=module)
 
@@ -169,11 +169,11 @@ def test_states_go_on_within_an_episode_and_begin_anew_with_the_next(as_list: bo
     assert states(4) == [4, 4]
 
 
-def test_a_module_without_a_state_gets_none() -> None:
+def test_module_without_state_gets_none() -> None:
     assert "state_in" not in AddStates()(rl_module=object(), batch={}, episodes=[])
 
 
-def test_the_runners_row_is_the_batch() -> None:
+def test_runner_row_is_the_batch() -> None:
     row = np.zeros((2, 2), np.float32)
     batch = env_to_module_pipeline(BOX, ACTIONS)(batch={"obs": row}, episodes=None)
     assert np.shares_memory(batch["obs"].numpy(), row)
@@ -223,7 +223,7 @@ def item_of(space: spaces.Space, rows: Any, i: int) -> Any:
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, None])
-def test_flattening_a_row_equals_gymnasiums_flattening_of_each_item(space: spaces.Space, dtype: Any) -> None:
+def test_flattened_row_equals_gymnasium_flattened_items(space: spaces.Space, dtype: Any) -> None:
     space.seed(3)
     items = [space.sample() for _ in range(7)]
     piece = FlattenObservations(space, dtype=dtype)
@@ -235,7 +235,7 @@ def test_flattening_a_row_equals_gymnasiums_flattening_of_each_item(space: space
 
 
 @pytest.mark.parametrize("space", IRREGULAR, ids=str)
-def test_what_has_no_fixed_size_is_flattened_item_by_item(space: spaces.Space) -> None:
+def test_items_without_fixed_size_are_flattened_singly(space: spaces.Space) -> None:
     space.seed(3)
     items = [space.sample() for _ in range(3)]
     piece = FlattenObservations(space)
@@ -260,7 +260,7 @@ def rows(seed: int, num: int, shape: tuple[int, ...] = (3,)) -> np.ndarray:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
-def test_a_filter_knows_the_mean_and_deviation_of_everything_it_saw(sizes: list[int]) -> None:
+def test_filter_has_mean_and_deviation_of_all_rows(sizes: list[int]) -> None:
     piece = MeanStdFilter(clip_by_value=None)
     all_rows = np.concatenate([rows(i, size) for i, size in enumerate(sizes)])
     for i, size in enumerate(sizes):
@@ -273,7 +273,7 @@ def test_a_filter_knows_the_mean_and_deviation_of_everything_it_saw(sizes: list[
 
 
 @given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=4), st.booleans())
-def test_merged_filters_know_what_one_filter_would_that_saw_everything(sizes: list[list[int]], synced: bool) -> None:
+def test_merged_filters_equal_one_filter_of_all_rows(sizes: list[list[int]], synced: bool) -> None:
     alone, runners = MeanStdFilter(), [MeanStdFilter() for _ in sizes]
     if synced:
         alone.rewrite(rows(1000, 5))
@@ -301,7 +301,7 @@ def test_merging_again_counts_nothing_twice() -> None:
     assert merged["synced"][""]["count"] == 24
 
 
-def test_statistics_are_kept_per_leaf_and_parts_that_are_no_box_pass() -> None:
+def test_statistics_are_per_leaf_and_other_parts_pass() -> None:
     space = spaces.Dict(
         {"a": spaces.Box(-9, 9, (1,)), "b": spaces.Discrete(3), "c": spaces.Box(0, 255, (2,), np.uint8)}
     )
@@ -319,7 +319,7 @@ def test_statistics_are_kept_per_leaf_and_parts_that_are_no_box_pass() -> None:
     assert all(piece.observation_space[key].contains(out[key][0]) for key in out)
 
 
-def test_a_restored_filter_goes_on_as_the_saved_one_and_shares_no_memory() -> None:
+def test_restored_filter_continues_and_shares_no_memory() -> None:
     first_filter, two = MeanStdFilter(), MeanStdFilter()
     first_filter.rewrite(rows(0, 5))
     state = first_filter.get_state()
@@ -330,7 +330,7 @@ def test_a_restored_filter_goes_on_as_the_saved_one_and_shares_no_memory() -> No
     assert first_filter.get_state() == {"synced": {}, "own": {}}
 
 
-def test_a_filters_state_of_another_space_is_an_error_and_changes_nothing() -> None:
+def test_filter_state_of_other_space_raises_and_changes_nothing() -> None:
     first_filter, two = MeanStdFilter(spaces.Box(-1, 1, (2,))), MeanStdFilter(spaces.Box(-1, 1, (3,)))
     first_filter.rewrite(np.ones((2, 2)))
     two.rewrite(np.ones((4, 3)))
@@ -341,7 +341,7 @@ def test_a_filters_state_of_another_space_is_an_error_and_changes_nothing() -> N
         two.rewrite(np.ones((4, 5)))
 
 
-def test_a_filter_that_is_told_not_to_learn_does_not() -> None:
+def test_filter_with_update_false_does_not_learn() -> None:
     piece = MeanStdFilter(update_stats=False)
     piece.rewrite(rows(0, 5))
     assert piece.get_state() == {"synced": {}, "own": {}}
@@ -353,7 +353,7 @@ def test_rewriting_finalized_episodes_by_hand_is_an_error() -> None:
         env_to_module_pipeline(BOX, ACTIONS, pieces=[MeanStdFilter()])(episodes=[episode])
 
 
-def test_rewriters_follow_one_another() -> None:
+def test_rewriters_run_in_order() -> None:
     class Plus(ObservationPreprocessor):
         def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
             return observations + 1

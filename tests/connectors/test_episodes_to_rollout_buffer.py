@@ -75,7 +75,7 @@ def test_real_environments_fill_a_rollout_block_after_block(mode):
     assert set(endings) >= {(True, False), (False, True), (False, False)}
 
 
-def test_a_rollout_feeds_minibatches_on_a_device():
+def test_rollout_gives_minibatches_on_device():
     poles, learner = CartPoles(AutoresetMode.SAME_STEP), pipeline(AutoresetMode.SAME_STEP)
     rollout = learner(rl_module=Critic(), episodes=poles.block())["rollout"]
     parts = list(iterate_minibatches(rollout, 50, "cpu", torch.Generator().manual_seed(0)))
@@ -96,7 +96,7 @@ def test_without_a_value_function_the_recorded_values_are_used():
     assert rollout["value"][0].tolist() == [*range(NUM_ROWS), 0]
 
 
-def test_an_error_leaves_the_buffer_ready_for_the_next_rollout():
+def test_buffer_accepts_next_rollout_after_error():
     poles, learner = CartPoles(AutoresetMode.SAME_STEP), pipeline(AutoresetMode.SAME_STEP)
     pack = poles.block()
     with pytest.raises(ShapeMismatch, match="does not fit"):
@@ -104,7 +104,7 @@ def test_an_error_leaves_the_buffer_ready_for_the_next_rollout():
     assert learner(rl_module=Critic(), episodes=pack)["rollout"]["valid"].sum() == pack.num_steps
 
 
-def test_the_state_remembers_where_episodes_go_on():
+def test_state_contains_continuing_episodes():
     poles = CartPoles(AutoresetMode.NEXT_STEP)
     first, second = pipeline(AutoresetMode.NEXT_STEP), pipeline(AutoresetMode.NEXT_STEP)
     first(rl_module=Critic(), episodes=poles.block())

@@ -49,7 +49,7 @@ TIME = np.concatenate([np.arange(length) for length in LENGTHS])
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_goals_are_ones_that_the_episode_reached(strategy: str) -> None:
+def test_goals_were_reached_by_the_episode(strategy: str) -> None:
     goal_rows = []
     for seed in range(30):
         batch = relabelled(EPISODES, strategy=strategy, seed=seed)
@@ -73,7 +73,7 @@ def test_only_a_fraction_is_relabelled_and_the_rest_stays() -> None:
     assert (batch["rewards"][~old] >= 0).all()
 
 
-def test_what_is_stored_does_not_change() -> None:
+def test_relabel_leaves_stored_episodes_unchanged() -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add(EPISODES)
     before = EpisodePack.from_episodes(list(buffer.iter_episodes()))
@@ -82,7 +82,7 @@ def test_what_is_stored_does_not_change() -> None:
     assert EpisodePack.from_episodes(list(buffer.iter_episodes())) == before
 
 
-def test_chunks_with_a_lookback_take_goals_from_their_own_steps() -> None:
+def test_chunk_with_lookback_takes_goals_from_its_steps() -> None:
     grown = SingleAgentEpisode("g")
     for t in range(7):
         observation = {"observation": np.zeros(1), "achieved_goal": np.full(1, t), "desired_goal": np.full(1, -1)}

@@ -74,7 +74,7 @@ def acted(policy: Saying, space: gym.Space, explore: bool, seed: int | None) -> 
 @pytest.mark.parametrize("has_own", [False, True])
 @pytest.mark.parametrize("explore", [False, True])
 @pytest.mark.parametrize(("name", "last", "problem"), WRONG)
-def test_a_row_that_describes_no_action_is_named_with_its_policy(name, last, problem, explore, has_own):
+def test_row_without_possible_action_is_named_with_policy(name, last, problem, explore, has_own):
     policy = WithDistribution(last, SPACES[name]) if has_own else Saying(last)
     words = rf"policy {type(policy).__name__}'s output .* has {problem} in row 2, for environment 2 \(1 of 3"
     with pytest.raises(InvalidArgument, match=words):
@@ -91,7 +91,7 @@ def test_masked_choices_and_huge_numbers_are_drawn_from(name, last, explore):
         assert choice == (1 if last[0] == -INF else 0)
 
 
-def test_an_agent_without_a_possible_action_is_named():
+def test_agent_without_possible_action_is_named():
     from episodes import SingleAgentEpisode
 
     episodes = [SingleAgentEpisode(agent_id=agent_id, module_id="m") for agent_id in "abc"]
@@ -100,7 +100,7 @@ def test_an_agent_without_a_possible_action_is_named():
         pipeline.act(None, Saying([-INF, -INF])({"obs": np.zeros(3)}), episodes, True, {})
 
 
-def test_an_infinite_action_of_the_policys_own_is_refused():
+def test_infinite_action_of_policy_is_rejected():
     pipeline = module_to_env_pipeline(action_space=BOX)
     with pytest.raises(InvalidArgument, match="policy's output 'actions' has inf in row 1"):
         pipeline.act(None, {"actions": np.array([[0.0], [INF]], np.float32)}, [None] * 2, True, {})
@@ -132,7 +132,7 @@ REWRITERS = [
 
 
 @pytest.mark.parametrize(("piece", "words"), REWRITERS, ids=lambda value: type(value).__name__)
-def test_a_rewriter_that_gives_rows_of_another_space_is_named_when_first_run(piece, words):
+def test_rewriter_with_rows_of_other_space_is_named_at_first_run(piece, words):
     pipeline = env_to_module_pipeline(pieces=[piece])
     runner = SingleAgentEnvRunner("CartPole-v1", num_envs=2, env_to_module=pipeline, seed=0)
     with runner, pytest.raises(ShapeMismatch, match=words):
@@ -140,7 +140,7 @@ def test_a_rewriter_that_gives_rows_of_another_space_is_named_when_first_run(pie
 
 
 @pytest.mark.parametrize(("piece", "words"), REWRITERS, ids=lambda value: type(value).__name__)
-def test_so_it_is_in_a_learner_pipeline(piece, words):
+def test_rewriter_with_rows_of_other_space_is_named_in_learner(piece, words):
     space = spaces.Box(-9.0, 9.0, (4,))
     pack = EpisodePack(
         observations=np.zeros((2, 4), np.float32), actions=np.zeros(1, int), rewards=np.zeros(1), lengths=[1]
@@ -149,7 +149,7 @@ def test_so_it_is_in_a_learner_pipeline(piece, words):
         learner_pipeline(space, spaces.Discrete(2), pieces=[piece])(episodes=pack)
 
 
-def test_rows_are_compared_anew_where_the_spaces_change():
+def test_rows_are_checked_again_after_spaces_change():
     pipeline = env_to_module_pipeline(spaces.Box(-9.0, 9.0, (5,)), spaces.Discrete(2), pieces=[Fewer()])
     pipeline.rewrite(np.zeros((1, 5), np.float32))
     pipeline.set_input_spaces(spaces.Box(-9.0, 9.0, (4,)), spaces.Discrete(2))

@@ -46,7 +46,7 @@ forms = st.sampled_from(["growing", "finalized", "pack"])
 
 
 @given(whole_episodes(), forms)
-def test_a_feed_forward_batch_equals_the_one_built_step_by_step(episodes: list[WholeEpisode], form: str) -> None:
+def test_feed_forward_batch_equals_reference(episodes: list[WholeEpisode], form: str) -> None:
     returns = GeneralizedAdvantageEstimation(gamma=GAMMA, lambda_=LAMBDA, minibatch_size=3)
     pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, returns=returns, next_observations=True)
     batch = pipeline(rl_module=Sum(), episodes=given_as(episodes, form))
@@ -71,9 +71,7 @@ def test_a_feed_forward_batch_equals_the_one_built_step_by_step(episodes: list[W
 
 
 @given(whole_episodes(shape=(3, 2, 1), min_lookback=2), forms, st.integers(1, 3))
-def test_a_frame_stacked_batch_equals_the_one_built_step_by_step(
-    episodes: list[WholeEpisode], form: str, num_frames: int
-) -> None:
+def test_frame_stacked_batch_equals_reference(episodes: list[WholeEpisode], form: str, num_frames: int) -> None:
     pipeline = learner_pipeline(
         spaces.Box(0, 9, (3, 2, 1), np.float32),
         ACTIONS,
@@ -95,9 +93,7 @@ def test_a_frame_stacked_batch_equals_the_one_built_step_by_step(
 
 
 @given(whole_episodes(min_lookback=1), forms, st.sampled_from([1, 2, 3, 5, 20]))
-def test_a_recurrent_batch_equals_the_one_built_step_by_step(
-    episodes: list[WholeEpisode], form: str, max_seq_len: int
-) -> None:
+def test_recurrent_batch_equals_reference(episodes: list[WholeEpisode], form: str, max_seq_len: int) -> None:
     returns = GeneralizedAdvantageEstimation(gamma=GAMMA, lambda_=LAMBDA, minibatch_size=4)
     pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, returns=returns, policy=Accumulator(), max_seq_len=max_seq_len)
     batch = pipeline(rl_module=Accumulator(), episodes=given_as(episodes, form))
@@ -122,9 +118,7 @@ def test_a_recurrent_batch_equals_the_one_built_step_by_step(
 
 
 @given(whole_episodes(min_lookback=2), forms, st.integers(1, 2))
-def test_previous_actions_and_rewards_are_those_before_each_observation(
-    episodes: list[WholeEpisode], form: str, num: int
-) -> None:
+def test_previous_actions_and_rewards_precede_observations(episodes: list[WholeEpisode], form: str, num: int) -> None:
     piece = PrevActionsPrevRewards(n_prev_actions=num, n_prev_rewards=num)
     pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, pieces=[piece], next_observations=True)
     batch = pipeline(episodes=given_as(episodes, form))
@@ -138,7 +132,7 @@ def test_previous_actions_and_rewards_are_those_before_each_observation(
         assert np.array_equal(batch[name]["_orig_obs"], expected)
 
 
-def test_pieces_that_change_what_the_policy_sees_compose() -> None:
+def test_views_compose() -> None:
     pack = EpisodePack.from_episodes([SingleAgentEpisode.from_arrays(np.arange(3.0)[:, None], [0, 2], [1.0, 2.0])])
     pieces = [FrameStacking(num_frames=2), PrevActionsPrevRewards()]
     batch = learner_pipeline(spaces.Box(0, 9, (1,), np.float64), ACTIONS, pieces=pieces)(episodes=pack)
@@ -146,7 +140,7 @@ def test_pieces_that_change_what_the_policy_sees_compose() -> None:
     assert batch["obs"]["prev_n_rewards"].tolist() == [[0.0], [1.0]]
 
 
-def test_frames_with_channels_first_are_joined_along_the_first_axis() -> None:
+def test_frames_with_channels_first_are_joined_on_first_axis() -> None:
     frames = np.arange(3 * 2 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2, 2)
     episode = SingleAgentEpisode.from_arrays(frames, [0, 1], [0.0, 0.0])
     batch = learner_pipeline(pieces=[FrameStacking(num_frames=2, axis=0)])(episodes=[episode])
@@ -165,7 +159,7 @@ def test_returns_to_go_stop_at_the_end_of_each_chunk() -> None:
     assert padded["returns_to_go"].tolist() == [[2.0, 2.0], [5.0, 0.0]]
 
 
-def test_infos_are_those_of_the_observation_before_each_step() -> None:
+def test_infos_belong_to_observation_before_each_step() -> None:
     infos = [{"step": i} for i in range(3)]
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [1.0, 2.0], infos=infos)
     pipeline = learner_pipeline(pieces=[AddInfos()])
@@ -174,7 +168,7 @@ def test_infos_are_those_of_the_observation_before_each_step() -> None:
     assert padded["infos"].tolist() == [[*infos[:2], {}]]
 
 
-def test_advantages_are_standardised_only_when_asked_and_over_real_steps_only() -> None:
+def test_advantages_are_standardized_on_request_over_real_steps() -> None:
     episodes = [
         SingleAgentEpisode.from_arrays(np.ones((n + 1, 2), np.float32), [0] * n, np.arange(n) * 1.0) for n in (5, 2)
     ]
@@ -189,7 +183,7 @@ def test_advantages_are_standardised_only_when_asked_and_over_real_steps_only() 
     assert float(real.std(correction=0)) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_the_value_function_runs_in_minibatches_without_gradients() -> None:
+def test_values_are_computed_in_minibatches_without_gradients() -> None:
     class Watched(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -209,7 +203,7 @@ def test_the_value_function_runs_in_minibatches_without_gradients() -> None:
     assert not batch["advantages"].requires_grad
 
 
-def test_a_module_that_gives_no_values_or_too_few_is_an_error() -> None:
+def test_module_with_missing_values_raises() -> None:
     class First(Sum):
         def compute_values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
             return super().compute_values(batch)[:1]
@@ -222,7 +216,7 @@ def test_a_module_that_gives_no_values_or_too_few_is_an_error() -> None:
         pipeline(rl_module=First(), episodes=[episode])
 
 
-def test_building_a_batch_leaves_the_callers_episodes_as_they_are() -> None:
+def test_building_batch_leaves_episodes_unchanged() -> None:
     growing = SingleAgentEpisode()
     growing.add_env_reset(np.zeros(2, np.float32))
     growing.add_env_step(np.ones(2, np.float32), 1, 1.0)
@@ -269,7 +263,7 @@ def test_no_episodes_make_a_batch_without_rows(max_seq_len: int | None) -> None:
         pipeline(rl_module=Accumulator(), episodes=[])
 
 
-def test_extra_model_outputs_are_all_added_or_those_that_are_asked_for() -> None:
+def test_all_or_selected_extra_model_outputs_are_added() -> None:
     extra = {"vf_preds": np.ones(2), "state_out": np.ones((2, 3)), "mine": np.ones((2, 1))}
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [0.0, 0.0], extra_model_outputs=extra)
     added = AddColumns()(batch={}, episodes=EpisodePack.from_episodes([episode]))
@@ -282,7 +276,7 @@ def test_extra_model_outputs_are_all_added_or_those_that_are_asked_for() -> None
         AddColumns(extra_model_outputs=["logp"])(batch={}, episodes=EpisodePack.from_episodes([episode]))
 
 
-def test_a_column_with_another_number_of_rows_than_steps_is_not_padded() -> None:
+def test_column_with_wrong_number_of_rows_is_not_padded() -> None:
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [0.0, 0.0])
     with pytest.raises(TrackMismatch, match="column 'mine' has 3 rows for 2 steps"):
         learner_pipeline(max_seq_len=2)(batch={"mine": np.zeros(3)}, episodes=[episode])
@@ -290,7 +284,7 @@ def test_a_column_with_another_number_of_rows_than_steps_is_not_padded() -> None
         learner_pipeline(max_seq_len=0)
 
 
-def test_a_chunk_without_the_lookback_that_frames_need_is_an_error() -> None:
+def test_chunk_without_lookback_for_frames_raises() -> None:
     chunk = SingleAgentEpisode(
         "x", observations=[np.zeros(1)] * 2, actions=[0], rewards=[0.0], len_lookback_buffer=0, t_started=9
     )
@@ -314,7 +308,7 @@ def test_states_of_a_chunk_without_a_lookback_are_not_guessed() -> None:
         learner_pipeline(policy=Accumulator())(rl_module=Accumulator(), episodes=[chunk])
 
 
-def test_without_recorded_states_every_row_begins_with_the_initial_state() -> None:
+def test_rows_without_recorded_states_start_with_initial_state() -> None:
     episode = SingleAgentEpisode.from_arrays(np.ones((4, 2), np.float32), [0] * 3, np.ones(3))
     batch = learner_pipeline(policy=Accumulator(), max_seq_len=2)(rl_module=Accumulator(), episodes=[episode])
     assert batch["state_in"]["h"].tolist() == [[0.0], [0.0]]

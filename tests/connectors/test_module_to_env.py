@@ -25,7 +25,7 @@ from episodes.tracks.policy_box import policy_space_of, to_policy_actions
 BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, 1], np.float32))
 
 
-def test_the_default_pipeline_gives_actions_for_the_policy_and_for_the_environment() -> None:
+def test_default_pipeline_returns_policy_and_env_actions() -> None:
     space = spaces.Box(-2, 6, (1,), np.float32)
     inputs = torch.tensor([[0.5, -20.0], [-3.0, -20.0]])  # means and logarithms of tiny deviations
     out = module_to_env_pipeline(action_space=space)(
@@ -37,7 +37,7 @@ def test_the_default_pipeline_gives_actions_for_the_policy_and_for_the_environme
     assert set(out) == {"action_dist_inputs", "vf_preds", "actions", "action_logp", "actions_for_env"}
 
 
-def test_a_seed_makes_sampling_repeatable_whatever_torch_draws_beside_it() -> None:
+def test_seeded_sampling_ignores_torch_global_generator() -> None:
     inputs = torch.zeros(64, 5)
 
     def draw(seed: int | None) -> list[int]:
@@ -50,7 +50,7 @@ def test_a_seed_makes_sampling_repeatable_whatever_torch_draws_beside_it() -> No
     assert draw(None) != draw(None)
 
 
-def test_random_numbers_go_on_after_restoring_and_pickling_and_are_not_merged() -> None:
+def test_random_numbers_continue_after_restore_and_pickling() -> None:
     batch = {"action_dist_inputs": torch.zeros(64, 5)}
 
     def draw(piece: GetActions) -> list[int]:
@@ -71,7 +71,7 @@ def test_random_numbers_go_on_after_restoring_and_pickling_and_are_not_merged() 
 
 
 @pytest.mark.parametrize("seed", [3, 0, -1, 2**63])
-def test_choices_come_from_one_stream_of_clocks_however_many_rows_a_call_has(seed: int) -> None:
+def test_choices_do_not_depend_on_rows_per_call(seed: int) -> None:
     rng = np.random.default_rng(1)
     inputs = rng.normal(size=(3000, 3)).astype(np.float32)
     clocks = np.log(np.random.default_rng(seed % 2**64).standard_exponential(inputs.shape, np.float32))
@@ -80,7 +80,7 @@ def test_choices_come_from_one_stream_of_clocks_however_many_rows_a_call_has(see
     assert torch.cat(drawn).tolist() == (inputs - clocks).argmax(-1).tolist()
 
 
-def test_without_a_seed_choices_use_as_many_numbers_of_torch_as_the_distribution_does() -> None:
+def test_unseeded_choices_use_torch_numbers_like_distribution() -> None:
     inputs, space = torch.randn(7, 4), spaces.Discrete(4, start=-2)
     torch.manual_seed(5)
     expected = [distribution_for(space).sample(inputs).tolist() for _ in range(3)] + [torch.rand(2).tolist()]
@@ -90,7 +90,7 @@ def test_without_a_seed_choices_use_as_many_numbers_of_torch_as_the_distribution
     assert [*drawn, torch.rand(2).tolist()] == expected
 
 
-def test_choices_are_as_frequent_as_their_probabilities_say() -> None:
+def test_choice_frequencies_equal_probabilities() -> None:
     logits = torch.tensor([0.3, -1.2, 1.0, -math.inf, 0.0])
     piece = GetActions(None, spaces.Discrete(5), seed=0)
     drawn = piece(batch={"action_dist_inputs": logits.repeat(100_000, 1)})["actions"]
@@ -109,7 +109,7 @@ def test_exploring_samples_and_not_exploring_takes_the_likeliest() -> None:
 
 @pytest.mark.parametrize("num_rows", [1, 8, 64])
 @pytest.mark.parametrize("num_choices", [2, 20])
-def test_log_probabilities_of_rows_are_those_of_the_distribution_bit_for_bit(num_rows: int, num_choices: int) -> None:
+def test_log_probs_of_rows_equal_distribution_exactly(num_rows: int, num_choices: int) -> None:
     space = spaces.Discrete(num_choices, start=3)
     inputs = torch.randn(num_rows, num_choices, generator=torch.Generator().manual_seed(0))
     out = module_to_env_pipeline(action_space=space, seed=0)(batch={"action_dist_inputs": inputs}, explore=True)
@@ -119,20 +119,20 @@ def test_log_probabilities_of_rows_are_those_of_the_distribution_bit_for_bit(num
     np.testing.assert_array_equal(out["action_logp"], expected.numpy())
 
 
-def test_a_policys_own_actions_are_left() -> None:
+def test_actions_of_policy_are_unchanged() -> None:
     out = module_to_env_pipeline(action_space=spaces.Discrete(3))(batch={"actions": torch.tensor([2, 1])})
     assert set(out) == {"actions", "actions_for_env"}
     assert out["actions_for_env"].tolist() == [2, 1]
 
 
-def test_a_policy_that_says_nothing_of_actions_is_an_error() -> None:
+def test_policy_without_actions_or_inputs_raises() -> None:
     with pytest.raises(UnknownKey, match="neither 'actions' nor 'action_dist_inputs', but vf_preds"):
         GetActions(None, spaces.Discrete(2))(batch={"vf_preds": torch.ones(1)})
     with pytest.raises(UnknownKey, match="has no action space"):
         GetActions()(batch={"action_dist_inputs": torch.ones(1, 2)})
 
 
-def test_log_probabilities_of_all_recorded_steps_are_those_of_each_step() -> None:
+def test_log_probs_of_all_steps_equal_each_step() -> None:
     space = spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "jump": spaces.Discrete(2, start=3)})
     each, late = GetActions(None, space), GetActions(None, space, log_probs=False)
     inputs = torch.randn(5, 6)
@@ -157,20 +157,20 @@ def test_log_probabilities_of_all_recorded_steps_are_those_of_each_step() -> Non
     assert "action_logp" not in pack.extra_model_outputs
 
 
-def test_an_output_with_another_number_of_rows_than_there_are_episodes_is_an_error() -> None:
+def test_output_with_wrong_number_of_rows_raises() -> None:
     pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2))
     with pytest.raises(TrackMismatch, match="output 'vf_preds' has 3 rows for 2 episodes"):
         pipeline(batch={"action_dist_inputs": torch.zeros(2, 2), "vf_preds": torch.ones(3)}, episodes=[0, 0])
 
 
-def test_tensors_with_gradients_and_nested_ones_become_arrays() -> None:
+def test_nested_tensors_with_gradients_become_arrays() -> None:
     outputs = {"a": torch.ones(2, requires_grad=True) * 2, "state_out": {"h": torch.zeros(2, 3)}, "n": np.ones(2)}
     out = TensorToNumpy()(batch=outputs)
     assert out["a"].tolist() == [2.0, 2.0]
     assert isinstance(out["state_out"]["h"], np.ndarray)
 
 
-def test_the_time_axis_of_recurrent_outputs_is_taken_off() -> None:
+def test_time_axis_of_recurrent_outputs_is_removed() -> None:
     policy = type("Stateful", (), {"get_initial_state": lambda self: {"h": np.zeros(4)}})()
     pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2), policy=policy)
     state = {"h": torch.zeros(3, 4)}
@@ -188,7 +188,7 @@ def in_bounds(actions: Any) -> Any:
     return NormalizeAndClipActions(None, BOX).to_env(np.array(actions, np.float32)).tolist()
 
 
-def test_minus_one_to_one_is_spread_over_the_bounds_and_clipped_to_them() -> None:
+def test_unit_actions_are_scaled_to_bounds_and_clipped() -> None:
     assert in_bounds([[-1, -1, -1], [0, 0, 0], [1, 1, 1]]) == [[-2, 0, -1], [0, 5, 0], [2, 10, 1]]
     assert in_bounds([[-9, 9, -9]]) == [[-2, 10, -9]]  # the last dimension has one bound only: clipped, not spread
     assert in_bounds([[0, 0, 9]]) == [[0, 5, 1]]
@@ -202,14 +202,14 @@ def test_clipping_keeps_the_environments_units() -> None:
 
 
 @given(st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3))
-def test_the_inverse_takes_actions_back_into_the_policys_units(action: list[float]) -> None:
+def test_inverse_returns_actions_in_policy_units(action: list[float]) -> None:
     piece = NormalizeAndClipActions(None, BOX)
     actions = np.array([action], np.float32)
     back = to_policy_actions(policy_space_of(BOX, "normalize"), piece.to_env(actions))
     np.testing.assert_allclose(back, actions, atol=1e-5)
 
 
-def test_parts_that_are_no_bounded_box_pass_as_they_are() -> None:
+def test_parts_without_bounded_box_are_unchanged() -> None:
     space = spaces.Dict(
         {
             "move": spaces.Box(0, 4, (1,), np.float32),
@@ -234,7 +234,7 @@ def test_integer_boxes_get_whole_numbers() -> None:
     assert piece.to_env(np.array([[0.11]])).dtype == np.int64
 
 
-def test_actions_stay_as_they_are_when_nothing_is_asked() -> None:
+def test_actions_without_mapping_are_unchanged() -> None:
     pipeline = module_to_env_pipeline(action_space=BOX, normalize_actions=False)
     assert pipeline(batch={"actions": torch.full((1, 3), 99.0)})["actions_for_env"].tolist() == [[99.0] * 3]
 
@@ -249,7 +249,7 @@ def test_actions_stay_as_they_are_when_nothing_is_asked() -> None:
     ],
     ids=str,
 )
-def test_what_comes_out_is_what_a_vector_environment_takes(space: spaces.Space) -> None:
+def test_output_is_accepted_by_vector_environment(space: spaces.Space) -> None:
     batched = gym.vector.utils.batch_space(space, 4)
     pipeline = module_to_env_pipeline(action_space=space)
     size = GetActions(None, space).distribution_of(None).num_inputs
@@ -258,7 +258,7 @@ def test_what_comes_out_is_what_a_vector_environment_takes(space: spaces.Space) 
     assert batched.contains(actions)
 
 
-def test_actions_of_spaces_that_are_not_batched_as_arrays_become_tuples() -> None:
+def test_actions_of_spaces_without_batch_arrays_become_tuples() -> None:
     space = spaces.Dict({"say": spaces.Text(5), "move": spaces.Discrete(2)})
     actions = {"say": np.array(["a", "bc"]), "move": np.array([0, 1])}
     out = ListifyForVectorEnv(None, space)(batch={"actions_for_env": actions})["actions_for_env"]
@@ -266,7 +266,7 @@ def test_actions_of_spaces_that_are_not_batched_as_arrays_become_tuples() -> Non
     assert out["move"] is actions["move"]
 
 
-def test_a_clock_that_rings_at_once_chooses_nothing_that_is_masked() -> None:
+def test_zero_noise_never_selects_masked_action() -> None:
     class Zeros:
         def standard_exponential(self, num: int, dtype: Any) -> np.ndarray:
             return np.zeros(num, dtype)

@@ -66,7 +66,7 @@ class RecurrentPolicy(LinearPolicy):
         return {"h": np.full(2, -1.0, np.float32)}
 
 
-def test_only_agents_that_must_act_have_rows_and_those_of_one_module_share_a_batch():
+def test_acting_agents_of_one_module_share_a_batch():
     episodes = [episode(2), episode(3), episode(1)]
     shared = {}
     pipeline = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES)
@@ -102,7 +102,7 @@ def test_rows_go_back_to_the_agents_of_their_environments():
     assert result["extra_model_outputs"][0]["c"]["state_out"]["h"].tolist() == [7.0, 8.0]
 
 
-def test_an_output_that_loses_rows_is_an_error_that_names_the_module():
+def test_output_with_missing_rows_names_the_module():
     episodes, shared = [episode(2)], {}
     AgentToModuleMapping()(batch={}, episodes=episodes, shared_data=shared)
     batch = {"low": {"actions": np.zeros(1)}, "high": {"actions": np.zeros(1)}}
@@ -110,13 +110,13 @@ def test_an_output_that_loses_rows_is_an_error_that_names_the_module():
         ModuleToAgentUnmapping()(batch=batch, episodes=episodes, shared_data=shared)
 
 
-def test_outputs_whose_rows_are_nobodys_are_an_error():
+def test_output_rows_without_agents_raise():
     pipeline = multi_agent_module_to_env(OBSERVATION_SPACES, ACTION_SPACES)
     with pytest.raises(UnknownKey, match="pass the same shared_data to both pipelines"):
         pipeline(batch={"low": {"actions": np.zeros(1)}}, episodes=[episode(2)])
 
 
-def test_each_module_learns_from_exactly_the_complete_steps_of_its_agents():
+def test_module_learns_from_complete_steps_of_its_agents():
     episodes = [episode(4), episode(3)]
     pipeline = multi_agent_learner(OBSERVATION_SPACES, ACTION_SPACES, next_observations=True)
     batch = pipeline(episodes=episodes)
@@ -134,7 +134,7 @@ def test_each_module_learns_from_exactly_the_complete_steps_of_its_agents():
     assert not batch["low"]["terminateds"].any()
 
 
-def test_advantages_are_those_of_each_agents_own_episode():
+def test_advantages_are_computed_per_agent_episode():
     episodes = [episode(4), episode(3)]
     pipeline = multi_agent_learner(
         OBSERVATION_SPACES,
@@ -155,7 +155,7 @@ def test_advantages_are_those_of_each_agents_own_episode():
         np.testing.assert_allclose(batch[module_id]["advantages"], np.concatenate(expected), rtol=1e-5)
 
 
-def test_recurrent_modules_get_padded_rows_and_each_agents_own_state():
+def test_recurrent_modules_get_padded_rows_and_agent_states():
     policies = {"low": RecurrentPolicy(), "high": LinearPolicy()}
     grown = MultiAgentEpisode(agent_to_module_mapping_fn=lambda agent, _: MODULES[agent])
     grown.add_env_reset(observations={x: item(x, 0) for x in "abc"})
@@ -182,7 +182,7 @@ def test_recurrent_modules_get_padded_rows_and_each_agents_own_state():
     assert batch["low"]["state_in"]["h"].tolist() == [[ord("a"), 2], [ord("b"), 2]]
 
 
-def test_a_piece_written_for_single_agents_works_for_each_module():
+def test_single_agent_connector_works_for_each_module():
     class ScaleRewards(Connector):
         def __call__(self, *, rl_module=None, batch, episodes, **kwargs):
             for agent_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
@@ -197,7 +197,7 @@ def test_a_piece_written_for_single_agents_works_for_each_module():
     assert whole.get_rewards() == before
 
 
-def test_states_are_kept_restored_and_merged_by_module_and_agent():
+def test_states_are_saved_and_merged_by_module_and_agent():
     build = lambda: multi_agent_env_to_module(  # noqa: E731
         OBSERVATION_SPACES, ACTION_SPACES, pieces=lambda: [ForEachAgent(MeanStdFilter)]
     )
@@ -224,7 +224,7 @@ def test_states_are_kept_restored_and_merged_by_module_and_agent():
         merged["middle"]
 
 
-def test_each_agents_observations_pass_through_its_own_filter_once_also_in_a_pack():
+def test_agent_observations_are_filtered_once_also_in_packs():
     rewriter = ForEachAgent(MeanStdFilter, OBSERVATION_SPACES["low"], ACTION_SPACES["low"])
     owners = [SingleAgentEpisode(agent_id=agent) for agent in "abab"]
     rows = np.array([[0, 1], [10, 1], [2, 1], [30, 1]], np.float32)
@@ -242,7 +242,7 @@ def test_each_agents_observations_pass_through_its_own_filter_once_also_in_a_pac
         np.testing.assert_allclose(after.get_observations(), alone_one)
 
 
-def test_the_iterator_gives_the_agents_that_stepped_or_all_of_them() -> None:
+def test_iterator_yields_stepped_agents_or_all_agents() -> None:
     episode = MultiAgentEpisode()
     episode.add_env_reset(observations={"a": 0, "b": 0})
     episode.add_env_step({"a": 1}, {"a": 0, "b": 1}, {"a": 1.0})  # b waits for its next observation

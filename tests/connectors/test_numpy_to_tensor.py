@@ -45,12 +45,12 @@ def check(batch: dict, tensors: dict, device: str) -> None:
             assert tensor.cpu().numpy().dtype == expected
 
 
-def test_float64_becomes_float32_and_everything_else_keeps_its_dtype() -> None:
+def test_float64_becomes_float32_and_others_keep_their_dtype() -> None:
     batch = mixed_batch()
     check(batch, NumpyToTensor()(batch=dict(batch)), "cpu")
 
 
-def test_fresh_arrays_are_wrapped_and_read_only_ones_copied() -> None:
+def test_writable_arrays_are_wrapped_and_read_only_copied() -> None:
     writable, view = np.zeros(3, np.float32), readonly(np.zeros(3, np.float32))
     out = NumpyToTensor()(batch={"fresh": writable, "view": view})
     out["fresh"] += 1
@@ -59,7 +59,7 @@ def test_fresh_arrays_are_wrapped_and_read_only_ones_copied() -> None:
     assert view.tolist() == [0, 0, 0]
 
 
-def test_a_tensor_made_of_a_pack_may_be_written_without_changing_the_pack() -> None:
+def test_writing_to_tensor_of_pack_leaves_pack_unchanged() -> None:
     pack = EpisodePack.from_episodes([SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 1], [1.0, 2.0])])
     out = NumpyToTensor()(batch={"actions": pack.actions, "rewards": pack.rewards})
     out["actions"] += 5
@@ -68,7 +68,7 @@ def test_a_tensor_made_of_a_pack_may_be_written_without_changing_the_pack() -> N
     assert pack.rewards.tolist() == [1.0, 2.0]
 
 
-def test_what_is_no_numeric_array_stays_as_it_is() -> None:
+def test_values_without_numeric_array_are_unchanged() -> None:
     tensor, infos, names = torch.ones(2), [{}, {"a": 1}], np.array(["x", "y"])
     out = NumpyToTensor()(batch={"tensor": tensor, "infos": infos, "names": names})
     assert out["tensor"] is tensor
@@ -76,7 +76,7 @@ def test_what_is_no_numeric_array_stays_as_it_is() -> None:
     assert out["names"] is names
 
 
-def test_staged_arrays_share_one_allocation_and_keep_their_values() -> None:
+def test_staged_arrays_share_an_allocation_and_keep_values() -> None:
     staging = StagingBuffer(torch.device("cpu"))
     arrays = [
         np.arange(3, dtype=np.uint8),
@@ -90,7 +90,7 @@ def test_staged_arrays_share_one_allocation_and_keep_their_values() -> None:
     assert staging.capacity == 3 * ALIGNMENT
 
 
-def test_the_staging_buffer_is_used_again_and_what_was_sent_stays() -> None:
+def test_staging_buffer_is_reused_and_sent_tensors_stay() -> None:
     staging = StagingBuffer(torch.device("cpu"))
     (first,) = staging.send([np.zeros(100, np.float32)], [torch.float32])
     capacity = staging.capacity
@@ -104,7 +104,7 @@ def test_the_staging_buffer_is_used_again_and_what_was_sent_stays() -> None:
 
 
 @pytest.mark.gpu
-def test_a_batch_goes_to_the_gpu_in_one_piece() -> None:
+def test_batch_is_copied_to_gpu_at_once() -> None:
     piece, batch = NumpyToTensor(device="cuda"), mixed_batch()
     for _ in range(3):
         batch["actions"] = batch["actions"] + 1
@@ -117,19 +117,19 @@ def test_a_batch_goes_to_the_gpu_in_one_piece() -> None:
 
 
 @pytest.mark.gpu
-def test_a_batch_sent_to_the_gpu_is_not_overwritten_by_the_next() -> None:
+def test_batch_on_gpu_is_not_overwritten_by_next() -> None:
     piece = NumpyToTensor(device="cuda")
     sent = [piece(batch={"x": np.full(1_000_000, i, np.float32)})["x"] for i in range(8)]
     torch.cuda.synchronize()
     assert [float(x.mean()) for x in sent] == list(range(8))
 
 
-def test_columns_of_different_lengths_are_an_error_that_names_them() -> None:
+def test_columns_of_different_lengths_raise_with_their_names() -> None:
     with pytest.raises(TrackMismatch, match="column 'b' has 3 rows, 'a' has 2"):
         BatchItems()(batch={"a": np.zeros(2), "b": np.zeros(3)})
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8", ">i8", ">i2"])
-def test_numbers_of_another_byte_order_are_tensors_of_the_same_numbers(dtype: str) -> None:
+def test_arrays_of_other_byte_order_become_equal_tensors(dtype: str) -> None:
     batch = NumpyToTensor()(batch={"obs": np.arange(3).astype(dtype)}, episodes=[])
     assert batch["obs"].tolist() == [0, 1, 2]

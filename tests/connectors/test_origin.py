@@ -78,23 +78,21 @@ def num_steps(episodes: Any) -> int:
 
 
 @given(chunks, st.booleans())
-def test_a_feed_forward_row_is_found_again(episodes: list[SingleAgentEpisode], packed: bool) -> None:
+def test_origin_of_feed_forward_row(episodes: list[SingleAgentEpisode], packed: bool) -> None:
     given_ones = EpisodePack.from_episodes(episodes) if packed else episodes
     batch = learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=given_ones)
     assert assert_read_again(batch) == num_steps(episodes)
 
 
 @given(chunks, st.integers(1, 4))
-def test_a_row_of_a_padded_sequence_is_found_again_and_padding_has_no_origin(
-    episodes: list[SingleAgentEpisode], length: int
-) -> None:
+def test_origin_of_padded_row_and_none_of_padding(episodes: list[SingleAgentEpisode], length: int) -> None:
     batch = learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=length)(episodes=episodes)
     assert np.array_equal(batch.origin.numbers >= 0, np.asarray(batch["loss_mask"]))
     assert assert_read_again(batch) == num_steps(episodes)
 
 
 @given(chunks, st.integers(2, 4))
-def test_a_stacked_row_is_found_again(episodes: list[SingleAgentEpisode], frames: int) -> None:
+def test_origin_of_stacked_row(episodes: list[SingleAgentEpisode], frames: int) -> None:
     pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, pieces=[FrameStacking(num_frames=frames)])
     assert assert_read_again(pipeline(episodes=episodes), frames) == num_steps(episodes)
 
@@ -112,7 +110,7 @@ def test_minibatches_know_where_their_rows_came_from(episodes: list[SingleAgentE
 
 
 @given(chunks, st.integers(1, 3), st.integers(1, 12), st.integers(0, 2**32 - 1))
-def test_a_drawn_row_is_found_again(episodes: list[SingleAgentEpisode], n: int, capacity: int, seed: int) -> None:
+def test_origin_of_sampled_row(episodes: list[SingleAgentEpisode], n: int, capacity: int, seed: int) -> None:
     for buffer in (EpisodeReplayBuffer(capacity, seed=seed), PrioritizedEpisodeReplayBuffer(capacity, seed=seed)):
         buffer.add(episodes)
         if not len(buffer):
@@ -166,7 +164,7 @@ def test_rows_of_several_sources_are_joined_with_their_origins() -> None:
     assert list(batch.origin.ids) == ["episode 0"] * 3 + ["episode 1"] * 4 + ["episode 0"] * 2
 
 
-def test_an_episode_that_nobody_holds_is_said_to_be_gone() -> None:
+def test_origin_of_deleted_episode_raises() -> None:
     pack = EpisodePack.from_episodes([chunk(0, 3), chunk(1, 2)])
     batch = learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=pack)
     assert batch.origin.episode(4).id_ == "episode 1"
@@ -177,7 +175,7 @@ def test_an_episode_that_nobody_holds_is_said_to_be_gone() -> None:
     assert "not stored any more" in str(explain_batch(batch, 4))
 
 
-def test_an_evicted_step_is_said_to_be_gone() -> None:
+def test_origin_of_evicted_step_raises() -> None:
     buffer = EpisodeReplayBuffer(4, seed=0)
     buffer.add([chunk(0, 4, ended="terminated")])
     batch = buffer.sample(3)
@@ -188,7 +186,7 @@ def test_an_evicted_step_is_said_to_be_gone() -> None:
     assert "is evicted" in str(explain_batch(batch, 0))
 
 
-def test_a_buffer_that_takes_up_another_state_has_other_steps() -> None:
+def test_origin_after_set_state_raises() -> None:
     buffer = EpisodeReplayBuffer(9, seed=0)
     buffer.add([chunk(0, 4)])
     state = buffer.get_state()
@@ -199,7 +197,7 @@ def test_a_buffer_that_takes_up_another_state_has_other_steps() -> None:
     assert assert_read_again(buffer.sample(2)) == 2
 
 
-def test_an_origin_goes_with_copies_and_its_numbers_to_other_processes() -> None:
+def test_origin_is_copied_and_its_numbers_are_pickled() -> None:
     episodes, buffer = [chunk(0, 3)], EpisodeReplayBuffer(9, seed=0)
     buffer.add(episodes)
     for batch in (buffer.sample(2), Batch(learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=episodes)).to_numpy()):
@@ -239,7 +237,7 @@ def test_columns_that_were_shortened_by_hand_have_no_origin() -> None:
             _ = batch.origin
 
 
-def test_what_has_no_such_row_or_no_origin_is_told_in_words() -> None:
+def test_invalid_row_and_unknown_origin_raise() -> None:
     batch = learner_pipeline()(episodes=[chunk(0, 5)])
     with pytest.raises(StepOutOfRange, match="rows of shape"):
         batch.origin.episode(5)
@@ -250,7 +248,7 @@ def test_what_has_no_such_row_or_no_origin_is_told_in_words() -> None:
         explain_batch(Batch(batch)[0], 0)
 
 
-def test_a_row_is_explained_in_words_and_as_html() -> None:
+def test_row_is_explained_as_text_and_html() -> None:
     buffer = EpisodeReplayBuffer(50, seed=0)
     buffer.add([chunk(7, 9, ended="truncated", agent_id="<script>")])
     last = str(explain_batch(buffer.at(np.array([8]), n_step=3), 0))
@@ -270,7 +268,7 @@ def test_a_row_is_explained_in_words_and_as_html() -> None:
     ("ended", "words"),
     [("", "cut, and continues"), ("terminated", "the value after it is 0"), ("truncated", "the value at t=7 is added")],
 )
-def test_a_row_of_sequences_is_explained(ended: str, words: str) -> None:
+def test_row_of_sequences_is_explained(ended: str, words: str) -> None:
     episodes = [chunk(0, 5, 2, ended)]
     text = str(explain_batch(learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=3)(episodes=episodes), 1))
     for part in (words, "t=5 … 6 in columns 0 … 1 of 3", "1 column of zeros", "t=2 … 7", "5 steps before it"):
@@ -281,7 +279,7 @@ def test_a_row_of_sequences_is_explained(ended: str, words: str) -> None:
 
 
 @given(chunks, st.integers(1, 12), st.integers(1, 40), st.booleans(), st.integers(0, 2**32 - 1))
-def test_a_log_names_what_was_drawn_when_it_is_gone(
+def test_lineage_names_evicted_steps(
     episodes: list[SingleAgentEpisode], capacity: int, lineage: int, moves: bool, seed: int
 ) -> None:
     buffer = EpisodeReplayBuffer(capacity, seed=seed, lineage=lineage)
@@ -303,7 +301,7 @@ def test_a_log_names_what_was_drawn_when_it_is_gone(
                     batch.origin.episode(row)
 
 
-def test_a_log_is_taken_up_with_a_state_a_copy_and_files(tmp_path: Any) -> None:
+def test_lineage_is_restored_from_state_copy_and_files(tmp_path: Any) -> None:
     buffer = EpisodeReplayBuffer(4, seed=0, path=tmp_path, lineage=20)
     buffer.add([chunk(0, 2, ended="terminated"), chunk(1, 4, agent_id="x")])
     buffer.flush()
@@ -321,7 +319,7 @@ def test_a_log_is_taken_up_with_a_state_a_copy_and_files(tmp_path: Any) -> None:
     resumed.close()
 
 
-def test_a_log_forgets_the_names_of_what_it_does_not_reach() -> None:
+def test_lineage_drops_names_beyond_its_size() -> None:
     buffer = EpisodeReplayBuffer(10, lineage=50)
     for n in range(1100):
         buffer.add([chunk(n, 1)])
@@ -369,9 +367,7 @@ def assert_states(batch: Any) -> None:
 
 
 @given(chunks, st.integers(1, 4))
-def test_a_recurrent_row_is_found_again_with_the_state_it_begins_with(
-    episodes: list[SingleAgentEpisode], length: int
-) -> None:
+def test_origin_of_recurrent_row_with_its_state(episodes: list[SingleAgentEpisode], length: int) -> None:
     given_ones = [remembered(episode) for episode in episodes]
     pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, policy=Remembering(), max_seq_len=length)
     batch = pipeline(rl_module=Remembering(), episodes=given_ones)
@@ -386,7 +382,7 @@ def test_a_recurrent_row_is_found_again_with_the_state_it_begins_with(
 
 
 @given(chunks, st.integers(2, 4), st.integers(0, 2**32 - 1))
-def test_a_stacked_draw_is_found_again(episodes: list[SingleAgentEpisode], frames: int, seed: int) -> None:
+def test_origin_of_stacked_sample(episodes: list[SingleAgentEpisode], frames: int, seed: int) -> None:
     buffer = EpisodeReplayBuffer(50, seed=seed)
     buffer.add(episodes)
     if not len(buffer):

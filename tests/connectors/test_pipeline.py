@@ -59,21 +59,21 @@ class Add(Connector):
         return {"calls": sum(state["calls"] for state in states)}
 
 
-def test_pieces_run_in_order_on_one_batch_and_the_callers_dict_stays() -> None:
+def test_connectors_run_in_order_and_keep_callers_dict() -> None:
     arguments = {"x": np.zeros(1)}
     pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b", reads=("a",))])
     assert list(pipeline(batch=arguments)) == ["x", "a", "b"]
     assert list(arguments) == ["x"]
 
 
-def test_a_piece_that_reads_what_nobody_writes_is_an_error_when_the_pipeline_is_built() -> None:
+def test_read_of_missing_column_raises_at_construction() -> None:
     with pytest.raises(
         UnwiredPipeline, match=r"VTrace reads 'obs', which no piece before it writes .*there are: no col"
     ):
         ConnectorPipeline(connectors=[VTrace()])
 
 
-def test_a_piece_before_the_one_that_writes_what_it_reads_is_told_where_to_go() -> None:
+def test_read_before_write_names_the_right_position() -> None:
     with pytest.raises(UnwiredPipeline, match="put it after Add"):
         ConnectorPipeline(connectors=[Add("b", reads=("a",), name="reader"), Add("a")])
 
@@ -89,7 +89,7 @@ def test_removing_a_piece_that_others_need_changes_nothing() -> None:
     assert pipeline.names == ("Add", "reader")
 
 
-def test_pieces_go_where_they_are_put() -> None:
+def test_connectors_are_inserted_at_their_position() -> None:
     pipeline = ConnectorPipeline(connectors=[Add("m", name="middle")])
     pipeline.prepend(Add("a", name="first"))
     pipeline.append(Add("z", name="last"))
@@ -102,7 +102,7 @@ def test_pieces_go_where_they_are_put() -> None:
 
 
 @pytest.mark.parametrize("method", ["insert_before", "insert_after"])
-def test_inserting_beside_an_unknown_name_is_an_error_that_lists_the_known_ones(method: str) -> None:
+def test_insert_next_to_unknown_name_lists_known_names(method: str) -> None:
     pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b")])
     with pytest.raises(UnknownKey, match="no piece 'Sub'; it has Add, Add_2"):
         getattr(pipeline, method)("Sub", Add())
@@ -111,7 +111,7 @@ def test_inserting_beside_an_unknown_name_is_an_error_that_lists_the_known_ones(
     assert pipeline.names == ("Add", "Add_2")
 
 
-def test_a_piece_that_cannot_work_on_the_spaces_is_not_taken() -> None:
+def test_connector_with_unsupported_space_is_rejected() -> None:
     pipeline = ConnectorPipeline(spaces.Discrete(3), spaces.Discrete(2), connectors=[Add("a")])
     with pytest.raises(InvalidArgument, match="cannot be joined"):
         pipeline.prepend(FrameStacking(num_frames=2))
@@ -120,7 +120,7 @@ def test_a_piece_that_cannot_work_on_the_spaces_is_not_taken() -> None:
     assert list(pipeline()) == ["a"]
 
 
-def test_a_pipeline_takes_connectors_only_and_each_once() -> None:
+def test_pipeline_accepts_only_connectors_and_each_once() -> None:
     piece = Add()
     with pytest.raises(InvalidArgument, match="Add is in the pipeline already"):
         ConnectorPipeline(connectors=[piece, piece])
@@ -136,7 +136,7 @@ class Forgetful(Connector):
 
 
 @pytest.mark.parametrize("trace", [False, True])
-def test_a_piece_that_forgets_to_return_its_batch_is_named(trace: bool) -> None:
+def test_connector_that_returns_none_is_named(trace: bool) -> None:
     pipeline = ConnectorPipeline(connectors=[Forgetful(), Add()])
     with pytest.raises(WrongType, match="Forgetful returned None"):
         pipeline(batch={}, trace=trace)
@@ -157,13 +157,13 @@ class Returning(Connector):
 
 @pytest.mark.parametrize("trace", [False, True])
 @pytest.mark.parametrize("returned", [[np.zeros(2)], 3, "obs"])
-def test_a_piece_that_returns_something_else_than_its_batch_is_named(returned: Any, trace: bool) -> None:
+def test_connector_that_returns_no_batch_is_named(returned: Any, trace: bool) -> None:
     pipeline = ConnectorPipeline(connectors=[Returning(returned), Add()])
     with pytest.raises(WrongType, match=f"Returning returned a {type(returned).__name__}, not a batch"):
         pipeline(batch={}, trace=trace)
 
 
-def test_two_filters_keep_their_own_state() -> None:
+def test_two_filters_have_separate_states() -> None:
     first_pipeline, two = (
         ConnectorPipeline(connectors=[Add("a"), Add("b")]),
         ConnectorPipeline(connectors=[Add("a"), Add("b")]),
@@ -185,7 +185,7 @@ def test_states_are_merged_by_name_and_not_by_position() -> None:
     assert first.merge_states([first.get_state(), other_pipeline.get_state()]) == {"count": {"calls": 3}}
 
 
-def test_a_state_of_another_pipeline_is_an_error_and_changes_nothing() -> None:
+def test_state_of_other_pipeline_raises_and_changes_nothing() -> None:
     pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b", name="other")])
     with pytest.raises(StateMismatch, match="the pieces with a state are Add, other"):
         pipeline.set_state({"Add": {"calls": 5}})
@@ -203,7 +203,7 @@ class Wider(Connector):
         return spaces.Box(0, 1, (input_observation_space.shape[0] + 1,))
 
 
-def test_spaces_are_computed_from_piece_to_piece_and_anew_after_a_change() -> None:
+def test_spaces_are_computed_in_order_and_after_changes() -> None:
     pipeline = ConnectorPipeline(spaces.Box(0, 1, (2,)), spaces.Discrete(2), connectors=[Wider(), Wider()])
     assert pipeline.observation_space.shape == (4,)
     assert pipeline.action_space == spaces.Discrete(2)
@@ -214,7 +214,7 @@ def test_spaces_are_computed_from_piece_to_piece_and_anew_after_a_change() -> No
     assert pipeline.observation_space.shape == (10,)
 
 
-def test_what_is_recorded_and_what_the_policy_sees_have_their_own_spaces() -> None:
+def test_recorded_and_policy_observation_spaces_differ() -> None:
     pieces = [FlattenObservations(), MeanStdFilter(), FrameStacking(num_frames=3)]
     space = spaces.Dict({"a": spaces.Box(0, 1, (2, 2)), "b": spaces.Discrete(3)})
     pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=pieces)
@@ -222,7 +222,7 @@ def test_what_is_recorded_and_what_the_policy_sees_have_their_own_spaces() -> No
     assert pipeline.observation_space.shape == (21,)
 
 
-def test_pieces_that_work_on_stored_observations_come_before_those_that_change_the_policys_view() -> None:
+def test_rewriters_come_before_views() -> None:
     pipeline = env_to_module_pipeline(spaces.Box(0, 1, (2,)), pieces=[FrameStacking(num_frames=2)])
     with pytest.raises(UnwiredPipeline, match=r"put MeanStdFilter before FrameStacking"):
         pipeline.append(MeanStdFilter())
@@ -231,7 +231,7 @@ def test_pieces_that_work_on_stored_observations_come_before_those_that_change_t
     assert pipeline.lookback == 3
 
 
-def test_a_trace_tells_what_each_piece_got_and_gave() -> None:
+def test_trace_has_input_and_output_of_each_connector() -> None:
     pipeline = learner_pipeline()
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
     batch = pipeline(episodes=[episode], trace=True)
@@ -245,7 +245,7 @@ def test_a_trace_tells_what_each_piece_got_and_gave() -> None:
     assert set(batch) == set(trace[3].gave)
 
 
-def test_a_trace_says_which_columns_have_new_values() -> None:
+def test_trace_marks_columns_with_new_values() -> None:
     class Doubled(Connector):
         reads = writes = ("rewards",)
 
@@ -270,7 +270,7 @@ def test_a_trace_says_which_columns_have_new_values() -> None:
 
 
 @pytest.mark.parametrize("piece", [GeneralizedAdvantageEstimation, VTrace, ComputeReturnsToGo])
-def test_a_discount_outside_0_to_1_is_refused_when_the_piece_is_made(piece: type) -> None:
+def test_discount_outside_0_to_1_is_rejected_by_constructor(piece: type) -> None:
     with pytest.raises(InvalidArgument, match=r"gamma=1\.5: it must lie in \[0, 1\]"):
         piece(gamma=1.5)
 
@@ -280,7 +280,7 @@ class Sums:
         return batch["obs"].sum(-1)
 
 
-def test_pieces_run_once_for_each_module_where_there_are_several() -> None:
+def test_connectors_run_once_for_each_module() -> None:
     episode = SingleAgentEpisode.from_arrays(np.ones((3, 4), np.float32), [0, 1], [1.0, 2.0])
 
     def pieces() -> list[Connector]:
@@ -305,7 +305,7 @@ def test_pipelines_survive_pickling() -> None:
         assert pickle.loads(pickle.dumps(pipeline)).names == pipeline.names
 
 
-def test_the_default_pipelines_leave_columns_that_are_there() -> None:
+def test_default_pipelines_keep_existing_columns() -> None:
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
     input_batch = {"obs": np.full((2, 1), 7.0), "rewards": np.full(2, 8.0), "terminateds": np.ones(2, bool)}
     batch = learner_pipeline()(batch=input_batch, episodes=[episode])

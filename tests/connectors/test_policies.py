@@ -73,7 +73,7 @@ def an_episode(**extra: Any) -> SingleAgentEpisode:
     )
 
 
-def test_a_policy_that_says_with_a_method_that_it_has_no_memory_has_none() -> None:
+def test_policy_with_is_stateful_false_is_not_recurrent() -> None:
     policy = RLlibStyle()
     assert not module_of(policy).is_recurrent
     assert "AddStates" not in env_to_module_pipeline(BOX, spaces.Discrete(2), policy=policy)
@@ -84,7 +84,7 @@ def test_a_policy_that_says_with_a_method_that_it_has_no_memory_has_none() -> No
     assert SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2).sample(num_timesteps=4).num_steps == 4
 
 
-def test_a_policy_with_an_initial_state_has_a_memory() -> None:
+def test_policy_with_initial_state_is_recurrent() -> None:
     policy = LSTMPolicy(BOX, spaces.Discrete(2))
     assert module_of(policy).is_recurrent
     assert "AddStates" in env_to_module_pipeline(BOX, spaces.Discrete(2), policy=policy)
@@ -99,7 +99,7 @@ def test_batches_go_where_a_policys_parameters_are() -> None:
     assert module_of(placed).device == torch.device("meta")
 
 
-def test_actions_are_drawn_and_scored_by_the_policys_own_distribution() -> None:
+def test_actions_are_sampled_from_policy_distribution() -> None:
     policy, inputs = WithDistribution(), torch.tensor([[0.0, 1.0], [3.0, 1.0]])
     pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2))
     result = pipeline(rl_module=policy, batch={"action_dist_inputs": inputs}, episodes=[0, 0], explore=False)
@@ -113,14 +113,14 @@ def test_actions_are_drawn_and_scored_by_the_policys_own_distribution() -> None:
     assert isinstance(late.distribution_of(Uniform()), type(distribution_for(spaces.Discrete(2))))
 
 
-def test_a_runner_records_the_log_probs_of_the_policys_own_distribution() -> None:
+def test_runner_records_log_probs_of_policy_distribution() -> None:
     pack = SingleAgentEnvRunner("CartPole-v1", WithDistribution(), num_envs=2, seed=0).sample(num_timesteps=20)
     inputs, actions = (torch.tensor(x) for x in (pack.extra_model_outputs["action_dist_inputs"], pack.actions))
     expected = WithDistribution.distribution.log_prob(inputs, actions)
     np.testing.assert_allclose(pack.extra_model_outputs["action_logp"], expected)
 
 
-def test_ratios_of_v_trace_are_those_of_the_policys_own_distribution() -> None:
+def test_v_trace_ratios_use_policy_distribution() -> None:
     policy = WithDistribution()
     inputs, actions = torch.tensor([[0.0, 1.0]] * 3), torch.tensor([0, 1, 0])
     on_policy = policy.distribution.log_prob(inputs, actions).numpy()
@@ -132,13 +132,13 @@ def test_ratios_of_v_trace_are_those_of_the_policys_own_distribution() -> None:
     torch.testing.assert_close(batch["value_targets"], expected["value_targets"])
 
 
-def test_a_head_of_another_width_than_the_distribution_takes_is_an_error() -> None:
+def test_head_of_wrong_width_raises() -> None:
     pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2))
     with pytest.raises(ShapeMismatch, match=r"has shape \[3, 4\]; Categorical takes 2 inputs for an action"):
         pipeline(batch={"action_dist_inputs": torch.zeros(3, 4)}, episodes=[0] * 3)
 
 
-def test_what_a_policy_lacks_is_named_when_a_runner_or_an_algorithm_is_made() -> None:
+def test_missing_policy_members_are_named_by_constructors() -> None:
     with pytest.raises(WrongType, match="SingleAgentEnvRunner: a policy is called as policy"):
         SingleAgentEnvRunner("CartPole-v1", object())  # type: ignore[arg-type]
     with pytest.raises(WrongType, match="MultiAgentEnvRunner: a policy is called as policy"):
@@ -149,7 +149,7 @@ def test_what_a_policy_lacks_is_named_when_a_runner_or_an_algorithm_is_made() ->
         PPO(Uniform())  # type: ignore[arg-type]
 
 
-def test_a_pipeline_that_a_runner_cannot_use_is_refused_when_the_runner_is_made() -> None:
+def test_unusable_pipeline_is_rejected_by_runner_constructor() -> None:
     with pytest.raises(WrongType, match=r"env_to_module=ConnectorPipeline: a runner asks .*, which has no .* rewrite"):
         SingleAgentEnvRunner("CartPole-v1", Uniform(), env_to_module=ConnectorPipeline())  # type: ignore[arg-type]
     with pytest.raises(WrongType, match=r"module_to_env=ConnectorPipeline: a runner asks .*, which has no .* act"):
@@ -169,7 +169,7 @@ def test_hooks_of_a_policys_layers_are_called_while_sampling() -> None:
 
 
 @pytest.mark.parametrize("column", ["action_dist_inputs", "actions"])
-def test_an_output_that_is_not_a_number_names_its_column_and_environment(column: str) -> None:
+def test_nan_output_names_column_and_environment(column: str) -> None:
     def policy(batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
         outputs = torch.zeros(len(batch["obs"]), 2 if column == "action_dist_inputs" else 1)
         outputs[2] = torch.nan
@@ -186,7 +186,7 @@ def test_masked_logits_of_minus_infinity_are_numbers() -> None:
     assert out["actions"].tolist() == [0, 1]
 
 
-def test_outputs_of_half_precision_are_sampled_from_and_recorded_as_single() -> None:
+def test_half_precision_outputs_are_recorded_as_float32() -> None:
     class Half(MLPPolicy):
         def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
             outputs = super().forward(batch, explore)
@@ -201,7 +201,7 @@ def test_outputs_of_half_precision_are_sampled_from_and_recorded_as_single() -> 
     assert batch["advantages"].dtype == torch.float32
 
 
-def test_a_policy_that_writes_into_its_state_changes_no_recorded_one() -> None:
+def test_policy_that_writes_to_state_keeps_recorded_states() -> None:
     class Counting:
         """Recurrent policy that counts steps and overwrites its input state."""
 
@@ -220,7 +220,7 @@ def test_a_policy_that_writes_into_its_state_changes_no_recorded_one() -> None:
         assert states.tolist() == [episode.t_started + t + 1 for t in range(len(episode))]
 
 
-def test_a_piece_that_adds_rows_to_the_runners_observations_is_told_so() -> None:
+def test_connector_that_adds_rows_to_observations_raises() -> None:
     class Twice(Connector):
         def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
             for episode in self.single_agent_episode_iterator(episodes):

@@ -32,7 +32,7 @@ def num_threads() -> int:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_batches_are_on_the_device_and_priorities_may_be_set_meanwhile(device: str) -> None:
+def test_batches_are_on_device_while_priorities_change(device: str) -> None:
     buffer = filled()
     with Prefetch(lambda: buffer.sample(32), device=device) as batches:
         for batch in islice(batches, 50):
@@ -46,14 +46,14 @@ def test_batches_are_on_the_device_and_priorities_may_be_set_meanwhile(device: s
     assert (buffer.sample(32).indices == 7).mean() > 0.5
 
 
-def test_without_a_device_batches_are_those_of_the_buffer_in_their_order() -> None:
+def test_batches_without_device_equal_buffer_samples() -> None:
     buffer, same = filled(), filled()
     with Prefetch(lambda: buffer.sample(8), depth=3) as batches:
         for batch, expected in zip(batches, [same.sample(8) for _ in range(20)], strict=False):
             assert np.array_equal(batch.obs, expected.obs)
 
 
-def test_draws_of_a_buffer_are_prefetched_with_the_options_of_its_sample() -> None:
+def test_prefetch_passes_options_to_sample() -> None:
     buffer, same = filled(), filled()
     with Prefetch.of(buffer, 8, device="cpu", n_step=3, gamma=1.0) as batches:
         expected = same.sample(8, n_step=3, gamma=1.0)
@@ -63,7 +63,7 @@ def test_draws_of_a_buffer_are_prefetched_with_the_options_of_its_sample() -> No
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_so_many_batches_are_drawn_ahead_and_no_more(depth: int) -> None:
+def test_depth_limits_prefetched_batches(depth: int) -> None:
     drawn: list[int] = []
 
     def draw() -> Batch:
@@ -79,7 +79,7 @@ def test_so_many_batches_are_drawn_ahead_and_no_more(depth: int) -> None:
         assert len(drawn) == 5 + depth
 
 
-def test_what_the_thread_raises_arrives_after_the_batches_before_it() -> None:
+def test_thread_error_arrives_after_earlier_batches() -> None:
     numbers = iter([1, 2])
 
     def draw() -> Batch:
@@ -97,7 +97,7 @@ def test_what_the_thread_raises_arrives_after_the_batches_before_it() -> None:
     assert num_threads() == 0
 
 
-def test_a_closed_or_forgotten_one_leaves_nothing_running() -> None:
+def test_closed_or_dropped_prefetch_stops_its_thread() -> None:
     buffer = filled()
     batches = Prefetch(lambda: buffer.sample(4))
     next(batches)
@@ -117,7 +117,7 @@ def test_a_closed_or_forgotten_one_leaves_nothing_running() -> None:
 
 
 @pytest.mark.parametrize("depth", [0, True, 1.5])
-def test_a_depth_that_is_no_count_is_refused(depth: int) -> None:
+def test_depth_that_is_not_a_count_is_rejected(depth: int) -> None:
     with pytest.raises(InvalidArgument, match="depth="):
         Prefetch(lambda: Batch(), depth=depth)
 

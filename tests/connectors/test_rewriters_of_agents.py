@@ -72,7 +72,7 @@ def raw() -> MultiAgentEnvRunner:
 
 @pytest.mark.parametrize("agent_ids", [None, ["walker"], ["flyer"], [], ("walker", "flyer", "nobody")])
 @pytest.mark.parametrize("num_timesteps", [4, 12])
-def test_the_agents_that_are_named_are_flattened_and_the_others_stay(agent_ids: Any, num_timesteps: int) -> None:
+def test_named_agents_are_flattened_and_others_unchanged(agent_ids: Any, num_timesteps: int) -> None:
     chosen = set(SEEN if agent_ids is None else agent_ids)
     observation_spaces = {agent: (FLAT if agent in chosen else SEEN)[agent] for agent in SEEN}
     found_all = runner_of(observation_spaces, FlattenObservations(multi_agent=True, agent_ids=agent_ids))
@@ -102,7 +102,7 @@ def slowly_filtered(observations: list[np.ndarray]) -> list[np.ndarray]:
     return filtered
 
 
-def test_each_agent_has_statistics_of_its_own_over_all_its_episodes() -> None:
+def test_each_agent_has_separate_statistics() -> None:
     runner = runner_of(FLAT, FlattenObservations(agent_ids=["walker"]), MeanStdFilter(multi_agent=True))
     rewritten_chunks, raw_chunks = runner.sample(num_episodes=3), raw().sample(num_episodes=3)
     for agent_id, space in SEEN.items():
@@ -118,7 +118,7 @@ def test_each_agent_has_statistics_of_its_own_over_all_its_episodes() -> None:
         assert known["own"][""]["count"] == len(flat)
 
 
-def test_statistics_of_agents_are_kept_restored_merged_and_not_learned_in_evaluation() -> None:
+def test_agent_statistics_are_saved_and_fixed_in_evaluation() -> None:
     joint = (FlattenObservations(agent_ids=["walker"]), MeanStdFilter(multi_agent=True))
     runner, second_runner = runner_of(FLAT, *joint), runner_of(FLAT, *joint)
     runner.sample(num_episodes=2)
@@ -136,7 +136,7 @@ def test_statistics_of_agents_are_kept_restored_merged_and_not_learned_in_evalua
     assert runner.get_state()["env_to_module"]["__joint__"]["MeanStdFilter"]["agents"].keys() == SEEN.keys()
 
 
-def test_learning_from_raw_episodes_sees_what_acting_stored() -> None:
+def test_learner_of_raw_episodes_equals_recorded_rewriting() -> None:
     observation_spaces = {"walker": FLAT["walker"], "flyer": SEEN["flyer"]}
     actions, pieces = dict.fromkeys(observation_spaces, ACTIONS), [FlattenObservations(agent_ids=["walker"])]
     acting = runner_of(observation_spaces, *pieces)
@@ -148,7 +148,7 @@ def test_learning_from_raw_episodes_sees_what_acting_stored() -> None:
         assert torch.equal(stored[agent_id]["obs"], rewritten[agent_id]["obs"])
 
 
-def test_what_is_for_several_agents_is_refused_in_the_pipeline_of_one_and_says_where_it_belongs() -> None:
+def test_joint_connector_in_module_pipeline_is_rejected() -> None:
     box = SEEN["flyer"]
     with pytest.raises(InvalidArgument, match=r"give it as joint=\[...\]; in the pieces .* ForEachAgent"):
         env_to_module_pipeline(box, ACTIONS, pieces=[MeanStdFilter(multi_agent=True)])
@@ -157,12 +157,12 @@ def test_what_is_for_several_agents_is_refused_in_the_pipeline_of_one_and_says_w
 
 
 @pytest.mark.parametrize("piece", [FrameStacking(num_frames=2), len])
-def test_a_joint_piece_that_rewrites_nothing_is_refused_when_it_is_given(piece: Any) -> None:
+def test_joint_connector_without_rewrite_is_rejected(piece: Any) -> None:
     with pytest.raises(WrongType, match=r"joint=.*put others into the modules' pipelines"):
         MultiAgentEnvToModule({}, joint=[piece])
 
 
-def test_a_rewriter_for_each_agent_may_be_joint_too() -> None:
+def test_for_each_agent_works_as_joint_connector() -> None:
     first, second = (
         runner_of(FLAT, FlattenObservations(), piece) for piece in (MeanStdFilter(), ForEachAgent(MeanStdFilter))
     )

@@ -96,7 +96,7 @@ def two_episodes() -> list[SingleAgentEpisode]:
     return [SingleAgentEpisode.from_arrays(o, [0] * (len(o) - 1), [0.0] * (len(o) - 1)) for o in observations]
 
 
-def test_a_reward_shaping_piece_is_seen_by_later_pieces_and_not_by_the_caller() -> None:
+def test_reward_shaping_affects_later_connectors_only() -> None:
     for episodes in (two_episodes(), EpisodePack.from_episodes(two_episodes())):
         pipeline = learner_pipeline(pieces=[CountBasedCuriosity(coefficient=1.0)])
         assert pipeline(episodes=episodes)["rewards"].tolist() == [1.0, 0.5, 1.0]
@@ -107,7 +107,7 @@ def test_a_reward_shaping_piece_is_seen_by_later_pieces_and_not_by_the_caller() 
         assert pipeline(episodes=episodes)["rewards"].tolist() == pytest.approx([1 / 3, 1 / 4, 1 / 2])
 
 
-def test_an_observation_preprocessor_rewrites_what_the_runner_records() -> None:
+def test_preprocessor_rewrites_recorded_observations() -> None:
     pipeline = env_to_module_pipeline(spaces.Discrete(3), spaces.Discrete(2), pieces=[OneHotObservations()])
     assert pipeline.observation_space == spaces.Box(0.0, 1.0, (3,), np.float32)
     rows = pipeline.rewrite(np.array([2, 0]))
@@ -115,7 +115,7 @@ def test_an_observation_preprocessor_rewrites_what_the_runner_records() -> None:
     assert pipeline(batch={"obs": rows})["obs"].tolist() == rows.tolist()
 
 
-def test_an_observation_preprocessor_rewrites_the_last_observation_of_growing_episodes_once() -> None:
+def test_preprocessor_rewrites_last_observation_once() -> None:
     pipeline = env_to_module_pipeline(spaces.Discrete(3), spaces.Discrete(2), pieces=[OneHotObservations()])
     episodes = [SingleAgentEpisode(), SingleAgentEpisode()]
     for i, episode in enumerate(episodes):
@@ -127,7 +127,7 @@ def test_an_observation_preprocessor_rewrites_the_last_observation_of_growing_ep
     assert pipeline(episodes=episodes)["obs"].tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
 
 
-def test_an_observation_preprocessor_in_a_learner_pipeline_works_on_all_observations() -> None:
+def test_preprocessor_in_learner_rewrites_all_observations() -> None:
     episode = SingleAgentEpisode.from_arrays(np.array([0, 2, 1]), [0, 0], [0.0, 0.0])
     pipeline = learner_pipeline(spaces.Discrete(3), pieces=[OneHotObservations()], next_observations=True)
     batch = pipeline(episodes=[episode])
@@ -135,7 +135,7 @@ def test_an_observation_preprocessor_in_a_learner_pipeline_works_on_all_observat
     assert episode.get_observations().tolist() == [0, 2, 1]
 
 
-def test_a_column_adder_adds_rows_episode_by_episode() -> None:
+def test_column_adder_adds_rows_per_episode() -> None:
     episodes = [*two_episodes(), SingleAgentEpisode.from_arrays(np.zeros((2, 1)), [0], [0.0], t_started=7)]
     batch = learner_pipeline(pieces=[AddTimesteps()])(episodes=episodes)
     assert batch["t"].tolist() == [0, 1, 0, 7]
@@ -144,7 +144,7 @@ def test_a_column_adder_adds_rows_episode_by_episode() -> None:
     assert padded["t"].tolist() == [[0, 1], [0, 0], [7, 0]]
 
 
-def test_an_action_masker_keeps_masked_actions_from_being_taken() -> None:
+def test_action_masker_prevents_masked_actions() -> None:
     space = spaces.Discrete(3)
     recorder = VectorRecorder(2, spaces.Box(0, 1, (1,)), space, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP)
     masks = np.array([[0, 1, 0], [0, 0, 1]])
@@ -161,7 +161,7 @@ def test_an_action_masker_keeps_masked_actions_from_being_taken() -> None:
         assert actions["actions_for_env"].tolist() == [1, 2]
 
 
-def test_writing_to_an_episode_that_is_being_recorded_is_an_error() -> None:
+def test_writing_to_recorded_episode_raises() -> None:
     recorder = VectorRecorder(
         1, spaces.Box(0, 1, (1,)), spaces.Discrete(2), autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP
     )
@@ -180,7 +180,7 @@ class Doubled(ConnectorV2):
         return batch
 
 
-def test_a_module_to_env_piece_changes_actions_before_they_reach_the_environment() -> None:
+def test_module_to_env_connector_changes_env_actions() -> None:
     space = spaces.Box(-10, 10, (1,), np.float32)
     pipeline = module_to_env_pipeline(action_space=space, pieces=[Doubled()], normalize_actions=False)
     assert pipeline(batch={"actions": torch.tensor([[1.0], [2.0]])})["actions_for_env"].tolist() == [[2.0], [4.0]]
@@ -197,7 +197,7 @@ class Bare(ConnectorV2):
         return batch
 
 
-def test_a_piece_that_skips_its_base_classs_constructor_works() -> None:
+def test_connector_without_base_constructor_works() -> None:
     pipeline = learner_pipeline(spaces.Box(0, 9, (1,)), spaces.Discrete(2))
     pipeline.insert_after("AddColumns", Bare(2.0))
     assert pipeline["Bare"].observation_space == spaces.Box(0, 9, (1,))
@@ -230,13 +230,13 @@ def test_items_are_changed_with_the_ids_of_their_episode() -> None:
         ConnectorV2.foreach_batch_item_change_in_place(batch, "e", change)
 
 
-def test_adding_another_number_of_items_than_said_is_an_error() -> None:
+def test_adding_wrong_number_of_items_raises() -> None:
     for items in ([1, 2], np.zeros((2, 3)), {"a": np.zeros(2), "b": np.zeros(3)}):
         with pytest.raises(ShapeMismatch, match=r"add_n_batch_items\('c', num_items=3\)"):
             ConnectorV2.add_n_batch_items({}, "c", items, 3)
 
 
-def test_items_come_after_the_rows_of_a_column_that_is_there() -> None:
+def test_items_are_appended_to_existing_column() -> None:
     batch: dict[str, Any] = {"c": np.array([1.0, 2.0])}
     ConnectorV2.add_batch_item(batch, "c", 3.0)
     assert batch["c"].joined().tolist() == [1.0, 2.0, 3.0]

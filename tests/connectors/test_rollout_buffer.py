@@ -29,7 +29,7 @@ def snapshot(rollout):
     return {name: rollout[name].clone() for name in (*FLOATS, "done", "terminated", "truncated", "valid")}
 
 
-def test_the_storage_has_the_columns_of_the_contract(buffer):
+def test_storage_has_specified_columns(buffer):
     rollout = buffer.start_rollout()
     assert rollout.batch_size == (2, 4)
     for name, shape in FLOATS.items():
@@ -42,7 +42,7 @@ def test_the_storage_has_the_columns_of_the_contract(buffer):
     assert rollout["valid"].tolist() == [[True, True, True, False]] * 2
 
 
-def test_the_storage_is_allocated_once_and_written_in_place(buffer):
+def test_storage_is_allocated_once_and_written_in_place(buffer):
     addresses = []
     for _ in range(2):
         rollout = numbered(buffer)
@@ -52,7 +52,7 @@ def test_the_storage_is_allocated_once_and_written_in_place(buffer):
     assert addresses[0] == addresses[1]
 
 
-def test_a_new_rollout_has_no_flags_no_finals_and_no_columns_of_the_last_one(buffer):
+def test_new_rollout_has_no_values_of_the_last_rollout(buffer):
     rollout = numbered(buffer)
     rollout["truncated"][:] = True
     rollout["valid"][:, 1] = False
@@ -69,7 +69,7 @@ def test_a_new_rollout_has_no_flags_no_finals_and_no_columns_of_the_last_one(buf
     assert len(rollout["final"]) == 0
 
 
-def test_the_phases_follow_each_other_and_nothing_else_does(buffer):
+def test_phases_follow_in_order(buffer):
     with pytest.raises(EpisodeStateError, match="contains no rollout"):
         buffer.get()
     with pytest.raises(EpisodeStateError, match="no rollout is being filled"):
@@ -97,7 +97,7 @@ def test_the_phases_follow_each_other_and_nothing_else_does(buffer):
         ("value", None, TrackMismatch, "no column 'value'"),
     ],
 )
-def test_a_rollout_of_another_shape_or_dtype_is_refused_and_nothing_changes(name, column, error, message):
+def test_rollout_of_wrong_shape_or_dtype_is_rejected(name, column, error, message):
     buffer = RolloutBuffer(2, 3, 3, 1, "cpu")
     rollout = numbered(buffer)
     before = snapshot(rollout)
@@ -112,7 +112,7 @@ def test_a_rollout_of_another_shape_or_dtype_is_refused_and_nothing_changes(name
     assert all(torch.equal(column, before[name]) for name, column in snapshot(buffer.get(flatten=False)).items())
 
 
-def test_a_rollout_of_another_device_or_of_another_buffer_is_refused():
+def test_rollout_of_other_device_or_buffer_is_rejected():
     buffer = RolloutBuffer(2, 3, 3, 1, "cpu")
     rollout = numbered(buffer)
     with pytest.raises(InvalidArgument, match="the rollout that start_rollout handed out"):
@@ -125,7 +125,7 @@ def test_a_rollout_of_another_device_or_of_another_buffer_is_refused():
         buffer.add(rollout)
 
 
-def test_a_column_that_was_replaced_is_copied_into_the_storage(buffer):
+def test_replaced_column_is_copied_to_storage(buffer):
     rollout = numbered(buffer)
     address = rollout["reward"].data_ptr()
     rollout["reward"] = rollout["reward"] + 1
@@ -135,7 +135,7 @@ def test_a_column_that_was_replaced_is_copied_into_the_storage(buffer):
     assert rollout["reward"][0].tolist() == [1, 2, 3, 1]
 
 
-def test_the_transition_view_drops_the_padded_slot_and_shares_memory(buffer):
+def test_transition_view_drops_padded_slot_and_shares_memory(buffer):
     rollout = numbered(buffer)
     view = transition_view(rollout)
     assert view.batch_size == (2, 3)
@@ -144,7 +144,7 @@ def test_the_transition_view_drops_the_padded_slot_and_shares_memory(buffer):
     assert "final" not in view.keys()  # noqa: SIM118
 
 
-def test_the_row_of_an_ignored_action_is_never_learned_from(buffer):
+def test_row_of_ignored_action_is_not_learned_from(buffer):
     rollout = numbered(buffer)
     rollout["valid"][0, 1] = False
     flat = transition_view(rollout, flatten=True)
@@ -153,14 +153,14 @@ def test_the_row_of_an_ignored_action_is_never_learned_from(buffer):
     assert sorted(drawn) == [0, 2, 10, 11, 12]
 
 
-def test_a_flattened_rollout_survives_the_next_one(buffer):
+def test_flattened_rollout_survives_next_rollout(buffer):
     buffer.add(numbered(buffer))
     flat = buffer.get()
     buffer.start_rollout()["reward"].zero_()
     assert flat["reward"].tolist() == [0, 1, 2, 10, 11, 12]
 
 
-def test_minibatches_are_drawn_by_the_generator_each_transition_once(buffer):
+def test_minibatches_have_each_transition_once(buffer):
     rollout = numbered(buffer)
     orders = []
     for seed in (0, 0, 1):
@@ -198,7 +198,7 @@ def truncated_at_row_1(buffer: RolloutBuffer, *, terminated: bool = False):
 @pytest.mark.parametrize(
     ("truncation", "targets"), [("final", [7, 7, 4]), ("terminate", [0, 0, 4]), ("previous", [2, 2, 4])]
 )
-def test_a_truncated_step_bootstraps_from_what_the_mode_says(buffer, truncation, targets):
+def test_truncated_step_bootstraps_by_autoreset_mode(buffer, truncation, targets):
     rollout = truncated_at_row_1(buffer)
     rollout["final"].append(1, torch.tensor([True, False]), torch.ones(1, 3), torch.tensor([7.0]))
     add_advantages(rollout, gamma=1.0, lambda_=1.0, truncation=truncation)
@@ -211,7 +211,7 @@ def test_both_flags_set_count_as_a_termination_in_a_rollout(buffer):
     assert rollout["return"][0].tolist() == [0, 0, 4, 0]
 
 
-def test_a_time_limit_whose_last_observation_was_lost_is_an_error_not_a_wrong_value(buffer):
+def test_time_limit_without_last_observation_raises(buffer):
     rollout = truncated_at_row_1(buffer)
     with pytest.raises(TrackMismatch, match="environment 0 was truncated at step 1 and row 2 is another episode's"):
         add_advantages(rollout, gamma=1.0, lambda_=1.0)
@@ -220,7 +220,7 @@ def test_a_time_limit_whose_last_observation_was_lost_is_an_error_not_a_wrong_va
         add_advantages(rollout, gamma=1.0, lambda_=1.0, truncation="last")  # type: ignore[arg-type]
 
 
-def test_with_next_step_autoreset_the_row_after_a_truncation_holds_the_value(buffer):
+def test_next_step_row_after_truncation_has_the_value(buffer):
     rollout = truncated_at_row_1(buffer)
     rollout["valid"][0, 2] = False
     add_advantages(rollout, gamma=1.0, lambda_=1.0)
@@ -236,7 +236,7 @@ def test_rows_that_are_not_valid_may_hold_anything(buffer):
     assert rollout["return"].tolist() == [[3, 3, 0, 0], [4, 4, 4, 0]]
 
 
-def test_final_observations_are_sparse_and_take_their_values_later(buffer):
+def test_final_observations_are_sparse_and_get_values_later(buffer):
     final = buffer.start_rollout()["final"]
     final.append(2, torch.tensor([True, True]), torch.tensor([[1.0] * 3, [2.0] * 3]))
     final.append(0, torch.tensor([1]), torch.full((1, 3), 3.0))
@@ -261,13 +261,13 @@ def test_final_observations_that_do_not_fit_are_refused(buffer):
     assert len(final) == 0
 
 
-def test_sizes_are_positive_and_the_repr_says_the_phase():
+def test_sizes_are_positive_and_repr_has_the_phase():
     with pytest.raises(InvalidArgument, match="rollout_len=0"):
         RolloutBuffer(1, 0, 1, 1, "cpu")
     assert repr(RolloutBuffer(2, 3, 4, 1, "cpu")) == "RolloutBuffer(2 x 3, obs 4, action 1, cpu, idle)"
 
 
-def test_a_sequence_is_what_an_environment_did_first(buffer):
+def test_sequence_has_first_rows_of_environment(buffer):
     rollout = numbered(buffer)
     rollout["truncated"][0, 1] = rollout["done"][0, 1] = True
     rollout["terminated"][0, 2] = rollout["done"][0, 2] = True
@@ -278,7 +278,7 @@ def test_a_sequence_is_what_an_environment_did_first(buffer):
     assert buffer.get()["seq_return"].tolist() == [1.0, 1.0, 0.0, 33.0, 33.0, 33.0]
 
 
-def test_the_row_of_an_ignored_action_belongs_to_no_sequence(buffer):
+def test_row_of_ignored_action_is_in_no_sequence(buffer):
     rollout = numbered(buffer)
     rollout["terminated"][0, 0] = rollout["done"][0, 0] = True
     rollout["valid"][0, 1] = False  # the next step of this environment was its reset

@@ -131,9 +131,7 @@ sizes = {"num_envs": st.integers(1, 4), "num_rows": st.integers(1, 9), "seed": s
 
 @given(mode=modes, rate=st.sampled_from([0.05, 0.4, 0.9]), blocks=st.integers(1, 4), **sizes)
 @settings(max_examples=150)
-def test_episodes_to_rollout_to_episodes_is_the_identity_block_after_block(
-    mode, rate, blocks, num_envs, num_rows, seed
-):
+def test_episodes_to_rollout_and_back_are_equal(mode, rate, blocks, num_envs, num_rows, seed):
     simulation = Simulation(num_envs, num_rows, mode, seed, rate)
     forth, back = BlockEdge(num_envs, mode), BlockEdge(num_envs, mode)
     target = RolloutBuffer(num_envs, num_rows, 2, 1, "cpu")
@@ -146,7 +144,7 @@ def test_episodes_to_rollout_to_episodes_is_the_identity_block_after_block(
 
 @given(mode=modes, rate=st.sampled_from([0.05, 0.4, 0.9]), blocks=st.integers(1, 4), **sizes)
 @settings(max_examples=150)
-def test_episodes_of_a_recorder_fill_the_rows_that_a_simulator_writes(mode, rate, blocks, num_envs, num_rows, seed):
+def test_recorded_episodes_fill_simulator_rows(mode, rate, blocks, num_envs, num_rows, seed):
     simulation = Simulation(num_envs, num_rows, mode, seed, rate)
     edge, target = BlockEdge(num_envs, mode), RolloutBuffer(num_envs, num_rows, 2, 1, "cpu")
     for _ in range(blocks):
@@ -165,7 +163,7 @@ def test_episodes_of_a_recorder_fill_the_rows_that_a_simulator_writes(mode, rate
 
 @given(mode=modes, rate=st.sampled_from([0.05, 0.4, 0.9]), blocks=st.integers(1, 4), **sizes)
 @settings(max_examples=150)
-def test_a_simulators_rollouts_become_the_episodes_that_a_recorder_saw(mode, rate, blocks, num_envs, num_rows, seed):
+def test_simulator_rollouts_become_recorded_episodes(mode, rate, blocks, num_envs, num_rows, seed):
     simulation = Simulation(num_envs, num_rows, mode, seed, rate)
     edge = BlockEdge(num_envs, mode)
     whole: dict[str, SingleAgentEpisode] = {}
@@ -224,14 +222,14 @@ def test_rows_that_no_episode_fills_are_not_valid():
     assert rollout["obs"][0, :, 0].tolist() == [0, 1, 2, 3, 0]
 
 
-def test_a_cut_chunk_in_front_of_another_bootstraps_from_its_own_last_observation():
+def test_cut_chunk_before_another_bootstraps_correctly():
     chunks = [episode(2), episode(2, start=10, terminated=True)]
     values = np.array([0, 0, 7, 0, 0, 0], np.float32)
     rollout = add_advantages(fill(chunks, num_envs=1, values=values), gamma=1.0, lambda_=1.0)
     assert rollout["return"][0].tolist() == [0 + 1 + 7, 1 + 7, 10 + 11, 11, 0]
 
 
-def test_what_the_columns_hold_now_is_what_the_episodes_become():
+def test_changed_columns_appear_in_episodes():
     rollout = fill([episode(3, terminated=True)], num_envs=1, num_rows=3)
     rollout["reward"][0, 1] = 100
     rollout["obs"][0, 3] = -1
@@ -242,7 +240,7 @@ def test_what_the_columns_hold_now_is_what_the_episodes_become():
     assert not result.is_terminated
 
 
-def test_ids_infos_lookbacks_custom_data_dtypes_and_other_outputs_come_back():
+def test_facts_and_outputs_are_restored():
     made = SingleAgentEpisode(
         "an id",
         observations=[3, 1, 2, 0, 1],
@@ -272,7 +270,7 @@ def test_ids_infos_lookbacks_custom_data_dtypes_and_other_outputs_come_back():
     assert result.get_rewards([-1, 0], neg_index_as_lookback=True).tolist() == [0.5, 9.0]
 
 
-def test_an_episode_that_begins_with_the_last_observation_is_a_chunk_without_a_step_and_goes_on():
+def test_episode_reset_in_last_slot_is_a_chunk_without_steps():
     buffer, edge = RolloutBuffer(1, 2, 2, 1, "cpu"), BlockEdge(1, "SameStep")
     rollout = buffer.start_rollout()
     rollout["truncated"][0, 1] = rollout["done"][0, 1] = True
@@ -293,13 +291,13 @@ def test_an_episode_that_begins_with_the_last_observation_is_a_chunk_without_a_s
     assert (third[0].id_, third[0].t_started) == (second[0].id_, 2)
 
 
-def test_chunks_without_a_step_keep_their_observation_between_others():
+def test_chunks_without_steps_keep_their_observation():
     chunks = [episode(0, start=5), episode(1, terminated=True), episode(0, start=7), episode(1, start=8)]
     rollout = fill(chunks, num_envs=1)
     assert rollout_to_episodes(rollout, BlockEdge(1, "SameStep")) == EpisodePack.from_episodes(chunks)
 
 
-def test_only_the_newest_chunk_of_an_environment_goes_on_in_the_next_block():
+def test_only_newest_chunk_continues_in_next_block():
     edge, buffer = BlockEdge(2, "SameStep"), RolloutBuffer(2, 4, 2, 1, "cpu")
     chunks = [episode(2, id_="cut"), episode(2, id_="ended", terminated=True), episode(3, id_="goes on")]
     episodes_to_rollout(chunks, buffer.start_rollout(), edge)
@@ -307,7 +305,7 @@ def test_only_the_newest_chunk_of_an_environment_goes_on_in_the_next_block():
     assert edge.steps.tolist() == [0, 3]
 
 
-def test_a_lost_last_observation_is_repeated_after_a_termination_and_an_error_after_a_time_limit():
+def test_missing_last_observation_raises_after_time_limit():
     rollout = RolloutBuffer(1, 3, 2, 1, "cpu").start_rollout()
     rollout["obs"][0, :, 0] = torch.arange(4.0)
     rollout["terminated"][0, 1] = True
@@ -318,7 +316,7 @@ def test_a_lost_last_observation_is_repeated_after_a_termination_and_an_error_af
         rollout_to_episodes(rollout, BlockEdge(1, "SameStep"))
 
 
-def test_a_valid_row_where_a_reset_must_be_is_an_error():
+def test_valid_row_in_place_of_reset_raises():
     rollout = RolloutBuffer(1, 3, 2, 1, "cpu").start_rollout()
     rollout["terminated"][0, 1] = True
     with pytest.raises(InvalidArgument, match="environment 0, row 2 is valid, but with next-step autoreset"):
@@ -353,7 +351,7 @@ def test_a_valid_row_where_a_reset_must_be_is_an_error():
         ),
     ],
 )
-def test_episodes_that_do_not_fit_a_rollout_are_named_and_nothing_is_written(episodes, options, error, message):
+def test_episodes_that_do_not_fit_are_named(episodes, options, error, message):
     edge = options.pop("edge", BlockEdge(2, "SameStep"))
     rollout = RolloutBuffer(2, 4, 2, 1, "cpu").start_rollout()
     before = columns_of(rollout)
@@ -363,7 +361,7 @@ def test_episodes_that_do_not_fit_a_rollout_are_named_and_nothing_is_written(epi
     assert not any(edge.ids)
 
 
-def test_a_chunk_that_does_not_go_on_where_the_last_block_stopped_is_an_error():
+def test_chunk_that_does_not_follow_last_block_raises():
     edge, buffer = BlockEdge(2, "SameStep"), RolloutBuffer(2, 4, 2, 1, "cpu")
     first = [episode(4, id_="a"), episode(4, id_="b")]
     episodes_to_rollout(first, buffer.start_rollout(), edge)
@@ -379,7 +377,7 @@ def test_a_chunk_that_does_not_go_on_where_the_last_block_stopped_is_an_error():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", MODES)
-def test_a_rollout_on_a_cuda_device_converts_both_ways(mode):
+def test_rollout_on_cuda_converts_both_ways(mode):
     simulation = Simulation(4, 16, mode, seed=0)
     forth, back, buffer = BlockEdge(4, mode), BlockEdge(4, mode), RolloutBuffer(4, 16, 2, 1, "cuda")
     for _ in range(3):

@@ -50,7 +50,7 @@ def test_workers_give_the_batches_of_the_sampler_in_its_order(
     assert sampler.state_dict() == inline.state_dict() != state
 
 
-def test_what_a_spawned_worker_gets_opens_the_files_itself(dataset: EpisodeDataset) -> None:
+def test_spawned_worker_opens_files_itself(dataset: EpisodeDataset) -> None:
     batches = SampledBatches(dataset.sampler(steps=7, seed=0))
     sent = pickle.dumps(batches)
     assert len(sent) < 4000
@@ -58,7 +58,7 @@ def test_what_a_spawned_worker_gets_opens_the_files_itself(dataset: EpisodeDatas
     assert restored_batches == [batch.obs.tolist() for batch in dataset.sampler(steps=7, seed=0)]
 
 
-def test_a_loader_that_is_left_has_moved_the_sampler_by_what_was_taken(dataset: EpisodeDataset) -> None:
+def test_abandoned_loader_advances_sampler_by_batches_taken(dataset: EpisodeDataset) -> None:
     sampler, inline = (dataset.sampler(steps=5, seed=0) for _ in range(2))
     for number, _ in enumerate(sampled_loader(sampler, 0)):
         inline.draw()
@@ -77,7 +77,7 @@ def test_draws_are_prefetched_to_a_device(dataset: EpisodeDataset) -> None:
             assert batch.indices.tolist() == inline_batch.indices.tolist()
 
 
-def test_a_collate_runs_where_batches_are_drawn(dataset: EpisodeDataset) -> None:
+def test_collate_runs_in_the_sampling_process(dataset: EpisodeDataset) -> None:
     sampler = dataset.sampler(steps=12, order="stored", collate=summed)
     assert list(sampled_loader(sampler, 1)) == [66.0, 210.0, 354.0]
 

@@ -82,7 +82,7 @@ def pieces_of_returns() -> list[Connector]:
 
 @pytest.mark.parametrize("policy", [Leaning(), Remembering()], ids=["rows", "padded rows"])
 @pytest.mark.parametrize("piece", pieces_of_returns(), ids=str)
-def test_a_piece_that_clips_rewards_before_returns_are_computed_has_its_effect(piece: Connector, policy: Any) -> None:
+def test_clipped_rewards_change_returns(piece: Connector, policy: Any) -> None:
     loud = [collected(7, 1, terminated=True), collected(4, 2)]
     clipped = [
         collected(7, 1, np.clip(loud[0].get_rewards(), -1, 1), terminated=True),
@@ -99,7 +99,7 @@ def test_a_piece_that_clips_rewards_before_returns_are_computed_has_its_effect(p
 
 
 @pytest.mark.parametrize("piece", pieces_of_returns(), ids=str)
-def test_an_ending_set_in_the_middle_of_an_episode_ends_its_returns_there(piece: Connector) -> None:
+def test_ending_within_episode_ends_its_returns(piece: Connector) -> None:
     policy, rewards = Leaning(), np.array([1.0, -3.0, 2.0, 0.5, -4.0, 1.0])
     whole = collected(6, 3, rewards, truncated=True)
     pieces = [collected(0), *(whole[first:last] for first, last in ((0, 2), (2, 5), (5, 6)))]
@@ -114,7 +114,7 @@ def test_an_ending_set_in_the_middle_of_an_episode_ends_its_returns_there(piece:
 
 
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5), seed=st.integers(0, 99), terminal=st.booleans())
-def test_advantages_with_endings_anywhere_are_those_of_a_loop(lengths: list[int], seed: int, terminal: bool) -> None:
+def test_advantages_with_any_endings_equal_a_loop(lengths: list[int], seed: int, terminal: bool) -> None:
     episodes = [collected(length, seed + i, truncated=i % 2 == 0) for i, length in enumerate(lengths)]
     returns = GeneralizedAdvantageEstimation(gamma=0.9, lambda_=0.8)
     pipeline = learner_pipeline(action_space=ACTIONS, returns=returns)
@@ -133,7 +133,7 @@ def test_advantages_with_endings_anywhere_are_those_of_a_loop(lengths: list[int]
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_without_columns_of_its_own_a_batch_has_the_episodes_rewards_and_endings() -> None:
+def test_batch_without_columns_uses_episode_rewards() -> None:
     episode = collected(5, 4, terminated=True)
     piece = GeneralizedAdvantageEstimation(gamma=0.9, lambda_=0.8)
     pipeline = learner_pipeline(action_space=ACTIONS, returns=piece)
@@ -152,7 +152,7 @@ def test_without_columns_of_its_own_a_batch_has_the_episodes_rewards_and_endings
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5)
 
 
-def test_rewards_written_to_episodes_after_their_column_was_made_are_refused() -> None:
+def test_rewards_set_after_their_column_are_rejected() -> None:
     pipeline = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo())
     pipeline.insert_after("AddColumns", DoubledInEpisodes())
     with pytest.raises(

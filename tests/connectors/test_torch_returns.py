@@ -41,20 +41,20 @@ def check_all(arguments, ratios, device, gamma, lambda_, n_step):
 
 
 @given(packs_of_episodes, fractions, fractions, st.integers(1, 320))
-def test_packed_tensors_give_what_packed_arrays_give(episodes, gamma, lambda_, n_step):
+def test_packed_tensors_equal_packed_arrays(episodes, gamma, lambda_, n_step):
     ratios = np.array([x for e in episodes for x in e.ratios])
     check_all(packed(episodes), ratios, "cpu", gamma, lambda_, n_step)
 
 
 @given(st.tuples(st.integers(1, 30), st.sampled_from([1, 4, 300])), st.integers(0, 9), fractions, fractions)
-def test_columns_of_tensors_give_what_columns_of_arrays_give(shape, seed, gamma, lambda_):
+def test_tensor_columns_equal_array_columns(shape, seed, gamma, lambda_):
     made = columns(np.random.default_rng(seed), *shape, ending_rate=0.1)
     check_all(made.arguments(), made.ratios, "cpu", gamma, lambda_, n_step=3)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(1, 1), (40, 3), (128, 4096)])
-def test_cuda_gives_what_numpy_gives(shape):
+def test_cuda_equals_numpy(shape):
     made = columns(np.random.default_rng(0), *shape, ending_rate=0.05)
     check_all(made.arguments(), made.ratios, "cuda", 0.99, 0.95, n_step=5)
     episodes = [piece for _, _, piece in made.pieces]
@@ -64,14 +64,14 @@ def test_cuda_gives_what_numpy_gives(shape):
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(st.lists(plain_episodes(max_length=40), min_size=2, max_size=4), poisons, st.integers(1, 40))
-def test_what_is_not_finite_stays_in_its_packed_episode_on_tensors_too(device, episodes, poison, n_step):
+def test_nan_stays_in_its_packed_episode_for_tensors(device, episodes, poison, n_step):
     poison.packed(episodes)
     check_all(packed(episodes), np.array([x for e in episodes for x in e.ratios]), device, 0.9, 0.8, n_step)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(st.tuples(st.integers(1, 30), st.sampled_from([1, 4, 300])), st.integers(0, 2**32 - 1), poisons)
-def test_what_is_not_finite_stays_in_its_episode_of_a_column_on_tensors_too(device, shape, seed, poison):
+def test_nan_stays_in_its_column_episode_for_tensors(device, shape, seed, poison):
     made = columns(np.random.default_rng(seed), *shape, 0.1)
     poison.columns(made)
     check_all(made.arguments(), made.ratios, device, 0.9, 0.8, n_step=5)
@@ -84,7 +84,7 @@ def test_missing_flags_raise():
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("terminated", [True, False])
-def test_the_four_step_table_on_tensors(device, terminated):
+def test_four_step_table_on_tensors(device, terminated):
     ending = {"terminateds": torch.tensor([terminated]), "truncateds": torch.tensor([not terminated])}
     arguments = {"rewards": torch.ones(4), "values": torch.full((5,), 10.0)} | ending
     arguments = {name: tensor.to(device) for name, tensor in arguments.items()}
@@ -105,7 +105,7 @@ def test_offsets_may_be_a_list_an_array_or_a_tensor():
     assert torch.equal(results[0], results[2])
 
 
-def test_results_lie_outside_of_any_graph():
+def test_results_have_no_gradient():
     values = torch.ones(3, requires_grad=True)
     ending = {"terminateds": torch.tensor([False]), "truncateds": torch.tensor([False]), "offsets": [0, 2]}
     advantages, targets = on_tensors.gae(torch.ones(2), values, **ending, gamma=0.9, lambda_=0.9)

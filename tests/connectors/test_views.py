@@ -71,9 +71,7 @@ def assert_rows(history: History, k: int, places: list[tuple[WholeEpisode, int, 
 
 
 @given(whole_episodes(), st.integers(1, 4), st.integers(1, 3))
-def test_windows_of_a_pack_and_of_growing_episodes_hold_what_came_before_each_observation(
-    episodes: list[WholeEpisode], k: int, around: int
-) -> None:
+def test_windows_have_items_before_each_observation(episodes: list[WholeEpisode], k: int, around: int) -> None:
     chunks = [
         (e, max(start - e.lookback, 0), span, chunk)
         for e in episodes
@@ -97,7 +95,7 @@ def test_windows_of_a_pack_and_of_growing_episodes_hold_what_came_before_each_ob
     assert_rows(grown.window(around), k, inner)
 
 
-def test_the_episode_of_a_row_ends_with_its_observation() -> None:
+def test_episode_of_row_ends_with_its_observation() -> None:
     episode = SingleAgentEpisode.from_arrays(np.arange(8.0).reshape(4, 2), [0, 1, 2], [1.0, 2.0, 3.0], id_="E")
     history = PackHistory(EpisodePack.from_episodes([episode]), np.array([2, 0]), SPACES)
     assert [(len(history.episode(i)), history.episode(i).id_) for i in range(2)] == [(2, "E"), (0, "E")]
@@ -107,7 +105,7 @@ def test_the_episode_of_a_row_ends_with_its_observation() -> None:
 # --- views -------------------------------------------------------------------------------------------------------
 
 
-def test_how_far_a_chain_looks_back_is_found() -> None:
+def test_lookback_of_a_chain_is_found() -> None:
     chains = [
         ([], 0),
         ([time_steps], 0),
@@ -126,7 +124,7 @@ def test_how_far_a_chain_looks_back_is_found() -> None:
         assert Views(chain, BOX, ACTIONS).lookback == lookback
 
 
-def test_columns_and_their_spaces_are_found_and_bounds_kept_where_a_view_knows_them() -> None:
+def test_columns_spaces_and_bounds_of_views_are_found() -> None:
     views = Views([FrameStacking(num_frames=2), TransformerContext(k=3), time_steps], BOX, ACTIONS)
     assert views.columns == ("obs", "attention_mask", "past_actions", "t")
     assert views.spaces["attention_mask"] == spaces.MultiBinary((3,))
@@ -136,7 +134,7 @@ def test_columns_and_their_spaces_are_found_and_bounds_kept_where_a_view_knows_t
     assert Views([time_steps], BOX, ACTIONS).observation_space == BOX
 
 
-def test_binding_views_draws_nothing_from_the_spaces_of_the_user() -> None:
+def test_binding_views_does_not_sample_given_spaces() -> None:
     ours, reference_space = spaces.Discrete(1000, seed=3), spaces.Discrete(1000, seed=3)
     Views([PrevActionsPrevRewards()], BOX, ours)
     assert ours.sample() == reference_space.sample()
@@ -171,7 +169,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("view", [batch_mixing, batch_sized, Counting()])
-def test_a_view_whose_rows_do_not_stand_alone_is_refused_when_it_is_bound(view: Any) -> None:
+def test_view_with_dependent_rows_is_rejected_when_bound(view: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"view (batch_mixing|batch_sized|Counting): rows of column .* depend"):
         Views([view], BOX, ACTIONS)
 
@@ -211,12 +209,12 @@ class WrongSpace:
         ),
     ],
 )
-def test_what_is_wrong_with_a_view_is_said_when_it_is_bound(view: Any, error: type, message: str) -> None:
+def test_invalid_view_raises_when_bound(view: Any, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         Views([view], BOX, ACTIONS)
 
 
-def test_views_that_need_spaces_say_so() -> None:
+def test_views_without_needed_spaces_raise() -> None:
     with pytest.raises(InvalidArgument, match="give the pipeline the observation_space"):
         Views([time_steps, joint], None, ACTIONS)
     with pytest.raises(InvalidArgument, match="previous actions need the action space"):
@@ -231,7 +229,7 @@ class LongerNowAndThen:
         return {"obs": history.observations(k)[:, -1]}
 
 
-def test_a_view_that_looks_further_than_on_samples_is_refused() -> None:
+def test_view_with_larger_lookback_than_on_samples_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match=r"observations\(3\) goes 2 steps back; .* no more than 1"):
         check_view(LongerNowAndThen(), Numbered)
 
@@ -256,7 +254,7 @@ class Sharing:
 
 
 @pytest.mark.parametrize("make_view", [Remembering, Sharing])
-def test_a_view_that_samples_do_not_convict_is_convicted_in_an_environment(make_view: type) -> None:
+def test_check_view_finds_errors_that_samples_miss(make_view: type) -> None:
     Views([make_view()], spaces.Box(0, 1, (2,), np.float32), ACTIONS)
     with pytest.raises(ContractViolation, match=rf"Views\({make_view.__name__}\) .*column obs, row \d+.*rows differ"):
         check_view(make_view(), Loud)

@@ -60,7 +60,7 @@ class HundredTimes(Connector):
 
 
 @pytest.mark.parametrize("first", ["view", "shaping"])
-def test_rewards_that_a_piece_shapes_are_not_the_ones_that_the_module_saw(first: str) -> None:
+def test_shaped_rewards_do_not_change_previous_rewards(first: str) -> None:
     pieces = [PrevActionsPrevRewards(), HundredTimes()]
     pipeline = learner_pipeline(
         BOX, ACTIONS, pieces=pieces if first == "view" else pieces[::-1], next_observations=True
@@ -71,7 +71,7 @@ def test_rewards_that_a_piece_shapes_are_not_the_ones_that_the_module_saw(first:
     assert batch["new_obs"]["prev_n_rewards"].tolist() == [[1], [2], [3], [4]]
 
 
-def test_a_view_that_is_put_behind_the_observations_still_makes_all_of_them() -> None:
+def test_view_after_observations_computes_all_columns() -> None:
     pipeline = learner_pipeline(BOX, ACTIONS, next_observations=True)
     pipeline.insert_after("AddObservations", FrameStacking(num_frames=2))
     pipeline.append(time_steps)
@@ -84,7 +84,7 @@ def test_a_view_that_is_put_behind_the_observations_still_makes_all_of_them() ->
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 4])
-def test_padding_among_the_pieces_of_a_user_pads_what_comes_after_it_too(place: int) -> None:
+def test_padding_among_connectors_pads_later_columns(place: int) -> None:
     pieces: list[Any] = [AddNextObservations(), AddColumns(), AddInfos(), TransformerContext(k=2)]
     pieces.insert(place, AddTimeDimensionAndZeroPad(max_seq_len=2))
     batch = learner_pipeline(BOX, ACTIONS, pieces=pieces)(episodes=PACK)
@@ -114,9 +114,7 @@ class Attentive(torch.nn.Module):
 
 @pytest.mark.parametrize("returns", [GeneralizedAdvantageEstimation, VTrace])
 @pytest.mark.parametrize("max_seq_len", [None, 2])
-def test_columns_of_views_reach_the_value_function_and_importance_ratios(
-    returns: type, max_seq_len: int | None
-) -> None:
+def test_view_columns_reach_values_and_importance_ratios(returns: type, max_seq_len: int | None) -> None:
     module = Attentive()
     pack = PACK.replace(extra_model_outputs={"action_logp": np.zeros(4, np.float32)})
     pipeline = learner_pipeline(
@@ -132,7 +130,7 @@ def test_columns_of_views_reach_the_value_function_and_importance_ratios(
         assert not padded["attention_mask"][1, 1].any()
 
 
-def test_a_policy_that_does_not_fit_the_views_is_told_so_when_the_pipeline_is_built() -> None:
+def test_policy_that_does_not_fit_views_raises_at_construction() -> None:
     gae = GeneralizedAdvantageEstimation()
     with pytest.raises(InvalidArgument, match=r"Attentive.compute_values reads column 'past_actions', which no view"):
         learner_pipeline(BOX, ACTIONS, pieces=[time_steps], returns=gae, policy=Attentive())
@@ -140,7 +138,7 @@ def test_a_policy_that_does_not_fit_the_views_is_told_so_when_the_pipeline_is_bu
         env_to_module_pipeline(BOX, ACTIONS, pieces=[TransformerContext(k=3)], policy=Attentive(num_columns=7))
 
 
-def test_trying_a_policy_draws_no_random_numbers_and_leaves_it_in_training() -> None:
+def test_policy_check_uses_no_random_numbers() -> None:
     class Noisy(Attentive):
         def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
             return {"action_dist_inputs": super().forward(batch)["action_dist_inputs"] + torch.rand(1)}
@@ -152,7 +150,7 @@ def test_trying_a_policy_draws_no_random_numbers_and_leaves_it_in_training() -> 
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_previous_actions_and_rewards_flattened_fit_the_policies_of_the_library(mode: AutoresetMode) -> None:
+def test_flattened_previous_steps_fit_built_in_policies(mode: AutoresetMode) -> None:
     envs = gym.vector.SyncVectorEnv([Numbered] * 3, autoreset_mode=mode)
     box = envs.single_observation_space
     pieces = [PrevActionsPrevRewards(n_prev_actions=2), FlattenObservations()]
@@ -168,7 +166,7 @@ def test_previous_actions_and_rewards_flattened_fit_the_policies_of_the_library(
         torch.testing.assert_close(logp.detach(), batch["action_logp"], rtol=0, atol=1e-6)
 
 
-def test_flattening_before_all_views_is_what_episodes_store() -> None:
+def test_episodes_store_observations_flattened_before_views() -> None:
     space = spaces.Dict({"a": spaces.Box(0, 1, (2,), np.float32), "b": spaces.Discrete(3)})
     pieces = [FlattenObservations(), PrevActionsPrevRewards(), FlattenObservations()]
     pipeline = env_to_module_pipeline(space, ACTIONS, pieces=pieces)
@@ -177,7 +175,7 @@ def test_flattening_before_all_views_is_what_episodes_store() -> None:
     assert pipeline.observation_space.shape == (5 + 2 + 1,)
 
 
-def test_views_that_are_bound_belong_to_one_space_and_stand_alone() -> None:
+def test_bound_views_belong_to_one_space() -> None:
     views = env_to_module_pipeline(BOX, ACTIONS, pieces=[FrameStacking(num_frames=2)]).views
     assert learner_pipeline(views=views)(episodes=PACK)["obs"].shape == (4, 2)
     with pytest.raises(InvalidArgument, match="the views are bound to Box"):
@@ -226,7 +224,7 @@ class Remembering(torch.nn.Module):
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 3)}
 
 
-def test_agents_of_one_module_learn_from_what_they_saw() -> None:
+def test_agents_of_one_module_learn_from_their_inputs() -> None:
     def pieces() -> list[Any]:
         return [
             OneHotAgentId(["left", "right"]),

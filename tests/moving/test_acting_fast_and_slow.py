@@ -252,7 +252,7 @@ def columns_of(pack: EpisodePack) -> list[Any]:
 
 
 @pytest.mark.parametrize("first", range(30, 60, 15))
-def test_random_programs_sample_the_same_episodes_fast_and_one_piece_at_a_time(first: int) -> None:
+def test_random_pipelines_sample_equal_episodes_fast_and_slow(first: int) -> None:
     for seed in range(first, first + 15):
         packs, policy = programs(seed, fast=True)
         expected, _ = programs(seed, fast=False)
@@ -358,6 +358,6 @@ KEYS = ("action_dist_inputs", "action_logp")
 
 
 @pytest.mark.parametrize("call", ["sample", "whole", "sample_into", "take"])
-def test_what_was_recorded_before_an_interrupt_can_be_taken_and_sampling_goes_on(call: str) -> None:
+def test_interrupted_sample_can_be_taken_and_continued(call: str) -> None:
     for seed in range(10, 18):
         interrupted(seed, call)

@@ -205,7 +205,7 @@ def runner_of(env: Any, policy: Any, pieces: Any = (), to_env: Any = None, **opt
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_last_reward_is_a_column_that_the_policy_sees(mode):
+def test_last_reward_is_a_column_for_the_policy(mode):
     policy = Always(1)
     runner = runner_of(BoxCorridor, policy, [AddLastReward()], autoreset_mode=mode, len_lookback_buffer=1)
     runner.sample(num_timesteps=8)
@@ -216,7 +216,7 @@ def test_the_last_reward_is_a_column_that_the_policy_sees(mode):
         assert (batch["last_reward"][~starts] != 0).all()
 
 
-def test_the_last_actions_are_the_same_while_acting_and_while_learning():
+def test_last_actions_are_equal_in_acting_and_learning():
     policy = Recording()
     runner = runner_of(BoxCorridor, policy, [AddLastActions()], len_lookback_buffer=2)
     to_learner = learner_pipeline(pieces=[AddLastActions(as_learner_connector=True)])
@@ -236,7 +236,7 @@ class Recording:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_items_that_a_piece_adds_as_observations_are_what_the_module_sees(mode):
+def test_items_added_as_observations_reach_the_module(mode):
     policy = Always(1)
     runner = runner_of(BoxCorridor, policy, [OwnStacks()], autoreset_mode=mode, len_lookback_buffer=1)
     packs = [runner.sample(num_timesteps=6) for _ in range(3)]
@@ -247,7 +247,7 @@ def test_items_that_a_piece_adds_as_observations_are_what_the_module_sees(mode):
 
 
 @pytest.mark.parametrize("explore", [True, False])
-def test_noise_on_what_the_module_sees_is_not_recorded(explore):
+def test_noise_on_module_input_is_not_recorded(explore):
     policy = Always(1)
     runner = runner_of(BoxCorridor, policy)
     runner.env_to_module.insert_after(AddObservationsFromEpisodesToBatch, NoisyObservations())
@@ -256,7 +256,7 @@ def test_noise_on_what_the_module_sees_is_not_recorded(explore):
     assert (policy.seen[0]["obs"] == (0.25 if explore else 0)).all()
 
 
-def test_a_piece_replaces_the_observations_that_the_module_sees():
+def test_connector_replaces_module_input():
     policy = Always(1)
     runner = runner_of(BoxCorridor, policy, [TimeLeft(limit=20)])
     assert runner.env_to_module.observation_space.shape == (2,)
@@ -303,7 +303,7 @@ def test_column_added_after_the_policy_is_recorded():
         assert episode.get_extra_model_outputs("last_reward").tolist() == expected
 
 
-def test_a_module_with_discrete_actions_acts_in_a_continuous_environment():
+def test_discrete_module_acts_in_continuous_environment():
     to_env = module_to_env_pipeline(None, Push().action_space, pieces=[Levels()], normalize_actions=False)
     pack = runner_of(Push, Always(2), to_env=to_env).sample(num_episodes=2)
     assert (pack.actions == 2).all()
@@ -324,7 +324,7 @@ def test_actions_stick_within_their_episode():
     np.testing.assert_allclose(pack[0].get_actions()[:, 0], [0.1, 0.1, 0.3, 0.3, 0.5, 0.5], rtol=1e-6)
 
 
-def test_an_epsilon_greedy_piece_acts_on_q_values():
+def test_epsilon_greedy_connector_acts_on_q_values():
     class Values:
         def __call__(self, batch, explore=None):
             return {"q_values": torch.tensor([[0.0, 1.0]]).expand(len(batch["obs"]), 2)}
@@ -337,7 +337,7 @@ def test_an_epsilon_greedy_piece_acts_on_q_values():
     assert 0.5 < runner.sample(num_timesteps=300).actions.mean() < 0.95
 
 
-def test_one_part_of_nested_actions_is_changed():
+def test_connector_changes_a_part_of_nested_actions():
     class Says:
         def __call__(self, batch, explore=None):
             num = len(batch["obs"])
@@ -349,7 +349,7 @@ def test_one_part_of_nested_actions_is_changed():
     assert pack[0].get_rewards(0) == 20.5
 
 
-def test_stacks_previous_actions_and_flat_observations_by_their_names_there():
+def test_built_in_views_have_rllib_names():
     policy = Always(1)
     runner = runner_of(PictureCorridor, policy, [FrameStackingEnvToModule(num_frames=3, multi_agent=False)])
     runner.sample(num_episodes=2)

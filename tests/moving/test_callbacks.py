@@ -149,7 +149,7 @@ def runner_of(env: Any, callback: Any, mode: AutoresetMode = AutoresetMode.NEXT_
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_heat_map_counts_every_observation_once(mode):
+def test_heat_map_counts_every_observation_once(mode):
     heat_map = HeatMap(5)
     runner = runner_of(BoxCorridor, heat_map, mode)
     packs = [runner.sample(num_timesteps=count) for count in (7, 12, 30)]
@@ -162,7 +162,7 @@ def test_a_heat_map_counts_every_observation_once(mode):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_videos_of_the_best_and_the_worst_episode_are_kept(mode):
+def test_videos_of_best_and_worst_episode_are_stored(mode):
     videos = Videos()
     runner = runner_of(BoxCorridor, videos, mode)
     pack = runner.sample(num_episodes=4)
@@ -175,7 +175,7 @@ def test_videos_of_the_best_and_the_worst_episode_are_kept(mode):
 
 
 @pytest.mark.parametrize("callback", [Distance, Distance()])  # RLlib is given the class
-def test_the_farthest_place_is_in_the_custom_data_of_what_is_sampled(callback):
+def test_custom_data_of_callback_is_in_sampled_episodes(callback):
     runner = runner_of(Push, callback)
     pack = runner.sample(num_episodes=4)
     assert [episode.custom_data["farthest"] for episode in pack] == [6, 6, 6, 6]
@@ -231,7 +231,7 @@ def test_returns_of_agents_and_lifetime_sums_are_logged():
     assert runner.metrics()["lifetime_steps"] == 20
 
 
-def test_a_curriculum_changes_the_environments_between_episodes():
+def test_curriculum_changes_environments_between_episodes():
     runner = runner_of(BoxCorridor, Curriculum())
     lengths = [len(episode) for episode in runner.sample(num_timesteps=40) if episode.is_terminated]
     assert sorted(set(lengths))[:3] == [2, 3, 4]
@@ -257,7 +257,7 @@ def test_self_play_adds_copies_of_the_main_module_as_opponents(main_first):
     assert callback.opponents[-1] == "main_v2"
 
 
-def test_a_league_matches_the_main_module_with_who_beats_it():
+def test_league_selects_opponents_that_beat_the_main_module():
     league = League(["weak", "strong"])
     policies = {"main": Always(5), "weak": Always(2), "strong": Always(8)}
     mapping = lambda agent_id, episode: "main" if agent_id == 0 else league.opponent()  # noqa: E731
@@ -288,7 +288,7 @@ class Diary(RLlibCallback):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_callbacks_are_told_of_every_step_of_every_episode_once_and_in_order(mode):
+def test_callbacks_get_every_step_once_and_in_order(mode):
     diary = Diary()
     runner = runner_of(lambda: BoxCorridor(length=3), diary, mode)
     runner.sample(num_timesteps=3)
@@ -302,7 +302,7 @@ def test_callbacks_are_told_of_every_step_of_every_episode_once_and_in_order(mod
         assert len(recorded) > len(once)
 
 
-def test_several_agents_that_wait_for_others_are_told_of_their_steps_once():
+def test_callbacks_of_turn_based_agents_get_steps_once():
     steps = []
 
     class Steps(RLlibCallback):

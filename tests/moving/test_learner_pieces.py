@@ -245,7 +245,7 @@ def test_rewards_are_clipped():
     assert rewards_after(ClipRewards(low=0.0, high=0.5)).tolist() == [[0, 0, 0, 0.5]] * 3
 
 
-def test_what_was_seldom_seen_is_worth_more_and_the_counts_are_a_state():
+def test_count_based_curiosity_has_a_state():
     piece = CountBasedCuriosity()
     bonus = rewards_after(piece) - np.array(REWARDS)
     np.testing.assert_allclose(bonus, [[1] * 4, [1 / 2] * 4, [1 / 3] * 4], rtol=1e-5)
@@ -254,12 +254,12 @@ def test_what_was_seldom_seen_is_worth_more_and_the_counts_are_a_state():
     np.testing.assert_allclose(rewards_after(other_curiosity)[0] - REWARDS, 1 / 4, rtol=1e-5)
 
 
-def test_what_is_far_from_all_that_was_kept_is_worth_more():
+def test_distance_based_curiosity_rewards_new_observations():
     bonus = rewards_after(DistanceCuriosity()) - np.array(REWARDS)
     np.testing.assert_allclose(bonus, [[0, 0, 0, 0], [3, 2, 1, 0], [3, 2, 1, 0]], atol=1e-5)
 
 
-def test_what_a_network_predicts_badly_is_worth_more():
+def test_random_network_distillation_adds_intrinsic_rewards():
     pack = sampled()
     piece = RandomNetworkDistillation(pack.observation_space)
     pipeline = learner_pipeline(pack.observation_space, pack.action_space, pieces=[piece])
@@ -300,32 +300,32 @@ def test_time_steps_are_a_column_also_of_chunks_and_padded_rows():
     assert padded["t"].tolist() == [[2, 3, 0], [0, 1, 0]]
 
 
-def test_past_rewards_are_a_column_and_go_back_to_the_chunk_before():
+def test_past_rewards_reach_into_the_lookback():
     runner = SingleAgentEnvRunner(BoxCorridor, Always(1), len_lookback_buffer=2)
     runner.sample(num_timesteps=3)
     batch = learner_pipeline(pieces=[AddPastRewards()])(episodes=runner.sample(num_timesteps=2))
     np.testing.assert_allclose(batch["past_rewards"], [[-0.1, -0.1], [0, 0]])
 
 
-def test_own_advantages_are_learned_from():
+def test_custom_advantages_are_learned_from():
     pack = sampled()
     batch = learner_pipeline(pieces=[MonteCarloReturns(gamma=0.5)])(episodes=pack)
     np.testing.assert_allclose(batch["advantages"][:4], [-0.05, 0.1, 0.4, 1.0], atol=1e-6)
 
 
-def test_metrics_are_logged_where_there_is_a_logger():
+def test_metrics_are_logged_if_there_is_a_logger():
     runner = SingleAgentEnvRunner(BoxCorridor, Always(1))
     assert rewards_after(LogRewards(), metrics=runner.metrics_logger).shape == (3, 4)
     assert runner.metrics()["reward"] == pytest.approx(0.175)
 
 
-def test_stacks_that_a_piece_builds_take_the_place_of_observations():
+def test_stacks_built_by_a_connector_replace_observations():
     pack = sampled()
     batch = learner_pipeline(pieces=[OwnFrameStacks()])(episodes=pack)
     assert batch["obs"][:4].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3]]
 
 
-def test_frame_stacks_and_previous_actions_of_the_library_are_seen_while_learning():
+def test_built_in_views_are_used_while_learning():
     pack = sampled()
     spaces = pack.observation_space, pack.action_space
     stacked = learner_pipeline(*spaces, pieces=[FrameStackingLearner(num_frames=2, multi_agent=False)])(episodes=pack)

@@ -58,7 +58,7 @@ def runner_of(**pipeline: Any) -> tuple[MultiAgentEnvRunner, Always]:
 
 
 @pytest.mark.parametrize("num_timesteps", [3, 8, 11])
-def test_a_joint_preprocessor_shows_agents_where_the_others_are(num_timesteps):
+def test_joint_preprocessor_adds_positions_of_other_agents(num_timesteps):
     runner, policy = runner_of(joint=[RelativePositions()], space=gym.spaces.Box(-4, 4, (2,), np.float32))
     for _ in range(3):
         for episode in runner.sample(num_timesteps=num_timesteps):
@@ -68,7 +68,7 @@ def test_a_joint_preprocessor_shows_agents_where_the_others_are(num_timesteps):
     assert all(batch["obs"].shape == (4, 2) for batch in policy.seen)
 
 
-def test_a_joint_preprocessor_shows_all_agents_everything_and_the_time():
+def test_joint_preprocessor_adds_all_observations_and_the_time():
     runner, _ = runner_of(joint=[GlobalState()], space=gym.spaces.Box(0, np.inf, (3,), np.float32))
     for episode in runner.sample(num_episodes=2):
         for agent in AGENTS:
@@ -77,7 +77,7 @@ def test_a_joint_preprocessor_shows_all_agents_everything_and_the_time():
 
 
 @pytest.mark.parametrize("piece", [WithLastReward, WithTime])
-def test_a_preprocessor_of_one_agent_reads_the_episode_of_its_agent(piece):
+def test_preprocessor_reads_the_episode_of_its_agent(piece):
     runner, _ = runner_of(pieces=lambda: [piece()])
     for episode in [*runner.sample(num_timesteps=6), *runner.sample(num_timesteps=9)]:
         for agent_episode in episode.agent_episodes.values():
@@ -88,7 +88,7 @@ def test_a_preprocessor_of_one_agent_reads_the_episode_of_its_agent(piece):
                 assert (observations[:, 1] == np.arange(agent_episode.t_started, agent_episode.t + 1)).all()
 
 
-def test_a_column_adder_of_one_agent_adds_a_row_for_each_agent():
+def test_column_adder_adds_a_row_for_each_agent():
     runner, policy = runner_of(pieces=lambda: [AddLastReward()])
     runner.sample(num_timesteps=6)
     runner.sample(num_timesteps=6)

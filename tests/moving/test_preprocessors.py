@@ -154,14 +154,14 @@ def check_seen(pack: EpisodePack, policy: Always) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_discrete_observation_becomes_a_vector(mode):
+def test_discrete_observation_becomes_a_vector(mode):
     pack, policy = sampled(Corridor, OneHot(), mode)
     check_seen(pack, policy)
     for episode in pack:
         assert (episode.get_observations().argmax(-1) == np.arange(episode.t_started, episode.t + 1)).all()
 
 
-def test_a_cell_becomes_its_row_and_column():
+def test_cell_becomes_its_row_and_column():
     pack, policy = sampled(Corridor, RowAndColumn(num_columns=2))
     check_seen(pack, policy)
     assert (
@@ -185,7 +185,7 @@ def test_pictures_become_floats_of_another_shape():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_preprocessor_reads_the_reward_that_came_with_the_observation(mode):
+def test_preprocessor_reads_the_reward_of_the_observation(mode):
     pack, policy = sampled(BoxCorridor, WithLastReward(), mode)
     check_seen(pack, policy)
     for episode in pack:
@@ -194,7 +194,7 @@ def test_a_preprocessor_reads_the_reward_that_came_with_the_observation(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_preprocessor_reads_the_time_and_the_action_that_led_to_the_observation(mode):
+def test_preprocessor_reads_the_time_and_the_last_action(mode):
     pack, _ = sampled(BoxCorridor, WithTime(), mode)
     for episode in pack:
         times = np.arange(episode.t_started, episode.t + 1)
@@ -203,7 +203,7 @@ def test_a_preprocessor_reads_the_time_and_the_action_that_led_to_the_observatio
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_preprocessor_reads_what_it_made_of_the_observation_before(mode):
+def test_preprocessor_reads_its_previous_output(mode):
     pack, policy = sampled(BoxCorridor, WithSpeed(), mode)
     check_seen(pack, policy)
     for episode in pack:
@@ -220,14 +220,14 @@ def test_parts_of_a_nested_observation_become_one_vector():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_preprocessor_reads_the_infos_that_came_with_the_observation(mode):
+def test_preprocessor_reads_the_infos_of_the_observation(mode):
     pack, _ = sampled(BoxCorridor, MaskInObservation(), mode)
     for episode in pack:
         observations = episode.get_observations()
         assert (observations["action_mask"][:, 0] == (observations["observations"][:, 0] > 0)).all()
 
 
-def test_the_state_of_a_preprocessor_is_kept_with_its_pipeline():
+def test_preprocessor_state_is_part_of_pipeline_state():
     corridor, policy = BoxCorridor(), Always(1)
     pipeline = env_to_module_pipeline(corridor.observation_space, corridor.action_space, pieces=[RunningMaximum()])
     runner = SingleAgentEnvRunner(BoxCorridor, policy, env_to_module=pipeline)
@@ -253,7 +253,7 @@ class Keeps(SingleAgentObservationPreprocessor):
         return observation
 
 
-def test_an_episode_that_was_read_in_time_can_be_kept_and_others_say_so():
+def test_expired_episode_of_preprocessor_raises():
     read, unread = Keeps(looks=True), Keeps(looks=False)
     for piece in (read, unread):
         corridor = BoxCorridor()
@@ -270,7 +270,7 @@ def test_an_episode_that_was_read_in_time_can_be_kept_and_others_say_so():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("piece", [WithLastReward, WithTime, WithSpeed, MaskInObservation])
-def test_preprocessors_read_the_same_where_steps_go_into_a_replay_buffer(piece, mode):
+def test_preprocessors_work_the_same_with_replay_buffers(piece, mode):
     corridor = BoxCorridor()
     episodes = []
     for into_buffer in (False, True):
@@ -300,7 +300,7 @@ class NotesSteps(SingleAgentObservationPreprocessor):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_what_a_preprocessor_notes_in_custom_data_arrives(mode):
+def test_custom_data_written_by_preprocessor_is_sampled(mode):
     pack, _ = sampled(BoxCorridor, NotesSteps(), mode)
     for episode in pack:
         assert episode.t - 1 <= episode.custom_data.get("seen", 0) <= episode.t

@@ -65,7 +65,7 @@ def newest(observations: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("num_timesteps", [4, 9, 50])
-def test_the_learner_sees_what_the_policy_saw(mode: AutoresetMode, num_timesteps: int) -> None:
+def test_learner_sees_the_policy_inputs(mode: AutoresetMode, num_timesteps: int) -> None:
     policy = Watching()
     options = {"n_prev_actions": 2, "n_prev_rewards": 1}
     pieces = [acting.FrameStacking(num_frames=3), acting.PrevActionsPrevRewards(**options)]
