@@ -253,7 +253,7 @@ class Keeps(SingleAgentObservationPreprocessor):
         return observation
 
 
-def test_expired_episode_of_preprocessor_raises():
+def test_episode_of_preprocessor_must_be_read_in_time():
     read, unread = Keeps(looks=True), Keeps(looks=False)
     for piece in (read, unread):
         corridor = BoxCorridor()
