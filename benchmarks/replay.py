@@ -269,7 +269,7 @@ def frame_rows(count: int) -> np.ndarray:
 def drawn_stacks(size: Size) -> Timed:
     """Time sampling of 32 transitions whose observations and next observations are stacks of 4 frames."""
     from connectors.env_to_module import FrameStacking
-    from connectors.views import Views
+    from connectors.views.view import Views
     from episodes import EpisodePack, SingleAgentEpisode
     from episodes.replay import EpisodeReplayBuffer
 

@@ -23,7 +23,8 @@ import torch
 
 from episode_learners import IMPALA
 from episode_learners.run import Run
-from episode_learners.trainers import OnPolicyTrainer, Trainer
+from episode_learners.trainers import OnPolicyTrainer
+from episode_learners.trainers.trainer import Trainer
 from episode_runners import evaluate
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeDataset, EpisodeWriter

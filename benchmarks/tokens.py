@@ -78,7 +78,7 @@ def token_ids(length: int) -> Callable[[Size], Timed]:
     """Time the concatenation of all token ids of a pack by `TokenSequences.tokens`."""
 
     def prepare(size: Size) -> Timed:
-        from episodes.tokens import TokenSequences
+        from episodes.tokens.sequences import TokenSequences
 
         pack = conversations(size, length)
         return Timed(lambda: TokenSequences(pack).tokens(), clock=cpu_seconds)
@@ -125,7 +125,7 @@ def num_tokens(length: int) -> Callable[[Size], Counted]:
     """Count the bytes of the token ids of a pack as sequences of this library."""
 
     def prepare(size: Size) -> Counted:
-        from episodes.tokens import TokenSequences
+        from episodes.tokens.sequences import TokenSequences
 
         return Counted(4 * len(TokenSequences(conversations(size, length)).tokens()))
 

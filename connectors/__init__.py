@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectors.actor import ActingState, Actor, compute_action
+from connectors.actor import Actor, compute_action
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.batch_items import BatchItems
 from connectors.connector import Connector
@@ -25,15 +25,13 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.policy import Policy
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.tensors import NumpyToTensor
-from connectors.trace import Trace
 from episodes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from connectors.rollout.buffer import RolloutBuffer, add_advantages, iterate_minibatches, transition_view
-    from connectors.rollout.episodes import BlockEdge, episodes_to_rollout, rollout_to_episodes
+    from connectors.rollout.buffer import RolloutBuffer, add_advantages, iterate_minibatches
+    from connectors.rollout.episodes import BlockEdge, rollout_to_episodes
 
 __all__ = [
-    "ActingState",
     "ActionDistribution",
     "Actor",
     "AgentToModuleMapping",
@@ -48,12 +46,10 @@ __all__ = [
     "ObservationRewriter",
     "Policy",
     "RolloutBuffer",
-    "Trace",
     "add_advantages",
     "compute_action",
     "distribution_for",
     "env_to_module_pipeline",
-    "episodes_to_rollout",
     "explain_episode",
     "iterate_minibatches",
     "learner_pipeline",
@@ -62,7 +58,6 @@ __all__ = [
     "multi_agent_learner",
     "multi_agent_module_to_env",
     "rollout_to_episodes",
-    "transition_view",
     "BatchIndividualItems",
     "ConnectorPipelineV2",
     "ConnectorV2",
@@ -80,9 +75,7 @@ __getattr__, __dir__ = lazy_names(
         "BlockEdge": "connectors.rollout.episodes",
         "RolloutBuffer": "connectors.rollout.buffer",
         "add_advantages": "connectors.rollout.buffer",
-        "episodes_to_rollout": "connectors.rollout.episodes",
         "iterate_minibatches": "connectors.rollout.buffer",
         "rollout_to_episodes": "connectors.rollout.episodes",
-        "transition_view": "connectors.rollout.buffer",
     },
 )

@@ -23,7 +23,7 @@ from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
-from connectors.views import View, Views
+from connectors.views.view import View, Views
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.single_agent import SingleAgentEpisode

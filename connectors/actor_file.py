@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from connectors import env_to_module as to_module
 from connectors import module_to_env as to_env
-from connectors import views
 from connectors.batch_items import BatchItems
 from connectors.connector import Connector
 from connectors.fingerprint import settings_of
 from connectors.module_to_env import ModuleToEnvPipeline
 from connectors.tensors import NumpyToTensor
-from connectors.views import ViewPiece
+from connectors.views.piece import ViewPiece
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import space_json
 
@@ -41,7 +40,7 @@ def _of_library(module: Any) -> dict[str, Any]:
     return {name: getattr(module, name) for name in module.__all__}
 
 
-_PARTS = {**_of_library(views), **_of_library(to_module), **_of_library(to_env)}
+_PARTS = {"ViewPiece": ViewPiece, **_of_library(to_module), **_of_library(to_env)}
 _PARTS |= {"BatchItems": BatchItems, "NumpyToTensor": NumpyToTensor}
 """The connectors and views that a file can name."""
 

@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from connectors.tensors import NumpyToTensor
 from episodes.batch import Batch
 from episodes.columns import Columns
-from episodes.storage.sampling import Sampler, StepBatches
+from episodes.storage.sampling import StepBatches
+from episodes.storage.sampling.sampler import Sampler
 
 __all__ = ["SampledBatches", "sampled_loader"]
 

@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from episode_learners.algorithms.target_network import TargetNetwork
     from episode_learners.algorithms.token_grpo import TokenGRPO, TokenGRPOConfig
     from episode_learners.data_parallel import data_parallel
-    from episode_learners.episode_history import EpisodeHistory
     from episode_learners.league import League
     from episode_learners.multi_agent import MultiAgentAlgorithm
     from episode_learners.policies.actor_critic import EncoderPolicy, MLPPolicy, TransformerPolicy
     from episode_learners.policies.policy import Policy
     from episode_learners.policies.q_policies import LSTMQPolicy, QPolicy
-    from episode_learners.policies.recurrent import GRUPolicy, LSTMPolicy, RecurrentPolicy
+    from episode_learners.policies.recurrent import GRUPolicy, LSTMPolicy
     from episode_learners.policies.soft_actor_critic import SACPolicy
 
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "ContinuousCQLConfig",
     "DQNConfig",
     "EncoderPolicy",
-    "EpisodeHistory",
     "FlatOptimizer",
     "GRPOConfig",
     "GRUPolicy",
@@ -60,7 +58,6 @@ __all__ = [
     "Policy",
     "QPolicy",
     "R2D2Config",
-    "RecurrentPolicy",
     "SACConfig",
     "SACPolicy",
     "TargetNetwork",
@@ -86,7 +83,6 @@ __getattr__, __dir__ = lazy_names(
         "DQN": "episode_learners.algorithms.dqn",
         "DQNConfig": "episode_learners.algorithms.dqn",
         "EncoderPolicy": "episode_learners.policies.actor_critic",
-        "EpisodeHistory": "episode_learners.episode_history",
         "FlatOptimizer": "episode_learners.algorithms.flat_optimizer",
         "GRPO": "episode_learners.algorithms.grpo",
         "GRPOConfig": "episode_learners.algorithms.grpo",
@@ -105,7 +101,6 @@ __getattr__, __dir__ = lazy_names(
         "R2D2": "episode_learners.algorithms.r2d2",
         "R2D2Config": "episode_learners.algorithms.r2d2",
         "SAC": "episode_learners.algorithms.sac",
-        "RecurrentPolicy": "episode_learners.policies.recurrent",
         "SACConfig": "episode_learners.algorithms.sac",
         "SACPolicy": "episode_learners.policies.soft_actor_critic",
         "TargetNetwork": "episode_learners.algorithms.target_network",

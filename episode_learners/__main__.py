@@ -18,8 +18,8 @@ from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
 if TYPE_CHECKING:
     from episode_learners.loggers import Logger
     from episode_learners.run import Run
-    from episode_learners.trainers import Trainer
-    from episode_runners import Evaluation
+    from episode_learners.trainers.trainer import Trainer
+    from episode_runners.evaluation import Evaluation
 
 RUN = "run.json"
 DEFAULT_FOLDER = "runs"

@@ -20,7 +20,7 @@ import torch
 from episode_learners.episode_history import EpisodeHistory
 from episode_learners.run import Run, presets
 from episode_learners.run_summary import draw_run, episode_table
-from episode_learners.trainers import Trainer
+from episode_learners.trainers.trainer import Trainer
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeWriter

@@ -12,6 +12,7 @@ from typing import Any
 from episode_learners import trainers
 from episode_learners.league import League
 from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.trainers.trainer import Trainer
 from episode_runners import MultiAgentEnvRunner
 from episode_runners.multi_agent_envs import MultiAgentEnv, as_multi_agent_env
 from episodes.errors import InvalidArgument, UnknownKey
@@ -47,7 +48,7 @@ class PatternMapping:
         raise UnknownKey(f"agent {agent_id!r} matches no pattern of [agents]: {', '.join(self.patterns)}")
 
 
-def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_trainer: Any) -> trainers.Trainer[Any]:
+def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_trainer: Any) -> Trainer[Any]:
     """Return a trainer for several agents, with environments, policies and algorithms, created from the settings `run`.
 
     Args:

@@ -16,13 +16,14 @@ import torch
 import episode_learners as learners
 from connectors import Actor, Connector, distribution_for
 from connectors.env_to_module import FlattenObservations
-from connectors.views import View
 from connectors.views.transformer_context import TransformerContext
+from connectors.views.view import View
 from episode_learners import trainers
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
 from episode_learners.multi_agent_run import make_multi_agent_trainer
 from episode_learners.networks import Autoregressive
+from episode_learners.trainers.trainer import Trainer
 from episode_runners import GroupRunner, RayRunnerGroup, SingleAgentEnvRunner, make_vector_env
 from episodes.errors import InvalidArgument, UnknownKey, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -178,7 +179,7 @@ class Run:
         path = presets().get((algo, env))
         return cls(algo=algo, env=env) if path is None else cls.of_file(path)
 
-    def make(self, **of_trainer: Any) -> trainers.Trainer[Any]:
+    def make(self, **of_trainer: Any) -> Trainer[Any]:
         """Create the trainer of this run, with environments, policies and algorithm as described by the settings.
 
         Args:

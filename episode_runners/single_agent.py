@@ -35,7 +35,8 @@ from episodes.recorder.boundaries import Boundaries, final_observations_of, info
 from episodes.recorder.incoming import IncomingEpisodes
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.vector_recorder import VectorRecorder
-from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
+from episodes.replay import EpisodeReplayBuffer
+from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback

@@ -9,10 +9,8 @@ from episodes.lazy_names import lazy_names
 if TYPE_CHECKING:
     from episodes.batch import Batch
     from episodes.columns import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID, Columns
-    from episodes.errors import EpisodeError
     from episodes.multi_agent import MultiAgentEpisode, pack_agents, unpack_agents
     from episodes.pack import EpisodePack
-    from episodes.recorder.ongoing import OngoingEpisodes
     from episodes.recorder.vector_recorder import VectorRecorder
     from episodes.returns import discounted_returns, gae, n_step_returns, vtrace
     from episodes.single_agent import SingleAgentEpisode
@@ -29,7 +27,6 @@ __all__ = [
     "pack_agents",
     "unpack_agents",
     "VectorRecorder",
-    "OngoingEpisodes",
     "Batch",
     "gae",
     "n_step_returns",
@@ -38,7 +35,6 @@ __all__ = [
     "Columns",
     "DEFAULT_AGENT_ID",
     "DEFAULT_MODULE_ID",
-    "EpisodeError",
 ]
 
 # Names that are imported when first used, so that the command line starts quickly
@@ -53,12 +49,10 @@ __getattr__, __dir__ = lazy_names(
         "DEFAULT_AGENT_ID": "episodes.columns",
         "DEFAULT_MODULE_ID": "episodes.columns",
         "DistBatch": "episodes.batch",
-        "EpisodeError": "episodes.errors",
         "EpisodePack": "episodes.pack",
         "ModelOutputBatch": "episodes.batch",
         "MultiAgentEpisode": "episodes.multi_agent",
         "ObsBatch": "episodes.batch",
-        "OngoingEpisodes": "episodes.recorder.ongoing",
         "PolicyBox": "episodes.tracks.policy_box",
         "PrioBatch": "episodes.batch",
         "Ragged": "episodes.tracks.ragged",

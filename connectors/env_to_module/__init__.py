@@ -14,6 +14,7 @@ from connectors.views.agent_id import OneHotAgentId
 from connectors.views.flatten import FlattenObservations
 from connectors.views.frame_stacking import FrameStacking
 from connectors.views.previous_steps import PrevActionsPrevRewards
+from connectors.views.time_steps import time_steps
 from connectors.views.transformer_context import TransformerContext
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "OneHotAgentId",
     "PrevActionsPrevRewards",
     "TransformerContext",
+    "time_steps",
     "AddObservationsFromEpisodesToBatch",
     "AddStatesFromEpisodesToBatch",
     "AddTimeDimToBatchAndZeroPad",

@@ -15,7 +15,7 @@ from connectors.fingerprint import JOINT, stamped
 from episodes.errors import InvalidArgument, NotExportable, WrongType
 from episodes.tracks.validation import checked_count
 
-__all__ = ["Export", "export"]
+__all__ = ["export"]
 
 _TEMPLATE = Path(__file__).with_name("serve.py")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from connectors.rewriting.rewriter import ObservationRewriter
-from connectors.views import Views
+from connectors.views.view import Views
 from episodes.history import History, HistorySpaces, OtherObservations, zeroed
 from episodes.tracks import nested
 

@@ -29,8 +29,8 @@ from connectors.trace import Trace
 from connectors.views.pack_views import PackViews
 from connectors.views.policy_check import check_reads_views
 from connectors.views.view import View, Views
-from episodes.batch import TrainBatch
 from episodes.batch.origin import LazyOrigin
+from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.history import HistorySpaces

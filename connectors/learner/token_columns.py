@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.connector import ColumnDict, Connector
-from episodes.batch import TrainBatch
+from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.tokens import token_batch

@@ -39,14 +39,14 @@ problems: list[str] = []
 
 
 def public_names() -> dict[str, list[str]]:
-    """Return the names in `__all__` of each public package, by package."""
+    """Return the names in `__all__` of each package that has any, by package."""
     names = {}
     for top in PACKAGES:
         for file in sorted((ROOT / top).rglob("__init__.py")):
             for node in ast.parse(file.read_text()).body:
                 if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
                     names[".".join(file.parent.relative_to(ROOT).parts)] = ast.literal_eval(node.value)
-    return names
+    return {package: listed for package, listed in names.items() if listed}
 
 
 def canonical_paths() -> dict[str, str]:

@@ -11,7 +11,7 @@ from episode_learners.algorithms.algorithm import Algorithm
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.sampling import Sampler
+from episodes.storage.sampling.sampler import Sampler
 
 __all__ = ["check_recorded_alike", "check_stored_alike"]
 

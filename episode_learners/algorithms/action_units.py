@@ -14,7 +14,7 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.sampling import Sampler
+from episodes.storage.sampling.sampler import Sampler
 from episodes.tracks.policy_box import has_env_actions, policy_space_of
 
 

@@ -21,7 +21,8 @@ from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot, 
 from episode_learners.algorithms.minibatches import shuffled
 from episode_learners.algorithms.target_network import TargetNetwork
 from episode_learners.policies.policy import Policy
-from episodes.batch import Origin, TrainBatch
+from episodes.batch.origin import Origin
+from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
 from episodes.single_agent import SingleAgentEpisode

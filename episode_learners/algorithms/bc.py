@@ -35,7 +35,7 @@ from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.sampling import Sampler
+from episodes.storage.sampling.sampler import Sampler
 from episodes.tracks.nested import map_leaves
 from episodes.tracks.validation import checked_choice
 

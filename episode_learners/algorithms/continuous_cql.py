@@ -20,7 +20,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.sampling import Sampler
+from episodes.storage.sampling.sampler import Sampler
 
 __all__ = ["ContinuousCQL", "ContinuousCQLConfig"]
 

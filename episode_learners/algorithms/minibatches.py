@@ -10,8 +10,8 @@ import torch
 
 from connectors.policy import module_of
 from episode_learners.policies.policy import Policy
-from episodes.batch import TrainBatch
 from episodes.batch.origin import select_rows_lazily
+from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.tracks.nested import map_leaves

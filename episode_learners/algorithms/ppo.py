@@ -22,7 +22,7 @@ from connectors.learner.pipeline import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of, seen_columns
 from connectors.rollout.buffer import add_advantages, transition_view
-from connectors.views import View
+from connectors.views.view import View
 from episode_learners.algorithms.acting_pipelines import check_recorded_alike
 from episode_learners.algorithms.algorithm import (
     Algorithm,

@@ -21,7 +21,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.sampling import Sampler
+from episodes.storage.sampling.sampler import Sampler
 from episodes.tracks.nested import map_leaves
 
 __all__ = ["R2D2", "R2D2Config", "rescaled", "unscaled"]

@@ -22,12 +22,12 @@ from episode_learners.algorithms.config import AlgorithmConfig
 from episode_learners.algorithms.config_checks import check_numbers
 from episode_learners.algorithms.minibatches import rows_of
 from episode_learners.policies.policy import Policy
-from episodes.batch import TrainBatch
+from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.sampling import Sampler
+from episodes.storage.sampling.sampler import Sampler
 
 __all__ = ["ReplayAlgorithm", "ReplayConfig"]
 

@@ -29,9 +29,8 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tokens import select_sequences, sequence_lengths
 from episodes.tokens.batch import Layout
-from episodes.tokens.minibatches import sequence_groups
+from episodes.tokens.minibatches import select_sequences, sequence_groups, sequence_lengths
 from episodes.tokens.names import GROUP
 
 __all__ = ["TokenGRPO", "TokenGRPOConfig", "TokenPolicy"]

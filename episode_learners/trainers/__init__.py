@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from episode_learners.trainers.config import TrainerConfig, TrainResult
 from episode_learners.trainers.off_policy import OffPolicyConfig, OffPolicyTrainer
 from episode_learners.trainers.offline import OfflineConfig, OfflineTrainer
 from episode_learners.trainers.on_policy import OnPolicyConfig, OnPolicyTrainer
 from episode_learners.trainers.rllib_callbacks import RLModuleSpec
-from episode_learners.trainers.trainer import Trainer
 from episode_learners.trainers.video_hook import VideoHook
 
 __all__ = [
@@ -18,8 +16,5 @@ __all__ = [
     "OnPolicyConfig",
     "OnPolicyTrainer",
     "RLModuleSpec",
-    "TrainResult",
-    "Trainer",
-    "TrainerConfig",
     "VideoHook",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from episode_learners.algorithms.config import Settings
 from episode_learners.algorithms.config_checks import check_numbers
-from episode_runners import Evaluation
+from episode_runners.evaluation import Evaluation
 
 __all__ = ["TrainResult", "TrainerConfig"]
 

@@ -12,7 +12,9 @@ from connectors.fingerprint import check_fingerprint, stamp, stamped
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.multi_agent import MultiAgentAlgorithm
 from episode_learners.policies.policy import Policy
-from episode_runners import CollectStats, MultiAgentCollectStats, MultiAgentEnvRunner
+from episode_runners import MultiAgentEnvRunner
+from episode_runners.multi_agent_stats import MultiAgentCollectStats
+from episode_runners.stats import CollectStats
 from episodes.columns import DEFAULT_MODULE_ID
 from episodes.errors import StateMismatch
 

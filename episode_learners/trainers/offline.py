@@ -18,7 +18,8 @@ from episode_learners.trainers.trainer import Trainer
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
-from episodes.storage.sampling import EpisodeBatches, Sampler
+from episodes.storage.sampling import EpisodeBatches
+from episodes.storage.sampling.sampler import Sampler
 
 __all__ = ["OfflineConfig", "OfflineTrainer"]
 

@@ -31,8 +31,11 @@ from episode_learners.trainers.modules import (
 from episode_learners.trainers.progress import Progress
 from episode_learners.trainers.rllib_callbacks import as_trainer_hook
 from episode_learners.trainers.run_settings import FREE, changed_settings, settings_of
-from episode_runners import CollectStats, Evaluation, MultiAgentCollectStats, MultiAgentEnvRunner, evaluate
+from episode_runners import MultiAgentEnvRunner, evaluate
+from episode_runners.evaluation import Evaluation
+from episode_runners.multi_agent_stats import MultiAgentCollectStats
 from episode_runners.seeds import independent_seed
+from episode_runners.stats import CollectStats
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.storage.ledger import Ledger
 

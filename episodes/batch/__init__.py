@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from episodes.batch.batch import Batch as Batch
 from episodes.batch.origin import EpisodeKey as EpisodeKey
-from episodes.batch.origin import Origin, StepOrigin
 from episodes.batch.origin import StepLocations as StepLocations
 from episodes.batch.origin import StepSource as StepSource
-from episodes.batch.train_batch import TrainBatch
 
-__all__ = [
-    "Origin",
-    "StepOrigin",
-    "TrainBatch",
-]
+__all__: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
-__all__ = ["main"]
+__all__: list[str] = []
 
 
 def main() -> None:

@@ -31,7 +31,8 @@ def diff(
     Data sets pair episodes with the same id, or else with the same index. Runs compare their ledgers, or else the
     episodes that `episodes play` has recorded.
     """
-    from episodes.storage.ledger import LedgerReader, difference
+    from episodes.storage.ledger import difference
+    from episodes.storage.ledger.ledger_reader import LedgerReader
 
     sources = [_source(path) for path in (a, b)]
     if any(isinstance(source, LedgerReader) for source in sources):
@@ -47,7 +48,7 @@ def _source(path: Path) -> Any:
     """Open a path as a data set, or as the ledger (log of learned steps) or recorded episodes of a training run."""
     from episodes.storage import EpisodeDataset
     from episodes.storage.header import NAME
-    from episodes.storage.ledger import LedgerReader
+    from episodes.storage.ledger.ledger_reader import LedgerReader
 
     if (path / NAME).exists():
         return EpisodeDataset(path)

@@ -19,7 +19,8 @@ def diff(a: Run, b: Run, json: Annotated[bool, typer.Option("--json", help="Prin
     """Print the first update and batch row at which two training runs differ. The exit status is 1 if they differ."""
     from episodes.errors import InvalidArgument
     from episodes.storage.header import NAME as DATASET_FILE
-    from episodes.storage.ledger import LedgerReader, difference
+    from episodes.storage.ledger import difference
+    from episodes.storage.ledger.ledger_reader import LedgerReader
 
     for path in (a, b):
         if (path / DATASET_FILE).exists():

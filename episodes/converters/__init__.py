@@ -4,7 +4,6 @@ from episodes.converters.d4rl import from_d4rl
 from episodes.converters.formats import read, write
 from episodes.converters.lerobot import to_lerobot
 from episodes.converters.lerobot_reading import from_lerobot
-from episodes.converters.loss_report import Loss, LossReport
 from episodes.converters.minari import from_minari, to_minari
 from episodes.converters.parquet import from_parquet, to_huggingface, to_pandas, to_parquet
 from episodes.converters.ray_data import to_ray_data
@@ -26,8 +25,6 @@ from episodes.converters.token_rows import (
 )
 
 __all__ = [
-    "Loss",
-    "LossReport",
     "from_d4rl",
     "from_lerobot",
     "from_messages",

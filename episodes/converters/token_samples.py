@@ -13,8 +13,8 @@ from episodes.converters.loss_report import LossReport
 from episodes.errors import TrackMismatch, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tokens import TokenSequences
 from episodes.tokens.names import GROUP, KEPT_TOKENS, LEARNED, LOGP
+from episodes.tokens.sequences import TokenSequences
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.ragged import Ragged
 

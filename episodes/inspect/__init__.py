@@ -5,12 +5,11 @@ Heavy packages (jinja2, matplotlib, imageio) are imported when something is draw
 
 from __future__ import annotations
 
-from episodes.inspect.comparison import EpisodeDifference, compare_episodes
-from episodes.inspect.conversation import ConversationView, view_conversation
+from episodes.inspect.comparison import compare_episodes
+from episodes.inspect.conversation import view_conversation
 from episodes.inspect.doctor.examine import examine
-from episodes.inspect.doctor.finding import Finding
 from episodes.inspect.frames import frames, video
-from episodes.inspect.lineage import BatchLinks, Explanation, explain_batch, link_batch
+from episodes.inspect.lineage import explain_batch, link_batch
 from episodes.inspect.plots import plot_episode, plot_episodes, plot_returns
 
 __all__ = [
@@ -18,15 +17,10 @@ __all__ = [
     "plot_returns",
     "plot_episodes",
     "compare_episodes",
-    "EpisodeDifference",
     "frames",
     "video",
     "view_conversation",
-    "ConversationView",
     "examine",
-    "Finding",
     "explain_batch",
-    "Explanation",
     "link_batch",
-    "BatchLinks",
 ]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from episodes.batch import Batch, TrainBatch
+from episodes.batch import Batch
 from episodes.batch import leaves as batch_leaves
+from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import EpisodeError
 from episodes.facts.ending import Ending

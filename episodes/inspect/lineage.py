@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 
-from episodes.batch import Origin, StepOrigin
 from episodes.batch import leaves as batch_leaves
+from episodes.batch.origin import Origin, StepOrigin
 from episodes.batch.train_batch import origin_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType

@@ -4,7 +4,6 @@ from episodes.replay.buffer import EpisodeReplayBuffer
 from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
 from episodes.replay.multi_agent_prioritized import MultiAgentPrioritizedEpisodeReplayBuffer
 from episodes.replay.prioritized import PrioritizedEpisodeReplayBuffer
-from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.replay.samples_per_insert import SamplesPerInsert
 
 __all__ = [
@@ -12,6 +11,5 @@ __all__ = [
     "MultiAgentEpisodeReplayBuffer",
     "MultiAgentPrioritizedEpisodeReplayBuffer",
     "PrioritizedEpisodeReplayBuffer",
-    "ReplayRecorder",
     "SamplesPerInsert",
 ]

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch import Batch, EpisodeKey, StepLocations, StepOrigin
+from episodes.batch import Batch, EpisodeKey, StepLocations
 from episodes.batch.batch import batch_of
+from episodes.batch.origin import StepOrigin
 from episodes.errors import EpisodeStateError
 from episodes.facts import Ending
 from episodes.replay.read_episodes import episode_at

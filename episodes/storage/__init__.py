@@ -2,7 +2,7 @@
 read as memory-mapped arrays."""
 
 from episodes.storage.added_tracks import add_track
-from episodes.storage.checking import CheckReport, check
+from episodes.storage.checking import check
 from episodes.storage.compacting import compact, merge, seal
 from episodes.storage.copying import copy
 from episodes.storage.dataset import EpisodeDataset
@@ -15,7 +15,6 @@ __all__ = [
     "EpisodeWriter",
     "RecordEpisodes",
     "check",
-    "CheckReport",
     "compact",
     "seal",
     "merge",

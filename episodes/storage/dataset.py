@@ -29,9 +29,9 @@ from episodes.storage.identity import foreign_parts
 from episodes.storage.layout import StoredBatch
 from episodes.storage.remote.mirror import CACHE_BYTES, Mirror
 from episodes.storage.remote.remote_directory import is_elsewhere
-from episodes.storage.sampling import ChunkBatches, EpisodeBatches, Sampler, StepBatches, TimeWindows, WindowBatches
+from episodes.storage.sampling import ChunkBatches, EpisodeBatches, StepBatches, TimeWindows, WindowBatches
 from episodes.storage.sampling.batch_kinds import kind_of
-from episodes.storage.sampling.sampler import POOL_BYTES
+from episodes.storage.sampling.sampler import POOL_BYTES, Sampler
 from episodes.storage.search.episode_table import CUSTOM, ENDING_WORDS, EpisodeTable
 from episodes.storage.search.query import run
 from episodes.storage.search.selection import SavedSelection, Selection

@@ -6,7 +6,6 @@ what was found, and the place.
 
 from __future__ import annotations
 
-from episodes.errors import ContractViolation
 from episodes.testing.environments import check_vector_env
 
-__all__ = ["check_vector_env", "ContractViolation"]
+__all__ = ["check_vector_env"]

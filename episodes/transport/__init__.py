@@ -2,16 +2,14 @@
 
 from episodes.transport.accumulator import TrajectoryAccumulator
 from episodes.transport.keys import make_keys
-from episodes.transport.receiver import EpisodeReceiver, ReceiverStats
-from episodes.transport.sender import EpisodeSender, SenderStats
+from episodes.transport.receiver import EpisodeReceiver
+from episodes.transport.sender import EpisodeSender
 from episodes.transport.weights import Weights
 
 __all__ = [
     "TrajectoryAccumulator",
     "EpisodeSender",
     "EpisodeReceiver",
-    "SenderStats",
-    "ReceiverStats",
     "Weights",
     "make_keys",
 ]

@@ -22,9 +22,9 @@ from connectors.env_to_module import (
     ObservationPreprocessor,
     PrevActionsPrevRewards,
     TransformerContext,
+    time_steps,
 )
 from connectors.export import export
-from connectors.views import time_steps
 from episode_learners import LSTMPolicy, MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, NotExportable, StateMismatch, WrongType

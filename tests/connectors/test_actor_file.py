@@ -22,8 +22,8 @@ from connectors.env_to_module import (
     ObservationPreprocessor,
     PrevActionsPrevRewards,
     TransformerContext,
+    time_steps,
 )
-from connectors.views import time_steps
 from episode_learners import (
     EncoderPolicy,
     GRUPolicy,

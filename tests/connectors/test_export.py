@@ -27,10 +27,10 @@ from connectors.env_to_module import (
     MeanStdFilter,
     PrevActionsPrevRewards,
     TransformerContext,
+    time_steps,
 )
 from connectors.export import export
 from connectors.export.serve import ServedPolicy
-from connectors.views import time_steps
 from episode_learners import (
     PPO,
     EncoderPolicy,

@@ -35,11 +35,11 @@ from connectors.env_to_module import (
     ObservationPreprocessor,
     PrevActionsPrevRewards,
     TransformerContext,
+    time_steps,
 )
 from connectors.export import export
 from connectors.export.actor_graph import Noise
 from connectors.export.serve import ServedPolicy
-from connectors.views import time_steps
 from episode_learners import (
     EncoderPolicy,
     GRUPolicy,

@@ -18,7 +18,7 @@ from connectors.env_to_module import FrameStacking
 from connectors.prefetch import Prefetch
 from episode_learners.algorithms.minibatches import rows_of, shuffled
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.batch import Origin
+from episodes.batch.origin import Origin
 from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import explain_batch
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer

@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors import RolloutBuffer, episodes_to_rollout, rollout_to_episodes
+from connectors import RolloutBuffer, rollout_to_episodes
 from connectors.rollout.buffer import add_advantages
-from connectors.rollout.episodes import BlockEdge
+from connectors.rollout.episodes import BlockEdge, episodes_to_rollout
 from episodes import EpisodePack, SingleAgentEpisode, VectorRecorder
 from episodes.errors import ChunkMismatch, InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.returns import gae

@@ -15,14 +15,19 @@ from numbered_envs import Numbered
 from own_views import joint
 from reference_connectors import WholeEpisode, whole_episodes
 
-from connectors.env_to_module import FlattenObservations, FrameStacking, PrevActionsPrevRewards, TransformerContext
+from connectors.env_to_module import (
+    FlattenObservations,
+    FrameStacking,
+    PrevActionsPrevRewards,
+    TransformerContext,
+    time_steps,
+)
 from connectors.testing import check_view
-from connectors.views import Views, time_steps
-from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from connectors.views.view import Views
+from episodes.errors import ContractViolation, InvalidArgument, ShapeMismatch, WrongType
 from episodes.history import History, HistorySpaces
 from episodes.pack import EpisodePack, PackHistory
 from episodes.single_agent import EpisodesHistory, SingleAgentEpisode
-from episodes.testing import ContractViolation
 
 BOX, ACTIONS = spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(3)
 SPACES = HistorySpaces(BOX, ACTIONS)

@@ -26,6 +26,7 @@ from connectors.env_to_module import (
     OneHotAgentId,
     PrevActionsPrevRewards,
     TransformerContext,
+    time_steps,
 )
 from connectors.learner import (
     AddColumns,
@@ -35,7 +36,6 @@ from connectors.learner import (
     GeneralizedAdvantageEstimation,
     VTrace,
 )
-from connectors.views import time_steps
 from episode_learners import MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack, SingleAgentEpisode

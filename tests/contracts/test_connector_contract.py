@@ -15,7 +15,7 @@ from connectors import BatchItems, NumpyToTensor, ObservationRewriter, env_to_mo
 from connectors.connector import Connector
 from connectors.pipeline import ConnectorPipeline
 from connectors.testing import check_connector
-from connectors.views import ViewPiece
+from connectors.views.piece import ViewPiece
 from episode_learners import LSTMPolicy, MLPPolicy
 
 VECTOR = gym.spaces.Box(-10, 10, (3,), np.float32)

@@ -12,12 +12,18 @@ from gymnasium import spaces
 from torch import nn
 
 import episode_learners
-from connectors.env_to_module import FlattenObservations, FrameStacking, PrevActionsPrevRewards, TransformerContext
+from connectors.env_to_module import (
+    FlattenObservations,
+    FrameStacking,
+    PrevActionsPrevRewards,
+    TransformerContext,
+    time_steps,
+)
 from connectors.testing import check_policy
-from connectors.views import Views, time_steps
+from connectors.views.view import Views
 from episode_learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy
 from episode_learners.networks import Autoregressive
-from episodes.testing import ContractViolation
+from episodes.errors import ContractViolation
 
 BOX, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3, start=1)
 FORCE = spaces.Box(-1.0, 1.0, (2,), np.float32)

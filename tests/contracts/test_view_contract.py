@@ -15,9 +15,9 @@ from connectors.env_to_module import (
     OneHotAgentId,
     PrevActionsPrevRewards,
     TransformerContext,
+    time_steps,
 )
 from connectors.testing import check_view
-from connectors.views import time_steps
 
 CHAINS: dict[str, list[Any]] = {
     "frames": [FrameStacking(num_frames=3)],
@@ -30,7 +30,7 @@ CHAINS: dict[str, list[Any]] = {
     "context of frames": [FrameStacking(num_frames=2), TransformerContext(k=3)],
 }
 PUBLIC = [getattr(env_to_module, name) for name in env_to_module.__all__]
-VIEWS = {kind for kind in PUBLIC if kind.__module__.startswith("connectors.views.")}
+VIEWS = {kind for kind in PUBLIC if isinstance(kind, type) and kind.__module__.startswith("connectors.views.")}
 
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from episodes import SingleAgentEpisode
-from episodes.converters import LossReport
+from episodes.converters.loss_report import LossReport
 from episodes.facts import VersionRuns
 from episodes.testing.strategies import episodes
 from episodes.tracks import nested

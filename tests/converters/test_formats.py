@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, unpack_agents
 from episodes.converters import (
-    LossReport,
     from_lerobot,
     from_parquet,
     from_rllib_parquet,
@@ -33,6 +32,7 @@ from episodes.converters import (
     to_rllib_parquet,
     write,
 )
+from episodes.converters.loss_report import LossReport
 from episodes.converters.ray_data import complete_table, parts_of
 from episodes.errors import InvalidArgument, LostInConversion, TrackMismatch, UnreadableData, WrongType
 from episodes.storage import EpisodeDataset

@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 
 from episode_learners import DQN, PPO, DQNConfig, MLPPolicy, PPOConfig, QPolicy
-from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer, OnPolicyConfig, OnPolicyTrainer, Trainer
+from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer, OnPolicyConfig, OnPolicyTrainer
+from episode_learners.trainers.trainer import Trainer
 from episode_runners import SingleAgentEnvRunner
 from episodes.replay import EpisodeReplayBuffer
 

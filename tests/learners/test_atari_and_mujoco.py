@@ -16,7 +16,8 @@ from torch import nn
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import FrameStacking
 from connectors.testing import check_policy
-from episode_learners import PPO, EpisodeHistory, MLPPolicy, Policy, PPOConfig
+from episode_learners import PPO, MLPPolicy, Policy, PPOConfig
+from episode_learners.episode_history import EpisodeHistory
 from episode_runners import SingleAgentEnvRunner, make_vector_env
 from episode_runners.environments import EnvPoolVectorEnv
 from episodes.replay import EpisodeReplayBuffer

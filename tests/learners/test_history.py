@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from episode_learners import EpisodeHistory
+from episode_learners.episode_history import EpisodeHistory
 from episode_learners.run_summary import draw_run, episode_table
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode

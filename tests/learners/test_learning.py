@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from connectors import env_to_module, env_to_module_pipeline, learner
-from episode_learners import PPO, EpisodeHistory, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay, ppo_pipeline
+from episode_learners import PPO, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay, ppo_pipeline
+from episode_learners.episode_history import EpisodeHistory
 from episode_learners.run import Run
 from episode_runners import SingleAgentEnvRunner
 from episodes.pack import EpisodePack

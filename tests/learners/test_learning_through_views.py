@@ -21,8 +21,8 @@ from connectors.env_to_module import (
     OneHotAgentId,
     PrevActionsPrevRewards,
     TransformerContext,
+    time_steps,
 )
-from connectors.views import time_steps
 from episode_learners import PPO, LSTMPolicy, MLPPolicy, MultiAgentAlgorithm, Policy, PPOConfig
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 

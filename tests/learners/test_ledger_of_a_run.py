@@ -16,7 +16,8 @@ from gymnasium import spaces
 from episode_learners import BC, BCConfig, MLPPolicy
 from episode_learners.trainers import OfflineConfig, OfflineTrainer
 from episodes import SingleAgentEpisode
-from episodes.storage.ledger import LedgerReader, difference
+from episodes.storage.ledger import difference
+from episodes.storage.ledger.ledger_reader import LedgerReader
 from tests.code_rules import ROOT
 from tests.learners.ledger_runs import trainer_of
 

@@ -11,7 +11,7 @@ import pytest
 from episode_learners.loggers import CSVLogger, Logger, MultiLogger, TensorBoardLogger, WandbLogger
 from episode_learners.loggers.curves import curves_of
 from episode_learners.loggers.run_description import describe_run
-from episode_runners import CollectStats
+from episode_runners.stats import CollectStats
 from episodes.errors import InvalidArgument
 
 

@@ -37,10 +37,10 @@ from episode_learners.trainers import (
     OffPolicyTrainer,
     OnPolicyConfig,
     OnPolicyTrainer,
-    Trainer,
     VideoHook,
 )
 from episode_learners.trainers.checkpoint import load_checkpoint, save_checkpoint
+from episode_learners.trainers.trainer import Trainer
 from episode_runners import SingleAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer

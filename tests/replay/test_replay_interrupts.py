@@ -12,12 +12,8 @@ import pytest
 
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.replay import (
-    EpisodeReplayBuffer,
-    MultiAgentEpisodeReplayBuffer,
-    MultiAgentPrioritizedEpisodeReplayBuffer,
-    ReplayRecorder,
-)
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer
+from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from tests.interrupts import Breaking
 

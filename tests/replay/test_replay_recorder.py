@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from episodes import VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch
-from episodes.replay import EpisodeReplayBuffer, ReplayRecorder
+from episodes.replay import EpisodeReplayBuffer
+from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from tests.reference_replay import LastObservations
 

@@ -22,12 +22,8 @@ from episodes.errors import (
     WrongType,
 )
 from episodes.multi_agent import MultiAgentEpisode
-from episodes.replay import (
-    EpisodeReplayBuffer,
-    MultiAgentEpisodeReplayBuffer,
-    PrioritizedEpisodeReplayBuffer,
-    ReplayRecorder,
-)
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 
 

@@ -17,7 +17,8 @@ from connectors import learner_pipeline
 from episodes import Batch, SingleAgentEpisode
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.replay import EpisodeReplayBuffer
-from episodes.storage.ledger import Ledger, LedgerReader, difference
+from episodes.storage.ledger import Ledger, difference
+from episodes.storage.ledger.ledger_reader import LedgerReader
 from episodes.storage.ledger.row_hashes import row_hashes
 
 

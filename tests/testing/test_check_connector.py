@@ -12,8 +12,7 @@ from connectors import Connector
 from connectors.env_to_module import MeanStdFilter, ObservationPreprocessor
 from connectors.learner import AddTimeDimensionAndZeroPad
 from connectors.testing import check_connector
-from episodes.errors import InvalidArgument, WrongType
-from episodes.testing import ContractViolation
+from episodes.errors import ContractViolation, InvalidArgument, WrongType
 
 Batch = dict[str, Any]
 

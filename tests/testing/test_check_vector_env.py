@@ -12,8 +12,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from episodes.errors import InvalidArgument
-from episodes.testing import ContractViolation, check_vector_env
+from episodes.errors import ContractViolation, InvalidArgument
+from episodes.testing import check_vector_env
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 MODES = [NEXT, SAME, DISABLED]

@@ -15,16 +15,9 @@ from hypothesis import given, settings
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument
 from episodes.inspect import view_conversation
-from episodes.tokens import (
-    Conversation,
-    TokenRecorder,
-    TokenSequences,
-    check_token_batch,
-    select_sequences,
-    sequence_lengths,
-    token_batch,
-    token_minibatches,
-)
+from episodes.tokens import Conversation, TokenRecorder, check_token_batch, token_batch, token_minibatches
+from episodes.tokens.minibatches import select_sequences, sequence_lengths
+from episodes.tokens.sequences import TokenSequences
 
 NAN, INF = float("nan"), float("inf")
 ABSENT = object()  # the argument is left out

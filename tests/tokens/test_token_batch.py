@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
-from episodes.tokens import (
-    Conversation,
-    TokenSequences,
-    select_sequences,
-    sequence_lengths,
-    token_batch,
-    token_minibatches,
-)
+from episodes.tokens import Conversation, token_batch, token_minibatches
+from episodes.tokens.minibatches import select_sequences, sequence_lengths
+from episodes.tokens.sequences import TokenSequences
 
 IGNORED = -100
 

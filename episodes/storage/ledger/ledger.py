@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from episodes.batch import Batch, Origin
+from episodes.batch import Batch
+from episodes.batch.origin import Origin
 from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
 from episodes.storage.arrow import list_column, pyarrow
 from episodes.storage.files import local_path

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from episodes.batch import EpisodeKey, StepLocations, StepOrigin
+from episodes.batch import EpisodeKey, StepLocations
+from episodes.batch.origin import StepOrigin
 from episodes.errors import EpisodeStateError
 from episodes.facts.ending import ENDINGS
 from episodes.single_agent import SingleAgentEpisode
