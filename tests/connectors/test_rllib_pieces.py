@@ -59,38 +59,6 @@ class OneHotObservations(SingleAgentObservationPreprocessor):
         return vector
 
 
-class AddTimesteps(ConnectorV2):
-    """Connector that adds a column with the time step of each row."""
-
-    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
-        for sa_episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
-            steps = np.arange(sa_episode.t_started, sa_episode.t)
-            self.add_n_batch_items(
-                batch, "t", items_to_add=steps, num_items=len(sa_episode), single_agent_episode=sa_episode
-            )
-        return batch
-
-
-class AddActionMask(ConnectorV2):
-    """Connector that adds the action mask of the infos, one item per episode."""
-
-    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
-        for sa_episode in self.single_agent_episode_iterator(episodes):
-            mask = sa_episode.get_infos(-1)["action_mask"]
-            self.add_batch_item(batch, "action_mask", item_to_add=mask, single_agent_episode=sa_episode)
-        shared_data["action_mask"] = batch["action_mask"]
-        return batch
-
-
-class MaskLogits(ConnectorV2):
-    """Connector that lowers the logits of masked actions."""
-
-    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
-        mask = torch.as_tensor(shared_data["action_mask"].joined())
-        batch["action_dist_inputs"] = batch["action_dist_inputs"].masked_fill(mask == 0, -1e9)
-        return batch
-
-
 def two_episodes() -> list[SingleAgentEpisode]:
     observations = [np.array([[0], [1], [1]], np.float32), np.array([[1], [2]], np.float32)]
     return [SingleAgentEpisode.from_arrays(o, [0] * (len(o) - 1), [0.0] * (len(o) - 1)) for o in observations]
@@ -133,32 +101,6 @@ def test_preprocessor_in_learner_rewrites_all_observations() -> None:
     batch = pipeline(episodes=[episode])
     assert batch["new_obs"].argmax(-1).tolist() == [2, 1]
     assert episode.get_observations().tolist() == [0, 2, 1]
-
-
-def test_column_adder_adds_rows_per_episode() -> None:
-    episodes = [*two_episodes(), SingleAgentEpisode.from_arrays(np.zeros((2, 1)), [0], [0.0], t_started=7)]
-    batch = learner_pipeline(pieces=[AddTimesteps()])(episodes=episodes)
-    assert batch["t"].tolist() == [0, 1, 0, 7]
-    assert batch["t"].dtype == torch.int64
-    padded = learner_pipeline(pieces=[AddTimesteps()], max_seq_len=2)(episodes=episodes)
-    assert padded["t"].tolist() == [[0, 1], [0, 0], [7, 0]]
-
-
-def test_action_masker_prevents_masked_actions() -> None:
-    space = spaces.Discrete(3)
-    recorder = VectorRecorder(2, spaces.Box(0, 1, (1,)), space, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP)
-    masks = np.array([[0, 1, 0], [0, 0, 1]])
-    recorder.reset(np.zeros((2, 1), np.float32), {"action_mask": masks, "_action_mask": np.ones(2, bool)})
-    to_module = env_to_module_pipeline(spaces.Box(0, 1, (1,)), space, pieces=[AddActionMask()])
-    to_env = module_to_env_pipeline(spaces.Box(0, 1, (1,)), space)
-    to_env.prepend(MaskLogits())
-    shared: dict[str, Any] = {}
-    batch = to_module(batch={"obs": np.zeros((2, 1), np.float32)}, episodes=recorder.episodes, shared_data=shared)
-    assert batch["action_mask"].tolist() == masks.tolist()
-    for explore in (True, False):
-        outputs = {"action_dist_inputs": torch.tensor([[9.0, 0.0, 0.0], [9.0, 0.0, 0.0]])}
-        actions = to_env(batch=outputs, episodes=recorder.episodes, explore=explore, shared_data=shared)
-        assert actions["actions_for_env"].tolist() == [1, 2]
 
 
 def test_writing_to_recorded_episode_raises() -> None:

@@ -19,7 +19,7 @@ from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipe
 from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, ObservationPreprocessor
 from episode_learners import LSTMPolicy, MLPPolicy
 from episode_runners import Hook, SingleAgentEnvRunner
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, UnknownKey, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, WrongType
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
@@ -104,18 +104,6 @@ def test_recorded_action_belongs_to_its_observation(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_time_limit_records_true_last_observation(mode):
-    runner = SingleAgentEnvRunner(counters(4, 4, mode=mode, truncates=True), Halves())
-    pack = runner.sample(num_timesteps=40)
-    ended = [episode for episode in pack if episode.is_done]
-    assert ended
-    for episode in ended:
-        assert episode.is_truncated
-        assert not episode.is_terminated
-        assert episode.get_observations(-1)[1] == 4
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_cut_episode_continues_with_id_and_lookback(mode):
     runner = SingleAgentEnvRunner(counters(50, mode=mode), Halves(), len_lookback_buffer=2)
     first, second = runner.sample(num_timesteps=10)[0], runner.sample(num_timesteps=10)[0]
@@ -177,13 +165,6 @@ def test_reset_within_an_episode_cuts_it():
     assert chunk_after_reset.t_started == 0
     assert chunk_after_reset.get_observations(0)[0] == cut.get_observations(0)[0] + 1
     assert runner.stats.num_episodes == 0
-
-
-def test_reset_row_is_not_a_step():
-    runner = SingleAgentEnvRunner(counters(1, 1, 2), Halves())
-    pack = runner.sample(num_timesteps=30)
-    check_steps(pack)
-    assert set(pack.lengths.tolist()) == {1, 2}
 
 
 def test_actions_are_recorded_in_policy_units():
@@ -663,24 +644,6 @@ def test_killed_environment_process_leaves_recorded_steps(env, hooks, num_steps)
     runner.close()
     assert not any(process.is_alive() for process in processes)
     assert runner.take().num_steps == num_steps
-
-
-def test_policy_without_actions_raises_with_its_outputs():
-    runner = SingleAgentEnvRunner(counters(3), lambda batch, explore: {"logits": batch["obs"]})
-    with pytest.raises(UnknownKey, match="logits"):
-        runner.sample(num_timesteps=1)
-
-
-def test_policy_with_missing_row_raises():
-    runner = SingleAgentEnvRunner(counters(3, 3), lambda batch, explore: {"actions": batch["obs"][:1, 1:]})
-    with pytest.raises(ValueError, match="1 rows"):
-        runner.sample(num_timesteps=1)
-
-
-def test_policy_without_dict_raises():
-    runner = SingleAgentEnvRunner(counters(3, 3), lambda batch, explore: batch["obs"])
-    with pytest.raises(WrongType, match="the policy returned a Tensor; it returns a dict with 'actions'"):
-        runner.sample(num_timesteps=1)
 
 
 class WholeNumbers(gym.Env):

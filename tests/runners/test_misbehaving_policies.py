@@ -34,6 +34,7 @@ WRONG = {
     "one action for all": ({"actions": 0}, r"actions have shape \[\]"),
     "actions of too few": ({"actions": torch.zeros(2).long()}, "2 rows for 3 episodes"),
     "no actions": ({"actions": None}, "gave no 'actions'"),
+    "no dict": (torch.zeros(N), "the policy returned a Tensor; it returns a dict with 'actions'"),
     "logits with an axis more": ({"action_dist_inputs": torch.zeros(N, 1, 2)}, r"actions have shape \[3, 1\]"),
     "logits by name": ({"action_dist_inputs": {"a": logits()}}, "'action_dist_inputs' is a dict"),
     "logits that are NaN": ({"action_dist_inputs": logits() + torch.nan}, "NaN in row 0, for environment 0"),
@@ -44,13 +45,15 @@ WRONG = {
 @pytest.mark.parametrize(("outputs", "message"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("good_calls", [0, 4])
 def test_invalid_output_is_named_and_loses_no_step(outputs: Any, message: str, good_calls: int) -> None:
-    calls = 0
+    calls, has_x = 0, isinstance(outputs, dict) and "x" in outputs
 
     def policy(batch: Any, explore: bool | None = None) -> Any:
         nonlocal calls
         calls += 1
-        right = {"action_dist_inputs": logits(), **({"x": torch.ones(N)} if "x" in outputs else {})}
-        return right if calls <= good_calls else {**right, **outputs}
+        right = {"action_dist_inputs": logits(), **({"x": torch.ones(N)} if has_x else {})}
+        if calls <= good_calls:
+            return right
+        return {**right, **outputs} if isinstance(outputs, dict) else outputs
 
     runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=N, seed=0)
     with pytest.raises(Exception if good_calls else EpisodeError, match=None if good_calls else message):
