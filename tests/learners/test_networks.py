@@ -165,6 +165,8 @@ def test_weights_depend_on_generator_and_share_a_vector(kind: Any) -> None:
         policies.append(kind(observation_space, DONE["discrete"], generator=seeded(), **SMALL[kind]))
     for actual, expected in zip(*(policy.parameters() for policy in policies), strict=True):
         assert torch.equal(actual, expected)
+    other_policy = kind(observation_space, DONE["discrete"], generator=seeded(1), **SMALL[kind])
+    assert not all(map(torch.equal, other_policy.parameters(), policies[0].parameters()))
     vector = FlatOptimizer(policies[0].parameters(), lambda tensors: torch.optim.SGD(tensors, lr=0.1)).vector
     assert vector.numel() == sum(parameter.numel() for parameter in policies[1].parameters())
 

@@ -13,7 +13,7 @@ from gymnasium.wrappers import TransformObservation
 
 from connectors import Connector
 from episode_learners import BC, PPO, LSTMPolicy, MLPPolicy, PPOConfig, linear_decay
-from episode_learners.algorithms.ppo import clipped_surrogate, ppo_loss, ppo_pipeline
+from episode_learners.algorithms.ppo import ppo_loss, ppo_pipeline
 from episode_runners import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
@@ -45,37 +45,6 @@ def bandit_episodes(num: int = 8, length: int = 16, seed: int = 0) -> list[Singl
     return episodes
 
 
-def test_clipped_surrogate_bounds_gains_not_losses():
-    ratio = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.5, 0.5, 1.5])
-    advantages = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0])
-    expected = torch.tensor([0.5, 0.9, 1.0, 1.1, 1.2, -0.8, -1.5])
-    torch.testing.assert_close(clipped_surrogate(ratio, advantages, 0.2), expected)
-
-
-def test_ppo_loss_is_the_sum_of_its_parts():
-    learner, generator = policy(), torch.Generator().manual_seed(5)
-    obs = torch.randn(40, 2, generator=generator)
-    batch = {
-        "actions": torch.randint(0, 2, (40,), generator=generator),
-        "action_logp": -torch.rand(40, generator=generator),
-        "advantages": torch.randn(40, generator=generator),
-        "value_targets": torch.randn(40, generator=generator),
-    }
-    outputs = learner({"obs": obs})
-    config = PPOConfig(clip=0.1, value_coefficient=0.7, entropy_coefficient=0.03)
-    loss, measured = ppo_loss(learner.distribution, outputs, batch, config)
-    categorical = torch.distributions.Categorical(logits=outputs["action_dist_inputs"])
-    surrogates = []
-    for i, (logp, old) in enumerate(zip(categorical.log_prob(batch["actions"]), batch["action_logp"], strict=True)):
-        ratio, advantage = float((logp - old).detach().exp()), float(batch["advantages"][i])
-        surrogates.append(min(ratio * advantage, min(max(ratio, 0.9), 1.1) * advantage))
-    value_loss = ((outputs["vf_preds"] - batch["value_targets"]) ** 2).mean()
-    expected = -np.mean(surrogates) + 0.7 * value_loss - 0.03 * categorical.entropy().mean()
-    torch.testing.assert_close(loss, expected.to(loss.dtype))
-    torch.testing.assert_close(measured["entropy"], categorical.entropy().mean())
-    assert measured["kl"] >= 0
-
-
 def test_update_raises_probability_of_rewarded_actions():
     learner = policy()
     ppo = PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0, minibatch_size=32))
@@ -86,14 +55,6 @@ def test_update_raises_probability_of_rewarded_actions():
     assert after.mean() > before.mean() + 0.05
     assert metrics["clip_fraction"] > 0
     assert set(metrics) >= {"policy_loss", "value_loss", "entropy", "kl", "gradient_norm", "learning_rate"}
-
-
-def test_update_moves_values_to_targets():
-    learner = policy()
-    ppo = PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0, minibatch_size=32, num_epochs=1))
-    losses = [ppo.update(bandit_episodes())["value_loss"] for _ in range(15)]
-    assert losses[-1] < losses[0]
-    assert losses[-1] == pytest.approx(0.25, abs=0.05)  # the variance of a fair coin
 
 
 def test_update_with_list_equals_update_with_pack():
@@ -199,24 +160,6 @@ def test_padding_does_not_change_the_update():
         PPO(recurrent, PPOConfig(num_epochs=2, minibatch_size=10)).learn(batch(padding))
         learned.append(recurrent.state_dict())
     assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
-
-
-def test_ppo_learns_continuous_actions():
-    learner = policy(action_space=spaces.Box(-1.0, 1.0, (1,)))
-    rng = np.random.default_rng(0)
-    actions = rng.normal(size=(256, 1)).astype(np.float32)
-    logp = (-0.5 * actions[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)).astype(np.float32)
-    episode = SingleAgentEpisode.from_arrays(
-        rng.uniform(-1, 1, (257, 2)).astype(np.float32),
-        actions,
-        -((actions[:, 0] - 0.5) ** 2).astype(np.float64),
-        truncated=True,
-        extra_model_outputs={"action_logp": logp},
-    )
-    PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0)).update([episode])
-    mean, log_std = learner({"obs": torch.zeros(1, 2)})["action_dist_inputs"][0].tolist()
-    assert mean > 0.05
-    assert log_std < 0
 
 
 def test_batch_without_column_raises_with_advice():

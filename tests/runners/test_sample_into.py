@@ -17,7 +17,7 @@ from episode_learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy
 from episode_runners import SingleAgentEnvRunner
 from episodes import VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnknownKey, WrongType
-from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.tracks import nested
 
 MODES = list(AutoresetMode)
@@ -151,16 +151,6 @@ def test_sample_into_cleared_or_restored_buffer_starts_anew() -> None:
     before = len(buffer)
     assert env_runner.sample_into(buffer, num_timesteps=10, random_actions=True).num_steps == len(buffer) - before
     assert all(episode.t_started == 0 for episode in buffer.iter_episodes())
-
-
-def test_sample_into_prioritized_buffer_works() -> None:
-    buffer = PrioritizedEpisodeReplayBuffer(64, alpha=0.6, beta=0.4, seed=0)
-    env_runner = runner(AutoresetMode.NEXT_STEP)
-    for _ in range(30):
-        env_runner.sample_into(buffer, num_timesteps=4, random_actions=True)
-    assert len(buffer) == 64
-    batch = buffer.sample(32)
-    buffer.update_priorities(batch.indices, np.ones(32))
 
 
 def test_sample_into_may_start_with_random_actions() -> None:
