@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Return the parsed command-line arguments."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a room (growing) or a figure (replay/uniform)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a group (growing) or a figure (replay/uniform)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--json", metavar="FILE", help="write the rows and the machine there too")
     parser.add_argument("--list", action="store_true", help="print the names and stop")

@@ -75,7 +75,7 @@ def select_figures(names: list[str]) -> list[Figure]:
     if unknown:
         known = sorted({figure.name.split("/")[0] for figure in FIGURES})
         raise ValueError(
-            f"no figure is called {', '.join(unknown)}; rooms: {', '.join(known)} (--list shows all names)"
+            f"no figure is called {', '.join(unknown)}; groups: {', '.join(known)} (--list shows all names)"
         )
     return [figure for figure in FIGURES if any(has_name(figure, name) for name in names)]
 

@@ -37,7 +37,7 @@ def counted(name: str, amount: float) -> Side:
     return Side(name, lambda size: Counted(amount))
 
 
-def figure(ours: Side, reference: Side, bar: Bar, name: str = "room/figure") -> Figure:
+def figure(ours: Side, reference: Side, bar: Bar, name: str = "group/figure") -> Figure:
     return Figure(name, ours, reference, bar, "us")
 
 
@@ -154,7 +154,7 @@ def test_rows_line_up() -> None:
     rows = [
         Row(figure(counted("ours", 1), counted("numpy", 1), at_most(1)), ours=1e-6, other=123.4),
         Row(
-            figure(counted("ours", 1), counted("Tianshou", 1), at_least(2.5), "room/a longer name"), note="no GPU here"
+            figure(counted("ours", 1), counted("Tianshou", 1), at_least(2.5), "group/a longer name"), note="no GPU here"
         ),
     ]
     width = table.name_width([row.figure for row in rows])
@@ -184,8 +184,8 @@ def test_list_has_every_name_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_failed_figure_is_a_row_and_others_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    good = figure(counted("ours", float(np.float32(1))), counted("other", np.float64(2)), at_least(2), "room/good")
-    bad = figure(Side("ours", broken), counted("other", 2.0), at_least(2), "room/bad")
+    good = figure(counted("ours", float(np.float32(1))), counted("other", np.float64(2)), at_least(2), "group/good")
+    bad = figure(Side("ours", broken), counted("other", 2.0), at_least(2), "group/bad")
     monkeypatch.setattr(all_figures, "FIGURES", (bad, good))
     monkeypatch.setattr(command, "hush", lambda: None)
     file = tmp_path / "rows.json"
@@ -195,7 +195,7 @@ def test_failed_figure_is_a_row_and_others_continue(
     assert "1 of 2 hold, 1 not compared" in printed.out
     assert "Traceback" in printed.err
     rows = json.loads(file.read_text())["rows"]
-    assert [(row["name"], row["holds"]) for row in rows] == [("room/bad", None), ("room/good", True)]
+    assert [(row["name"], row["holds"]) for row in rows] == [("group/bad", None), ("group/good", True)]
 
 
 ELSEWHERE = ("ray/", "rllib/", "data parallel/")  # tested where Ray runs anyway; started processes, see the slow test

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLE = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*\.md)?#([^)\s]+)")
 TEST = re.compile(r'\]\((\S+) "(test_\w+)"\)')  # [test](file "name")
 HOW_TOS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how_to").glob("*.md"))
 ALL_PAGES = sorted(str(page.relative_to(ROOT)) for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -43,6 +44,21 @@ def test_page_links_have_targets(name: str) -> None:
     page = ROOT / name
     missing = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
     assert not missing
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as the site and code hosts make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\- ]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("name", ALL_PAGES)
+def test_page_anchors_are_headings(name: str) -> None:
+    page = ROOT / name
+    targets = ANCHOR.findall(page.read_text())
+    assert not [
+        (file, anchor) for file, anchor in targets if anchor not in anchors(page.parent / file if file else page)
+    ]
 
 
 def test_index_of_how_tos_links_every_page() -> None:
