@@ -131,6 +131,11 @@ def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: s
 FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy_versions", "acting_pipeline")
 
 
+def is_known_pipeline(text: str | None) -> bool:
+    """Return True if an `acting_pipeline` names a rewriter or view. "{}" is of a pipeline without any."""
+    return text not in (None, "{}")
+
+
 def report_dropped_facts(
     report: LossReport, episode: SingleAgentEpisode, name: str, keeps: Collection[str] = ()
 ) -> None:
@@ -144,7 +149,8 @@ def report_dropped_facts(
             "observation_space" and "action_space".
     """
     reason = f"{name} has no place for it"
-    dropped = [fact for fact in FACTS[1:] if getattr(episode, fact) is not None]
+    dropped = [fact for fact in FACTS[1:-1] if getattr(episode, fact) is not None]
+    dropped += ["acting_pipeline"] * is_known_pipeline(episode.acting_pipeline)
     dropped += ["t_started"] * (episode.t_started > 0)
     dropped += ["id_"] + ["lookback"] * bool(episode.lookback) + ["custom_data"] * bool(episode.custom_data)
     dropped += ["infos"] * any(map(bool, episode.get_infos())) if "infos" not in keeps else []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.converters import rllib_spaces
-from episodes.converters.loss_report import LossReport
+from episodes.converters.loss_report import LossReport, is_known_pipeline
 from episodes.errors import UnreadableData
 from episodes.facts import Ending, EpisodeFacts
 from episodes.single_agent import SingleAgentEpisode
@@ -26,9 +26,10 @@ def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
 
     Policy versions and acting pipelines are lost.
     """
-    for name in ("policy_versions", "acting_pipeline"):
-        if getattr(episode, name) is not None:
-            report.add(name, WHY, episode.id_)
+    if episode.policy_versions is not None:
+        report.add("policy_versions", WHY, episode.id_)
+    if is_known_pipeline(episode.acting_pipeline):
+        report.add("acting_pipeline", WHY, episode.id_)
     observation_space, action_space = (
         rllib_spaces.to_dict(space) for space in (episode.observation_space, episode.env_action_space)
     )

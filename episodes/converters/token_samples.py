@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.loss_report import LossReport
+from episodes.converters.loss_report import LossReport, is_known_pipeline
 from episodes.errors import TrackMismatch, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -157,7 +157,7 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
     for id_, text in zip(
         pack.ids.tolist(), () if pack.acting_pipelines is None else pack.acting_pipelines, strict=False
     ):
-        if text is not None:
+        if is_known_pipeline(text):
             report.add("acting_pipeline", f"{name} has no place for it", id_)
 
 
