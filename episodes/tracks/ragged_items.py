@@ -195,7 +195,7 @@ def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: 
     inside = (rows >= 0) & (rows < num)
     if inside.all():
         if isinstance(positions, range) and positions.step == 1:
-            return data[positions.start : positions.stop]
+            return data[positions.start : positions.start + len(positions)]
         return data.take(rows)
     items = [data[row] if is_inside else filler for row, is_inside in zip(rows.tolist(), inside.tolist(), strict=True)]
     return Ragged.from_arrays(items, kind)

@@ -18,6 +18,7 @@ from episodes.tracks import nested
 
 TRACKS = ("observations", "actions", "rewards", "infos")
 BOUNDS = st.none() | st.integers(-12, 12) | st.integers(-12, 12).map(np.int64)
+SLICES = st.builds(slice, st.integers(-9, 9), st.integers(-9, 9), st.sampled_from([1, 2, 3, -1, -2]))
 
 
 def assert_same(answer: Any, expected: Any) -> None:
@@ -98,7 +99,7 @@ def test_getters_equal_lists(pair: Any, indices: Any, neg: bool, data: st.DataOb
         assert_same_batch(answer, expected, episode.is_numpy and name != "infos")
 
 
-@given(pair=episodes(), indices=indices, neg=st.booleans(), data=st.data())
+@given(pair=episodes(), indices=SLICES | indices, neg=st.booleans(), data=st.data())
 def test_fill_of_slices_equals_lists(pair: Any, indices: Any, neg: bool, data: st.DataObject) -> None:
     reference, episode = pair
     name = data.draw(st.sampled_from(["observations", "actions", "rewards", *reference.extra]))
