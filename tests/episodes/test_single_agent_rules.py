@@ -47,6 +47,15 @@ def with_lookback(finalized: bool = False) -> SingleAgentEpisode:
 
 
 @pytest.mark.parametrize("finalized", [False, True])
+def test_fill_on_slice_fills_both_ends(finalized: bool) -> None:
+    episode = with_lookback(finalized)
+    read = lambda s: list(episode.get_rewards(s, neg_index_as_lookback=True, fill=9))  # noqa: E731
+    assert read(slice(-4, 5)) == [9, 9, -1.5, -0.5, 0.5, 1.5, 2.5, 9, 9]
+    assert read(slice(-4, 5, 3)) == [9, -0.5, 2.5]
+    assert read(slice(4, -5, -2)) == [9, 2.5, 0.5, -1.5, 9]
+
+
+@pytest.mark.parametrize("finalized", [False, True])
 def test_empty_index_list_gives_empty_batch(finalized: bool) -> None:
     episode = built(plain("image", "multi"), "image", "multi")
     if finalized:
