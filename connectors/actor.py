@@ -263,7 +263,7 @@ class Actor:
 
         Raises:
             StateMismatch: the policy was trained in other pipelines, or its filters have no statistics.
-            InvalidArgument: a state of another actor; the action space is not known.
+            InvalidArgument: `state` is not a state, or that of another actor; the action space is not known.
         """
         if state is None:
             if self.action_space is None:
@@ -272,6 +272,10 @@ class Actor:
                 )
             self.check()
             state = ActingState(self)
+        elif not isinstance(state, ActingState):
+            raise InvalidArgument(
+                f"act: the state is {state!r}; give None at the start of an episode, or the state that act returned"
+            )
         elif state.actor is not self:
             raise InvalidArgument("act: the state belongs to another actor; give None at the start of an episode")
         state, rows = state.with_observation(observation, reward)

@@ -226,8 +226,8 @@ def _export(chosen: argparse.Namespace) -> int:
     for exported_file in exported:
         parity = exported_file.parity
         print(
-            f"{exported_file.path}: {exported_file.num_bytes:,} bytes, equal to the policy in {parity.num_steps} steps "
-            f"of {parity.num_episodes} episodes (largest difference {parity.largest_difference:.1g})"
+            f"{exported_file.path}: {exported_file.num_bytes:,} bytes, equal to the policy of the newest checkpoint in "
+            f"{parity.num_steps} steps of {parity.num_episodes} episodes (difference {parity.largest_difference:.1g})"
         )
     return 0
 
@@ -323,10 +323,10 @@ def _make_parser() -> argparse.ArgumentParser:
         if name == "evaluate":
             command.add_argument("--json", action="store_true", help="print the numbers as JSON")
         if name == "play":
-            command.add_argument("--out", type=Path, help="the data set (default: DIR/episodes)")
+            command.add_argument("--out", type=Path, help="the data set (default: FOLDER/episodes)")
     command = commands.add_parser("export", help="write a run's policy to an .onnx file")
-    command.add_argument("folder", type=Path)
-    command.add_argument("--out", type=Path, help="the file (default: DIR/policy.onnx)")
+    command.add_argument("folder", type=Path, help="the run; its newest checkpoint is exported")
+    command.add_argument("--out", type=Path, help="the file (default: FOLDER/policy.onnx)")
     command.add_argument("--explore", action="store_true", help="sample actions instead of acting greedily")
     command.add_argument("--steps", type=_parse_count, default=500, help="steps in which file and policy are compared")
     command.add_argument("--float32", action="store_true", help="no float64, for devices without it")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from connectors.actor import Actor
-from connectors.export.onnx_file import build_onnx
+from connectors.export.onnx_file import build_onnx, to_bytes
 from connectors.export.parity import Parity, Source, check_parity
 from connectors.fingerprint import JOINT, stamped
 from episodes.errors import InvalidArgument, NotExportable, WrongType
@@ -75,7 +75,7 @@ def export(
         StateMismatch: the policy was trained in other pipelines, or its filters have no statistics.
         MissingExtra: the extra "export" is not installed.
         WrongType: `actor` is not an actor.
-        InvalidArgument: the path does not end in .onnx, or `batch` is neither None nor 1.
+        InvalidArgument: the path does not end in .onnx, its folder does not exist, or `batch` is neither None nor 1.
 
     >>> from gymnasium import spaces
     >>> from connectors.env_to_module import FrameStacking
@@ -89,6 +89,8 @@ def export(
     target = Path(path)
     if target.suffix != ".onnx":
         raise InvalidArgument(f"export: {target} does not end in .onnx")
+    if not target.parent.is_dir():
+        raise InvalidArgument(f"export: the folder {target.parent} does not exist; create it")
     num_steps = checked_count("num_steps", num_steps)
     if batch not in (None, 1):
         raise InvalidArgument(f"export: batch is {batch!r}; give 1, or None for any number of observations")
@@ -97,7 +99,7 @@ def export(
     model, _ = build_onnx(actor, explore=explore, outputs=outputs, batch=batch, double=double)
     partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        partial.write_bytes(model.SerializeToString())
+        partial.write_bytes(to_bytes(model))
         parity = check_parity(
             partial, actor, check_on, num_steps=num_steps, tolerance=tolerance, explore=explore, seed=seed
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import logging
@@ -24,10 +25,11 @@ from episodes.storage import space_json
 from episodes.tracks import nested
 from episodes.tracks.spaces import dtypes_of, empty_items
 
-__all__ = ["METADATA", "build_onnx"]
+__all__ = ["METADATA", "build_onnx", "to_bytes"]
 
 FORMAT = 1
 METADATA = "rl_episodes"  # the key of the metadata
+_NO_SUM = "0" * 64
 _MANY = 3  # rows of the traced batch; 1 and 2 are sizes that torch treats as constants
 
 
@@ -72,8 +74,18 @@ def build_onnx(
     metadata = _metadata(actor, graph, initial, _inputs_of(model))
     entry = model.metadata_props.add()
     entry.key = METADATA
-    entry.value = json.dumps({**metadata, "batch": batch, "explore": explore, "double": double})
+    entry.value = json.dumps({**metadata, "batch": batch, "explore": explore, "double": double, "sha256": _NO_SUM})
     return model, graph
+
+
+def to_bytes(model: Any) -> bytes:
+    """Return the bytes of an ONNX model with their SHA-256 sum in the metadata, by which `serve.py` finds damaged
+    files. The sum is computed with 64 zeros in its place.
+    """
+    data = model.SerializeToString()
+    digest = hashlib.sha256(data).hexdigest()
+    head, key, tail = data.rpartition(b'"sha256": "')
+    return head + key + digest.encode() + tail[64:]
 
 
 def _rows(state: Any, num_rows: int) -> Any:

@@ -18,9 +18,10 @@ from connectors.export.serve import ServedPolicy
 from connectors.module_to_env import GetActions
 from connectors.policy import module_of
 from episodes.columns import Columns
-from episodes.errors import NotExportable
+from episodes.errors import InvalidArgument, NotExportable
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.spaces import empty_items
 
 __all__ = ["Parity", "check_parity"]
 
@@ -77,7 +78,8 @@ def check_parity(
         num_episodes += int(first.sum())
         noise = _noise_of(served, generator) if explore else None
         rewards = np.array([recorded[1] for recorded in steps], np.float32)
-        file_actions = served(nested.stack([recorded[0] for recorded in steps]), rewards, first, noise)
+        observations = _stack_observations(actor, [recorded[0] for recorded in steps])
+        file_actions = served(observations, rewards, first=first, noise=noise)
         for env, (observation, reward, _) in enumerate(steps):
             with Noise(None if noise is None else torch.from_numpy(noise[env : env + 1])):
                 actions[env], states[env] = actor.act(observation, states[env], reward=reward, explore=explore)
@@ -86,6 +88,25 @@ def check_parity(
     for stream in streams:
         stream.close()
     return Parity(compared.num_steps, num_episodes, compared.num_ties, compared.largest)
+
+
+def _stack_observations(actor: Actor, observations: list[Any]) -> Any:
+    """Return observations as a batch. Raise `InvalidArgument` that names `check_on` if the environment or the episodes
+    are not those of the actor.
+    """
+    space = actor.observation_space
+    expected = nested.map_leaves(np.shape, nested.take(empty_items(space, 1), 0))
+    for observation in observations:
+        try:
+            actual = nested.map_leaves(np.shape, observation)
+        except (TypeError, ValueError):
+            actual = None
+        if actual != expected:
+            raise InvalidArgument(
+                f"export: check_on has the observation {nested.describe(observation)}, and the actor reads {space}; "
+                "give the actor's own environment, or episodes of it"
+            )
+    return nested.stack(observations)
 
 
 class _Comparison:

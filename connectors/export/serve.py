@@ -7,10 +7,12 @@
 Several environments at once have a leading axis of `num_envs` in observations, rewards, `first` and actions:
 
     policy = ServedPolicy("policy.onnx", num_envs=8)
-    actions = policy(observations, rewards, first)         # first [8]: True where an episode has just begun
+    actions = policy(observations, rewards, first=first)   # first [8]: True where an episode has just begun
 """
 
+import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +28,9 @@ class ServedPolicy:
         seed: of the random numbers, if the policy was exported with explore=True.
         threads: of onnxruntime. One is the fastest for small networks.
 
+    Raises:
+        ValueError: the file is damaged, or was not written by `export`.
+
     Attributes:
         about: the file's metadata: inputs, spaces, names of observations and actions, versions.
         outputs: all outputs of the last call, by name.
@@ -37,9 +42,11 @@ class ServedPolicy:
 
         if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
             raise ValueError(f"num_envs is {num_envs!r}: give 1 or more")
+        data = Path(path).read_bytes()
+        _check_checksum(path, data)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         self.about = json.loads(self.session.get_modelmeta().custom_metadata_map.get("rl_episodes", "{}"))
         if self.about.get("format") != 1:
             raise ValueError(f"{path} was not exported by this version of rl-episodes: export it again, with serve.py")
@@ -59,17 +66,28 @@ class ServedPolicy:
             for name, array in self._initial.items():
                 self.state[name] = np.where(first.reshape(-1, *[1] * array.ndim), array, self.state[name])
 
-    def act(self, observation, reward=None, first=False):
+    def act(self, observation, reward=None, *, first=False):
         """Return the action for one observation, both without batch axis, and update the state. It needs
         `num_envs=1`.
+
+        Args:
+            observation: of the environment.
+            reward: of the last action. It is ignored if the policy does not read rewards.
+            first: True at the first observation of an episode. Otherwise the last episode continues.
+
+        Raises:
+            ValueError: an argument has a wrong shape or dtype, or contains NaN. The state stays as it was.
         """
         if self.num_envs != 1:
             raise ValueError(f"act is for one environment: call the policy with observations of {self.num_envs}")
         outputs = self._run(observation, reward, first, None, ())
         return _nested(self.about["action"], {name: array[0] for name, array in outputs.items()})
 
-    def __call__(self, observations, rewards=None, first=False, noise=None):
-        """Return the actions [num_envs, ...] for observations [num_envs, ...], and update the state of all episodes."""
+    def __call__(self, observations, rewards=None, *, first=False, noise=None):
+        """Return the actions [num_envs, ...] for observations [num_envs, ...], and update the state of all episodes.
+
+        Arguments are those of `act` with a leading axis. `noise` replaces the random numbers, for tests.
+        """
         return _nested(self.about["action"], self._run(observations, rewards, first, noise, (self.num_envs,)))
 
     def _run(self, observations, rewards, first, noise, batch):
@@ -78,15 +96,19 @@ class ServedPolicy:
         for name, leaf in _leaves(self.about["observation"], observations, "obs"):
             if name in self._forms:  # the policy may not read all parts
                 inputs[name] = _checked(name, leaf, *self._forms[name], batch, rows)
+        if rewards is None and "reward" in self._forms and not first.all():
+            raise ValueError("this policy reads rewards: give the rewards of the last actions")
+        rewards = np.zeros(batch) if rewards is None else rewards
+        if _array(rewards).dtype == bool:
+            raise ValueError(f"reward is {rewards!r}: give numbers, and `first` by its name, as in first=True")
+        rewards = _checked("reward", rewards, np.dtype(np.float32), (), batch, rows)
         if "reward" in self._forms:
-            if rewards is None and not first.all():
-                raise ValueError("this policy sees rewards: give the rewards of the last actions")
-            rewards = np.zeros(batch) if rewards is None else rewards
-            inputs["reward"] = _checked("reward", rewards, *self._forms["reward"], batch, rows)
+            inputs["reward"] = rewards
         draws = [(getattr(self.generator, _NOISE[kind]), (*rows, size)) for kind, size in self.about["noise"]]
         if draws:
             drawn = noise if noise is not None else np.concatenate([draw(size, np.float32) for draw, size in draws], 1)
             inputs["noise"] = _checked("noise", drawn, *self._forms["noise"], rows, rows)
+            self._check_noise(inputs["noise"])
         elif noise is not None:
             raise ValueError("noise was given, and this policy is greedy: export it with explore=True")
         self.reset(first)
@@ -99,11 +121,26 @@ class ServedPolicy:
         self.state = {name: self.outputs["next" + name[5:]] for name in self.state}
         return self.outputs
 
+    def _check_noise(self, noise):
+        """Raise `ValueError` if random numbers are infinite, or those of an exponential distribution are not > 0."""
+        kinds = np.repeat([kind for kind, _ in self.about["noise"]], [size for _, size in self.about["noise"]])
+        if not np.isfinite(noise).all() or (noise[:, kinds == "exponential"] <= 0).any():
+            raise ValueError("noise is infinite, or not above 0 where it is exponential: draw it from its distribution")
+
     def _checked_first(self, first):
         flags = _array(first)
         if flags.dtype != bool or flags.shape not in ((), (self.num_envs,)):
             raise ValueError(f"first is {first!r}: give True, False, or an array of {self.num_envs} bools")
         return np.broadcast_to(flags, self.num_envs)
+
+
+def _check_checksum(path, data):
+    """Raise `ValueError` if the bytes of a file differ from those that `export` wrote."""
+    head, key, tail = data.rpartition(b'"sha256": "')
+    if not key:
+        raise ValueError(f"{path} was not written by rl-episodes, or is damaged: export it again, or copy it again")
+    if hashlib.sha256(head + key + b"0" * 64 + tail[64:]).hexdigest().encode() != tail[:64]:
+        raise ValueError(f"{path} is damaged: its bytes differ from those that were exported. Copy it again")
 
 
 def _array(value):
@@ -115,7 +152,7 @@ def _array(value):
 
 def _checked(name, value, dtype, shape, batch, rows):
     """Return `value` of shape [*batch, *shape] as an array [*rows, *shape]. Raise `ValueError` if shape or dtype do not
-    fit.
+    fit, or if a number is NaN.
     """
     array = _array(value)
     if array.shape != (*batch, *shape) or array.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):
@@ -123,6 +160,8 @@ def _checked(name, value, dtype, shape, batch, rows):
     result = np.ascontiguousarray(array, dtype)
     if dtype.kind != "f" and result.dtype != array.dtype and (result != array).any():
         raise ValueError(f"{name} is {array.tolist()}, which {dtype} cannot hold")
+    if dtype.kind == "f" and np.isnan(result).any():
+        raise ValueError(f"{name} is NaN in {np.isnan(result).sum()} of {result.size} numbers: give numbers")
     return result.reshape(*rows, *shape)
 
 

@@ -150,7 +150,7 @@ policy = ServedPolicy("policy.onnx")
 names = [name for name in data.files if name != "first"]
 acted = []
 for t, first in enumerate(data["first"]):
-    acted.append(int(policy.act({name: data[name][t] for name in names}, t / 100, bool(first))))
+    acted.append(int(policy.act({name: data[name][t] for name in names}, t / 100, first=bool(first))))
 loaded = {name.split(".")[0] for name in sys.modules}
 print(json.dumps([acted, sorted(loaded & {"torch", "gymnasium", "episodes", "connectors"})]))
 """
@@ -167,8 +167,8 @@ def test_several_environments_are_served_together(lstm: tuple[Actor, Path]) -> N
     for t in range(60):
         rows = [actor.observation_space.sample() for _ in range(4)]
         rewards, first = generator.normal(size=4).astype(np.float32), (generator.random(4) < 0.2) | (t == 0)
-        actions = together(nested.stack(rows), rewards, first)
-        each = [served.act(row, r, f) for served, row, r, f in zip(alone, rows, rewards, first, strict=True)]
+        actions = together(nested.stack(rows), rewards, first=first)
+        each = [served.act(row, r, first=f) for served, row, r, f in zip(alone, rows, rewards, first, strict=True)]
         assert actions.tolist() == [int(action) for action in each]
         for i, served in enumerate(alone):
             inputs = served.outputs["action_dist_inputs"][0]
@@ -191,19 +191,19 @@ def test_served_policy_names_each_wrong_input_and_keeps_its_state(
     policy = ServedPolicy(lstm[1], 3)
     rows = nested.stack(sample_items(PARTS, 3))
     call = {"obs": rows, "reward": np.ones(3), "first": np.ones(3, bool), "noise": None}
-    policy(rows, call["reward"], call["first"])
+    policy(rows, call["reward"], first=call["first"])
     state = {key: array.copy() for key, array in policy.state.items()}
     key, _, part = name.partition("/")
     call |= {key: {**rows, part: value} if part else value}
-    kinds = {"obs/place": "biuf", "reward": "biuf", "first": "b"}.get(name, "biu")
+    kinds = {"obs/place": "biuf", "reward": "iuf", "first": "b"}.get(name, "biu")
     shapes = {"obs/place": [(3, 3)], "obs/bits": [(3, 2)], "obs/on": [(3, 2)], "first": [(), (3,)]}.get(name, [(3,)])
     is_array = isinstance(value, np.ndarray)
     is_valid = is_array and value.shape in shapes and value.dtype.kind in kinds and name != "noise"
     if is_valid or (value is None and name in ("noise", "reward")):
-        assert policy(call["obs"], call["reward"], call["first"], call["noise"]).shape == (3,)
+        assert policy(call["obs"], call["reward"], first=call["first"], noise=call["noise"]).shape == (3,)
         return
     with pytest.raises(ValueError, match=rf"^{name} (is|has|was) "):
-        policy(call["obs"], call["reward"], call["first"], call["noise"])
+        policy(call["obs"], call["reward"], first=call["first"], noise=call["noise"])
     assert all(np.array_equal(policy.state[key], array) for key, array in state.items())
 
 
@@ -213,11 +213,14 @@ WRONG_CALLS: list[tuple[str, Callable[[ServedPolicy, Any], Any]]] = [
     ("obs has no parts, but is a ndarray", lambda p, o: p.act(o["place"], first=True)),
     (r"obs/kind is float64 \(\): give int64 \(\)", lambda p, o: p.act({**o, "kind": 1.5}, first=True)),
     (r"obs/on is \[300, 0\], which int8 cannot hold", lambda p, o: p.act({**o, "on": [300, 0]}, first=True)),
-    ("this policy sees rewards", lambda p, o: p.act(o)),
+    ("this policy reads rewards", lambda p, o: p.act(o)),
     (r"reward is float64 \(1,\): give float32 \(\)", lambda p, o: p.act(o, [0.5])),
     ("first is 7: give True, False", lambda p, o: p.reset(7)),
     (r"first is \[0, 2\]", lambda p, o: p.reset([0, 2])),
     ("noise was given, and this policy is greedy", lambda p, o: p(nested.stack([o]), [0.5], noise=np.ones((1, 3)))),
+    ("reward is True: give numbers, and `first` by its name", lambda p, o: p.act(o, True)),
+    ("obs/place is NaN in 3 of 3 numbers", lambda p, o: p.act({**o, "place": o["place"] * np.nan}, first=True)),
+    ("reward is NaN", lambda p, o: p.act(o, np.nan)),
     ("num_envs is 0", lambda p, o: ServedPolicy(p.path, 0)),
     ("act is for one environment", lambda p, o: ServedPolicy(p.path, 2).act(o, 0.5)),
 ]
@@ -229,6 +232,45 @@ def test_served_policy_names_a_wrong_argument(lstm: tuple[Actor, Path], words: s
     policy.path = lstm[1]
     with pytest.raises(ValueError, match=words):
         call(policy, sample_items(PARTS, 1)[0])
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_files_raise(lstm: tuple[Actor, Path], tmp_path: Path, data: st.DataObject) -> None:
+    content = bytearray(lstm[1].read_bytes())
+    position = data.draw(st.integers(0, len(content) - 1), "position")
+    if data.draw(st.booleans(), "is cut"):
+        content = content[:position]
+    else:
+        content[position] ^= data.draw(st.integers(1, 255), "change")
+    path = tmp_path / "damaged.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"damaged\.onnx (is damaged|was not written)"):
+        ServedPolicy(path)
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, np.inf, np.nan])
+def test_noise_outside_its_distribution_raises(value: float, tmp_path: Path) -> None:
+    actor = made_actor("mlp, nested actions")
+    export(actor, tmp_path / "policy.onnx", explore=True, num_steps=10)
+    policy = ServedPolicy(tmp_path / "policy.onnx")
+    is_exponential = [kind == "exponential" for kind, size in policy.about["noise"] for _ in range(size)]
+    assert any(is_exponential)
+    observations = nested.stack(sample_items(actor.observation_space, 1))
+    policy(observations, first=True, noise=np.full((1, len(is_exponential)), 0.5, np.float32))
+    with pytest.raises(ValueError, match=r"^noise is "):
+        policy(observations, first=True, noise=np.where([is_exponential], value, 0.5).astype(np.float32))
+
+
+def test_arguments_that_do_not_fit_raise_before_the_file_exists(tmp_path: Path) -> None:
+    actor: Any = made_actor("mlp, nested actions")
+    with pytest.raises(InvalidArgument, match=r"the folder .* does not exist; create it"):
+        export(actor, tmp_path / "missing" / "policy.onnx")
+    with pytest.raises(InvalidArgument, match="check_on has the observation"):
+        export(actor, tmp_path / "policy.onnx", check_on="MountainCar-v0")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InvalidArgument, match="act: the state is 3; give None"):
+        actor.act(sample_items(actor.observation_space, 1)[0], 3)
 
 
 @pytest.mark.slow

@@ -177,12 +177,13 @@ for t in range(num_steps):
     row = {name: data[name][t] for name in data.files}
     noise = row.get("noise")
     observations = structured(together.about["observation"], row)
-    actions = flat(together.about["action"], together(observations, row["reward"], row["first"], noise))
+    actions = flat(together.about["action"], together(observations, row["reward"], first=row["first"], noise=noise))
     single = []
     for i, policy in enumerate(alone):
         observation = structured(together.about["observation"], {name: leaf[i : i + 1] for name, leaf in row.items()})
         part = slice(i, i + 1)
-        action = policy(observation, row["reward"][part], row["first"][part], None if noise is None else noise[part])
+        options = {"first": row["first"][part], "noise": None if noise is None else noise[part]}
+        action = policy(observation, row["reward"][part], **options)
         single.append({**flat(together.about["action"], action), **policy.outputs})
     row = {**together.outputs, **actions}
     rows.append({f"together/{name}": array for name, array in row.items() if not name.startswith("next/")})

@@ -30,7 +30,7 @@ def served_returns(path: Path, env: gym.Env, seed: int) -> list[float]:
         observation, _ = env.reset(seed=None if episode else independent_seed(seed))
         total, reward, first, ended = 0.0, 0.0, True, False
         while not ended:
-            action = policy.act(observation, reward, first)
+            action = policy.act(observation, reward, first=first)
             observation, reward, terminated, truncated, _ = env.step(action)
             total, first, ended = total + float(reward), False, terminated or truncated
         returns.append(total)
@@ -41,7 +41,7 @@ def trained_actor(policy: Any, *pieces: Any) -> Actor:
     env = gym.make("CartPole-v1")
     actor = Actor(policy, env.observation_space, env.action_space, pieces=pieces)
     runner, ppo = SingleAgentEnvRunner("CartPole-v1", actor, num_envs=8, seed=0), PPO(actor)
-    for _ in range(6):
+    for _ in range(3):
         ppo.update(runner.sample(num_timesteps=1024))
     return actor
 
