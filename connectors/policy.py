@@ -12,7 +12,7 @@ A policy is any callable. Everything else is optional. Only this module reads at
 >>> module.compute_values({"obs": torch.zeros(1, 3)})
 Traceback (most recent call last):
     ...
-episodes.errors.InvalidArgument: values are asked of Stateless, which has no compute_values(batch); give it one, ...
+episodes.errors.InvalidArgument: values are needed from Stateless, which has no compute_values(batch); ...
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Module:
         if not hasattr(self.policy, "compute_values"):
             policy_name = "rl_module=None" if self.policy is None else type(self.policy).__name__
             raise InvalidArgument(
-                f"values are needed from {policy_name}, which has no compute_values(batch); add this method, and call "
+                f"values are needed from {policy_name}, which has no compute_values(batch)...;  call "
                 "the learner pipeline with rl_module=policy"
             )
         return self.policy.compute_values(batch)
@@ -172,12 +172,12 @@ _UNSEEN = frozenset(
 )
 
 
-def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> None:
+def check_interface(policy: Any, user: str, names: Sequence[str] = ()) -> None:
     """Check that a policy can be called as `policy(batch, explore=...)` and has the attributes and methods in `names`.
 
     Args:
         policy: the policy.
-        asked_by: who needs the policy, for the error.
+        user: name of the caller that needs the policy, for the error.
         names: names of the attributes and methods that it must have.
 
     Raises:
@@ -185,25 +185,23 @@ def check_interface(policy: Any, asked_by: str, names: Sequence[str] = ()) -> No
         InvalidArgument: attributes are missing. The error names all of them.
     """
     if isinstance(policy, type):
-        raise WrongType(
-            f"{asked_by}: {policy.__name__} is a class, and a policy is an object: give {policy.__name__}(...)"
-        )
+        raise WrongType(f"{user}: {policy.__name__} is a class; a policy is an object: give {policy.__name__}(...)")
     if not callable(policy):
         raise WrongType(
-            f"{asked_by}: a policy is called as policy(batch, explore=...) and answers with a dict of columns; "
+            f"{user}: a policy is called as policy(batch, explore=...) and returns a dict of columns; "
             f"{policy!r} cannot be called"
         )
     arguments = _arguments_of(policy)
     if arguments is not None and not _can_take_batches(arguments):
         name = getattr(policy, "__name__", type(policy).__name__)
         raise WrongType(
-            f"{asked_by}: a policy is called as policy(batch, explore=...), and {name} takes {arguments}; a function "
-            f"that makes a policy is given to an actor as functools.partial({name})"
+            f"{user}: a policy is called as policy(batch, explore=...), but {name} takes {arguments}; if it is a "
+            f"function that makes a policy, give functools.partial({name}) to the actor"
         )
     missing = ", no ".join(name for name in names if not hasattr(policy, name))
     if missing:
         raise InvalidArgument(
-            f"{asked_by} needs {', '.join(names)} of its policy; {type(policy).__name__} has no {missing}: derive it "
+            f"{user} needs {', '.join(names)} of its policy; {type(policy).__name__} has no {missing}: derive it "
             "from episode_learners.Policy, or add these members (connectors.Policy documents each)"
         )
 

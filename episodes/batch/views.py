@@ -12,7 +12,7 @@ A field with such a Protocol as type is checked inside.
 array([1., 1.])
 >>> Batch(obs=np.zeros((2, 3))).require(GoalBatch)
 Traceback (most recent call last):
-episodes.errors.TrackMismatch: this batch is no GoalBatch: no 'goals'; it has obs
+episodes.errors.TrackMismatch: this batch does not match GoalBatch: no 'goals'; it has obs
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def check_view(columns: Mapping[str, Any], view: type) -> None:
     problems = _problems(columns, view, "")
     if problems:
         names = ", ".join(nested.flatten(dict(columns))) or "nothing"
-        raise TrackMismatch(f"this batch is not a {view.__name__}: {'; '.join(problems)}; it has {names}")
+        raise TrackMismatch(f"this batch does not match {view.__name__}: {'; '.join(problems)}; it has {names}")
 
 
 @functools.cache

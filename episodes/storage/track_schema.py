@@ -190,14 +190,16 @@ def check_same(stored: Fields, new: Fields, label: str) -> None:
     """
     for path in (*stored, *new):
         if path not in new or path not in stored:
-            side, other_side = ("there", "not among those given") if path in stored else ("given", "not there")
+            problem = (
+                f"the given episodes have no track {path!r}" if path in stored else f"track {path!r} is not stored"
+            )
             raise TrackMismatch(
-                f"{label}: track {path!r} is {side}, but {other_side}; all episodes of a data set have the same "
-                f"tracks. There: {list(stored)}; given: {list(new)}"
+                f"{label}: {problem}; all episodes of a data set have the same tracks. Stored: {list(stored)}; "
+                f"given: {list(new)}"
             )
         if not stored[path].alike(new[path]):
             raise TrackMismatch(
-                f"{label}: the data set stores track {path!r} as {stored[path]}, the given episodes have {new[path]}; "
+                f"{label}: track {path!r} is stored as {stored[path]}, the given episodes have {new[path]}; "
                 "convert them, or write them to a separate data set"
             )
 

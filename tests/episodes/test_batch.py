@@ -408,7 +408,7 @@ def test_require_returns_batch_if_view_fits():
 @pytest.mark.parametrize(
     ("changes", "view", "message"),
     [
-        ({"rewards": None}, RolloutBatch, "no RolloutBatch: no 'rewards'; it has obs/camera, new_obs"),
+        ({"rewards": None}, RolloutBatch, "does not match RolloutBatch: no 'rewards'; it has obs/camera, new_obs"),
         ({"terminateds": np.ones(2)}, RolloutBatch, "'terminateds' is float64, not booleans"),
         ({"rewards": {"a": np.ones(2)}}, RolloutBatch, "'rewards' is nested, not numbers"),
         ({"rewards": np.array(["a", "b"])}, RolloutBatch, "'rewards' is <U1, not numbers"),
@@ -444,7 +444,7 @@ def test_every_predefined_view_exists():
         "ObsBatch RolloutBatch BatchWithReturns BatchWithAdvantages ActStateBatch ModelOutputBatch DistBatch PrioBatch"
     )
     for name in names.split():
-        with pytest.raises(TrackMismatch, match=f"no {name}"):
+        with pytest.raises(TrackMismatch, match=f"does not match {name}"):
             Batch().require(getattr(batch_views, name))
     assert Batch(obs=np.ones(1)).require(ObsBatch).obs.sum() == 1
 

@@ -118,7 +118,7 @@ def test_links_of_any_rows_have_the_ids_and_times_of_the_origin(
 
 
 def test_links_without_origin_are_rejected() -> None:
-    with pytest.raises(EpisodeStateError, match="not known"):
+    with pytest.raises(EpisodeStateError, match="is unknown"):
         link_batch({"x": np.zeros(3)}, "page.html")
 
 

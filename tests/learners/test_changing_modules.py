@@ -62,11 +62,11 @@ def test_removed_module_ends_ongoing_episodes():
 
 def test_mapping_to_a_removed_module_is_named():
     trainer = on_policy(config={"max_epochs": 3, "num_test_episodes": 0}, hooks=[AfterEpoch(1, remove_b)])
-    with pytest.raises(UnknownKey, match="mapped to module 'b', for which there is no policy"):
+    with pytest.raises(UnknownKey, match="mapped to module 'b', which has no policy"):
         trainer.run()
     trainer.runner.policies.pop("a")
     map_b_to_a(trainer)
-    with pytest.raises(UnknownKey, match="mapped to module 'a', for which there is no policy"):
+    with pytest.raises(UnknownKey, match="mapped to module 'a', which has no policy"):
         trainer.runner.sample(num_timesteps=10)
 
 

@@ -236,7 +236,7 @@ def test_modules_are_added_and_removed_during_a_run(tmp_path: Path):
 
 def test_module_is_added_once_and_unknown_modules_are_named():
     algorithm = MultiAgentAlgorithm({"a": ppo(0)})
-    with pytest.raises(InvalidArgument, match="'a' already"):
+    with pytest.raises(InvalidArgument, match="'a' exists already"):
         algorithm.add("a", ppo(1))
     for call in (algorithm.remove, algorithm.freeze, algorithm.unfreeze):
         with pytest.raises(UnknownKey, match="the modules are a"):

@@ -125,7 +125,7 @@ def test_invalid_counts_raise() -> None:
 
 
 def test_class_as_policy_or_hook_is_named() -> None:
-    with pytest.raises(WrongType, match=r"Still is a class, and a policy is an object: give Still\(...\)"):
+    with pytest.raises(WrongType, match=r"Still is a class; a policy is an object: give Still\(...\)"):
         cartpoles(policy=Still)
     with pytest.raises(WrongType, match=r"Calling is a class: give Calling\(\)"):
         cartpoles(hooks=[Calling])

@@ -41,12 +41,12 @@ class Walk(gym.Env):
         return self.seen(), 1.0, self.t == 7, False, {}
 
 
-class NotingFilter(MeanStdFilter):
-    """Filter that stores all rows that it learns from, until they are taken."""
+class RecordingFilter(MeanStdFilter):
+    """Filter that records all rows that it learns from."""
 
-    def _learn(self, rows: dict[str, np.ndarray]) -> None:
+    def _update_statistics(self, rows: dict[str, np.ndarray]) -> None:
         vars(self).setdefault("noted", []).extend(np.concatenate([leaf.copy() for leaf in rows.values()]))
-        super()._learn(rows)
+        super()._update_statistics(rows)
 
 
 class NoAction(Exception):
@@ -72,7 +72,7 @@ class Even(torch.nn.Module):
 
 
 def make_runner(index: int, seed: int) -> SingleAgentEnvRunner:
-    seeing = env_to_module_pipeline(OBSERVATIONS, ACTIONS, pieces=[NotingFilter()])
+    seeing = env_to_module_pipeline(OBSERVATIONS, ACTIONS, pieces=[RecordingFilter()])
     return SingleAgentEnvRunner(Walk, Even(), num_envs=2, seed=seed, env_to_module=seeing)
 
 
@@ -143,7 +143,7 @@ class Sampled:
         elif number:
             group.restart_episodes(7, group.statistics())
         else:
-            group.restart_episodes(7, {"NotingFilter": MeanStdFilter().get_state()})
+            group.restart_episodes(7, {"RecordingFilter": MeanStdFilter().get_state()})
             self.rows.clear()
 
     def fail(self, num_timesteps: int) -> None:
@@ -161,7 +161,7 @@ class Sampled:
         """Assert that the merged statistics equal the statistics of one filter with all rows, up to rounding."""
         state = self.group.statistics()
         if not self.rows:
-            assert state is None or state == {"NotingFilter": MeanStdFilter().get_state()}
+            assert state is None or state == {"RecordingFilter": MeanStdFilter().get_state()}
             return
         (known,) = state.values()
         single = MeanStdFilter()
@@ -176,7 +176,7 @@ class Sampled:
 
 def noted_by(actor: Any) -> list[np.ndarray]:
     """Return the rows of an actor's filter since the last call."""
-    (piece,) = [piece for piece in actor.runner.env_to_module if isinstance(piece, NotingFilter)]
+    (piece,) = [piece for piece in actor.runner.env_to_module if isinstance(piece, RecordingFilter)]
     return vars(piece).pop("noted", [])
 
 

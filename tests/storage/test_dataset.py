@@ -296,7 +296,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a track more": (
         lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2), "q": np.zeros(2)}),
         TrackMismatch,
-        "'observations/q' is given, but not there",
+        "track 'observations/q' is not stored",
     ),
     "a track less": (
         lambda: one(extra_model_outputs={}),
@@ -306,7 +306,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "the same paths, nested otherwise": (
         lambda: one(({"o": np.zeros((2, 2)), "p": np.zeros(2)},)),
         TrackMismatch,
-        "'observations/o' is there, but not among",
+        "the given episodes have no track 'observations/o'",
     ),
     "another space": (
         lambda: one(action_space=spaces.Discrete(3)),

@@ -92,7 +92,7 @@ def test_time_windows_name_nested_parts_with_dots(dataset: EpisodeDataset) -> No
 
 
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"action": [0.05]}, {"fps": 10}, r"none at 0.05 s: the nearest is 0.05 s away.*multiples of 0.1"),
+    ({"action": [0.05]}, {"fps": 10}, r"no step is at 0.05 s: the nearest is 0.05 s away.*multiples of 0.1"),
     ({"action": [0.0]}, {}, "give fps="),
     ({"action": [0.0]}, {"fps": 10, "timestamps": "time"}, "give fps="),
     ({"action": [0.0]}, {"fps": 0}, "above 0"),
