@@ -50,8 +50,8 @@ def origin_of(lazy_origin: LazyOrigin | None, columns: Mapping[str, Any]) -> Ori
     """
     if lazy_origin is None:
         raise EpisodeStateError(
-            "the origin of these rows is unknown: only batches of a learner pipeline or a replay buffer, and rows selected, "
-            "split or joined from such batches, have an origin"
+            "the origin of these rows is unknown: only batches of a learner pipeline or a replay buffer, and rows "
+            "selected, split or joined from such batches, have an origin"
         )
     origin = resolved(lazy_origin)
     if not _has_rows(next(iter(columns.values()), None), origin.numbers) and not any(

@@ -30,7 +30,7 @@ def test_add_track_fills_old_episodes_with_the_item(tmp_path: Path, before: dict
         at_work.add([episode(1, **before)])
     with EpisodeWriter(path) as writer:
         writer.add([episode(2, **before, **{"a/b": scores})])
-        with pytest.raises(TrackMismatch, match="the given episodes have no track '.*a~1b'"):
+        with pytest.raises(TrackMismatch, match=r"the given episodes have no track '.*a~1b'"):
             writer.add([episode(3, **before)])
     compact(path)
     for result in (

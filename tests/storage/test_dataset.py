@@ -286,12 +286,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "another shape": (
         lambda: one({"o": np.zeros((2, 3)), "p": np.zeros(2)}),
         TrackMismatch,
-        r"'observations/o' as float64 items of shape \[2\], the given episodes have float64 items of shape \[3\]",
+        r"'observations/o' is stored as float64 items of shape \[2\], the given episodes have float64 items of shape \[3\]",
     ),
     "another dtype": (
         lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2, np.int64)}),
         TrackMismatch,
-        r"'observations/p' as float64 items of shape \[\], the given episodes have int64",
+        r"'observations/p' is stored as float64 items of shape \[\], the given episodes have int64",
     ),
     "a track more": (
         lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2), "q": np.zeros(2)}),
@@ -301,7 +301,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a track less": (
         lambda: one(extra_model_outputs={}),
         TrackMismatch,
-        "'extra_model_outputs/logp' is there",
+        "the given episodes have no track 'extra_model_outputs/logp'",
     ),
     "the same paths, nested otherwise": (
         lambda: one(({"o": np.zeros((2, 2)), "p": np.zeros(2)},)),

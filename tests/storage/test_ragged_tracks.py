@@ -69,7 +69,7 @@ def test_ragged_and_fixed_episodes_are_not_mixed(tmp_path: Path) -> None:
     fixed = SingleAgentEpisode.from_arrays(np.zeros((3, 2), np.int32), [0, 1], [1.0, 1.0])
     with EpisodeWriter(tmp_path) as writer:
         writer.add(some(1))
-        with pytest.raises(TrackMismatch, match="track .observations. is stored as"):
+        with pytest.raises(TrackMismatch, match="track 'observations' is stored as"):
             writer.add([fixed])
     assert len(EpisodeDataset(tmp_path)) == 1
 
