@@ -112,8 +112,8 @@ class Module:
         if not hasattr(self.policy, "compute_values"):
             policy_name = "rl_module=None" if self.policy is None else type(self.policy).__name__
             raise InvalidArgument(
-                f"values are needed from {policy_name}, which has no compute_values(batch); add this method, and call the "
-                "learner pipeline with rl_module=policy"
+                f"values are needed from {policy_name}, which has no compute_values(batch); add this method, and call "
+                "the learner pipeline with rl_module=policy"
             )
         return self.policy.compute_values(batch)
 
