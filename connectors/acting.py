@@ -37,7 +37,7 @@ class EnvToModule(Protocol):
 
     @property
     def fingerprint(self) -> list[Any]:
-        """Name and settings of each connector, as plain values that can be compared with those of another pipeline."""
+        """Name and settings of each connector as plain values, for a comparison with another pipeline."""
         ...
 
     def bind_policy(self, policy: Any) -> None:
@@ -55,7 +55,7 @@ class EnvToModule(Protocol):
 
     @property
     def rewrites(self) -> bool:
-        """Whether the pipeline changes observations before episodes store them."""
+        """Whether the pipeline changes observations before they are stored in episodes."""
         ...
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
@@ -95,7 +95,7 @@ class ModuleToEnv(Protocol):
 
     @property
     def fingerprint(self) -> list[Any]:
-        """Name and settings of each connector, as plain values that can be compared with those of another pipeline."""
+        """Name and settings of each connector as plain values, for a comparison with another pipeline."""
         ...
 
     @property

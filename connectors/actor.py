@@ -41,17 +41,17 @@ class Actor:
     pipelines, with their statistics. Two runners of one actor share its statistics and its random numbers.
 
     Args:
-        policy: a policy; or a class or `functools.partial` that makes one of the space that it sees and the action
-            space, such as `MLPPolicy` or `partial(MLPPolicy, hidden_sizes=(64,))`.
-        observation_space: the environment's; by default the policy's.
-        action_space: the environment's; by default the policy's.
-        pieces: connectors and views that make the policy's input, as in `env_to_module_pipeline`.
-        env_to_module: the pipeline to the policy's input, in place of one with `pieces`.
+        policy: a policy; or a class or `functools.partial`, such as `partial(MLPPolicy, hidden_sizes=(64,))`, that is
+            called with the space of the policy's inputs and the action space, and returns a policy.
+        observation_space: the environment's observation space; by default the policy's.
+        action_space: the environment's action space; by default the policy's.
+        pieces: connectors and views that compute the policy's input, as in `env_to_module_pipeline`.
+        env_to_module: a complete pipeline to the policy's input; give either this or `pieces`.
         module_to_env: the pipeline to actions, in place of the default one.
 
     Raises:
-        InvalidArgument: the policy cannot read what the pipeline makes; a class without spaces; `pieces` together with
-            `env_to_module`.
+        InvalidArgument: the policy cannot read the pipeline's batch; a class is given without both spaces; or `pieces`
+            and `env_to_module` are both given.
         WrongType: `policy` is neither a policy nor an actor.
 
     >>> from gymnasium import spaces
@@ -152,8 +152,8 @@ class Actor:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Spaces and connector settings of both pipelines as plain values. `check` compares them with those of the
-        policy's training.
+        """Spaces and connector settings of both pipelines as plain values. `check` compares this value with the
+        fingerprint stored when the policy was trained.
         """
         return fingerprint_of(self.env_to_module, self.module_to_env)
 
@@ -209,9 +209,10 @@ class Actor:
         Args:
             policy: a policy, or a class or `functools.partial` that makes one, as in `Actor(policy)`. Its weights are
                 replaced.
-            pieces: the connectors and views, as they were given to `Actor`. Those of this library are rebuilt from the
-                file if all are.
-            module_to_env: the pipeline to actions, if it has connectors that are not of this library.
+            pieces: the connectors and views, as they were given to `Actor`. By default they are rebuilt from the file,
+                which needs all of them to be classes of this library.
+            module_to_env: the pipeline to actions; needed if the saved pipeline has connectors that are not of this
+                library.
 
         Raises:
             UnreadableData: the file is damaged, or is not an actor's.
@@ -255,7 +256,7 @@ class Actor:
         Nothing is learned: statistics of filters stay as they are.
 
         Args:
-            observation: the environment's, without a batch axis.
+            observation: the environment's observation, without a batch axis.
             state: None at the start of an episode; afterwards the state that the previous call returned. It is not
                 changed, so acting may branch off from any state.
             reward: the reward of the last action, for views that show it.
@@ -263,7 +264,7 @@ class Actor:
 
         Raises:
             StateMismatch: the policy was trained in other pipelines, or its filters have no statistics.
-            InvalidArgument: `state` is not a state, or that of another actor; the action space is not known.
+            InvalidArgument: `state` is not an `ActingState` of this actor, or the action space is not known.
         """
         if state is None:
             if self.action_space is None:
@@ -384,7 +385,7 @@ def _first_action(actions: Any, space: gym.Space | None) -> Any:
 
 
 def _rows(observation: Any, space: gym.Space) -> Any:
-    """Return one observation as a batch [1, ...] with the dtypes of `space`, as a vector environment would return it.
+    """Return one observation as a batch [1, ...] with the dtypes of `space`, like the result of a vector environment.
 
     Raises:
         InvalidArgument: the observation has another shape or structure.

@@ -78,7 +78,7 @@ def _pieces(pipeline: Any) -> dict[str, Connector]:
 
 
 def _default_names(actor: Any) -> set[str]:
-    """Return the names of those of the actor's connectors that `env_to_module_pipeline` adds by default."""
+    """Return the names of the actor's connectors whose classes `env_to_module_pipeline` adds by default."""
     kinds = (to_module.AddObservations, BatchItems, to_module.AddTimeDimension)
     kinds = (*kinds, to_module.AddStates, NumpyToTensor)
     return {name for name, piece in _pieces(actor.env_to_module).items() if type(piece) in kinds}
@@ -119,11 +119,11 @@ def _is_plain(value: Any) -> bool:
 
 
 def build_pieces(settings: Iterable[Any], argument: str) -> list[Any]:
-    """Return the connectors and views, created anew from their class names and constructor arguments in an actor's
-    file.
+    """Create the connectors and views whose class names and constructor arguments are in an actor's file, and return
+    them in order.
 
     Raises:
-        InvalidArgument: one is not of this library, or was made with arguments that a file cannot hold.
+        InvalidArgument: a connector is not of this library, or was created with arguments that a file cannot store.
     """
     made = []
     for name, arguments in settings:
@@ -183,7 +183,7 @@ def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
 
 def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read an actor's file, check its size and checksum, and return its contents as `write_actor` received them.
+    """Read an actor's file, check its size and checksum, and return the dict that was given to `write_actor`.
 
     Raises:
         UnreadableData: the file is damaged, or is not an actor's.

@@ -31,7 +31,7 @@ class AgentRow(NamedTuple):
 
 
 class AgentToModuleMapping(Connector):
-    """First connector of multi-agent pipelines, which groups the agents by the module (policy) that acts for them.
+    """First connector of multi-agent pipelines, which groups the agents by module (policy).
 
     While acting, `rows_by_module` returns the agents that must act. A call writes `{module_id: {"obs": [n, ...]}}` of
     their newest observations, and stores the agent of each row in `shared_data["seats"]`. While learning, `packs`

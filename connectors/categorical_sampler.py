@@ -69,8 +69,8 @@ class NumpyCategoricalSampler:
         self._ahead = np.concatenate([self._ahead, np.log(times, out=times)])
 
     def log_prob(self, distribution: Categorical, inputs: torch.Tensor, actions: np.ndarray) -> np.ndarray:
-        """Return the log-probabilities [N] of `actions` [N] for logits `inputs` [N, n], as `distribution.log_prob`
-        does.
+        """Return the log-probabilities [N] of `actions` [N] for logits `inputs` [N, n], equal to
+        `distribution.log_prob`.
         """
         if inputs.ndim != 2:
             return distribution.log_prob(inputs, torch.from_numpy(actions)).numpy()
@@ -78,7 +78,9 @@ class NumpyCategoricalSampler:
         return log_probs_of(inputs).numpy()[np.arange(len(choices)), choices]
 
     def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
-        """Return the most likely action [N] for each row of the logits `inputs` [N, n], as `distribution.mode` does."""
+        """Return the most likely action [N] for each row of the logits `inputs` [N, n], equal to
+        `distribution.mode`.
+        """
         choices = inputs.argmax(-1)
         return choices + distribution.start if distribution.start else choices
 

@@ -19,7 +19,7 @@ from episodes.tracks import nested
 
 
 class RowOwner(NamedTuple):
-    """Ids of the episode, agent and module that appended rows of a batch column belong to. An unknown id is None."""
+    """Ids of the episode, agent and module to which rows of a batch column belong, with None for unknown ids."""
 
     eps_id: str | None = None
     agent_id: Any = None
@@ -27,7 +27,7 @@ class RowOwner(NamedTuple):
 
     @classmethod
     def of(cls, episode: Any) -> RowOwner:
-        """Return the ids of `episode` as the owner of its rows. All ids are None if `episode` is None."""
+        """Return the ids of `episode` as the owner of its rows. For `episode=None` all ids are unknown."""
         if episode is None:
             return cls()
         return cls(episode.multi_agent_episode_id or episode.id_, episode.agent_id, episode.module_id)

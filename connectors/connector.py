@@ -92,7 +92,7 @@ class Connector:
 
     @property
     def name(self) -> str:
-        """Name of the connector, by which a pipeline finds it."""
+        """Name under which a pipeline stores the connector."""
         return self._name or type(self).__name__
 
     @property

@@ -417,7 +417,7 @@ def _log_tanh_slope(raw: Tensor) -> Tensor:
 
 
 def _flattened(actions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return actions [..., *shape] as [..., k], with the axes of `shape` merged into one."""
+    """Flatten the axes `shape` of actions [..., *shape], and return them as [..., k]."""
     leading = actions.shape[: actions.ndim - len(shape)]
     return actions.reshape((*leading, math.prod(shape))) if len(shape) != 1 else actions
 

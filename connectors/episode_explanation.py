@@ -52,7 +52,7 @@ def explain_episode(
         gamma: the discount factor, unless the pipeline has `GeneralizedAdvantageEstimation`, which has its own.
 
     Raises:
-        InvalidArgument: the episode has no steps, or the batch of the pipeline has not one row for each step.
+        InvalidArgument: the episode has no steps, or the pipeline's batch does not have one row per step.
     """
     if not len(episode):
         raise InvalidArgument(f"episode {episode.id_} has no steps to explain")

@@ -187,9 +187,7 @@ def check_fingerprint(
 
 
 def _differences(key: str, policy_stamp: Mapping[str, Any], pipeline_stamp: Mapping[str, Any]) -> list[str]:
-    """Return texts that describe how the entry `key` differs between the policy's fingerprint and that of the
-    pipelines.
-    """
+    """Return texts that describe how the fingerprints of the policy and of the pipelines differ in the entry `key`."""
     before, now = policy_stamp.get(key, [] if key == JOINT else None), pipeline_stamp[key]
     if before == now:
         return []
@@ -215,7 +213,7 @@ def _made(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any, action_space: Any) -> None:
-    """Raise `StateMismatch` if the pipelines were made for spaces other than those of the environment.
+    """Raise `StateMismatch` if a space of the pipelines differs from the environment's space.
 
     Bounds of observations may differ.
 
@@ -282,7 +280,7 @@ def describe_acting_pipeline(env_to_module: Any) -> str:
 
 
 def check_acting_pipelines(texts: Iterable[str | None], own_parts: Mapping[str, list[Any]], learner: str) -> None:
-    """Raise `StateMismatch` if episodes were recorded with rewriters or views other than those of the learner.
+    """Raise `StateMismatch` if episodes were recorded with other rewriters or views than `own_parts`.
 
     Args:
         texts: acting pipelines of the episodes; None if unknown, which is not checked.

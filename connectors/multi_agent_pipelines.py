@@ -352,7 +352,7 @@ def multi_agent_env_to_module(
     Raises:
         InvalidArgument: a module has no action space, or its policy cannot read its batch.
         UnwiredPipeline: a connector reads a column that no earlier connector provides.
-        WrongType: an argument that should be a mapping by module is none.
+        WrongType: `observation_spaces`, `action_spaces` or `policies` is not a mapping by module.
     """
     pipelines = _build_each(env_to_module_pipeline, observation_spaces, action_spaces, policies, options)
     return MultiAgentEnvToModule(pipelines, joint)
@@ -372,7 +372,7 @@ def multi_agent_module_to_env(
     Raises:
         InvalidArgument: a module has no action space.
         UnwiredPipeline: a connector reads a column that no earlier connector provides.
-        WrongType: an argument that should be a mapping by module is none.
+        WrongType: `observation_spaces`, `action_spaces` or `policies` is not a mapping by module.
     """
     return MultiAgentModuleToEnv(
         _build_each(module_to_env_pipeline, observation_spaces, action_spaces, policies, options)
@@ -402,7 +402,7 @@ def multi_agent_learner(
     Raises:
         InvalidArgument: a module has no action space, or its policy cannot read its batch.
         UnwiredPipeline: a connector reads a column that no earlier connector provides.
-        WrongType: `returns` cannot be called, or an argument that should be a mapping by module is none.
+        WrongType: `returns` cannot be called, or an argument by module is not a mapping.
     """
     if not (returns is None or callable(returns)):
         raise WrongType(

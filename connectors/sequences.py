@@ -122,7 +122,7 @@ def check_max_seq_len(max_seq_len: int) -> int:
     """Return the argument `max_seq_len` after a check that it is an int of at least 1.
 
     Raises:
-        InvalidArgument: it is something else.
+        InvalidArgument: `max_seq_len` is not an int of at least 1.
     """
     return checked_count("max_seq_len", max_seq_len)
 

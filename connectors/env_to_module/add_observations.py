@@ -15,7 +15,8 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Connector that adds the column "obs" [N, ...], the newest observation of each episode, unless the batch has it.
+    """Connector that adds the column "obs" [N, ...], the newest observation of each episode, unless the batch already
+    has this column.
 
     Items that earlier connectors added for episodes replace the runner's rows, as in RLlib.
     """

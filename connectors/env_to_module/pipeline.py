@@ -36,9 +36,9 @@ class EnvToModulePipeline(SectionedPipeline):
     """Pipeline that computes the policy's input batch from ongoing episodes or from a vector environment's
     observations.
 
-    `rewrite` applies the rewriters; its result is what episodes store. `recorded_observation_space` is the space of the
-    stored observations, and `observation_space` that of the policy's. `lookback` is the smallest `len_lookback_buffer`
-    with which the learner sees the same. The learner needs `views` for that.
+    `rewrite` applies the rewriters; episodes store its result. `recorded_observation_space` is the space of the stored
+    observations, and `observation_space` the space of the policy's observations. A learner computes the same policy
+    inputs if it gets `views`, and chunks with a lookback of at least `lookback` steps.
     """
 
     input_columns = (Columns.OBS,)
@@ -68,10 +68,10 @@ class EnvToModulePipeline(SectionedPipeline):
         """Add the connectors that a recurrent policy needs, and check that the policy can read the pipeline's batch.
 
         A recurrent policy gets a time axis and its states, unless a connector adds "state_in" already. A policy that is
-        a module is run once on samples, unless connectors of your own make columns.
+        a `torch.nn.Module` is run once on samples, unless connectors of the user add columns.
 
         Raises:
-            InvalidArgument: the policy reads a column that is not there, or of another shape.
+            InvalidArgument: the policy reads a column that the batch lacks, or expects another shape.
         """
         pieces = self._sections.pieces.values()
         if module_of(policy).is_recurrent and not any(Columns.STATE_IN in piece.writes for piece in pieces):

@@ -14,8 +14,8 @@ __all__ = ["AddObservations"]
 
 
 class AddObservations(Connector):
-    """Connector that adds "obs" [B, ...], the observation that the policy saw before each step, unless the batch has
-    it.
+    """Connector that adds "obs" [B, ...], the observation that the policy saw before each step, unless the batch
+    already has this column.
     """
 
     writes = (Columns.OBS,)

@@ -28,7 +28,7 @@ class NormalizeRewards(Connector):
     Args:
         input_observation_space: space of the observations before this connector.
         input_action_space: space of the actions before this connector.
-        gamma: the discount factor; that of the algorithm.
+        gamma: the discount factor of the algorithm.
         clip: largest absolute value of a normalized reward; None: no limit.
         name: name of the connector in its pipeline.
     """

@@ -68,7 +68,7 @@ class StepReturns:
 
 
 def real_steps(batch: ColumnDict, name: str) -> Any:
-    """Return the batch column `name` without padding, one row per step, [S, ...], or None if the batch lacks it."""
+    """Return the batch column `name` without padding, one row per step, [S, ...], or None if it is missing."""
     column, mask = batch.get(name), batch.get(Columns.LOSS_MASK)
     if type(column) is not np.ndarray:
         column = joined(column)

@@ -98,9 +98,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             )
 
     def bind_policy(self, policy: Any) -> None:
-        """Add a connector that removes the time axis of the outputs, if the policy is recurrent and the pipeline lacks
-        one.
-        """
+        """Prepend a `RemoveTimeDimension` if the policy is recurrent, unless the pipeline has such a connector."""
         if module_of(policy).is_recurrent and RemoveTimeDimension not in self:
             self.prepend(RemoveTimeDimension())
 
@@ -140,7 +138,9 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         return None if sampler is None else sampler.log_probs(outputs, actions, policy)
 
     def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
-        """Return the pack with "action_logp" for all steps, if `GetActions(log_probs=False)` did not record it."""
+        """Return the pack with "action_logp" for all steps, computed here if `GetActions(log_probs=False)` left it
+        out.
+        """
         sampler = self._late_sampler()
         return pack if sampler is None else sampler.with_log_probs(pack, policy)
 

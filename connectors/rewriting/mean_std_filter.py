@@ -223,8 +223,8 @@ class MeanStdFilter(ObservationRewriter):
         return values.astype(np.float32)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the statistics of two sets of observations: those up to the last synchronization of all copies, and
-        those since then.
+        """Return two sets of statistics: "synced" of the observations before the last synchronization of all copies,
+        and "own" of the later observations.
         """
         return {"synced": _state_of(self._synced), "own": _state_of(self._own)}
 

@@ -58,7 +58,7 @@ def check_connector(
     Raises:
         ContractViolation: a rule is broken. The error has the expected and the actual value.
         WrongType: `piece` is not a connector.
-        InvalidArgument: there is no such pipeline.
+        InvalidArgument: `pipeline` is not one of the three names.
 
     >>> from connectors import Connector
     >>> class ClipRewards(Connector):

@@ -55,7 +55,7 @@ def check_lookback(pack: EpisodePack, num_steps: int, name: Any) -> None:
     Args:
         pack: the episodes.
         num_steps: number of steps before a chunk that are read.
-        name: who reads them, for the error.
+        name: name of the reader of these steps, for the error.
 
     Raises:
         InvalidArgument: the lookback of a chunk is too short.

@@ -13,7 +13,5 @@ __all__ = ["time_steps"]
 
 
 def time_steps(history: History) -> dict[str, Any]:
-    """Return the column "t" [B], float32: the time step of each observation in its episode. It is a view, for
-    pipelines.
-    """
+    """Return the column "t" [B], float32: the time step of each observation in its episode. This function is a view."""
     return {Columns.T: history.t.astype(np.float32)}
