@@ -25,7 +25,7 @@ class RLlibCallback:
     `episode_learners` that has the same object among its `hooks`. Without a trainer, call them in your own loop.
 
     Attributes:
-        config: the value of `env_runner.config`. Set it to what your callbacks read from there.
+        config: the value of `env_runner.config`, for callbacks that read settings from that attribute.
     """
 
     config: Any = None
@@ -153,11 +153,11 @@ class CallbackHook:
         self.callback.on_episode_end(episode=episode, env_index=env, prev_episode_chunks=[], **self._arguments(runner))
 
     def _call_sample_end(self, runner: Any, sampled: Any) -> EpisodePack | None:
-        """Call the callback's `on_sample_end` with the sampled episodes,
-        and store the `custom_data` that it writes to them.
+        """Call the callback's `on_sample_end` with the sampled episodes, and return a pack with the written
+        `custom_data`.
 
         Returns:
-            The pack with the `custom_data`. None if no episode has any, or if `sampled` is no pack.
+            The pack with the `custom_data`. None if no episode has `custom_data`, or if `sampled` is not a pack.
         """
         if not isinstance(sampled, EpisodePack):
             samples = sampled if isinstance(sampled, list) else []
@@ -201,7 +201,7 @@ def as_hook(hook: Any) -> Any:
     An object that is a hook already is returned unchanged.
 
     Raises:
-        WrongType: another class, or an object without a method of `Hook`.
+        WrongType: `hook` is another class, or an object without any method of `Hook`.
     """
     if isinstance(hook, type) and issubclass(hook, RLlibCallback):
         hook = hook()

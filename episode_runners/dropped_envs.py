@@ -14,20 +14,21 @@ from gymnasium.vector import AsyncVectorEnv
 def close_when_dropped(runner: Any, envs: Sequence[Any]) -> Callable[[], Any]:
     """Register environments to be closed when their runner is garbage-collected or the process ends.
 
-    Environments in processes of their own are terminated, with a `ResourceWarning`, and are not waited for.
+    Environments that run in separate processes are terminated with a `ResourceWarning`, without waiting for pending
+    steps.
 
     Args:
-        runner: the runner that made the environments.
+        runner: the runner that created the environments.
         envs: the environments. They must not refer to the runner.
 
     Returns:
-        A function that cancels this, for environments that were closed.
+        A function without arguments that cancels the registration. Call it after the environments were closed.
     """
     return weakref.finalize(runner, _close_dropped, envs, type(runner).__name__, os.getpid()).detach
 
 
 def _close_dropped(envs: Sequence[Any], name: str, process: int) -> None:
-    """Close the environments of a garbage-collected runner called `name`, if this is the `process` that created them.
+    """Close the environments of a garbage-collected runner of class `name`, if this process has the id `process`.
 
     Environments in other processes are terminated with a `ResourceWarning`. Errors become warnings.
     """

@@ -99,11 +99,12 @@ def evaluate(
 
     The pipelines are copies with their current state, whose statistics do not change. A `torch.nn.Module` is in
     evaluation mode meanwhile. Torch's global random state does not change. Each environment contributes its first
-    episodes, however long they are; the first ones to end anywhere would be the short ones.
+    episodes, however long they are. Taking the first episodes that end in any environment would favour short episodes.
 
     Args:
-        env: a runner, or what a runner takes as environment. A runner's policy and pipelines are evaluated in new
-            environments, made as its own were. An environment object is used itself and left open.
+        env: a runner, or any environment argument of a runner (an id, a callable, an environment). A runner's policy
+            and pipelines are evaluated in new environments, created like the runner's environments. An environment
+            object is used directly and left open.
         policy: an actor, or a policy that acts through the default pipelines. With several agents a mapping
             `{module_id: policy or actor}`. None if `env` is a runner.
         num_episodes: exact number of episodes.
@@ -113,11 +114,12 @@ def evaluate(
             environments get `independent_seed(seed)`, since Gymnasium seeds environment i with the seed plus i.
         hooks: hooks or callbacks for the evaluation.
         agent_to_module_mapping_fn: with several agents, as in `MultiAgentEnvRunner`.
-        check_pipeline: reject a policy that was trained in other pipelines.
+        check_pipeline: reject a policy that was trained in other pipelines. Not used if `env` is a runner.
 
     Raises:
         StateMismatch: the policy was trained in other pipelines, or its filter has no statistics.
-        InvalidArgument: a runner whose environments cannot be made again, or a runner and a policy.
+        InvalidArgument: `env` is a runner whose environments cannot be created again, or both a runner and a policy are
+            given, or neither a runner nor a policy.
 
     >>> from episode_learners import MLPPolicy
     >>> import gymnasium as gym

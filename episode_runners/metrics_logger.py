@@ -116,8 +116,8 @@ class MetricsLogger:
             with_throughput: measure the sum per second too, for `peek(key, throughput=True)`; for sums only.
 
         Raises:
-            InvalidArgument: an unknown `reduce`, options that do not go with it, or a key that leads into the number of
-                another key.
+            InvalidArgument: `reduce` is unknown, an option cannot be combined with `reduce`, or the key is a part of
+                the path of an existing key, or the reverse.
         """
         path = _path(key)
         if path not in self._series:

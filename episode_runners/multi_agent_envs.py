@@ -44,14 +44,15 @@ class MultiAgentEnv(Protocol):
 
 
 def as_multi_agent_env(env: Any) -> MultiAgentEnv:
-    """Return an adapter with the interface `MultiAgentEnv` for an environment, or for one made by a callable.
+    """Return an adapter with the interface `MultiAgentEnv` for an environment. A callable is called to create the
+    environment.
 
     Args:
         env: a PettingZoo environment of either kind, an environment with `reset` and `step` that take and return dicts
             by agent, or a callable that makes one.
 
     Raises:
-        WrongType: another object.
+        WrongType: `env` is, or returns, another object.
     """
     if isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
         env = env()
@@ -73,7 +74,7 @@ def makes_envs(env: Any) -> bool:
 
 
 class DictEnv:
-    """Adapter for environments whose agents act at the same time, such as those of PettingZoo's parallel API.
+    """Adapter for environments whose agents act at the same time, such as PettingZoo's parallel environments.
 
     Observations and infos are copied, because many environments reuse their arrays and dicts.
     """
@@ -175,7 +176,7 @@ def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> A
         env: the environment, for error messages.
         call: "reset" or "step".
         result: the result of the call.
-        names: the names of its parts.
+        names: the names of the parts that the result must have, such as ("observations", "infos").
 
     Raises:
         WrongType: a part is missing or is not a dict.
@@ -190,7 +191,8 @@ def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> A
 
 
 def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
-    """Return an agent's observation or action space, from any of the usual methods and attributes of environments.
+    """Return an agent's observation or action space, read from the environment's `observation_space`,
+    `observation_spaces` or `get_observation_space` (or the same names with `action`).
 
     Args:
         env: the environment.

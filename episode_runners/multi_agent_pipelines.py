@@ -30,11 +30,10 @@ Row = tuple[int, MultiAgentEpisode, ByAgent]  # index of a copy, its episode, an
 
 
 def _checked_pipelines(name: str, kind: type, pipeline: Any) -> Any:
-    """Check that the pipelines by module are an object of the class `kind`, and return them.
-    For None, return an empty object.
+    """Return `pipeline` after a check that its class is `kind`. For `pipeline=None`, return a `kind` without modules.
 
     Raises:
-        WrongType: an object of another kind.
+        WrongType: `pipeline` is an object of another class.
     """
     if pipeline is not None and not isinstance(pipeline, kind):
         raise WrongType(
@@ -50,7 +49,7 @@ def split_actors(
     module_to_env: MultiAgentModuleToEnv | None,
     seed: int | None,
 ) -> tuple[Mapping[Any, Any] | None, MultiAgentEnvToModule | None, MultiAgentModuleToEnv | None]:
-    """Separate the actors among the policies into policies and pipelines, and add these pipelines to the given ones.
+    """Replace each actor in `policies` by its policy, and add the actor's pipelines to the given pipelines.
 
     Raises:
         InvalidArgument: a module has both an actor and a pipeline.
@@ -190,8 +189,8 @@ class RunnerPipelines:
         return module_id in (self.policies or {}) or module_id not in self._fingerprints
 
     def restorable_states(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part of a saved state whose pipelines exist.
-        Other states are stored until their module's first agent appears.
+        """Return the part of a saved state that belongs to existing pipelines. The states of other modules are stored
+        until the module's first agent appears.
 
         A module that was removed, so that it has no policy, keeps the state of its pipelines.
         """
@@ -352,5 +351,5 @@ def _rewriting_modules(pipelines: MultiAgentEnvToModule) -> set[Any]:
 
 
 def _have_same_shape(space: Any, known: Any) -> bool:
-    """Return True if two spaces have the same shape, or if `known` is None."""
+    """Return True if two spaces have the same shape. `known=None` matches every space."""
     return known is None or getattr(space, "shape", None) == getattr(known, "shape", None)

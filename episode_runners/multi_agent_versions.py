@@ -11,7 +11,7 @@ from episodes.multi_agent.timeline import WAITS, Timeline
 
 
 def checked_versions(versions: Any) -> Any:
-    """Check policy versions, given as one int for all modules or a dict by module id, and return them.
+    """Return policy versions after a check: one int for all modules, or a copied dict by module id.
 
     Raises:
         InvalidArgument: a version is not an int of at least 0.
@@ -38,7 +38,9 @@ def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> N
 
 
 def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
-    """Record the policy version of each step of each agent in a chunk. `versions` apply if no other was recorded."""
+    """Record the policy version of each step of each agent in a chunk. Agents without recorded versions get `versions`,
+    an int, a dict by module id, or None.
+    """
     for line in chunk.agents.timelines.values():
         facts, runs = line.episode.facts, line.episode.facts.policy_versions
         if runs is None and _of(versions, line) != UNKNOWN:

@@ -23,9 +23,7 @@ class RandomActions:
         self._choices: Any = self._space if type(self._space) is gym.spaces.MultiDiscrete else None
 
     def sample(self, observations: Any) -> Any:
-        """Return random actions [N, ...], given the environments' newest observations [N,
-        ...], which may have action masks.
-        """
+        """Return random actions [N, ...] for the newest observations [N, ...], which may have action masks."""
         choices = self._choices
         if not self.looks_at_observations:
             if choices is None:

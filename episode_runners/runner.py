@@ -106,7 +106,7 @@ class _AsStepped(Sequence[Any]):
 
 
 def hook_methods(hooks: Any, name: str) -> tuple[Any, ...]:
-    """Return the methods called `name` of those hooks that define or override it."""
+    """Return the bound methods `name` of the hooks, without hooks that lack the method or inherit it from `Hook`."""
     methods = [getattr(hook, name, None) for hook in hooks]
     empty = getattr(Hook, name)
     return tuple(method for method in methods if method and getattr(method, "__func__", method) is not empty)
@@ -166,8 +166,8 @@ class EnvRunner(Closeable):
         check_unwritten(shown.kept)
 
     def _call_sample_end_hooks(self, sampled: Any) -> Any:
-        """Call the `on_sample_end` method of all hooks with the sample,
-        and return the sample or a hook's replacement for it.
+        """Call the `on_sample_end` method of all hooks with the sample. Return the sample, or the last object that a
+        hook returned instead.
 
         Raises:
             WrongType: a hook returned an object of another type.
@@ -221,8 +221,8 @@ class EnvRunner(Closeable):
     ) -> Self:
         """Return a new runner with the same policy, other environments, and copies of the pipelines.
 
-        The environments are made as this runner's were. Statistics of the copied pipelines do not change. `evaluate`
-        uses this method; close the runner yourself if you call it.
+        The environments are created in the same way as this runner's environments. Statistics of the copied pipelines
+        do not change. `evaluate` uses this method. Other callers must close the new runner.
 
         Args:
             num_envs: number of environments; this runner's number by default.
@@ -230,7 +230,7 @@ class EnvRunner(Closeable):
             hooks: hooks of the new runner.
 
         Raises:
-            InvalidArgument: the environments were given as objects, and it is unknown how to make others.
+            InvalidArgument: the environments were given as objects, from which no other environments can be created.
         """
         raise NotImplementedError
 

@@ -17,8 +17,8 @@ class SerialVectorEnv(SyncVectorEnv):
     """Vector environment that steps its environments one after another,
     with the results of Gymnasium's `SyncVectorEnv`.
 
-    A row of one CartPole takes 20 of 30 us in `SyncVectorEnv` for what only some spaces and modes need: dispatch by the
-    kind of space, deep copies, empty infos. For plain arrays, little of that is done here.
+    `SyncVectorEnv` spends two thirds of a CartPole row on work that only some spaces and modes need: dispatch by the
+    kind of space, deep copies, empty infos. This class skips most of this work for plain arrays.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -306,7 +306,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 have the same outputs. Random actions have none.
 
         Raises:
-            InvalidArgument: a count below 1, or a buffer too small for the runner's environments.
+            InvalidArgument: `num_timesteps` is below 1, or the buffer is too small for the runner's environments.
             UnknownKey: the policy has no such extra output.
             EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
             KeyboardInterrupt: Ctrl-C. The buffer has the steps sampled so far.
@@ -365,13 +365,12 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def take(self) -> EpisodePack:
         """Return the steps of failed or interrupted calls of `sample` as a pack, which may be empty.
-        Steps are returned once.
 
         It also works if the runner is closed or its environments died. Steps are returned once.
 
         Raises:
             EpisodeStateError: `sample` was never called, or failed before its first reset; or the runner is sampling (a
-                hook called this).
+                hook called this method).
         """
         self._check_not_sampling("take")
         self._store_interrupted()
@@ -382,7 +381,7 @@ class SingleAgentEnvRunner(EnvRunner):
         return pack
 
     def _concat_packs(self, packs: Sequence[EpisodePack]) -> EpisodePack:
-        """Concatenate packs into one, after log-probabilities of their actions were added."""
+        """Return the packs concatenated to one pack, after adding log-probabilities of the actions."""
         return EpisodePack.concat([self.module_to_env.with_log_probs(self.policy, pack) for pack in packs])
 
     def _store_interrupted(self) -> None:
@@ -390,8 +389,8 @@ class SingleAgentEnvRunner(EnvRunner):
             self._interrupted.append(self._recorder.take())
 
     def _record_into_packs(self) -> None:
-        """Make the next steps recorded into packs.
-        Ongoing episodes of a replay buffer continue if the buffer still has them.
+        """Record the next steps into packs. Ongoing episodes of a replay buffer continue if the buffer still stores
+        them.
         """
         if isinstance(self._sink, ReplayRecorder) and not self._needs_reset:
             if self._sink.is_reset:
@@ -401,8 +400,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink, self._buffer = self._recorder, None
 
     def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> bool:
-        """Make the next steps recorded into `buffer`.
-        Return True if the ongoing episodes continue, False if they need a reset.
+        """Record the next steps into `buffer`. Return True if the ongoing episodes continue, False if they need a
+        reset.
 
         Args:
             buffer: the replay buffer.

@@ -40,11 +40,13 @@ def make_vector_env(
         vectorization: "sync" steps the environments one after another, "async" runs a process for each. For an id,
             "vector_entry_point" makes the environment's own vector environment.
         autoreset_mode: autoreset mode of the environments made here, next-step by default.
-        env_kwargs: arguments for `gymnasium.make` of an id.
+        env_kwargs: keyword arguments for `gymnasium.make`, if `env` is an id.
 
     Raises:
-        InvalidArgument: an unknown id, vectorization or mode, or another number of environments.
-        WrongType: `env` is none of these.
+        InvalidArgument: an id, vectorization or mode is unknown, or a given vector environment has another number of
+            environments.
+        WrongType: `env` is not an id, callable, vector environment or environment, a callable returns no environment,
+            or `env_kwargs` is not a dict.
     """
     _check_needs_no_adapter(env)
     if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
@@ -129,7 +131,9 @@ def _make_own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, An
 def _vectorize(
     maker: Callable[[], Any], num_envs: int | None, vectorization: str, mode: AutoresetMode | str
 ) -> VectorEnv:
-    """Return a vector environment of `num_envs` environments made by `maker`, or the one that `maker` makes."""
+    """Return a vector environment of `num_envs` environments created by `maker`. A vector environment that `maker`
+    returns is returned itself.
+    """
     if not isinstance(vectorization, str) or vectorization not in _KINDS:
         known = "'sync', 'async', and for ids 'vector_entry_point'"
         raise InvalidArgument(f"vectorization={vectorization!r}; give one of {known}")
@@ -162,7 +166,7 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
         num_envs: the number of environments needed.
 
     Raises:
-        InvalidArgument: it is unknown how the environment was made.
+        InvalidArgument: `env` is an object from which no other environments can be created, for example without a spec.
     """
     if isinstance(env, gym.Env):
         if env.spec is not None:
@@ -202,7 +206,8 @@ def autoreset_mode_of(env: VectorEnv, default: AutoresetMode | str | None = None
     """Return the autoreset mode that a vector environment declares, or `default` if it declares none.
 
     Raises:
-        InvalidArgument: an unknown mode, no mode, or a mode other than the environment's.
+        InvalidArgument: the mode is unknown, there is neither a declared mode nor a `default`, or `default` differs
+            from the declared mode.
     """
     unwrapped = env.unwrapped
     env_mode = getattr(unwrapped, "autoreset_mode", None)  # first: several environments may share one metadata dict

@@ -37,15 +37,15 @@ class EnvPoolVectorEnv(VectorEnv):
     Args:
         task: EnvPool's name of the task, "CartPole-v1" or "Pong-v5".
         num_envs: number of environments, N.
-        max_episode_steps: the time limit; the task's own by default.
+        max_episode_steps: the time limit in steps; by default the task's limit.
         seed: seed of the first reset without a seed; random by default.
-        info_keys: EnvPool's infos to keep, "lives" for example; none by default, since some are large.
+        info_keys: names of EnvPool's infos to return, such as "lives"; no infos by default, because some are large.
         pool_kwargs: further arguments of `envpool.make_gymnasium`, such as num_threads and frame_skip.
 
     Raises:
         MissingExtra: envpool is not installed.
         InvalidArgument: EnvPool does not know the task or its arguments, or the task has several players.
-        UnknownKey: from `reset`, info keys that the task does not have.
+        UnknownKey: raised by `reset` if the task has no info of a name in `info_keys`.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}

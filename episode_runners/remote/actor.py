@@ -48,7 +48,7 @@ class RunnerSample:
 
 @dataclass(frozen=True, slots=True)
 class SampleReply:
-    """Reply of a remote runner to a request: the sample, and the pipelines' statistics (None if there are none)."""
+    """Reply of a remote runner to a request: the sample, and the pipelines' statistics (None without statistics)."""
 
     sample: RunnerSample
     statistics: dict[Any, Any] | None
@@ -121,8 +121,8 @@ class RunnerActor:
         self.runner.set_state(self.runner.get_state() | counts)
 
     def _create_module_pipelines(self) -> bool:
-        """Sample one step with a multi-agent runner, which creates its pipelines.
-        Return False for a single-agent runner.
+        """Sample one step with a multi-agent runner, which creates the pipelines, and return True. Return False for a
+        single-agent runner.
         """
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return False

@@ -94,7 +94,7 @@ class RayRunnerGroup(Closeable):
         seed: seed from which the runners' seeds are derived.
         slow_after_s: seconds that `sample` waits for the other runners after the first reply; samples of slower runners
             are part of a later sample. None waits for all.
-        lost_after_s: seconds after which a runner that has not replied is replaced.
+        lost_after_s: seconds without a reply after which a runner is replaced.
         merge_every: number of samples of a runner after which `sample_async` merges the pipelines' statistics. It waits
             until no request is pending.
         num_cpus_each: CPUs that Ray reserves for each runner, if others use Ray too.
@@ -389,7 +389,7 @@ class RayRunnerGroup(Closeable):
     def _merge_if_idle(self, at_least: int) -> None:
         """Merge the runners' statistics if no request is pending and enough samples have arrived.
 
-        The result is exact only if all runners were last given the same statistics, so no request may be pending.
+        The result is exact only if all runners last received the same statistics. Therefore no request may be pending.
         """
         if any(worker.pending for worker in self._workers) or not self._is_merge_due(at_least):
             return

@@ -26,8 +26,8 @@ class GroupRunner(Closeable):
     The runners are sent the policy's weights whenever `policy_version` has changed.
 
     Args:
-        local: a runner of the policy that is trained, with environments and pipelines like those of the group. It does
-            not sample. Evaluation copies it, and it holds the statistics of all pipelines.
+        local: a runner of the policy that is trained, with environments and pipelines like those of the group. This
+            runner does not sample. Evaluations copy it, and its pipelines have the merged statistics of the group.
         group: a group of single-agent runners, which is closed with this object.
         is_asynchronous: let `sample` return the next sample of any runner, for algorithms that learn from older
             policies; otherwise it returns the joined samples of all runners.

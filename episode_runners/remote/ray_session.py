@@ -20,9 +20,7 @@ _PREFIX, _LOCK = "runners-", "driver.lock"
 
 @dataclass(slots=True)
 class _Started:
-    """The Ray instance that runner groups of this process have started or joined,
-    with the number of groups using it.
-    """
+    """Ray instance that runner groups of this process have started or joined, and the number of these groups."""
 
     identity: tuple[str, str]
     is_cluster: bool  # joined, so that others may use it too
@@ -32,7 +30,7 @@ class _Started:
 
 
 class RaySession:
-    """One runner group's use of Ray in this process. Ray is started if it does not run yet.
+    """Use of Ray by one runner group in this process. Creating a session starts Ray, unless Ray runs already.
 
     After Ray was shut down, no call of Ray is made: such a call would start Ray again, with ports that other machines
     reach.
@@ -94,7 +92,7 @@ class RaySession:
         return self.ray.is_initialized() and self._identity() == self.identity
 
     def end(self) -> None:
-        """End this group's use of Ray, and shut Ray down if groups have started it and no other group uses it."""
+        """End this group's use of Ray. Shut Ray down if groups have started Ray and no other group uses Ray."""
         if self.is_ended:
             return
         self.is_ended = True

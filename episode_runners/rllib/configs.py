@@ -41,7 +41,7 @@ def uninstall_from(config: Any) -> None:
     """Restore the class that an RLlib config had before `install_in`.
 
     Raises:
-        InvalidArgument: an algorithm was built with this config object itself.
+        InvalidArgument: an algorithm was built with this config object, which RLlib has frozen.
     """
     if isinstance(config, InstalledConfig):
         _set_class(config, type(config).original)
@@ -121,8 +121,8 @@ def _resolved(config: Any) -> Any:
 
 
 def _resolve(config: Any) -> None:
-    """Restore RLlib's original class of an installed config,
-    and set the runner and connectors of this library in it.
+    """Restore RLlib's original class of an installed config, and set its runner and connectors to classes of this
+    library.
     """
     uninstall_from(config)
     check_support(config)

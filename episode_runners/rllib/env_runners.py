@@ -189,8 +189,8 @@ class EpisodesRunner(RLlibEnvRunner):
         return self._runner
 
     def _next_seed(self) -> int | None:
-        """Return the seed of the next runner:
-        the configured seed for the first runner, derived seeds for later ones.
+        """Return the seed of the next runner: the configured seed for the first runner, a derived seed for each later
+        runner.
         """
         num_before, self._num_runners = self._num_runners, self._num_runners + 1
         if self._seed is None or not num_before:

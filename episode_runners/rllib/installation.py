@@ -43,7 +43,7 @@ def uninstall(config: C) -> C:
 
     Raises:
         MissingExtra: RLlib is not installed.
-        InvalidArgument: an algorithm was built with this very config, which RLlib has frozen.
+        InvalidArgument: an algorithm was built with this config object, which RLlib has frozen.
     """
     with needing("rllib", "uninstall(config) needs RLlib"):
         from episode_runners.rllib.configs import uninstall_from

@@ -151,7 +151,7 @@ class EpisodesLearner(Learner):
             self._learner_connector = connector
 
     def _make_view_pieces(self, observation_space: Any, action_space: Any) -> list[Connector]:
-        """Return translations of those env-to-module connectors of the user that the learner pipeline needs, too.
+        """Translate the user's env-to-module connectors for the learner pipeline, and return the translations.
 
         The user's function is called with an object that has the spaces of the stored observations in place of an
         environment.
