@@ -190,9 +190,9 @@ def check_unwritten(episodes: EditableEpisodes) -> None:
     """Raise `InvalidArgument` if a hook changed anything in the episodes other than their `custom_data`."""
     if episodes.changed:
         raise InvalidArgument(
-            "a hook wrote to an episode that is being recorded, where it would be lost: only custom_data arrives "
-            "(write into it: another dict does not); to change what is stored, use an ObservationPreprocessor; to "
-            "shape rewards, a connector of the learner pipeline"
+            "a hook changed an episode that is being recorded, and this change would be lost; write only into the dict "
+            "custom_data, without replacing the dict. To change what is stored, use an ObservationPreprocessor; to "
+            "shape rewards, use a connector of the learner pipeline"
         )
 
 

@@ -151,7 +151,9 @@ class MetricsLogger:
             )
         for known in self._series:
             if known[: len(path)] == path or path[: len(known)] == known:
-                raise InvalidArgument(f"{location}: {known} exists, and a key is a number or a dict; rename one")
+                raise InvalidArgument(
+                    f"{location}: the key {known} exists, and a key has either a number or further keys; rename a key"
+                )
         if clears is None:
             clears = reduction not in ("mean", "ema", "percentiles", "lifetime_sum")
         if window is None and reduction in ("mean", "percentiles"):

@@ -158,7 +158,7 @@ class MultiAgentEnvRunner(EnvRunner):
         try:
             self._is_sampling = True
             if self.policies is None and not random_actions:
-                raise InvalidArgument("this runner has no policies; give them, or sample with random_actions=True")
+                raise InvalidArgument("this runner has no policies; give policies=, or pass random_actions=True")
             with self._interrupts as interrupts:
                 chunks = self._sample(num_timesteps, num_episodes, explore, random_actions, force_reset)
             if interrupts.pending:
@@ -515,7 +515,7 @@ class MultiAgentEnvRunner(EnvRunner):
         """
         self._check_not_sampling("set_module")
         if not isinstance(self.policies, MutableMapping):
-            raise InvalidArgument("set_module: this runner has no dict of policies; make it with policies by module")
+            raise InvalidArgument("set_module: this runner has no dict of policies; create it with {module_id: policy}")
         check_interface(policy.policy if isinstance(policy, Actor) else policy, "MultiAgentEnvRunner")
         self._needs_reset |= self._pipelines.set_module(module_id, policy)
 

@@ -130,7 +130,7 @@ class TurnBasedEnv:
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
         selected = self.env.agent_selection
         if set(actions) != {selected}:
-            raise UnknownKey(f"it is the turn of agent {selected!r}, and there are actions of {list(actions)}")
+            raise UnknownKey(f"agent {selected!r} must act, but the actions are of {list(actions)}; pass its action")
         self._acted.add(selected)
         self.env.step(actions[selected])
         return self._next_turn()
@@ -215,7 +215,7 @@ def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
     getter: Callable[[Any], gym.Space] | None = getattr(env, f"get_{kind}", None)
     if getter is not None:
         return getter(agent_id)
-    raise UnknownKey(f"{env!r} has no {kind} for agent {agent_id!r}; give it {kind}s, a dict by agent")
+    raise UnknownKey(f"{env!r} has no {kind} for agent {agent_id!r}; define {kind}s, a dict by agent id")
 
 
 def random_action(space: gym.Space, observation: Any, info: Any) -> Any:

@@ -33,7 +33,7 @@ class RecordSamples(Hook):
             WrongType: after `sample_into`, which returns no episodes.
         """
         if isinstance(sampled, dict):
-            raise WrongType("sample_into puts steps into a buffer: write that to disk, or call sample")
+            raise WrongType("RecordSamples: sample_into returns no episodes; write the buffer to disk, or call sample")
         self.writer.add(sampled)
         self.writer.flush()
 

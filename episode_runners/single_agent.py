@@ -448,7 +448,7 @@ class SingleAgentEnvRunner(EnvRunner):
         Return the number of steps, or 0 for episodes.
         """
         if self.policy is None and not random_actions:
-            raise InvalidArgument("this runner has no policy; give it one, or sample with random_actions=True")
+            raise InvalidArgument("this runner has no policy; give policy=, or pass random_actions=True")
         act = self._random_actions if random_actions else self._policy_actions
         self._sink.policy_version = None if random_actions else self._policy_version
         self._sink.acting_pipeline = getattr(self.env_to_module, "acting_pipeline", None)  # unknown for other pipelines

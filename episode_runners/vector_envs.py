@@ -50,7 +50,7 @@ def make_vector_env(
     """
     _check_needs_no_adapter(env)
     if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
-        raise WrongType(f"env_kwargs={env_kwargs!r}: give a dict of what `gymnasium.make` takes")
+        raise WrongType(f"env_kwargs={env_kwargs!r}: give a dict of arguments for `gymnasium.make`")
     if isinstance(env, VectorEnv):
         return _checked_count(env, num_envs)
     if isinstance(env, str):
@@ -68,7 +68,7 @@ def make_vector_env(
         maker = env
     else:
         raise WrongType(
-            f"env is a {type(env).__name__}; give an id, a callable that makes one, or a vector environment"
+            f"env is a {type(env).__name__}; give an id, a callable that makes an environment, or a vector environment"
         )
     return _vectorize(
         maker, num_envs, vectorization, AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
@@ -104,7 +104,7 @@ def _single_use_maker(env: gym.Env) -> Callable[[], gym.Env]:
 
     def maker() -> gym.Env:
         if not unused:
-            raise InvalidArgument(f"there is only one {env}; give a callable that makes environments")
+            raise InvalidArgument(f"{env} is a single environment; give a callable that creates environments")
         return unused.pop()
 
     return maker

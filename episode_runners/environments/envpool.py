@@ -75,7 +75,9 @@ class EnvPoolVectorEnv(VectorEnv):
         if self._limit is not None:
             self._kwargs["max_episode_steps"] = self._limit + 1
         if spec.config.max_num_players != 1:
-            raise InvalidArgument(f"{task} has {spec.config.max_num_players} players: only tasks of one are taken")
+            raise InvalidArgument(
+                f"{task} has {spec.config.max_num_players} players; only tasks with one player are supported"
+            )
         self.spec = EnvSpec(task, max_episode_steps=self._limit)
         with _quiet():
             self.single_observation_space = _with_true_bounds(spec.gymnasium_observation_space)

@@ -43,11 +43,15 @@ def fill_rollout(
         InvalidArgument: the rollout has another number of environments, or the policy has no distribution.
     """
     if rollout.shape[0] != env.num_envs:
-        raise InvalidArgument(f"a rollout of {rollout.shape[0]} environments for {env}")
+        raise InvalidArgument(
+            f"the rollout has {rollout.shape[0]} environments, and {env} has {env.num_envs}; create the buffer with num_envs={env.num_envs}"
+        )
     distribution, final = distribution_of(policy), final_observations(rollout)
     columns: Any = rollout
     if distribution is None:
-        raise InvalidArgument(f"{type(policy).__name__} has no distribution to sample its actions from")
+        raise InvalidArgument(
+            f"{type(policy).__name__} has no distribution; define this attribute, an ActionDistribution"
+        )
     if env.observations is None:
         env.reset()
     last = rollout.shape[1] - 1

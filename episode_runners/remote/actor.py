@@ -183,7 +183,7 @@ def _as_tensors(weights: Any) -> Any:
 
 def _load(policy: Any, weights: Any) -> None:
     if not hasattr(policy, "load_state_dict"):
-        raise InvalidArgument(f"set_weights: {type(policy).__name__} has no load_state_dict; give it one")
+        raise InvalidArgument(f"set_weights: {type(policy).__name__} has no load_state_dict; define this method")
     policy.load_state_dict(_as_tensors(weights))
 
 

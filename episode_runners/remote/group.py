@@ -440,7 +440,7 @@ class RayRunnerGroup(Closeable):
             )
             raise RunnerLost(
                 f"{len(new)} runners did not start within {self.lost_after_s:g} s; Ray has {has:g} CPUs, {free:g} "
-                "of them free: give it more, or reserve less with num_cpus_each="
+                "of them free; start Ray with more CPUs, or reserve fewer with num_cpus_each="
             ) from error
         except self._ray.exceptions.RayActorError as error:
             self._end(new)
@@ -486,7 +486,7 @@ class RayRunnerGroup(Closeable):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise EpisodeStateError("the group of runners is closed; make a new one")
+            raise EpisodeStateError("the group of runners is closed; create a new group")
         if not self._session.is_there:
             raise EpisodeStateError("Ray was shut down, and the runners of this group with it; make a new group")
 

@@ -88,7 +88,7 @@ class GroupRunner(Closeable):
             )
         if request != self._counts:
             raise InvalidArgument(
-                f"sample{request}: samples of {self._counts} are under way; ask for as much each time"
+                f"sample{request}: samples of {self._counts} are pending; request the same counts in each call"
             )
         return self._samples
 

@@ -47,7 +47,9 @@ def start_ray(
         os.environ[_CLUSTERS] = "0"  # Ray reads the variable when it is imported
     ray = loaded_ray()
     if ray.is_initialized():
-        raise EpisodeStateError("start_ray: Ray runs already in this process; ray.shutdown() first, or use it as it is")
+        raise EpisodeStateError(
+            "start_ray: Ray runs already in this process; call ray.shutdown() first, or do without start_ray"
+        )
     if is_local and not ray.util.get_node_ip_address().startswith(_LOOPBACK):
         raise EpisodeStateError(
             f"start_ray: Ray was imported before without {_CLUSTERS}=0, so other machines would reach its ports; set "

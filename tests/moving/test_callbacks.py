@@ -216,7 +216,7 @@ def test_other_writes_at_on_sample_end_raise():
         def on_sample_end(self, *, samples, **kwargs):
             samples[0].set_rewards(new_data=[0.0] * len(samples[0]))
 
-    with pytest.raises(InvalidArgument, match="only custom_data arrives"):
+    with pytest.raises(InvalidArgument, match="write only into the dict custom_data"):
         runner_of(Push, Shapes()).sample(num_episodes=1)
 
 

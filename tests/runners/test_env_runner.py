@@ -348,7 +348,7 @@ def test_hook_writing_to_lost_data_raises(when):
                 episode.is_terminated = False
 
     runner = SingleAgentEnvRunner(counters(3), Halves(), hooks=[Writes()])
-    with pytest.raises(InvalidArgument, match="only custom_data arrives"):
+    with pytest.raises(InvalidArgument, match="write only into the dict custom_data"):
         runner.sample(num_timesteps=10)
 
 

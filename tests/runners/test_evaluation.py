@@ -194,7 +194,7 @@ def test_evaluate_makes_environments_like_the_runner(arguments: Any) -> None:
     [
         (lambda: RecordEpisodeStatistics(make_vector_env("CartPole-v1", 2)), "unknown how to make environments like"),
         (Counted, "unknown how to make environments like"),
-        (lambda: make_vector_env(Counted(), 1), "there is only one <Counted instance>"),
+        (lambda: make_vector_env(Counted(), 1), "<Counted instance> is a single environment"),
     ],
     ids=["wrapped", "one", "one as several"],
 )

@@ -450,7 +450,7 @@ def test_asynchronous_trainer_learns_from_each_sample(of_settings: RayRunnerGrou
     assert versions == sorted(versions)
     assert 0 == versions[0] < versions[-1] < trainer.num_updates
     trainer.runner.sample(num_timesteps=32)
-    with pytest.raises(InvalidArgument, match="ask for as much each time"):
+    with pytest.raises(InvalidArgument, match="request the same counts in each call"):
         trainer.runner.sample(num_timesteps=7)
     trainer.runner.local.close()
 

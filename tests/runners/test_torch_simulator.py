@@ -103,7 +103,7 @@ def test_fill_rollout_without_last_observations_repeats() -> None:
     )
     final = rollout.get_non_tensor("final")
     assert torch.equal(final.obs, rollout["obs"].flatten(0, 1)[final.rows])
-    with pytest.raises(InvalidArgument, match="a rollout of 3 environments"):
+    with pytest.raises(InvalidArgument, match="the rollout has 3 environments"):
         fill_rollout(env, None, RolloutBuffer(3, 12, 4, 1, "cpu").start_rollout())
 
 
