@@ -174,6 +174,6 @@ def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
     missing = [name for name in members if not hasattr(type(pipeline), name) and not hasattr(pipeline, name)]
     if missing:
         raise WrongType(
-            f"{argument}={type(pipeline).__name__}: a runner asks {', '.join(members)} of this pipeline, which has no "
+            f"{argument}={type(pipeline).__name__}: a runner needs {', '.join(members)} of this pipeline, which has no "
             f"{', no '.join(missing)}; build it with {argument}_pipeline"
         )

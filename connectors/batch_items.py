@@ -40,7 +40,7 @@ class BatchItems(Connector):
             length = rows
         if length >= 0 and episodes and not isinstance(episodes, EpisodePack) and length != len(episodes):
             raise TrackMismatch(
-                f"column {next(iter(batch))!r} has {length} rows for {len(episodes)} episodes: add_batch_item adds to "
-                "what a column has; change rows with foreach_batch_item_change_in_place, or add to another column"
+                f"column {next(iter(batch))!r} has {length} rows for {len(episodes)} episodes: add_batch_item appends "
+                "to a column; change rows with foreach_batch_item_change_in_place, or add to another column"
             )
         return batch

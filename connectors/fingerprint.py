@@ -182,7 +182,7 @@ def check_fingerprint(
         return
     raise StateMismatch(
         f"{type(policy).__name__} was trained in other pipelines: {'; '.join(differences)}. Build the pipelines as "
-        "they were (and restore their state), or pass check_pipeline=False where the policy is to go on in these"
+        "they were (and restore their state), or pass check_pipeline=False to use the policy in these"
     )
 
 
@@ -205,7 +205,7 @@ def _differences(key: str, policy_stamp: Mapping[str, Any], pipeline_stamp: Mapp
         for name in known
         if name in current and known[name] != current[name]
     ]
-    return differences or [f"{key} had its pieces in the order {' > '.join(known)}, here {' > '.join(current)}"]
+    return differences or [f"{key} had the connectors in the order {' > '.join(known)}, here {' > '.join(current)}"]
 
 
 def _made(name: str, settings: Mapping[str, Any]) -> str:
@@ -234,7 +234,7 @@ def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any,
         texts = [describe_space(each_space, bounds=bounds) for each_space in (known, space)]
         if known is not None and texts[0] != texts[1]:
             raise StateMismatch(
-                f"the pipelines were made for {name} {texts[0]}, and the environment has {texts[1]}: make an actor for "
+                f"the pipelines were made for {name} {texts[0]}, and the environment has {texts[1]}; make an actor for "
                 "the spaces of this environment"
             )
 
@@ -254,10 +254,9 @@ def check_views(policy: Any, views: list[Any]) -> None:
     if acting_views is None or acting_views == views:
         return
     raise StateMismatch(
-        f"{type(policy).__name__} acted through {_in_words(acting_views)}, and this learner shows it "
-        f"{_in_words(views)}: give "
-        "the algorithm the actor in place of the policy, such as PPO(runner.actor); a learner pipeline of your own "
-        "takes views=actor.views"
+        f"{type(policy).__name__} acted through {_in_words(acting_views)}, and this learner uses "
+        f"{_in_words(views)}: give the algorithm the actor instead of the policy, such as PPO(runner.actor), or create "
+        "the learner pipeline with views=actor.views"
     )
 
 

@@ -259,7 +259,7 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         for module_id, columns in batch.items():
             check_answer(columns)
             if columns.get(Columns.ACTIONS, columns) is None:
-                raise UnknownKey(f"the policy of module {module_id!r} gave no 'actions', but None")
+                raise UnknownKey(f"the policy of module {module_id!r} returned 'actions' = None")
         outputs = self._call_modules_on_rows(batch, _episodes_by_module(seats), rl_module, context)
         for module_id, columns in outputs.items():
             for_env, num_agents = columns.get(Columns.ACTIONS_FOR_ENV, columns[Columns.ACTIONS]), len(seats[module_id])

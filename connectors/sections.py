@@ -155,7 +155,7 @@ class SectionedPipeline(ConnectorPipeline):
             InvalidArgument: the pipeline has no observation space yet.
         """
         if self._observation_space is None:
-            raise InvalidArgument(f"{self.name} has no observation space yet: give it one, or `bind` it")
+            raise InvalidArgument(f"{self.name} has no observation space; set input_observation_space=, or call bind")
         return self._observation_space
 
     @property

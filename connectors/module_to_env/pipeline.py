@@ -66,7 +66,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         outputs = {name: joined(column) for name, column in outputs.items()}  # connectors may append items to columns
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:
-            raise UnknownKey(f"the module-to-env pipeline gave no 'actions', but {', '.join(outputs) or 'nothing'}")
+            raise UnknownKey(f"the module-to-env pipeline returned no 'actions', but {', '.join(outputs) or 'nothing'}")
         if type(actions) is np.ndarray and (not actions.ndim or len(actions) != len(episodes)):
             if not actions.ndim:
                 raise ShapeMismatch(f"the policy's actions have shape []; give {len(episodes)} of them, [N, ...]")
@@ -169,7 +169,7 @@ def check_answer(outputs: Any) -> None:
     """Raise `WrongType` unless `outputs`, the return value of a policy, is a mapping."""
     if not isinstance(outputs, Mapping):
         raise WrongType(
-            f"the policy returned a {type(outputs).__name__}; it returns a dict with 'actions', or with "
+            f"the policy returned a {type(outputs).__name__}; return a dict with 'actions', or with "
             "'action_dist_inputs' to sample from"
         )
 

@@ -107,7 +107,7 @@ def _invalid_row_error(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: 
     first = int(rows[0])
     return InvalidArgument(
         f"{owner}'s output {name!r} has {bad_value} in row {first}, for {_owner_of(first, episodes)} ({len(rows)} of "
-        f"{len(leaf)} rows are so): {row.tolist()}; {masked}look for {bad_value} in the policy's weights "
+        f"{len(leaf)} rows are invalid): {row.tolist()}; {masked}look for {bad_value} in the policy's weights "
         "and in its inputs"
     )
 

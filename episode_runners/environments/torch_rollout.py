@@ -44,7 +44,7 @@ def fill_rollout(
     """
     if rollout.shape[0] != env.num_envs:
         raise InvalidArgument(
-            f"the rollout has {rollout.shape[0]} environments, and {env} has {env.num_envs}; create the buffer with num_envs={env.num_envs}"
+            f"the rollout has {rollout.shape[0]} environments, {env} has {env.num_envs}; give one with {env.num_envs}"
         )
     distribution, final = distribution_of(policy), final_observations(rollout)
     columns: Any = rollout

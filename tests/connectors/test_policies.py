@@ -150,9 +150,9 @@ def test_missing_policy_members_are_named_by_constructors() -> None:
 
 
 def test_unusable_pipeline_is_rejected_by_runner_constructor() -> None:
-    with pytest.raises(WrongType, match=r"env_to_module=ConnectorPipeline: a runner asks .*, which has no .* rewrite"):
+    with pytest.raises(WrongType, match=r"env_to_module=ConnectorPipeline: a runner needs .*, which has no .* rewrite"):
         SingleAgentEnvRunner("CartPole-v1", Uniform(), env_to_module=ConnectorPipeline())  # type: ignore[arg-type]
-    with pytest.raises(WrongType, match=r"module_to_env=ConnectorPipeline: a runner asks .*, which has no .* act"):
+    with pytest.raises(WrongType, match=r"module_to_env=ConnectorPipeline: a runner needs .*, which has no .* act"):
         SingleAgentEnvRunner("CartPole-v1", Uniform(), module_to_env=ConnectorPipeline())  # type: ignore[arg-type]
 
 
@@ -230,5 +230,5 @@ def test_connector_that_adds_rows_to_observations_raises() -> None:
     runner = SingleAgentEnvRunner("CartPole-v1", Uniform(), num_envs=2, env_to_module=env_to_module_pipeline())
 
     runner.env_to_module.insert_after("AddObservations", Twice())  # type: ignore[attr-defined]
-    with pytest.raises(TrackMismatch, match="column 'obs' has 4 rows for 2 episodes: add_batch_item adds to what"):
+    with pytest.raises(TrackMismatch, match="column 'obs' has 4 rows for 2 episodes: add_batch_item appends"):
         runner.sample(num_timesteps=2)

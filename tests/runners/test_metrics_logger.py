@@ -107,7 +107,7 @@ def test_nested_dicts_are_logged_by_path():
 def test_key_as_number_and_dict_raises(second):
     logger = MetricsLogger()
     logger.log_value(("games", "won"), 1)
-    with pytest.raises(InvalidArgument, match="a key contains either a number or further keys"):
+    with pytest.raises(InvalidArgument, match="a key has either a number or further keys"):
         logger.log_value(second, 1)
     assert logger.peek() == {"games": {"won": 1}}
 
