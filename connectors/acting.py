@@ -71,8 +71,14 @@ class EnvToModule(Protocol):
     def see(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
     ) -> ColumnDict:
-        """Return the policy's input batch, computed from a batch with the newest stored observations, "obs" [N,
-        ...].
+        """Return the policy's input batch for the newest stored observations.
+
+        Args:
+            rl_module: the policy.
+            batch: the newest stored observations, "obs" [N, ...], of N environments. The dict may be changed.
+            episodes: the ongoing episodes [N].
+            explore: whether actions are sampled.
+            shared_data: a dict that all connectors of an env step share.
         """
         ...
 
@@ -122,6 +128,13 @@ class ModuleToEnv(Protocol):
     def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
         """Return a tuple: the policy's actions [N, ...], the actions for the environments [N, ...], and a dict of the
         policy's other outputs.
+
+        Args:
+            policy: the policy.
+            outputs: the dict that the policy returned.
+            episodes: the ongoing episodes [N].
+            explore: whether actions are sampled. False takes the most likely actions.
+            shared_data: a dict that all connectors of an env step share.
         """
         ...
 

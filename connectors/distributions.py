@@ -371,7 +371,7 @@ def log_probs_of(logits: Tensor) -> Tensor:
     For small n on the CPU the axis is moved to the front, which is five times as fast for thousands of rows.
     """
     if logits.shape[-1] < 16 and logits.is_cpu:
-        if logits.ndim == 2:  # most are, and few vector steps have so many rows that 1 us is nothing
+        if logits.ndim == 2:  # the usual case; `mT` saves 1 us per vector step
             return logits.mT.log_softmax(0).mT
         return logits.movedim(-1, 0).log_softmax(0).movedim(0, -1)
     return logits.log_softmax(-1)

@@ -15,7 +15,7 @@ from episodes.tracks import nested
 __all__ = ["NumpyToTensor"]
 
 _KINDS = frozenset("biufc")  # dtypes of numbers; strings and objects stay as they are
-_WRAPPED = frozenset("?bBhilqfeFD")  # dtypes that torch knows and that stay what they are
+_WRAPPED = frozenset("?bBhilqfeFD")  # dtypes that torch supports and that are not converted
 
 
 class NumpyToTensor(Connector):

@@ -340,7 +340,7 @@ class RunnerPipelines:
                 pipeline = self.module_to_env.modules.get(episode.module_for(agent_id))
                 if pipeline is not None and pipeline.records_env_actions:
                     for_env[i][agent_id], outputs[i][agent_id] = sampled, {Columns.ACTIONS_FOR_ENV: sampled}
-                else:  # what is recorded is exactly what is sent
+                else:  # the environment gets the recorded action, in its units
                     for_env[i][agent_id] = to_env_actions(space, actions[i][agent_id])
         return actions, for_env, outputs
 

@@ -469,7 +469,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._run_episodes(self._quotas, act, explore)
                 return 0
         except BaseException as error:
-            self._needs_reset = True  # the environments may be a step ahead of what is recorded
+            self._needs_reset = True  # the environments may be a step ahead of the recorder
             raise_or_annotate(error, self.env, self._row, lambda: self._sink.ages, self, self._sink)
             raise
 

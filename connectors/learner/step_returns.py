@@ -29,7 +29,7 @@ class StepReturns:
     terminated: np.ndarray  # bool [m]
     truncated: np.ndarray  # bool [m]
     offsets: np.ndarray  # [m + 1] index of each sequence's first step
-    observations: np.ndarray | slice  # [S + m] index of each sequence's observations in those of the episodes
+    observations: np.ndarray | slice  # [S + m] indices of the sequences' observations among the episodes' observations
 
     @classmethod
     def of(cls, batch: ColumnDict, pack: EpisodePack) -> StepReturns:

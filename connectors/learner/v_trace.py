@@ -114,7 +114,7 @@ class VTrace(Connector):
             with torch.no_grad():
                 outputs = rl_module(part)
                 inputs, actions = outputs[Columns.ACTION_DIST_INPUTS].float(), part[Columns.ACTIONS]
-                if Columns.LOSS_MASK in part:  # padding has no actions that a distribution could know
+                if Columns.LOSS_MASK in part:  # actions of padding may be outside of the distribution
                     real = part[Columns.LOSS_MASK]
                     inputs, actions = inputs[real], nested.map_leaves(lambda leaf, real=real: leaf[real], actions)
                 parts.append(distribution.log_prob(inputs, actions))

@@ -187,7 +187,7 @@ class GetActions(Connector):
         if not isinstance(distribution, torch.nn.Module):
             with torch.no_grad():
                 return distribution.log_prob(tensor_of(inputs), nested.map_leaves(tensor_of, actions)).numpy()
-        device = module_of(distribution).device  # that of its own layers
+        device = module_of(distribution).device  # the device of the distribution's layers
         inputs, actions = nested.map_leaves(lambda leaf: tensor_of(leaf).to(device), (inputs, actions))
         with torch.no_grad():
             return distribution.log_prob(inputs, actions).cpu().numpy()

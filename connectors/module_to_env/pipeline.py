@@ -48,6 +48,13 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
         A runner calls this once per vector step.
 
+        Args:
+            policy: the policy.
+            outputs: the dict that the policy returned.
+            episodes: the ongoing episodes [N].
+            explore: whether actions are sampled. False takes the most likely actions.
+            shared_data: a dict that all connectors of an env step share.
+
         Raises:
             WrongType: the outputs are not a dict.
             UnknownKey: there are no actions.

@@ -42,9 +42,9 @@ __all__ = [
 Truncation = Literal["final", "terminate", "previous"]
 
 FINAL = "final"  # the rollout's FinalObservations
-FRAGMENTS = "fragments"  # where the chunks lie that the rollout was made of, if it was made of episodes
+FRAGMENTS = "fragments"  # rows of the chunks from which the rollout was filled, if any
 _SIDE_DATA = (FINAL, FRAGMENTS)
-_LAST_SLOT = ("obs", "value")  # what is meaningful at index T
+_LAST_SLOT = ("obs", "value")  # columns with values at index T
 
 
 class FinalObservations:

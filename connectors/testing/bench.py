@@ -46,7 +46,7 @@ class Bench(ABC):
     observation_space: gym.Space
     action_space: gym.Space
     policy: Any
-    before: Sequence[Connector] | None  # the connectors before the tested one; None: those of `usual`
+    before: Sequence[Connector] | None  # the connectors before the tested connector; None: the result of `usual`
 
     name: ClassVar[str]
     input_columns: ClassVar[tuple[str, ...]] = ()  # columns before all connectors

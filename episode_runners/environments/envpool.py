@@ -113,8 +113,8 @@ class EnvPoolVectorEnv(VectorEnv):
         return _call_envpool("make_gymnasium", self.task, self._kwargs | {"seed": int(seed)})
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step the environments with actions [N,
-        ...]. Environments whose episode ended in the last call are reset instead.
+        """Step the environments with actions [N, ...]. Environments whose episode ended in the last call are reset
+        instead.
 
         Returns:
             Observations [N, ...], rewards [N], terminateds [N], truncateds [N] and infos.

@@ -180,8 +180,8 @@ class TorchVectorEnv(VectorEnv):
         return observations[self._observation_key]
 
     def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
-        """Return the last observations [k,
-        ...] of the episodes that ended in environments `envs` [k], read from `extras`.
+        """Return the last observations [k, ...] of the episodes that ended in environments `envs` [k], read from
+        `extras`.
 
         Returns:
             None if the observations are missing and `missing_final_observation` is "repeat".
