@@ -77,7 +77,8 @@ class Sequences:
         return np.flatnonzero(~self.mask)
 
     def pad(self, column: Any, name: str = "column") -> Any:
-        """Return a column with one row per step, nested arrays [S, ...], as zero-padded rows [R, max_seq_len, ...].
+        """Return a column with one row per step, nested arrays [S, ...], as padded rows [R, max_seq_len, ...]. Padding
+        is zero, or an empty dict in object arrays such as infos.
 
         Raises:
             TrackMismatch: the column does not have one row per step.
@@ -85,9 +86,7 @@ class Sequences:
         return nested.map_leaves(lambda leaf: self._pad_leaf(leaf, name), column)
 
     def _pad_leaf(self, leaf: Any, name: str) -> np.ndarray:
-        """Return one array of a column as zero-padded rows. Raise `TrackMismatch` if it does not have one row
-        per step.
-        """
+        """Return one array of a column as padded rows. Raise `TrackMismatch` if it does not have one row per step."""
         if isinstance(leaf, Infos):
             leaf = _object_array(leaf)
         if len(leaf) != self.num_steps:

@@ -104,7 +104,7 @@ class GetActions(Connector):
         return inputs, distribution
 
     def seed(self, seed: int | None) -> None:
-        """Seed this connector's random generator. A seed that was set earlier is kept.
+        """Seed this connector's random generator. If a seed was set earlier, or `seed` is None, nothing changes.
 
         Raises:
             WrongType: the seed is not an int.
