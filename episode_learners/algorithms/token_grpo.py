@@ -205,7 +205,7 @@ class TokenGRPO(Algorithm):
         if is_part.any():
             raise InvalidArgument(
                 f"TokenGRPO compares the returns of whole episodes; episode {pack.ids[int(is_part.argmax())]} is a "
-                "chunk: join its chunks with concat_episode"
+                "chunk: join its chunks with concat_episode, or set terminated or truncated in its last turn"
             )
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=pack)
         if Columns.ACTION_LOGP not in batch:

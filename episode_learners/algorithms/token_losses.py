@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from episodes.columns import Columns
+from episodes.errors import ShapeMismatch
 
 __all__ = ["TokenMean", "clipped_token_loss", "label_log_probs", "sequence_of_labels", "token_mean"]
 
@@ -22,8 +23,16 @@ def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
     Args:
         logits: [N, V] or [1, N, V] of a packed batch, [S, L, V] of a padded one.
         batch: columns "labels" and "loss_mask", [N] or [S, L].
+
+    Raises:
+        ShapeMismatch: the logits do not have one row per token of the batch.
     """
     mask = batch[Columns.LOSS_MASK].bool()
+    if logits.ndim < 2 or logits.shape[:-1].numel() != mask.numel():
+        raise ShapeMismatch(
+            f"the model returned logits of shape {list(logits.shape)} for tokens of shape {list(mask.shape)}; return "
+            "the tokens' shape and a last axis for the vocabulary"
+        )
     logits = logits.reshape(*mask.shape, logits.shape[-1])[mask]
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()

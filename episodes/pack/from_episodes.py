@@ -37,7 +37,10 @@ def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts,
 def _check_single_agent(episodes: Sequence[object]) -> None:
     rejected = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
     if rejected is not None:
+        name = type(rejected).__name__
+        if isinstance(getattr(rejected, "episode", None), SingleAgentEpisode):  # such as a Conversation
+            raise WrongType(f"a pack contains single-agent episodes, not a {name}; give its .episode")
         raise WrongType(
-            f"a pack contains single-agent episodes, not a {type(rejected).__name__}; pack_agents makes packs of "
+            f"a pack contains single-agent episodes, not a {name}; pack_agents makes packs of "
             "multi-agent episodes, and unpack_agents reverses it"
         )

@@ -15,7 +15,7 @@ from connectors.learner import LearnerPipeline, TokenColumns
 from connectors.prefetch import Prefetch
 from episode_learners import TokenGRPO, TokenGRPOConfig, linear_decay
 from episodes import EpisodePack
-from episodes.errors import InvalidArgument, UnknownKey
+from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.tokens import Conversation, check_token_batch, token_batch
 from examples.tool_call import VOCABULARY, Question, Transformer, play, train
 
@@ -206,6 +206,10 @@ def test_token_grpo_rejects_chunks_and_episodes_without_log_probs_or_groups() ->
     pack = pack_of(recorded())
     with pytest.raises(InvalidArgument, match="is a chunk: join its chunks"):
         algorithm.update(pack.replace(terminated=np.zeros(len(pack), bool)))
+    with pytest.raises(ShapeMismatch, match=r"logits of shape \[\d+, 13\] for tokens of shape \[\d+\]"):
+        TokenGRPO(Recurrent(), forward=lambda model, batch: model(batch)[1:]).update(pack)
+    with pytest.raises(WrongType, match=r"not a Conversation; give its \.episode"):
+        algorithm.update(recorded())
     with pytest.raises(InvalidArgument, match="8 episodes without groups"):
         algorithm.update(pack.replace(custom_data=None))
     with pytest.raises(UnknownKey, match="no output 'logp'"):
