@@ -64,6 +64,10 @@ class MultiAgentEnvRunner(EnvRunner):
 
     Policies are called for agents that must act only. Other outputs of a policy are recorded. Sampling keeps no
     gradients.
+
+    Raises:
+        InvalidArgument: `num_envs` is above 1 with a single environment, or a module has an actor and a pipeline.
+        WrongType: `env`, a policy, a pipeline, a hook or `agent_to_module_mapping_fn` has a wrong type.
     """
 
     steps_counted = "num_env_steps"

@@ -76,8 +76,14 @@ class SingleAgentEnvRunner(EnvRunner):
     Other outputs of the policy are recorded as extra model outputs. The env-to-module pipeline rewrites each
     observation once, before it is recorded. Sampling keeps no gradients.
 
-    Ctrl-C: a first one stops `sample` after the current vector step, and no step is lost. A second one stops it at
+    A first Ctrl-C stops `sample` after the current vector step, and no step is lost. A second Ctrl-C stops `sample` at
     once.
+
+    Raises:
+        InvalidArgument: both an actor and a pipeline are given, or an argument is invalid for `make_vector_env`.
+        StateMismatch: the policy was trained in other pipelines, or the pipelines have other spaces than the
+            environments.
+        WrongType: `env`, `policy`, a pipeline or a hook has a wrong type.
     """
 
     def __init__(

@@ -27,6 +27,9 @@ class AddPolicyVersions(Connector):
         newest: function that returns the current version. If given, "policy_age" [B] is added: the number of versions
             since the step, -1 if unknown.
         name: name of the connector in its pipeline.
+
+    Raises:
+        WrongType: `newest` is not callable.
     """
 
     reads_tracks = True

@@ -45,6 +45,7 @@ class HindsightRelabel(Connector):
         name: name of the connector in its pipeline.
 
     Raises:
+        InvalidArgument: `fraction` is not in [0, 1], or `strategy` is unknown.
         UnknownKey: the observations have no goals, for example because they are flattened.
     """
 

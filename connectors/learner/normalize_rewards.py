@@ -31,6 +31,9 @@ class NormalizeRewards(Connector):
         gamma: the discount factor of the algorithm.
         clip: largest absolute value of a normalized reward; None: no limit.
         name: name of the connector in its pipeline.
+
+    Raises:
+        InvalidArgument: `clip` is not above 0, or `gamma` is not in [0, 1].
     """
 
     writes = (Columns.REWARDS,)

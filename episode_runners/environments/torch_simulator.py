@@ -48,7 +48,9 @@ class TorchVectorEnv(VectorEnv):
     it exists.
 
     Raises:
-        TrackMismatch: from `step`: an episode ended without final observations, or `dones` came without time-outs.
+        InvalidArgument: `num_envs` is neither given nor an attribute of the simulator.
+        TrackMismatch: raised by `step` if an episode ended without final observations, or `dones` came without
+            time-outs.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
