@@ -113,7 +113,7 @@ class History(ABC):
     @property
     @abstractmethod
     def infos(self) -> list[dict[str, Any]]:
-        """Info dicts of the B observations. Reading them is slow while acting, since the dicts are created anew."""
+        """Info dicts of the B observations. While acting, each read is slow, since it creates the dicts."""
 
     @abstractmethod
     def episode(self, i: int) -> Any:

@@ -200,7 +200,7 @@ class Batch:
 
     @classmethod
     def stack(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
-        """Stack several batches to one: each column is stacked along a new first axis.
+        """Stack batches into a single batch, column by column along a new first axis.
 
         Args:
             batches: batches of the same columns and shapes.
@@ -210,7 +210,7 @@ class Batch:
 
     @classmethod
     def cat(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
-        """Concatenate several batches to one: each column is concatenated along the first axis.
+        """Concatenate batches to a single batch, column by column along the first axis.
 
         See `stack` for `fill`.
         """
@@ -346,7 +346,7 @@ _set_columns, _set_lazy_origin = (
 
 
 def _shown(value: Any) -> Any:
-    """Return a column as users read it: a nested column becomes a `Batch` that shares its memory."""
+    """Convert nested columns in `value` to `Batch` objects that share their memory. Return arrays unchanged."""
     if isinstance(value, dict):
         return Batch._of(value)
     if isinstance(value, tuple):

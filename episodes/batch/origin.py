@@ -200,7 +200,7 @@ def concat_origins(
 
 
 class _CombinedSource(NamedTuple):
-    """Several step storages combined to one. Step `number` of storage i has the index `number * len(sources) + i`."""
+    """Combination of step storages. Step `number` of storage i has the index `number * len(sources) + i`."""
 
     sources: tuple[StepSource, ...]
 

@@ -82,7 +82,7 @@ def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _number_of(source: str) -> int | None:
-    """Return the number of episodes in the source, or None if only reading it would tell."""
+    """Return the number of episodes in a data set, or None for other formats, which must be read to count episodes."""
     from episodes.converters.formats import format_of
     from episodes.storage import EpisodeDataset
 

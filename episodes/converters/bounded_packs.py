@@ -20,7 +20,7 @@ Given = Iterable[SingleAgentEpisode] | Iterable[MultiAgentEpisode] | EpisodePack
 
 
 def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes one by one. A multi-agent episode yields a single-agent episode per agent.
+    """Yield each single-agent episode, and a single-agent episode per agent of each multi-agent episode.
 
     Args:
         episodes: the episodes.

@@ -219,7 +219,10 @@ def _flag(table: Any, name: str, default: np.ndarray) -> np.ndarray:
 
 
 def _end_flags(table: Any, number: int, report: LossReport) -> tuple[bool, bool]:
-    """Return whether an episode terminated and whether it was truncated, and report what the data do not say."""
+    """Return whether an episode terminated and whether it was truncated, by the flags of its last step.
+
+    An episode whose table has only the column "next.done" counts as truncated if done. That is added to `report`.
+    """
     none = np.zeros(len(table), bool)
     done, terminated, truncated = (bool(_flag(table, name, none)[-1]) for name in FLAGS)
     if "next.terminated" not in table.column_names and "next.truncated" not in table.column_names and done:

@@ -12,7 +12,7 @@ from episodes.single_agent import SingleAgentEpisode
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One kind of information that a conversion lost, with the reason and the number of affected episodes.
+    """Information of one kind that a conversion lost, with the reason and the number of affected episodes.
 
     Attributes:
         what: what was lost.

@@ -35,7 +35,7 @@ def decode(data: bytes) -> Any:
 
 
 def holds(value: Any) -> bool:
-    """Return True if `encode` can store a value and RLlib can read it. Dict keys must be strings."""
+    """Return True if `encode` can store `value` in a form that RLlib reads. Dict keys must be strings."""
     try:
         msgpack.unpackb(encode(value), object_hook=_from_dict)
         return True

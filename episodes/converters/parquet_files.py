@@ -45,7 +45,10 @@ class Parts:
         self.number = -1  # of the file that the newest table went to
 
     def write(self, table: Any) -> int:
-        """Append an Arrow table, and return the number of the file that contains it."""
+        """Append an Arrow table, and return the number of the file to which the table belongs.
+
+        A new file is started if the current file is full or has another schema.
+        """
         if self._schema is None or self._part_bytes >= self._most or not table.schema.equals(self._schema, True):
             self.close()
             self._schema, self.number = table.schema, self.number + 1

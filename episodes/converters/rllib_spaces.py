@@ -14,7 +14,7 @@ from episodes.errors import UnreadableData
 
 
 def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
-    """Convert a space to RLlib's dict, or to None if the space is None or such a dict cannot describe it."""
+    """Convert a space to RLlib's dict form, or to None if there is no space or no exact dict form."""
     made = None if space is None else _to_dict(space)
     try:
         return made if made is not None and from_dict(made) == space else None

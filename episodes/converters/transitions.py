@@ -1,4 +1,4 @@
-"""Conversion between episodes and transitions, as the replay buffers of other libraries store them."""
+"""Conversion between episodes and the transitions in replay buffers of other libraries."""
 
 from __future__ import annotations
 

@@ -101,7 +101,10 @@ class EpisodeFacts(NamedTuple):
         return _new(EpisodeFacts, facts)
 
     def with_version(self, version: int, step: int) -> EpisodeFacts:
-        """Return a copy of the metadata in which `version` is the policy version of step `step`, the newest one."""
+        """Return metadata that record `version` as the policy version of the newest step, whose index is `step`.
+
+        Returns this object if the previous step has the same version.
+        """
         known = self.policy_versions
         if known is not None and known.versions[-1] == version:
             return self
@@ -392,12 +395,12 @@ def codes(endings: Any) -> np.ndarray:
 
 
 def objects(values: Any) -> np.ndarray | None:
-    """Convert values of any type to a read-only object array, or to None if all values are None."""
+    """Convert values of any type to a read-only object array, or to None if there is no value other than None."""
     return None if values is None or list(values).count(None) == len(values) else _object_array(values)
 
 
 def texts(values: Any) -> np.ndarray | None:
-    """Convert texts (or None) to a read-only object array, or to None if all are None.
+    """Convert texts (or None) to a read-only object array, or to None if there is no text.
 
     Raises:
         WrongType: a value is not a str that UTF-8 can encode.

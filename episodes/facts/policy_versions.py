@@ -85,7 +85,7 @@ class VersionRuns(NamedTuple):
         return VersionRuns(self.versions[low : high + 1], tuple(begin - first for begin in self.begins[low:high]))
 
     def extended_by(self, versions: VersionRuns, step: int) -> VersionRuns:
-        """Return the versions of the first `step` steps, followed by those of later steps, `versions`."""
+        """Return these versions up to step `step`, followed by `versions`, the versions from step `step` on."""
         earlier = self._part(0, step)
         if earlier is None:
             return versions

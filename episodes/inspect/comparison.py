@@ -128,7 +128,7 @@ def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
 
 
 def _text(array: np.ndarray, index: int) -> str:
-    """Return the item at `index` of an array as short text, or "none" if there is none."""
+    """Return the item at `index` of an array as short text, or "none" if `index` is out of range."""
     if not 0 <= index < len(array):
         return "none"
     item = array[index]

@@ -196,7 +196,7 @@ def repetitions(table: Any) -> np.ndarray:
 
 
 def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth: int) -> int | None:
-    """Return the index of the episode with this id, start and agent in a data set, or None if there is none.
+    """Return the index of the episode with this id, start and agent in a data set, or None if no episode matches.
 
     `nth` distinguishes episodes for which all three are equal.
 
@@ -352,7 +352,10 @@ def _words(counts: list[int], is_exact: bool) -> str:
 
 
 def _texts(series: Series, most_bytes: int) -> dict[str, Any]:
-    """Return the texts of a time series, until `most_bytes` are used up. Missing and later texts are None."""
+    """Return label, colour and texts of a time series as a dict for the page.
+
+    Long texts are shortened. A text is None if it is missing, or if earlier texts have `most_bytes` characters.
+    """
     texts: list[str | None] = []
     for i, text in enumerate(series.array.tolist()):
         is_there = most_bytes > 0 and (series.present is None or bool(series.present[i]))

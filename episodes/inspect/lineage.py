@@ -185,7 +185,7 @@ def _sequence(
 
 
 def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOrigin, is_sequence: bool) -> str:
-    """Describe in words which rewards the return of a batch row contains, and the bootstrap value after these."""
+    """Describe in words the rewards in the return of a batch row, and the bootstrap value that follows."""
     num_steps = _value(batch, Columns.N_STEP, row)
     if num_steps is not None:  # of a sample from replay, whose columns describe the end of its window
         stop = first.t + int(num_steps)

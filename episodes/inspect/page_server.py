@@ -53,7 +53,10 @@ class LiveDataset:
             return self.version, self.dataset
 
     def rows(self, known: int | None) -> bytes | None:
-        """Return how the metadata table changed since version `known`, as a message, or None if it did not."""
+        """Encode the metadata rows added since version `known`, or return None if `known` is the newest version.
+
+        The message contains all rows if earlier rows changed, or if version `known` is no longer cached.
+        """
         version, dataset = self.newest()
         if known == version:
             return None

@@ -31,7 +31,7 @@ COMPARED = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#
 
 
 def new_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return `ax`, or if it is None the axes of a new figure of `width` x `height` inches."""
+    """Return `ax` if given, else the axes of a new figure of `width` x `height` inches."""
     if ax is not None:
         return ax
     with needing("plot", "a plot needs matplotlib"):

@@ -44,7 +44,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """One array over time with its name and colour, for plots. Large arrays may be represented by a sample of items.
+    """Array over time with its name and colour, for plots. Large arrays may be represented by a sample of items.
 
     Args:
         label: the name in pictures and tables.

@@ -189,7 +189,7 @@ class Agents:
     def with_repeated_last_observations(
         self, observations: ByAgent, actions: ByAgent, endings: Endings, env_t: int, *, may_repeat: bool
     ) -> ByAgent:
-        """Return `observations`, where agents that end without a new observation get a copy of their last one.
+        """Return `observations`, and again the last observation of each agent that ends in mid-step without a new one.
 
         Args:
             may_repeat: if False, raise `InvalidArgument` if such an agent is truncated.

@@ -44,7 +44,7 @@ def rows_between(times: Sequence[int], begin: int, end: int) -> tuple[int, int]:
 
 
 def rows_of(times: Sequence[int], env_steps: Iterable[int], earliest: int) -> list[int]:
-    """Return the position of each of `env_steps` in the sorted list `times`, with `MISSING` (-1) for absent ones.
+    """Return the position of each of `env_steps` in the sorted list `times`, or `MISSING` (-1) if a step is absent.
 
     Env steps before `earliest` count as absent.
 

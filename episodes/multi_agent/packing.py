@@ -167,6 +167,6 @@ def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) ->
 
 
 def _by_agent(timelines: dict[Any, Timeline], name: str) -> Any:
-    """Return a dict from agent to its space, read from the episode attribute `name`, or None if no agent has one."""
+    """Return a dict from agent to the space in its episode's attribute `name`, or None if no agent has a space."""
     spaces = {agent_id: getattr(timeline.episode, name) for agent_id, timeline in timelines.items()}
     return spaces if any(space is not None for space in spaces.values()) else None

@@ -130,7 +130,10 @@ def _positions(request: Request, lookback: int, size: int) -> int | range | np.n
 
 
 def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:
-    """Return a 1-tuple with one agent's item or batch at the given env steps, or () if the agent has no items there."""
+    """Return a 1-tuple with one agent's item or batch at the given env steps.
+
+    The tuple is empty if the agent has no item at these env steps and the request has no `fill`.
+    """
     env_steps, origin = steps
     if isinstance(env_steps, int):
         row = env_step_index.row_at(agent_track.times, env_steps) if env_steps >= origin else MISSING
@@ -145,7 +148,7 @@ def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> t
 
 
 def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin: int) -> list[int]:
-    """Return, for each env step, the position of the agent's item, or `MISSING` (-1) if the agent has none there."""
+    """Return, for each env step, the position of the agent's item, or `MISSING` (-1) if the env step has no item."""
     if not isinstance(env_steps, range) or env_steps.step != 1:
         return env_step_index.rows_of(agent_track.times, env_steps, origin)
     rows = [MISSING] * len(env_steps)
@@ -156,7 +159,7 @@ def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin:
 
 
 def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
-    """Return a 1-tuple with one agent's item or batch at indices of its own steps, or () if there is no such step.
+    """Return a 1-tuple with one agent's item or batch at indices of agent steps, or () if the indices select no step.
 
     Indices of None mean the complete steps. Other indices may include the pending step, as the last one.
     """

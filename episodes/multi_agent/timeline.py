@@ -174,7 +174,7 @@ class Timeline:
         )
 
     def cannot_observe(self, env_t: int) -> InvalidArgument:
-        """Return the error for an observation of an agent that has ended, or has not acted since the last one."""
+        """Return the error for observing an agent that has ended or has not acted since its last observation."""
         if self.phase == ENDED:
             return InvalidArgument(after_end(self._place(env_t), self.ended_at))
         return InvalidArgument(
@@ -218,7 +218,7 @@ class Timeline:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Timeline | None:
-        """Return the agent's part in the range `chunk` of env steps, or None if it has no data there. No copies."""
+        """Return the agent's part in the range `chunk` of env steps, or None without data in the range. Nothing is copied."""
         begin, end, lookback, is_last = chunk
         first, zero, last = env_step_index.chunk_rows(self.observation_times, self.action_times, (begin, end), lookback)
         if last == env_step_index.MISSING or (self.ended_at is not None and self.is_gone(chunk)):

@@ -478,7 +478,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return retained_nbytes([*self.tracks.values(), *self.infos.arrays()])
 
     def copied(self) -> EpisodePack:
-        """Return a copy of the pack with arrays of its own, so that larger arrays behind its views can be freed."""
+        """Return a copy of the pack with separate arrays, so that larger arrays behind its views can be freed."""
         columns = self.columns.map_tracks(lambda track: track.copied())
         facts = self.facts.take(np.arange(len(self)))
         return EpisodePack.of(columns, facts, self.lengths.copy(), self.lookbacks.copy())

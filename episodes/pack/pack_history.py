@@ -127,7 +127,7 @@ _FEW = 1024  # items of all windows; below, a mask is twice as fast as indices
 
 
 def _missing(num_items: np.ndarray, young: np.ndarray, k: int) -> Any:
-    """Return a mask or index of those of the [B, k] window items that lie before the start of their episode."""
+    """Return an index (a mask, or rows and columns) of the window items [B, k] before the start of their episode."""
     if len(num_items) * k <= _FEW:
         return num_items[:, None] <= back(k)
     windows = young.nonzero()[0]  # few, mostly: a mask of all places would cost as much as the gather

@@ -116,7 +116,7 @@ def _infos_from_parts(value: Any) -> Any:
 
 
 def _is_gymnasiums(space: spaces.Space[Any] | None) -> bool:
-    """Return True if the space is None, or if Gymnasium defines its class and the classes of all subspaces."""
+    """Return True if Gymnasium defines the classes of the space and of all its subspaces, or if there is no space."""
     if space is None:
         return True
     parts = [part for held in vars(space).values() for part in seeds.spaces_in(held)]

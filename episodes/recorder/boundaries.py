@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Masks [K, N] of the environments that stepped and of those that ended, for K vector steps of N environments."""
+    """Masks [K, N] of the environments that stepped and that ended, for K vector steps of N environments."""
 
     stepped: np.ndarray  # bool [K, N], the row is a step and no reset
     ended: np.ndarray  # bool [K, N], an episode ended with the row
@@ -220,10 +220,10 @@ def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the infos of a same-step autoreset into those of last observations and those of reset observations.
+    """Split the infos of a same-step autoreset into infos of last observations and infos of reset observations.
 
-    Statistics of Gymnasium's vector `RecordEpisodeStatistics` belong to the episodes that ended, although they are next
-    to the infos of the next ones. Environments that set "episode" themselves have it in both.
+    Gymnasium's vector wrapper `RecordEpisodeStatistics` stores the statistics of ended episodes next to the infos of
+    reset observations. They are moved to the infos of last observations, unless "final_info" has the key "episode" too.
     """
     last, statistics_of_episode = dict(infos.get("final_info") or {}), infos.get("episode")
     if (

@@ -33,7 +33,7 @@ class Chunks:
         return self.last_rows - self.lengths
 
     def places(self) -> list[tuple[int, int]]:
-        """Keys (first row, environment) that identify the chunks between two calls of `take`."""
+        """Return the keys (first row, environment) that identify the chunks between two calls of `take`."""
         return list(zip(self.start_rows.tolist(), self.envs.tolist(), strict=True))
 
     def select(self, chosen: np.ndarray) -> Chunks:

@@ -53,7 +53,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         self._is_closed = False
 
     def close(self) -> None:
-        """Make later reads raise an error, since the new observations are recorded by now."""
+        """Make later reads raise an error. The recorder calls this after it has recorded the new observations."""
         self._is_closed = True
 
     def __len__(self) -> int:

@@ -72,11 +72,11 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
         return self._recorder.depths
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest items of a time series, [k, N, ...], and a mask of those in the ongoing episodes.
+        """Return the newest items of a time series, [k, N, ...], and a mask [k, N] of the valid items.
 
         Items from before the start of an ongoing episode are zeros and not valid. If an extra model output was never
-        recorded, return None, and nothing is valid. As many rows as were read once are kept over every later take. If
-        all rows are valid they are views: read them before the next step is recorded.
+        recorded, the items are None and the mask is False. From then on, the recorder keeps `num_items` rows at each
+        take. If all items are valid, they are views: read them before the next step is recorded.
 
         Args:
             track: "observations", "actions", "rewards", or the key of an extra model output.

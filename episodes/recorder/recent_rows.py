@@ -61,7 +61,7 @@ class RecentRows:
         earlier.write(earlier.num_rows, rows, extras, earlier.num_rows - 1)
 
     def commit(self, observations: Any, info: dict[str, Any]) -> None:
-        """Make the vector step that was written last the newest one."""
+        """Record that the last written vector step, with these observations and this info, is the newest step."""
         self._observations, self._info = observations, info
         self._resets.clear()
         rows = self._kept
@@ -81,13 +81,13 @@ class RecentRows:
         return rows
 
     def keep_earlier_rows(self) -> RecordedRows:
-        """Store earlier vector steps from now on, and return the stored ones."""
+        """Start to store earlier vector steps, unless they are stored already, and return the stored rows."""
         if self._kept is None:
             self._kept = self.rows()
         return self._kept
 
     def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest items of a time series, [k, N, ...], and a mask of those in the ongoing episodes.
+        """Return the newest items of a time series, [k, N, ...], and a mask [k, N] of the items in ongoing episodes.
 
         From then on, at least as many vector steps are kept as this call has read. See `OngoingEpisodes.recent`.
         """

@@ -306,9 +306,10 @@ class RecordedRows:
         return gather(self.actions, index), gather(self.rewards, index), extras
 
     def recent(self, track: str, num: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the newest `num` items of a time series, [num, N, ...], and a mask of those in ongoing episodes.
+        """Return the newest `num` items of a time series, [num, N, ...], and a mask [num, N] of the valid items.
 
-        Invalid items are zeros. If the time series was never recorded, the items are None.
+        Items from before the start of an ongoing episode or of the stored rows are not valid: they are zeros. If the
+        time series was never recorded, the items are None.
         """
         if track == "observations":
             blocks, steps, oldest = self.observations, 0, 0

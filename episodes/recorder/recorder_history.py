@@ -67,7 +67,7 @@ class RecorderHistory(History):
 
 
 class _EarlierRows(History):
-    """Batch of earlier observations of the ongoing episodes, a given number of steps before the newest ones."""
+    """Batch of observations of the ongoing episodes, a given number of steps before the newest observations."""
 
     def __init__(self, of: RecorderHistory, envs: np.ndarray, before: np.ndarray, lookback: int | None) -> None:
         super().__init__(of.spaces, lookback)

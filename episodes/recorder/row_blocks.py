@@ -105,7 +105,7 @@ class RowBlock:
         return rows
 
     def _widen(self, dtype: np.dtype) -> None:
-        """Change the dtype, unless the user fixed it, to one that can represent values of `dtype` too."""
+        """Promote the array so that it can represent values of `dtype` too, unless the user fixed its dtype."""
         if not self.fixed and not np.can_cast(dtype, self.dtype):
             self._hold(self.data.astype(np.result_type(self.dtype, dtype)))
             self.dtype = self.data.dtype
@@ -120,7 +120,7 @@ class RowBlock:
         self.data[:stop] = np.asarray(item)
 
     def resize(self, capacity: int) -> None:
-        """Reallocate the array with room for `capacity` vector steps."""
+        """Replace the array by an array for `capacity` vector steps with the same contents, followed by zeros."""
         data = np.zeros((capacity, *self.shape), self.data.dtype)
         data[: len(self.data)] = self.data
         self._hold(data)

@@ -148,7 +148,7 @@ class VectorRecorder:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
 
     def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
-        """Replace the newest observations by those of a reset, and store last observations of ended episodes apart.
+        """Replace the newest observations by reset observations, and store the replaced last observations separately.
 
         The order of the writes makes it safe to repeat a reset that was interrupted.
         """
@@ -300,7 +300,7 @@ class VectorRecorder:
         return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest items of a time series, [k, N, ...], and a mask of those in the ongoing episodes."""
+        """Return the newest items of a time series, [k, N, ...], and a mask [k, N] of the items in ongoing episodes."""
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         self._history = max(self._history, num_items - 1)

@@ -87,7 +87,7 @@ def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
 
 
 def _evict_cut_episodes(ring: LinkedRing) -> None:
-    """Evict all steps of token episodes that lost their first steps, because later tokens depend on the first ones."""
+    """Evict the rest of each token episode that lost its first steps, because later tokens depend on earlier tokens."""
     while len(ring) and ring.links.t.item(slot := ring.tail % ring.capacity):
         last = ring.table.last[ring.links.entry[slot]]
         ring.evict_before(int(ring.slot_numbers(np.array([last]))[0]) + 1)

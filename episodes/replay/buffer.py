@@ -797,7 +797,7 @@ def checked_capacity(capacity: Any) -> int:
 
 
 def _known(before: Any, now: Any) -> Any:
-    """Return the newly given space `now`, or the earlier space `before` if `now` is None."""
+    """Return the newly given space `now`, or the earlier space `before` if no space is given."""
     return before if now is None else now
 
 

@@ -174,7 +174,7 @@ def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: i
 def _follow(
     links: StepLinks, runs: np.ndarray, slots: np.ndarray, extents: StepsAround, ahead: np.ndarray, left: int
 ) -> None:
-    """Correct the sequence positions `runs` [B, W] of those episodes whose steps are not adjacent in the ring.
+    """Correct, in place, the sequence positions `runs` [B, W] of episodes whose steps are not adjacent in the ring.
 
     `ahead` [B] steps from those at `slots` on are needed, which come after `left` columns.
     """

@@ -1,4 +1,4 @@
-"""Splitting of multi-agent episodes into each module's steps, as the modules' replay buffers store them."""
+"""Splitting of multi-agent episodes into the steps of each module, for the replay buffers of the modules."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class EpisodePart:
 
 
 def assign_packs(module_id: Hashable, pack: EpisodePack, parts: Sequence[EpisodePart]) -> None:
-    """Split a pack of one module's chunks among `parts`: each `EpisodePart` gets a pack of its own agents' chunks."""
+    """Split a pack of one module's chunks among `parts`: each `EpisodePart` gets a pack of the chunks of its agents."""
     start = 0
     for part in parts:
         stop = start + len(part.agents.get(module_id, ()))

@@ -64,7 +64,7 @@ class ReplayHistory(History):
     def around(
         cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
     ) -> ReplayHistory:
-        """Create a history with the observations before the steps `slots` [n] and those after the steps `last` [m]."""
+        """Create a history with the observations before the steps `slots` [n] and after the steps `last` [m]."""
         if last is slots:
             return cls(ring, None, None, slots, spaces, lookback)
         rows = np.concatenate([ring.links.row[slots], ring.links.next_row[last]])

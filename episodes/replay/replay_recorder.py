@@ -104,7 +104,7 @@ class ReplayRecorder:
 
     @property
     def episodes(self) -> OngoingEpisodes:
-        """Unfinished episodes of the environments, as far as the replay buffer stores them."""
+        """Unfinished episodes of the environments, without steps that the replay buffer evicted."""
         return OngoingEpisodes(self)
 
     def seed(self, seed: Any) -> None:

@@ -43,7 +43,7 @@ class StoredSteps:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
     def places(self, numbers: np.ndarray) -> StepLocations:
-        """Return the episodes and times of the steps with indices `numbers` [n]. Unknown episodes are None."""
+        """Return the episodes and times of the steps with indices `numbers` [n], with None for unknown episodes."""
         ring = self._held()
         if ring is None:
             return StepLocations([None], *np.zeros((2, len(numbers)), np.int64))

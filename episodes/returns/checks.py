@@ -97,7 +97,7 @@ def check_steps(n_step: int) -> int:
 
 
 def check_flags(terminateds: Any, truncateds: Any) -> None:
-    """Raise `WrongType` if a flag array, terminated or truncated, is None."""
+    """Raise `WrongType` if one of the two arrays of flags is missing (None)."""
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
         if flags is None:
             raise WrongType(f"{name} is None: give a flag per step, [T, N], or with offsets one per episode, [n]")

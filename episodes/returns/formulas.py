@@ -1,4 +1,4 @@
-"""Formulas of GAE, n-step returns and V-trace, written for numpy arrays and tensors alike.
+"""Formulas of GAE, n-step returns and V-trace, for numpy arrays and for tensors.
 
 A writable copy of either is `numbers * 1.0`. Recurrences are solved by doubling, in log2(longest
 episode) passes, or by a loop over rows if `AlignedSteps.swept`, which is faster for many columns on a CPU.
@@ -46,7 +46,7 @@ def masked_if_not_finite(
 
 
 def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
-    """Set `numbers` to 0 in place where `mask` is 0, and return them."""
+    """Set `numbers` to 0 in place where `mask` is 0, and return `numbers`."""
     if steps.masked:
         numbers[mask == 0] = 0
     else:

@@ -634,7 +634,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
 
     def joined_tracks(self, later: SingleAgentEpisode) -> Tracks:
-        """Return the arrays of this finalized episode, concatenated with those of the next chunk `later`."""
+        """Return the tracks of this finalized episode, followed by the tracks of the next chunk `later`."""
         return self._tracks.joined(later.finalized_tracks())
 
     def extend(self, later: SingleAgentEpisode, tracks: Tracks | None = None) -> None:

@@ -34,8 +34,10 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Context manager that tries to lock a file or directory without waiting. It yields True
-    if the lock was acquired."""
+    """Context manager that tries to lock a file or directory without waiting.
+
+    It yields True if the lock was acquired, else False.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         yield try_lock(descriptor, shared=shared)

@@ -11,7 +11,7 @@ from episodes.tracks import nested
 
 
 def violation(subject: str, expected: str, actual: str, advice: str = "", **place_of_fault: Any) -> ContractViolation:
-    """Create a `ContractViolation` error that says what was expected, what was found, and what to do.
+    """Create a `ContractViolation` whose message contains the expectation, the actual value and advice.
 
     Args:
         subject: name of the object.

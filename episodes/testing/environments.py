@@ -192,7 +192,10 @@ class _Watch:
         return self.after_endings(last, row, infos)
 
     def after_endings(self, last: _Row, row: _Row, infos: dict[str, Any]) -> _Row:
-        """Check one step's result by the rules of the autoreset mode, and return it."""
+        """Check the result of one vector step by the rules of the autoreset mode.
+
+        Returns `row`, with reset observations if autoreset is disabled and environments were reset here.
+        """
         if self.mode is AutoresetMode.NEXT_STEP:
             self.check_reset_row(last, row)
         elif self.mode is AutoresetMode.SAME_STEP:

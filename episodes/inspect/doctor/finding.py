@@ -171,13 +171,13 @@ class Findings(list[Finding]):
 
     @property
     def extent(self) -> str:
-        """How many steps were examined, as text."""
+        """Number of examined steps, as text."""
         detail = "" if self.num_checked == self.num_steps else f", {self.num_checked:,} of them in detail"
         return f"{self.num_steps:,} steps{detail}"
 
 
 def gather_findings(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
-    """Yield one finding of the given kind for all `places` where it occurs, or nothing if there are none."""
+    """Yield a single finding of the given kind that counts all `places`, or nothing if `places` is empty."""
     every = list(places)
     if every:
         episode, step, text = every[0]

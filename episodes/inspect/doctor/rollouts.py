@@ -83,7 +83,7 @@ class Play:
             self.note("info_type", f"infos are {type(info).__name__}, not dict", trial, len(trial))
 
     def act(self, space: Any, mask: Any = None) -> Any:
-        """Return the next action: a random one, or that of the earlier rollout."""
+        """Return and record the next action: the action of the earlier rollout, if it has one, or a random action."""
         is_repeated = self.actions is not None and len(self.acted) < len(self.actions)
         action = self.actions[len(self.acted)] if is_repeated and self.actions else _sample(space, mask)
         self.acted.append(copy.deepcopy(action))

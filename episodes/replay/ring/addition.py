@@ -48,7 +48,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Reserved part of a replay ring for new steps, and the episodes whose oldest steps are evicted for it.
+    """Part of a replay ring reserved for new steps, and the episodes that lose their oldest steps.
 
     Attributes:
         head: index of the first new step.
@@ -94,5 +94,5 @@ class StagedSource(Protocol):
         ...
 
     def proceed(self, continuation: Any) -> None:
-        """Drop the steps that were written to the ring, and switch to the state after them. May be repeated."""
+        """Drop the staged steps, which are in the ring now, and switch to the state `continuation`. May be repeated."""
         ...

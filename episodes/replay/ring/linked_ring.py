@@ -321,9 +321,9 @@ class LinkedRing:
     # --- reserving space ---------------------------------------------------------------------------------------
 
     def reserve(self, num_steps: int, num_rows: int, num_passed: int = 0) -> Reservation:
-        """Plan room for new steps: their indices, and the episodes that lose their oldest steps.
+        """Plan the addition of new steps: their indices, and the episodes that lose their oldest steps.
 
-        The only change is a larger ring of observations if it is too small.
+        The ring does not change, except that the ring of observations grows if it is too small.
 
         Args:
             num_steps: number of new steps.
@@ -405,7 +405,7 @@ class LinkedRing:
             self.allocator.remove(old.file_names)
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
-        """Install a larger observation ring of `num_rows` rows, and the steps' new links `rows` to it."""
+        """Install a larger observation ring of `num_rows` rows, and the links `rows` from the steps to the new rows."""
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         self._observations = observations

@@ -28,7 +28,7 @@ _CHUNK = 1 << 20  # bytes that are written at once where the system cannot reser
 
 
 class MappedFiles:
-    """Directory of memory-mapped `.npy` files, locked so that no other replay buffer opens it.
+    """Directory of memory-mapped `.npy` files with a lock that excludes other replay buffers.
 
     The directory stays locked until `close`. An object that is dropped without `close` releases the lock, with a
     `ResourceWarning`.
@@ -137,14 +137,14 @@ class MappedFiles:
             self.remove(set(self.names).difference(names))
 
     def remove_unused(self) -> None:
-        """Delete array files in the directory that the buffer does not use, such as those of a killed process."""
+        """Delete array files in the directory that the buffer does not use, such as files of a killed process."""
         for file in self.folder.iterdir():
             if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
                 file.unlink(missing_ok=True)
 
 
 def file_name_of(array: np.ndarray) -> str | None:
-    """Return the name of the file from which an array or its base array is memory-mapped, or None if there is none."""
+    """Return the name of the file that an array or its base is mapped from, or None for arrays in memory."""
     base: Any = array
     while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
         base = getattr(base, "base", None)

@@ -74,7 +74,7 @@ class RaggedRing:
         self._contents = values, starts, tail, head + len(flat)
 
     def _make_room(self, slots: np.ndarray, num: int) -> None:
-        """Free the values of the old items at `slots`, and allocate more memory if `num` new values need it."""
+        """Free the values of the old items at `slots`, and allocate a larger array if `num` new values do not fit."""
         values, starts, tail, head = self._contents
         if head + num - tail <= len(values):
             return

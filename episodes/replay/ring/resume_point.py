@@ -72,7 +72,10 @@ class ResumePoint:
         self._tail = None
 
     def load(self, restore: Callable[[dict[str, Any], int], None]) -> bool:
-        """Call `restore` with the state saved on disk. Return False if there is none.
+        """Call `restore(state, tail)` with the state saved on disk and the index of the oldest step.
+
+        Returns False if no state is saved, else True.
+
 
         Raises:
             UnreadableData: a file is damaged, or `restore` failed because of its content.

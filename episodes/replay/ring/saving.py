@@ -29,7 +29,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
 
 
 def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
-    """Create a ring with the contents of a dict that `ring_state` returned, in arrays allocated as those of `ring`.
+    """Create a ring with the contents of a dict that `ring_state` returned, in arrays from the allocator of `ring`.
 
     Raises:
         InvalidArgument: the state has another capacity.

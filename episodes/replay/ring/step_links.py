@@ -60,7 +60,7 @@ class StepLinks:
         self.row[self.capacity] = self.next_row[self.capacity] = row
 
     def append(self, start: int, links: np.ndarray) -> None:
-        """Write the links [6, k] of new steps from position `start` on, and link the preceding steps to them.
+        """Write the links [6, k] of new steps from position `start` on, and link the preceding steps to the new steps.
 
         In `links`, NEXT of a step is its own position, and so is PREVIOUS of an episode's first step.
         """

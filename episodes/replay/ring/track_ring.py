@@ -206,7 +206,7 @@ def as_scalars(data: np.ndarray) -> np.ndarray | None:
 
 
 def select_rows(items: Any, rows: slice | np.ndarray | None) -> Any:
-    """Return `items[rows]`, or all `items` if `rows` is None."""
+    """Return `items[rows]` for a slice or for indices [n], or all `items` if no rows are given."""
     if rows is None:
         return items
     if isinstance(rows, slice) or type(items) is Ragged:

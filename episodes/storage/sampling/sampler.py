@@ -238,7 +238,7 @@ class Sampler:
         return batch_of(columns, (self.source, indices))
 
     def skip(self, num_batches: int = 1) -> None:
-        """Skip the next `num_batches` batches, for example because other data loading workers return them."""
+        """Skip the next `num_batches` batches, for example batches that other data loading workers return."""
         with self._lock:
             for _ in range(num_batches):
                 self._ahead.position += min(self.what.size, self._ahead.left)

@@ -207,5 +207,5 @@ def lists_of_episodes(
 
 
 def packs(*args: Any, **options: Any) -> st.SearchStrategy[EpisodePack]:
-    """Return a strategy that generates packs of episodes. Its arguments are those of `lists_of_episodes`."""
+    """Return a strategy that generates packs of episodes, with the arguments of `lists_of_episodes`."""
     return lists_of_episodes(*args, **options).map(EpisodePack.from_episodes)
