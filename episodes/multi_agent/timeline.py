@@ -218,7 +218,7 @@ class Timeline:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Timeline | None:
-        """Return the agent's part in the range `chunk` of env steps, or None without data in the range. Nothing is copied."""
+        """Return the agent's part in the range `chunk` of env steps, as views, or None if the range has no data."""
         begin, end, lookback, is_last = chunk
         first, zero, last = env_step_index.chunk_rows(self.observation_times, self.action_times, (begin, end), lookback)
         if last == env_step_index.MISSING or (self.ended_at is not None and self.is_gone(chunk)):

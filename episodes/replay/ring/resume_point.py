@@ -76,7 +76,6 @@ class ResumePoint:
 
         Returns False if no state is saved, else True.
 
-
         Raises:
             UnreadableData: a file is damaged, or `restore` failed because of its content.
         """
