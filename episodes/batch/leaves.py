@@ -22,7 +22,11 @@ def torch_of(leaf: Any) -> Any:
 
 
 def as_leaf(value: Any, path: str) -> Any:
-    """Convert a value to an array by `np.asarray`, unless it is an array, a numpy scalar or a tensor already."""
+    """Convert a value to an array by `np.asarray`, unless it is an array, a numpy scalar or a tensor already.
+
+    Raises:
+        ShapeMismatch: numpy cannot convert the value to an array; the message names the column `path`.
+    """
     if isinstance(value, (np.ndarray, np.generic)) or torch_of(value):
         return value
     try:
@@ -51,7 +55,12 @@ def take(leaf: Any, rows: Any) -> Any:
 
 
 def join(parts: Sequence[Any], path: str, mode: str) -> Any:
-    """Stack arrays or tensors along a new first axis (mode "stack"), or concatenate them (mode "cat")."""
+    """Stack arrays or tensors along a new first axis (mode "stack"), or concatenate them (mode "cat").
+
+    Raises:
+        TrackMismatch: some are arrays and others are tensors.
+        ShapeMismatch: the shapes differ.
+    """
     first = parts[0]
     torch = torch_of(first)
     if any(torch_of(part) is not torch for part in parts):
@@ -66,7 +75,11 @@ def join(parts: Sequence[Any], path: str, mode: str) -> Any:
 
 
 def filled(like: Any, shape: tuple[int, ...], fill: Any, path: str) -> Any:
-    """Return an array of the given shape filled with `fill`, in the dtype (and on the device) of `like`."""
+    """Return an array of the given shape filled with `fill`, in the dtype (and on the device) of `like`.
+
+    Raises:
+        InvalidFill: the dtype cannot represent `fill`.
+    """
     torch = torch_of(like)
     try:
         check_fill(fill, np.empty(0, numpy_dtype(like)))
@@ -95,7 +108,12 @@ def as_numpy(leaf: Any) -> Any:
 
 
 def check_assignable(target: Any, rows: Any, value: Any, path: str) -> None:
-    """Raise an error unless `value` can be assigned to `rows` of `target` without loss, such as float to int."""
+    """Raise an error unless `value` can be assigned to `rows` of `target` without loss, such as float to int.
+
+    Raises:
+        WrongType: the dtype does not fit, a tensor is given for an array, or the target is read-only.
+        ShapeMismatch: the shape of `value` does not fit.
+    """
     torch = torch_of(target)
     if torch:
         fits = torch.can_cast(value.dtype if torch_of(value) else torch.as_tensor(value).dtype, target.dtype)

@@ -279,7 +279,11 @@ def _order(value: Any) -> tuple[int, Any]:
 
 
 def index_of_episode(dataset: Any, text: str) -> int:
-    """Return the index of the episode that `text` names by its id, the beginning of its id, or its index."""
+    """Return the index of the episode that `text` names by its id, the beginning of its id, or its index.
+
+    Raises:
+        InvalidArgument: the data set is empty, or `text` fits no episode or several.
+    """
     ids = [str(id_) for id_ in dataset.metadata["id"].tolist()]
     if not ids:
         raise InvalidArgument(f"{dataset.path}: the data set has no episodes")

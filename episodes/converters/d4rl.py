@@ -51,7 +51,12 @@ def from_d4rl(
 
 
 def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of an HDF5 file in D4RL's layout, and add losses to `report`."""
+    """Yield the episodes of an HDF5 file in D4RL's layout, and add losses to `report`.
+
+    Raises:
+        UnreadableData: the file is not HDF5, or does not have D4RL's layout.
+        FileNotFoundError: the file does not exist.
+    """
     with needing("minari", "D4RL's files need h5py"):
         import h5py
     try:

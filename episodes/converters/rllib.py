@@ -87,7 +87,11 @@ def from_rllib(
 
 
 def rllib_episodes(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield an episode of this library for each RLlib episode, and add losses to `report`."""
+    """Yield an episode of this library for each RLlib episode, and add losses to `report`.
+
+    Raises:
+        WrongType: an item is not an episode of RLlib.
+    """
     for number, original in enumerate(episodes):
         if hasattr(original, "env_t_to_agent_t"):
             yield several.episode_of(original, report, action_mapping)

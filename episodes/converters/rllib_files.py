@@ -112,7 +112,11 @@ def from_rllib_parquet(path: str | Path, *, strict: bool = False) -> tuple[list[
 
 
 def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes in RLlib's Parquet files, and add losses to `report`."""
+    """Yield the episodes in RLlib's Parquet files, and add losses to `report`.
+
+    Raises:
+        UnreadableData: a Parquet file does not have the columns that RLlib writes.
+    """
     for file in files_of(path):
         names = schema_of(file).names
         if _ITEM in names:

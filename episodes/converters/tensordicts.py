@@ -153,7 +153,11 @@ def from_tensordict(
 
 
 def _arrays(data: Any, path: tuple[str, ...]) -> dict[str, Any]:
-    """Convert the tensors of a TensorDict to nested dicts of numpy arrays."""
+    """Convert the tensors of a TensorDict to nested dicts of numpy arrays.
+
+    Raises:
+        InvalidArgument: a value is neither a tensor nor a TensorDict.
+    """
     arrays = {}
     for key, value in data.items():
         if hasattr(value, "batch_size"):

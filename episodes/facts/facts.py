@@ -104,6 +104,9 @@ class EpisodeFacts(NamedTuple):
         """Return metadata that record `version` as the policy version of the newest step, whose index is `step`.
 
         Returns this object if the previous step has the same version.
+
+        Raises:
+            InvalidArgument: `version` is neither an int from 0 to 2**63 - 1 nor None (unknown).
         """
         known = self.policy_versions
         if known is not None and known.versions[-1] == version:
@@ -362,7 +365,11 @@ def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
 
 
 def ids_of(ids: Any) -> np.ndarray:
-    """Return episode ids as a numpy string array, or as an object array if some id is not a plain string."""
+    """Return episode ids as a numpy string array, or as an object array if some id is not a plain string.
+
+    Raises:
+        WrongType: `ids` is neither a sequence nor an array, or is a single text.
+    """
     if type(ids) is not list and (isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray))):
         raise WrongType(f"pack: ids={ids!r}; give a list of ids, one for each episode")
     if isinstance(ids, list) and not (set(map(type, ids)) <= {str} and "\0" not in "".join(ids)):

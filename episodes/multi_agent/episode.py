@@ -447,7 +447,11 @@ class MultiAgentEpisode(MultiAgentGetters):
     # --- slicing, cutting, joining -----------------------------------------------------------------------------
 
     def __getitem__(self, slice_: slice) -> Self:
-        """Return the part of the episode with the env steps `[a:b]`, equal to `slice(slice(a, b))`."""
+        """Return the part of the episode with the env steps `[a:b]`, equal to `slice(slice(a, b))`.
+
+        Raises:
+            WrongType: the index is not a slice.
+        """
         if not isinstance(slice_, slice):
             raise WrongType(
                 f"episode[{slice_!r}]: an episode is sliced by env steps, episode[a:b]; read one item with a getter"

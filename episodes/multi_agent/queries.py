@@ -295,7 +295,11 @@ def observations_at(timelines: Iterable[tuple[Any, Timeline]], t: int) -> dict[A
 def per_agent(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> dict[Any, Any]:
-    """Return a getter's result as a dict from agent to its item or batch. Agents without such items are left out."""
+    """Return a getter's result as a dict from agent to its item or batch. Agents without such items are left out.
+
+    Raises:
+        StepOutOfRange: an index has no item and there is no `fill`; the message names the agent.
+    """
     steps = env_steps_of(request, chunk, size) if request.env_steps else None
     answers = {}
     for agent_id, agent_track in agent_tracks:
@@ -316,6 +320,9 @@ def per_env_step(
     """Return a getter's result as a list with one dict from agent to item per env step.
 
     With a fill value, each dict holds all agents.
+
+    Raises:
+        InvalidArgument: indices are a single int or count agent steps.
     """
     env_steps, origin = env_steps_of(request, chunk, size)
     if isinstance(env_steps, int) or not request.env_steps:

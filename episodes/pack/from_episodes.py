@@ -17,7 +17,12 @@ _TRACKS, _FACTS, _CUSTOM_DATA = attrgetter("tracks"), attrgetter("facts"), attrg
 
 
 def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts, np.ndarray, np.ndarray]:
-    """Concatenate episodes to the data of a pack: arrays, metadata, lengths [n] and lookbacks [n]."""
+    """Concatenate episodes to the data of a pack: arrays, metadata, lengths [n] and lookbacks [n].
+
+    Raises:
+        WrongType: a single episode is given instead of a list.
+        InvalidArgument: the list is empty.
+    """
     if isinstance(episodes, SingleAgentEpisode):
         raise WrongType("a pack is created from a list of episodes; give [episode]")
     episodes = list(episodes)

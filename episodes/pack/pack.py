@@ -304,6 +304,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
         Each read of episode i creates a new object, so changes to it (`custom_data`, setters) do not change the pack.
         Keep the episode, or use `pack.replace(custom_data=[...])`, which returns another pack.
+
+        Raises:
+            StepOutOfRange: the pack has no episode with this index.
+            WrongType: `index` is neither an int nor a slice.
         """
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))

@@ -47,6 +47,9 @@ class OngoingEpisodes(Sequence[SingleAgentEpisode]):
         """Return the ongoing episode of one environment, or a list of episodes for a slice.
 
         It contains the steps since the last take, with all available lookback.
+
+        Raises:
+            StepOutOfRange: there is no environment with this index.
         """
         num_envs = len(self)
         if isinstance(env, slice):

@@ -300,7 +300,11 @@ class VectorRecorder:
         return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-        """Return the newest items of a time series, [k, N, ...], and a mask [k, N] of the items in ongoing episodes."""
+        """Return the newest items of a time series, [k, N, ...], and a mask [k, N] of the items in ongoing episodes.
+
+        Raises:
+            InvalidArgument: `num_items` is less than 1.
+        """
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")
         self._history = max(self._history, num_items - 1)

@@ -174,7 +174,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self.set_checked_priorities(*self.checked_priorities(indices, priorities))
 
     def checked_priorities(self, indices: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Validate the arguments of `update_priorities`. Return step indices, priorities and priorities ** alpha."""
+        """Validate the arguments of `update_priorities`. Return step indices, priorities and priorities ** alpha.
+
+        Raises:
+            ShapeMismatch: there is not one priority per index.
+            InvalidArgument: a priority is negative or not finite, or an index is not the start of a sequence.
+            StepOutOfRange: an index belongs to no step added so far.
+        """
         numbers, values = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != values.shape:
             raise ShapeMismatch(f"{values.shape} priorities for {numbers.shape} indices; give one for each")

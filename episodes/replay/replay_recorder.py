@@ -373,6 +373,9 @@ class ReplayRecorder:
         """Return observations, actions, rewards or an extra output of the newest `num_items` vector steps.
 
         See `OngoingEpisodes.recent`. Extra outputs need not be stored.
+
+        Raises:
+            InvalidArgument: `num_items` is less than 1.
         """
         if num_items < 1:
             raise InvalidArgument(f"recent({track!r}, {num_items}): give at least 1")

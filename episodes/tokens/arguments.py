@@ -154,7 +154,12 @@ def check_finite_reward(reward: Any, label: Callable[[], str]) -> None:
 
 
 def check_infos(infos: Any, label: Callable[[], str]) -> None:
-    """Raise an error unless `infos` is a dict without the key "kept_tokens", which only `turn(prompt=...)` sets."""
+    """Raise an error unless `infos` is a dict without the key "kept_tokens", which only `turn(prompt=...)` sets.
+
+    Raises:
+        WrongType: `infos` is not a dict.
+        InvalidArgument: `infos` has the key "kept_tokens".
+    """
     if not isinstance(infos, dict):
         raise WrongType(f"{label()}: infos={infos!r}; give a dict, or None")
     if KEPT_TOKENS in infos:

@@ -34,7 +34,13 @@ def sequence_lengths(batch: Mapping[str, Any] | Batch) -> np.ndarray:
 
 def checked_lengths(batch: Any, call: str) -> np.ndarray:
     """Return the number of tokens of each sequence of a token batch, int64 [S]. Raise an error that names the function
-    `call` if the batch is invalid."""
+    `call` if the batch is invalid.
+
+    Raises:
+        WrongType: `batch` is neither a `Batch` nor a mapping.
+        InvalidArgument: the batch has neither offsets nor an attention mask.
+        ShapeMismatch: the offsets or the attention mask are malformed.
+    """
     if not isinstance(batch, (Mapping, Batch)):
         raise WrongType(
             f"{call}: batch is a {type(batch).__name__}; give the Batch of token_batch, or a dict of columns"

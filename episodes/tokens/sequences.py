@@ -246,7 +246,11 @@ class TokenSequences:
 
     def place(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
         """Spread `values` [A], one per sampled token, over all positions [N]: each at the position that predicts the
-        token, and `fill` elsewhere."""
+        token, and `fill` elsewhere.
+
+        Raises:
+            ShapeMismatch: `values` does not have one item per sampled token.
+        """
         values, num = np.asarray(values), self.num_positions
         if values.shape != self.sampled_tokens.shape:
             raise ShapeMismatch(

@@ -143,6 +143,9 @@ def one_hot(values: Any, space: spaces.Space | None) -> Any:
     """Encode the values [..., *item] of `Discrete` and `MultiDiscrete` subspaces as float32 one-hot vectors.
 
     A `MultiDiscrete` part becomes the concatenated one-hot vectors of its choices. Other parts stay as they are.
+
+    Raises:
+        InvalidArgument: `space` is None.
     """
     if space is None:
         raise InvalidArgument(

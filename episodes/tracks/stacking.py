@@ -130,7 +130,11 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
 
 
 def _tensor_to_array(item: Any, i: int, name: str) -> Any:
-    """Convert a torch tensor to an array, and return any other item unchanged."""
+    """Convert a torch tensor to an array, and return any other item unchanged.
+
+    Raises:
+        ShapeMismatch: numpy cannot represent the tensor, for example a sparse one.
+    """
     if not hasattr(item, "detach"):
         return item
     try:

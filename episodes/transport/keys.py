@@ -58,7 +58,11 @@ def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> t
 
 
 def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
-    """Load the only key pair of a folder, and return its public and its secret key."""
+    """Load the only key pair of a folder, and return its public and its secret key.
+
+    Raises:
+        UnreadableData: the folder does not contain exactly one secret key.
+    """
     secrets = sorted(Path(folder).glob("*.key_secret"))
     if len(secrets) != 1:
         raise UnreadableData(f"{folder} has {len(secrets)} secret keys; give a folder that make_keys made")

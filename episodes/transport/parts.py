@@ -110,7 +110,11 @@ class PartsReader:
         return result
 
     def array(self, dtype: np.dtype, shape: tuple[int, ...], nbytes: int) -> np.ndarray:
-        """Return the next array of the message, with the given dtype, shape and size in bytes."""
+        """Return the next array of the message, with the given dtype, shape and size in bytes.
+
+        Raises:
+            UnreadableData: the next part does not have `nbytes` bytes.
+        """
         if nbytes < self.limit:
             at = self.at
             self.at = at + (nbytes + 7 & ~7)

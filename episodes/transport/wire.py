@@ -220,7 +220,11 @@ def expected_fields(like: Any) -> list[dict[str, TrackField]]:
 
 
 def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:
-    """Decode a schema that was received, and return one `PackLayout` for each pack of its messages."""
+    """Decode a schema that was received, and return one `PackLayout` for each pack of its messages.
+
+    Raises:
+        UnreadableData: the bytes are not a valid schema, or describe no pack.
+    """
     try:
         layouts = tuple(PackLayout(*fields) for fields in msgpack.unpackb(schema, strict_map_key=False))
         for layout in layouts:
@@ -273,6 +277,9 @@ class PackLayout:
         Args:
             facts: metadata of the pack, as in the message.
             source: reader of the message's arrays.
+
+        Raises:
+            UnreadableData: the metadata or arrays are invalid.
         """
         num, lengths, lookbacks, columns, infos, custom_data = facts
         if type(num) is not int or num < 0:

@@ -65,7 +65,7 @@ class StepLog:
         return head if self._first is None else max(self._first, head - self.size)
 
     def find(self, numbers: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a mask [n] of the logged step indices in `numbers` [n], and the logged steps' episode serials and times.
+        """Return a mask [n] of the logged steps among `numbers` [n], and the episode serials and times of these steps.
 
         The newest step is `head` - 1.
         """

@@ -100,6 +100,9 @@ def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int 
     """Upload the finished Arrow files that the remote directory does not have yet, and return their number.
 
     A commit's shards get names that count only after the commit.
+
+    Raises:
+        UnreadableData: a local file is damaged.
     """
     num = 0
     for file in catalog.shards:
