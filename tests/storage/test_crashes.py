@@ -111,7 +111,7 @@ def test_second_writer_with_other_tracks_raises(tmp_path: Path) -> None:
     other_episode = SingleAgentEpisode.from_arrays(
         np.zeros((2, 3)), ragged(1, "i4"), [0.0], extra_model_outputs=outputs
     )
-    with pytest.raises(TrackMismatch, match=r"track 'observations' as float64 items of shape \[4\]"):
+    with pytest.raises(TrackMismatch, match=r"track 'observations' is stored as float64 items of shape \[4\]"):
         second.add([other_episode])
     second.add([episode(1)])
     first.close()

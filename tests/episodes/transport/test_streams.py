@@ -396,7 +396,8 @@ def test_pack_unlike_like_is_rejected_and_reported() -> None:
         assert receiver.stats.received == 0
         until(lambda: sender.stats.refused, lambda: sender.latest_weights(0.1))
         with pytest.raises(
-            TrackMismatch, match="rejected an earlier message: receiver: track 'observations/x' is there"
+            TrackMismatch,
+            match="rejected an earlier message: receiver: the given episodes have no track 'observations/x'",
         ):
             sender.send(like)
         sender.send(like)
