@@ -90,7 +90,7 @@ def rename(runner: Any) -> None:
 def test_hook_replacing_custom_data_or_id_raises(write: Any, into_replay: bool) -> None:
     runner = cartpoles(hooks=[Calling("on_step", write)])
     run = (lambda **k: runner.sample_into(EpisodeReplayBuffer(99), **k)) if into_replay else runner.sample
-    with pytest.raises(InvalidArgument, match="another dict does not"):
+    with pytest.raises(InvalidArgument, match="without replacing the dict"):
         run(num_timesteps=10, random_actions=True)
 
 
