@@ -349,7 +349,7 @@ class StoredBatch:
     def decoded(self, path: str, array: Any) -> Any:
         """Decompress items of the array at `path`, given their indices as `array`.
         If the array is not compressed, return `array`."""
-        if path not in self.compressed:
+        if path not in self.compressed or type(array) is Ragged:  # no step was stored, so nothing is compressed
             return array
         with as_unreadable_data(self.source):
             return self.compressed[path].take(array)

@@ -8,10 +8,13 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from reference_conversations import KINDS, conversation
 
 from episodes import EpisodePack, Ragged, SingleAgentEpisode
@@ -121,6 +124,33 @@ def test_cut_conversations_are_equal_to_uncut_ones(whole: list[SingleAgentEpisod
             head, tail = head.to_numpy(), tail.to_numpy()
         head.concat_episode(tail)
         assert plain(head)[:3] == plain(episode)[:3]
+
+
+RESET_ONLY = [seed for seed in range(100) if not len(conversation(seed))]
+SEEDS = st.lists(st.integers(0, 99) | st.sampled_from(RESET_ONLY), min_size=2, max_size=6, unique=True)
+
+
+@given(SEEDS, st.integers(1, 5), st.sampled_from(["none", "zstd"]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_conversations_of_several_writers_are_equal_on_disk(
+    seeds: list[int], first: int, compression: Any, in_one_writer: bool
+) -> None:
+    episodes = [conversation(seed) for seed in seeds]
+    parts = [part for part in (episodes[:first], episodes[first:]) if part]
+    with TemporaryDirectory() as folder:
+        if in_one_writer:
+            with EpisodeWriter(folder, compression=compression) as writer:
+                for part in parts:
+                    writer.add(part)
+                    writer.flush()
+        else:
+            for part in parts:
+                with EpisodeWriter(folder, compression=compression) as writer:
+                    writer.add(part)
+        dataset = EpisodeDataset(folder, verify=True)
+        expected = [plain(episode) for episode in episodes]
+        assert [plain(episode) for episode in dataset] == expected
+        assert [plain(episode) for episode in dataset.pack()] == expected
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
