@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from connectors.ragged_checks import check_padded_column
 from episodes.errors import TrackMismatch
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
@@ -81,7 +82,7 @@ class Sequences:
         is zero, or an empty dict in object arrays such as infos.
 
         Raises:
-            TrackMismatch: the column does not have one row per step.
+            TrackMismatch: the column does not have one row per step, or is ragged.
         """
         return nested.map_leaves(lambda leaf: self._pad_leaf(leaf, name), column)
 
@@ -89,6 +90,7 @@ class Sequences:
         """Return one array of a column as padded rows. Raise `TrackMismatch` if it does not have one row per step."""
         if isinstance(leaf, Infos):
             leaf = _object_array(leaf)
+        check_padded_column(name, leaf)
         if len(leaf) != self.num_steps:
             raise TrackMismatch(
                 f"column {name!r} has {len(leaf)} rows for {self.num_steps} steps; it must have one a step"

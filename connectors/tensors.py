@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from connectors.connector import ColumnDict, Connector
+from connectors.ragged_checks import check_policy_columns
 from connectors.staging import StagingBuffer, checked_device
 from episodes.tracks import nested
 
@@ -24,7 +25,7 @@ class NumpyToTensor(Connector):
 
     On the CPU, a writeable array is wrapped and a read-only one is copied. For CUDA, all arrays are written into one
     page-locked buffer, which is reused, and moved by one copy that does not block the host. Other values (tensors,
-    infos, strings) stay unchanged.
+    infos, strings) stay unchanged, but ragged observations or actions raise `TrackMismatch`.
 
     Args:
         input_observation_space: space of the observations before this connector.
@@ -59,6 +60,7 @@ class NumpyToTensor(Connector):
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
     def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
+        check_policy_columns(batch)
         if self._staging is not None:
             return _copy_to_device(batch, self._staging)
         for name, column in batch.items():

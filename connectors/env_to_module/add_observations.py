@@ -9,6 +9,7 @@ from connectors.connector import ColumnDict, Connector
 from connectors.env_to_module.recent import recent
 from episodes.columns import Columns
 from episodes.errors import StepOutOfRange
+from episodes.single_agent.episodes_history import check_single_shape
 from episodes.tracks import nested
 
 __all__ = ["AddObservations"]
@@ -34,8 +35,14 @@ class AddObservations(Connector):
 
 
 def newest_observations(episodes: Any) -> Any:
-    """Return the newest observation of each of N episodes, as nested arrays [N, ...]."""
+    """Return the newest observation of each of N episodes, as nested arrays [N, ...].
+
+    Raises:
+        TrackMismatch: the observations of an episode are ragged.
+    """
     if type(episodes) is list and episodes:
+        for episode in episodes:
+            check_single_shape(episode, "observations")
         try:
             return nested.stack([episode.get_observations(-1) for episode in episodes])
         except StepOutOfRange:  # an episode without a reset observation

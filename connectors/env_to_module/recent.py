@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import UnknownKey
+from episodes.single_agent.episodes_history import check_single_shape
 from episodes.tracks import nested
 
 
@@ -21,6 +22,9 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
         episodes: N ongoing episodes.
         track: "observations", "actions", "rewards", or the key of an extra model output.
         num_items: k, the number of items per episode.
+
+    Raises:
+        TrackMismatch: the items of an episode are ragged.
 
     Returns:
         None in place of the arrays if no episode has any item.
@@ -53,5 +57,6 @@ def _newest(episode: Any, track: str, num_items: int) -> list[Any]:
         if len(episode):
             raise UnknownKey(f"episode {episode.id_} has no extra model output {track!r}")
         return []
+    check_single_shape(episode, track)
     available = len(column) + column.lookback
     return [column[i] for i in range(-min(num_items, available), 0)]

@@ -17,6 +17,7 @@ from connectors.export.actor_graph import Noise, parts_of_user
 from connectors.export.serve import ServedPolicy
 from connectors.module_to_env import GetActions
 from connectors.policy import module_of
+from connectors.ragged_checks import check_all_of_one_shape
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, NotExportable
 from episodes.single_agent import SingleAgentEpisode
@@ -59,6 +60,7 @@ def check_parity(
         source: where observations come from: see `export`.
 
     Raises:
+        TrackMismatch: `source` is episodes with ragged tracks.
         NotExportable: the first step that differs by more than `tolerance`.
     """
     served = ServedPolicy(path, _NUM_ENVS)
@@ -212,6 +214,7 @@ def _make_stream(actor: Actor, source: Any, generator: np.random.Generator, seed
             gym.make(source) if isinstance(source, str) else source() if callable(source) else source, seed
         )
     else:
+        check_all_of_one_shape(source, "export(check_on=)")
         stream = _recorded_steps(list(source)[env::_NUM_ENVS] or list(source))
     return _StepStream(stream)
 

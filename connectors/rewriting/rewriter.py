@@ -14,6 +14,7 @@ from connectors.space_checks import describe_mismatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.pack import EpisodePack
+from episodes.single_agent.episodes_history import check_single_shape
 from episodes.tracks import nested
 
 __all__ = ["ObservationRewriter"]
@@ -64,6 +65,8 @@ class ObservationRewriter(Connector):
                 "or all at once in a learner pipeline"
             )
         new = [episode for episode in episodes if (episode.id_, episode.t) not in self._rewritten]
+        for episode in new:
+            check_single_shape(episode, "observations")
         if new:
             rewritten = self.rewrite(nested.stack([episode.get_observations(-1) for episode in new]), new)
             for row, episode in enumerate(new):

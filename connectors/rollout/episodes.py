@@ -31,6 +31,7 @@ from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.ragged import Ragged
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -60,7 +61,7 @@ def episodes_to_rollout(
     Raises:
         ShapeMismatch: items have another size than those of the rollout, or there are too many chunks.
         ChunkMismatch: a chunk does not continue its episode where the previous rollout stopped.
-        TrackMismatch: observations or actions are nested. Flatten them first.
+        TrackMismatch: observations or actions are nested or ragged. Flatten or pad them first.
         InvalidArgument: float32 cannot represent the values, or `edge` has another number of environments.
     """
     pack = EpisodePack.from_episodes(episodes)
@@ -135,6 +136,8 @@ def _flat_items(name: str, track: Any, column: Tensor) -> np.ndarray:
     """
     if not nested.is_leaf(track):
         raise TrackMismatch(f"{name} are {nested.describe(track)}; a rollout stores one array: flatten them first")
+    if isinstance(track, Ragged):
+        raise TrackMismatch(f"{name} are ragged (their lengths differ); a rollout holds items of one shape: pad them")
     flat = track.reshape(len(track), math.prod(track.shape[1:]))
     if flat.shape[1] != column.shape[-1]:
         raise ShapeMismatch(

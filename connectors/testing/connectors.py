@@ -22,6 +22,7 @@ from episodes.pack import EpisodePack
 from episodes.testing.contract import brief, differing_leaf, violation
 from episodes.testing.row_format import check_item, item_of
 from episodes.tracks import nested
+from episodes.tracks.spaces import irregular_part, of_no_shape
 
 __all__ = ["check_connector"]
 
@@ -59,6 +60,7 @@ def check_connector(
         ContractViolation: a rule is broken. The error has the expected and the actual value.
         WrongType: `piece` is not a connector.
         InvalidArgument: `pipeline` is not one of the three names.
+        ShapeMismatch: a space has items of several shapes, of which the check can make no arrays.
 
     >>> from connectors import Connector
     >>> class ClipRewards(Connector):
@@ -74,6 +76,9 @@ def check_connector(
         raise WrongType(f"check_connector takes a Connector, not a {type(piece).__name__}; a view: check_view")
     if pipeline not in BENCHES:
         raise InvalidArgument(f"pipeline={pipeline!r}; there are {', '.join(map(repr, BENCHES))}")
+    for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if (part := irregular_part(space)) is not None:
+            raise of_no_shape(name, part)
     bench = BENCHES[pipeline](observation_space, action_space, policy, before)
     _check_declarations(piece)
     if isinstance(piece, ObservationRewriter):

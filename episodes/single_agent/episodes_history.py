@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from episodes.errors import TrackMismatch
 from episodes.history import History, HistorySpaces, back
 from episodes.single_agent.episode import SingleAgentEpisode
 from episodes.tracks import nested
 
-__all__ = ["EpisodesHistory"]
+__all__ = ["EpisodesHistory", "check_single_shape"]
+
+_TRACKS = ("observations", "actions", "rewards")  # others are extra model outputs
 
 
 class EpisodesHistory(History):
@@ -47,6 +50,8 @@ class EpisodesHistory(History):
         return np.array([episode.t for episode in self.episodes], np.int64) - self._before
 
     def newest(self) -> Any:
+        for episode in self.episodes:
+            check_single_shape(episode, "observations")
         pairs = zip(self.episodes, self._before.tolist(), strict=True)
         return nested.stack([episode.observations.get(-1 - before) for episode, before in pairs])
 
@@ -109,3 +114,21 @@ def _objects(values: list[Any]) -> np.ndarray:
     array = np.empty(len(values), object)
     array[:] = values
     return array
+
+
+def check_single_shape(episode: Any, track: str) -> None:
+    """Raise `TrackMismatch` if a time series of an episode is ragged.
+
+    Args:
+        episode: a `SingleAgentEpisode`.
+        track: "observations", "actions", "rewards", or the key of an extra model output.
+    """
+    tracks = episode.tracks
+    column = getattr(tracks, track) if track in _TRACKS else tracks.extra.get(track)
+    if column is not None and column.ragged is not None:
+        raise TrackMismatch(
+            f"episode {episode.id_}: the track {track!r} is ragged (its items have different lengths), and this "
+            f"pipeline makes arrays of one shape for a policy; make a token batch of "
+            "them (connectors.learner.TokenColumns, episode_learners.TokenGRPO), or record items of one shape, such as padded "
+            "ones"
+        )

@@ -22,6 +22,7 @@ from episodes.testing.row_format import (
     item_of,
 )
 from episodes.tracks import nested
+from episodes.tracks.spaces import irregular_part, of_no_shape
 
 Actions = Callable[[Any], Any]  # observations [N, ...] -> actions [N, ...]
 
@@ -56,11 +57,14 @@ def check_vector_env(
     Raises:
         ContractViolation: names what was expected, what was found, the environment and the step (the reset is step 0).
         InvalidArgument: no episode ended, so autoreset could not be checked.
+        ShapeMismatch: with next-step autoreset, actions have several shapes.
 
     >>> import gymnasium
     >>> check_vector_env(gymnasium.make_vec("CartPole-v1", num_envs=2), num_steps=50)
     """
     mode = _mode_of(env, autoreset_mode)
+    if mode is AutoresetMode.NEXT_STEP and (part := irregular_part(env.single_action_space)) is not None:
+        raise of_no_shape("action_space", part)
     watch = _Watch(env, mode, reuses_buffers)
     env.action_space.seed(seed)
     first = watch.run(seed, num_steps, actions or (lambda observations: env.action_space.sample()))
