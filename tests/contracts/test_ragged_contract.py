@@ -364,10 +364,11 @@ def _recorded_tokens(given: Any) -> Any:
 
 
 def _generated(name: str) -> Callable[[Any], Any]:
-    from hypothesis import find
+    from hypothesis import Phase, find, settings
 
     strategy = _public(f"episodes.testing.strategies.{name}")
-    return lambda given: find(strategy(ragged=True, min_steps=1), lambda made: True)
+    one = settings(max_examples=1, phases=[Phase.generate])
+    return lambda given: find(strategy(ragged=True), lambda made: True, settings=one)
 
 
 def _window_of_rewards(given: Any) -> Any:
