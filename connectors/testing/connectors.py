@@ -22,7 +22,7 @@ from episodes.pack import EpisodePack
 from episodes.testing.contract import brief, differing_leaf, violation
 from episodes.testing.row_format import check_item, item_of
 from episodes.tracks import nested
-from episodes.tracks.spaces import irregular_part, of_no_shape
+from episodes.tracks.spaces import irregular_part, varying_shapes_error
 
 __all__ = ["check_connector"]
 
@@ -78,7 +78,7 @@ def check_connector(
         raise InvalidArgument(f"pipeline={pipeline!r}; there are {', '.join(map(repr, BENCHES))}")
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if (part := irregular_part(space)) is not None:
-            raise of_no_shape(name, part)
+            raise varying_shapes_error(name, part)
     bench = BENCHES[pipeline](observation_space, action_space, policy, before)
     _check_declarations(piece)
     if isinstance(piece, ObservationRewriter):

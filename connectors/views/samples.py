@@ -14,7 +14,7 @@ from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces, back, zeroed
 from episodes.tracks import nested
 from episodes.tracks.nested import frozen
-from episodes.tracks.spaces import empty_items, irregular_part, of_no_shape
+from episodes.tracks.spaces import empty_items, irregular_part, varying_shapes_error
 
 _POOL = 5  # samples of a space that all rows share
 _DEPTHS = np.array([60, 3, 0])  # of every third row: far from the start of the episode, near it, and there
@@ -116,7 +116,7 @@ def _samples(space: gym.Space | None, name: str) -> Any:
     if space is None:
         raise InvalidArgument(f"views are tried on samples when they are bound; give the pipeline the {name}")
     if (part := irregular_part(space)) is not None:
-        raise of_no_shape(name, part)
+        raise varying_shapes_error(name, part)
     seeded_space = deepcopy(space)
     seeded_space.seed(0)
     return nested.stack([seeded_space.sample() for _ in range(_POOL)])

@@ -22,7 +22,7 @@ from episodes.testing.row_format import (
     item_of,
 )
 from episodes.tracks import nested
-from episodes.tracks.spaces import irregular_part, of_no_shape
+from episodes.tracks.spaces import irregular_part, varying_shapes_error
 
 Actions = Callable[[Any], Any]  # observations [N, ...] -> actions [N, ...]
 
@@ -64,7 +64,7 @@ def check_vector_env(
     """
     mode = _mode_of(env, autoreset_mode)
     if mode is AutoresetMode.NEXT_STEP and (part := irregular_part(env.single_action_space)) is not None:
-        raise of_no_shape("action_space", part)
+        raise varying_shapes_error("action_space", part)
     watch = _Watch(env, mode, reuses_buffers)
     env.action_space.seed(seed)
     first = watch.run(seed, num_steps, actions or (lambda observations: env.action_space.sample()))
