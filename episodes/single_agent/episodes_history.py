@@ -129,5 +129,5 @@ def check_single_shape(episode: Any, track: str) -> None:
         raise TrackMismatch(
             f"episode {episode.id_}: the track {track!r} is ragged (its items have different lengths), and this "
             "pipeline makes arrays of one shape for a policy; make a token batch of them "
-            "(connectors.learner.TokenColumns, episode_learners.TokenGRPO), or record items of one shape, such as padded ones"
+            "(connectors.learner.TokenColumns, episode_learners.TokenGRPO), or record items of one shape"
         )
