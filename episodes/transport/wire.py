@@ -279,7 +279,8 @@ class PackLayout:
             source: reader of the message's arrays.
 
         Raises:
-            UnreadableData: the metadata or arrays are invalid.
+            UnreadableData: the number of episodes, the custom data or the size of an array is invalid. Other malformed
+                metadata raise the exception of the failed conversion.
         """
         num, lengths, lookbacks, columns, infos, custom_data = facts
         if type(num) is not int or num < 0:
