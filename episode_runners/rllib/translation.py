@@ -213,7 +213,7 @@ def joint_pieces(connectors: Iterable[Any]) -> list[Any]:
 
 
 def module_pieces(connectors: Iterable[Any], by_agent: bool = False) -> list[Connector]:
-    """Return new translations of those RLlib connectors that process one agent at a time."""
+    """Return this library's equivalents of the RLlib connectors that process one agent at a time."""
     return [translated(connector, by_agent) for connector in connectors if not is_joint(connector)]
 
 

@@ -160,7 +160,7 @@ def select_rows(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
 
 
 def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Return the origin of the rows that the index `rows` selects, without computing it before the first read."""
+    """Select rows of a `LazyOrigin`, which finds the episode and step of each batch row when it is first read."""
     return None if lazy_origin is None else (lazy_origin[0], _SelectedIndices(lazy_origin, rows))
 
 

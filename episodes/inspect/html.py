@@ -63,7 +63,7 @@ def multi_agent_episode(episode: Any) -> str:
 
 
 def explanation(row: Any) -> str:
-    """Return the HTML view of the origin of a batch row: the explanation, and the row's episode."""
+    """Return HTML that explains one row of a batch: a table of facts about its step, and its episode."""
     parts = [] if row.episode is None else [cards.episode_card(row.episode, is_open=False)]
     table = cards.Table((), row.lines, is_words=True)
     return rendered(Card("Row", str(row.row), [], table=table, parts=parts))

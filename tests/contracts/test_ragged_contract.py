@@ -34,7 +34,7 @@ pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def data(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """Return ragged episodes, a pack, a data set and a buffer."""
     from episodes.replay import EpisodeReplayBuffer
 
@@ -51,7 +51,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         pack=EpisodePack.from_episodes(episodes),
         growing=conversation(3),
         dataset=EpisodeDataset(path / "data"),
-        data=path / "data",
+        path=path / "data",
         buffer=buffer,
         talks=EpisodePack.from_episodes([_talk(seed).episode for seed in range(4)]),
         space=space,
@@ -145,30 +145,30 @@ def _recorded(data: Any) -> Any:
     return recorder
 
 
-def _written(given: Any, name: str) -> Any:
-    with EpisodeWriter(given.tmp / name) as writer:
-        writer.add(given.pack)
-    return given.tmp / name
+def _written(data: Any, name: str) -> Any:
+    with EpisodeWriter(data.tmp / name) as writer:
+        writer.add(data.pack)
+    return data.tmp / name
 
 
-def _mapped(given: Any) -> None:
+def _mapped(data: Any) -> None:
     from episodes.replay import EpisodeReplayBuffer
 
-    with EpisodeReplayBuffer(1000, path=given.tmp / "ring") as buffer:
-        buffer.add(given.pack)
+    with EpisodeReplayBuffer(1000, path=data.tmp / "ring") as buffer:
+        buffer.add(data.pack)
 
 
-def _multi_agent_buffer(name: str, given: Any) -> None:
+def _multi_agent_buffer(name: str, data: Any) -> None:
     from episodes import replay
 
-    getattr(replay, name)(100).add(_multi_agent(given))
+    getattr(replay, name)(100).add(_multi_agent(data))
 
 
 def _tokens(name: str) -> Callable[[Any], Any]:
-    def call(given: Any) -> Any:
+    def call(data: Any) -> Any:
         from episodes import tokens
 
-        return getattr(tokens, name)(given.talks)
+        return getattr(tokens, name)(data.talks)
 
     return call
 
@@ -181,32 +181,32 @@ def _public(name: str) -> Any:
 def _piece(name: str, *before: str, pipeline: str = "learner.LearnerPipeline", **options: Any) -> Callable[[Any], Any]:
     """Return a call of a pipeline of the connectors `before` and then the connector `name`."""
 
-    def call(given: Any) -> Any:
+    def call(data: Any) -> Any:
         pieces = [_public(f"connectors.{part}")() for part in before]
         made = _public(f"connectors.{pipeline}")(connectors=[*pieces, _public(f"connectors.{name}")(**options)])
-        return made(batch={}, episodes=given.episodes, rl_module=_policy("MLPPolicy")(given))
+        return made(batch={}, episodes=data.episodes, rl_module=_policy("MLPPolicy")(data))
 
     return call
 
 
 def _acted(name: str, *after: str, **options: Any) -> Callable[[Any], Any]:
-    """Return a call of an env-to-module pipeline of one connector, given a growing episode."""
+    """Return a call of an env-to-module pipeline of one connector, data a growing episode."""
 
-    def call(given: Any) -> Any:
+    def call(data: Any) -> Any:
         pieces = [_public(f"connectors.{part}")(**(options if part == name else {})) for part in (name, *after)]
         pipeline = _public("connectors.env_to_module.EnvToModulePipeline")(connectors=pieces)
-        return pipeline(batch={}, episodes=[copy.deepcopy(given.growing)])
+        return pipeline(batch={}, episodes=[copy.deepcopy(data.growing)])
 
     return call
 
 
 def _of_space(name: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
     """Return a call of a public name with the space of ragged items, and then `args`."""
-    return lambda given: _public(name)(given.space, *args, **options)
+    return lambda data: _public(name)(data.space, *args, **options)
 
 
 def _policy(name: str, **options: Any) -> Callable[[Any], Any]:
-    return lambda given: _public(f"episode_learners.{name}")(*_fixed(), **options)
+    return lambda data: _public(f"episode_learners.{name}")(*_fixed(), **options)
 
 
 class _RaggedEnv(gym.Env):
@@ -248,12 +248,12 @@ class _RaggedGame:
         return {"a": observation}, {"a": reward}, {"a": terminated}, {"a": truncated}, {"a": info}
 
 
-def _sampled_by_runner(given: Any) -> Any:
+def _sampled_by_runner(data: Any) -> Any:
     return _public("episode_runners.SingleAgentEnvRunner")(_RaggedEnv, num_envs=2).sample(num_timesteps=8)
 
 
-def _wrapped(given: Any) -> Any:
-    env = _public("episodes.storage.RecordEpisodes")(_RaggedEnv(), given.tmp / "wrapped")
+def _wrapped(data: Any) -> Any:
+    env = _public("episodes.storage.RecordEpisodes")(_RaggedEnv(), data.tmp / "wrapped")
     env.reset()
     for length in range(1, 6):
         env.step(np.arange(length))
@@ -270,40 +270,40 @@ def _algorithm(name: str, policy: str = "MLPPolicy", actions: Any = None) -> Any
 
 
 def _updated(name: str) -> Callable[[Any], Any]:
-    return lambda given: _algorithm(name).update(given.episodes)
+    return lambda data: _algorithm(name).update(data.episodes)
 
 
 def _replayed(name: str, policy: str, actions: Any = None) -> Callable[[Any], Any]:
-    return lambda given: _algorithm(name, policy, actions).update_from(given.buffer)
+    return lambda data: _algorithm(name, policy, actions).update_from(data.buffer)
 
 
 def _from_tokens(to: str, read: str) -> Callable[[Any], Any]:
     """Return a call of a converter and of the reader of its result."""
 
-    def call(given: Any) -> Any:
-        rows, _ = _public(f"episodes.converters.{to}")(list(given.talks))
+    def call(data: Any) -> Any:
+        rows, _ = _public(f"episodes.converters.{to}")(list(data.talks))
         return _public(f"episodes.converters.{read}")(rows)
 
     return call
 
 
 def _with_batch(name: str, *args: Any) -> Callable[[Any], Any]:
-    def call(given: Any) -> Any:
-        batch = _public("episodes.tokens.token_batch")(given.talks)
+    def call(data: Any) -> Any:
+        batch = _public("episodes.tokens.token_batch")(data.talks)
         made = _public(f"episodes.tokens.{name}")(batch, *args)
         return list(made) if isinstance(made, Iterator) else made
 
     return call
 
 
-def _checked_tokens(given: Any) -> Any:
+def _checked_tokens(data: Any) -> Any:
     import torch
 
-    batch = _public("episodes.tokens.token_batch")(given.talks)
+    batch = _public("episodes.tokens.token_batch")(data.talks)
     return _public("episodes.tokens.check_token_batch")(lambda b: torch.zeros(len(b["input_ids"]), 100), batch)
 
 
-def _token_grpo(given: Any) -> Any:
+def _token_grpo(data: Any) -> Any:
     from torch import nn
 
     class Model(nn.Module):
@@ -314,32 +314,32 @@ def _token_grpo(given: Any) -> Any:
         def forward(self, batch: Any) -> Any:
             return self.logits(batch["input_ids"].long())
 
-    return _public("episode_learners.TokenGRPO")(Model()).update(given.talks)
+    return _public("episode_learners.TokenGRPO")(Model()).update(data.talks)
 
 
-def _offline(given: Any) -> Any:
-    return _public("episode_learners.trainers.OfflineTrainer")(_algorithm("BC"), given.episodes).run()
+def _offline(data: Any) -> Any:
+    return _public("episode_learners.trainers.OfflineTrainer")(_algorithm("BC"), data.episodes).run()
 
 
-def _sent(given: Any) -> Any:
+def _sent(data: Any) -> Any:
     with (
         _public("episodes.transport.EpisodeReceiver")() as receiver,
         _public("episodes.transport.EpisodeSender")(receiver.address) as sender,
     ):
-        sender.send(given.pack)
+        sender.send(data.pack)
         received = receiver.recv(timeout=10)
-    assert received == given.pack
+    assert received == data.pack
 
 
-def _game_batch(given: Any) -> Any:
+def _game_batch(data: Any) -> Any:
     box, discrete = _fixed()
     pipeline = _public("connectors.multi_agent_learner")({"default_policy": box}, {"default_policy": discrete})
-    return pipeline(batch={}, episodes=[_multi_agent(given)])
+    return pipeline(batch={}, episodes=[_multi_agent(data)])
 
 
-def _recorded_into_ring(given: Any) -> Any:
+def _recorded_into_ring(data: Any) -> Any:
     buffer = _public("episodes.replay.EpisodeReplayBuffer")(100)
-    return buffer.recorder(2, autoreset_mode="NextStep").reset(given.pack.observations[:2])
+    return buffer.recorder(2, autoreset_mode="NextStep").reset(data.pack.observations[:2])
 
 
 RETURNS: dict[str, dict[str, Any]] = {
@@ -352,10 +352,10 @@ RETURNS: dict[str, dict[str, Any]] = {
 
 def _returns(name: str, **options: Any) -> Callable[[Any], Any]:
     flags = {"terminateds": np.zeros(3, bool), "truncateds": np.zeros(3, bool), "gamma": 0.9}
-    return lambda given: _public(f"episodes.{name}")(given.pack.actions[:3], **flags, **options)
+    return lambda data: _public(f"episodes.{name}")(data.pack.actions[:3], **flags, **options)
 
 
-def _recorded_tokens(given: Any) -> Any:
+def _recorded_tokens(data: Any) -> Any:
     recorder = _public("episodes.tokens.TokenRecorder")()
     talk = recorder.begin([1, 2])
     talk.turn([3], logp=[-1.0], terminated=True)
@@ -368,21 +368,21 @@ def _generated(name: str) -> Callable[[Any], Any]:
 
     strategy = _public(f"episodes.testing.strategies.{name}")
     one = settings(max_examples=1, phases=[Phase.generate])
-    return lambda given: find(strategy(ragged=True), lambda made: True, settings=one)
+    return lambda data: find(strategy(ragged=True), lambda made: True, settings=one)
 
 
-def _window_of_rewards(given: Any) -> Any:
+def _window_of_rewards(data: Any) -> Any:
     windows = _public("episodes.storage.sampling.WindowBatches")(4, 2, keys=["rewards"])
-    return given.dataset.sampler(windows=windows).draw()
+    return data.dataset.sampler(windows=windows).draw()
 
 
-def _logged(given: Any) -> Any:
-    with _public("episodes.storage.ledger.Ledger")(given.tmp / "ledger") as ledger:
-        ledger.note(0, _public("episodes.Batch")({"actions": given.pack.actions}))
+def _logged(data: Any) -> Any:
+    with _public("episodes.storage.ledger.Ledger")(data.tmp / "ledger") as ledger:
+        ledger.note(0, _public("episodes.Batch")({"actions": data.pack.actions}))
 
 
-def _shown(given: Any) -> Any:
-    with mock.patch("sys.argv", ["episodes", "show", str(given.data)]), pytest.raises(SystemExit) as stopped:
+def _shown(data: Any) -> Any:
+    with mock.patch("sys.argv", ["episodes", "show", str(data.path)]), pytest.raises(SystemExit) as stopped:
         _public("episodes.command.main")()
     assert not stopped.value.code
 
@@ -390,109 +390,109 @@ def _shown(given: Any) -> Any:
 LEARNER = ("learner.AddObservations", "learner.AddColumns")
 ENV = "env_to_module.EnvToModulePipeline"
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "episodes.SingleAgentEpisode.get_data_dict": lambda given: given.episode.get_data_dict(),
-    "episodes.SingleAgentEpisode.get_env_actions": lambda given: given.episode.get_env_actions(),
-    "episodes.SingleAgentEpisode.one_hot": lambda given: given.episode.get_actions(one_hot_discrete=True),
-    "episodes.SingleAgentEpisode.one_hot growing": lambda given: given.growing.get_observations(one_hot_discrete=True),
-    "episodes.SingleAgentEpisode.with_env_actions": lambda given: given.episode.with_env_actions(),
-    "episodes.SingleAgentEpisode.with_policy_actions": lambda given: SingleAgentEpisode.of(
-        given.episode.facts._replace(action_space=given.space), given.episode.tracks, {}
+    "episodes.SingleAgentEpisode.get_data_dict": lambda data: data.episode.get_data_dict(),
+    "episodes.SingleAgentEpisode.get_env_actions": lambda data: data.episode.get_env_actions(),
+    "episodes.SingleAgentEpisode.one_hot": lambda data: data.episode.get_actions(one_hot_discrete=True),
+    "episodes.SingleAgentEpisode.one_hot growing": lambda data: data.growing.get_observations(one_hot_discrete=True),
+    "episodes.SingleAgentEpisode.with_env_actions": lambda data: data.episode.with_env_actions(),
+    "episodes.SingleAgentEpisode.with_policy_actions": lambda data: SingleAgentEpisode.of(
+        data.episode.facts._replace(action_space=data.space), data.episode.tracks, {}
     ).with_policy_actions(),
-    "episodes.SingleAgentEpisode.array": lambda given: np.asarray(given.episode.actions),
-    "episodes.SingleAgentEpisode.array growing": lambda given: np.asarray(given.growing.actions),
-    "episodes.SingleAgentEpisode.repr": lambda given: (
-        repr(given.episode),
-        repr(given.growing),
-        given.growing._repr_html_(),
+    "episodes.SingleAgentEpisode.array": lambda data: np.asarray(data.episode.actions),
+    "episodes.SingleAgentEpisode.array growing": lambda data: np.asarray(data.growing.actions),
+    "episodes.SingleAgentEpisode.repr": lambda data: (
+        repr(data.episode),
+        repr(data.growing),
+        data.growing._repr_html_(),
     ),
-    "episodes.SingleAgentEpisode.new output": lambda given: copy.deepcopy(given.episode).set_extra_model_outputs(
-        key="new", new_data=[0.0] * (given.episode.lookback + len(given.episode))
+    "episodes.SingleAgentEpisode.new output": lambda data: copy.deepcopy(data.episode).set_extra_model_outputs(
+        key="new", new_data=[0.0] * (data.episode.lookback + len(data.episode))
     ),
-    "episodes.EpisodePack.replace": lambda given: given.pack.replace(extra_model_outputs={}),
-    "episodes.EpisodePack.replace actions": lambda given: given.pack.replace(actions=np.zeros(len(given.pack.rewards))),
-    "episodes.EpisodePack.move_starts": lambda given: given.pack.move_starts(np.ones(len(given.pack), int)),
-    "episodes.EpisodePack.get_env_actions": lambda given: given.pack.get_env_actions(),
-    "episodes.EpisodePack.with_policy_actions": lambda given: given.pack.replace(
-        action_space=given.space
+    "episodes.EpisodePack.replace": lambda data: data.pack.replace(extra_model_outputs={}),
+    "episodes.EpisodePack.replace actions": lambda data: data.pack.replace(actions=np.zeros(len(data.pack.rewards))),
+    "episodes.EpisodePack.move_starts": lambda data: data.pack.move_starts(np.ones(len(data.pack), int)),
+    "episodes.EpisodePack.get_env_actions": lambda data: data.pack.get_env_actions(),
+    "episodes.EpisodePack.with_policy_actions": lambda data: data.pack.replace(
+        action_space=data.space
     ).with_policy_actions(),
-    "episodes.EpisodePack.repr": lambda given: (repr(given.pack), given.pack._repr_html_(), given.pack.retained_nbytes),
-    "episodes.Batch": lambda given: Batch({"actions": given.pack.actions, "rewards": given.pack.rewards})[:3],
-    "episodes.pack_agents": lambda given: unpack_agents(pack_agents([_multi_agent(given)])),
-    "episodes.MultiAgentEpisode.repr": lambda given: (repr(_multi_agent(given)), _multi_agent(given)._repr_html_()),
+    "episodes.EpisodePack.repr": lambda data: (repr(data.pack), data.pack._repr_html_(), data.pack.retained_nbytes),
+    "episodes.Batch": lambda data: Batch({"actions": data.pack.actions, "rewards": data.pack.rewards})[:3],
+    "episodes.pack_agents": lambda data: unpack_agents(pack_agents([_multi_agent(data)])),
+    "episodes.MultiAgentEpisode.repr": lambda data: (repr(_multi_agent(data)), _multi_agent(data)._repr_html_()),
     "episodes.VectorRecorder": _recorded,
     "episodes.converters.to_huggingface": _converter("to_huggingface"),
-    "episodes.converters.to_lerobot": _converter("to_lerobot", lambda given: given.tmp / "lerobot"),
+    "episodes.converters.to_lerobot": _converter("to_lerobot", lambda data: data.tmp / "lerobot"),
     "episodes.converters.to_minari": _converter("to_minari", "ragged/test-v0"),
     "episodes.converters.to_pandas": _converter("to_pandas"),
-    "episodes.converters.to_parquet": _converter("to_parquet", lambda given: given.tmp / "parquet"),
+    "episodes.converters.to_parquet": _converter("to_parquet", lambda data: data.tmp / "parquet"),
     "episodes.converters.to_ray_data": _converter("to_ray_data"),
     "episodes.converters.to_rllib": _converter("to_rllib"),
-    "episodes.converters.to_rllib of agents": lambda given: importlib.import_module("episodes.converters").to_rllib(
-        [_multi_agent(given)]
+    "episodes.converters.to_rllib of agents": lambda data: importlib.import_module("episodes.converters").to_rllib(
+        [_multi_agent(data)]
     ),
-    "episodes.converters.to_rllib_parquet": _converter("to_rllib_parquet", lambda given: given.tmp / "rllib"),
+    "episodes.converters.to_rllib_parquet": _converter("to_rllib_parquet", lambda data: data.tmp / "rllib"),
     "episodes.converters.to_sb3": _converter("to_sb3"),
     "episodes.converters.to_tensordict": _converter("to_tensordict"),
     "episodes.converters.to_tianshou": _converter("to_tianshou"),
-    "episodes.converters.write": lambda given: importlib.import_module("episodes.converters").write(
-        given.episodes, given.tmp / "written", "episodes"
+    "episodes.converters.write": lambda data: importlib.import_module("episodes.converters").write(
+        data.episodes, data.tmp / "written", "episodes"
     ),
-    "episodes.inspect.compare_episodes": _inspect("compare_episodes", lambda given: given.episodes[1]),
+    "episodes.inspect.compare_episodes": _inspect("compare_episodes", lambda data: data.episodes[1]),
     "episodes.inspect.examine": _inspect("examine", of="pack"),
     "episodes.inspect.examine data set": _inspect("examine", of="dataset"),
     "episodes.inspect.frames": _inspect("frames"),
     "episodes.inspect.plot_episode": _inspect("plot_episode"),
     "episodes.inspect.plot_episodes": _inspect("plot_episodes", of="episodes"),
     "episodes.inspect.plot_returns": _inspect("plot_returns", of="pack"),
-    "episodes.inspect.video": _inspect("video", lambda given: given.tmp / "x.gif"),
+    "episodes.inspect.video": _inspect("video", lambda data: data.tmp / "x.gif"),
     "episodes.replay.EpisodeReplayBuffer.sample": _sampled("sample", n=4),
     "episodes.replay.EpisodeReplayBuffer.sample rewards": _sampled("sample", n=4, keys=["rewards"], n_step=2),
     "episodes.replay.EpisodeReplayBuffer.sample_sequences": _sampled("sample_sequences", batch_size=2, length=3),
     "episodes.replay.EpisodeReplayBuffer.sample_episodes": _sampled("sample_episodes", n=4),
     "episodes.replay.EpisodeReplayBuffer.sample_chunks": _sampled("sample_chunks", n=4),
-    "episodes.replay.EpisodeReplayBuffer.repr": lambda given: (
-        repr(given.buffer),
-        given.buffer._repr_html_(),
-        given.buffer.nbytes,
+    "episodes.replay.EpisodeReplayBuffer.repr": lambda data: (
+        repr(data.buffer),
+        data.buffer._repr_html_(),
+        data.buffer.nbytes,
     ),
-    "episodes.replay.EpisodeReplayBuffer.pickle": lambda given: pickle.loads(pickle.dumps(given.buffer)),
+    "episodes.replay.EpisodeReplayBuffer.pickle": lambda data: pickle.loads(pickle.dumps(data.buffer)),
     "episodes.replay.PrioritizedEpisodeReplayBuffer": _prioritized,
-    "episodes.storage.check": _storage("check", lambda given: given.data),
-    "episodes.storage.copy": _storage("copy", lambda given: given.data, lambda given: given.tmp / "copy"),
-    "episodes.storage.add_track": _storage("add_track", lambda given: given.data, "more", Ragged([1], [0, 1])),
-    "episodes.storage.EpisodeDataset.metadata": lambda given: (
-        repr(given.dataset),
-        given.dataset.metadata,
-        given.dataset._repr_html_(),
+    "episodes.storage.check": _storage("check", lambda data: data.path),
+    "episodes.storage.copy": _storage("copy", lambda data: data.path, lambda data: data.tmp / "copy"),
+    "episodes.storage.add_track": _storage("add_track", lambda data: data.path, "more", Ragged([1], [0, 1])),
+    "episodes.storage.EpisodeDataset.metadata": lambda data: (
+        repr(data.dataset),
+        data.dataset.metadata,
+        data.dataset._repr_html_(),
     ),
-    "episodes.storage.EpisodeDataset.statistics": lambda given: given.dataset.statistics(),
-    "episodes.storage.EpisodeDataset.sql": lambda given: given.dataset.sql(
+    "episodes.storage.EpisodeDataset.statistics": lambda data: data.dataset.statistics(),
+    "episodes.storage.EpisodeDataset.sql": lambda data: data.dataset.sql(
         "select step from steps where len(actions) > 2"
     ),
-    "episodes.storage.EpisodeDataset.step_table": lambda given: given.dataset.step_table().table(["actions/0"]),
+    "episodes.storage.EpisodeDataset.step_table": lambda data: data.dataset.step_table().table(["actions/0"]),
     "episodes.storage.sampling.StepBatches": _drawn(steps=4),
     "episodes.storage.sampling.WindowBatches": _drawn(windows=(4, 2)),
     "episodes.storage.sampling.EpisodeBatches": _drawn(episodes=4),
     "episodes.transport.EpisodeSender message": _accumulated,
     "connectors.learner_pipeline": _learned,
-    "episodes.unpack_agents": lambda given: unpack_agents(pack_agents([_multi_agent(given)])),
-    "episodes.Ragged": lambda given: given.pack.actions[1:3],
-    "episodes.RaggedKind": lambda given: given.pack.actions.kind,
-    "episodes.replay.MultiAgentEpisodeReplayBuffer": lambda given: _multi_agent_buffer(
-        "MultiAgentEpisodeReplayBuffer", given
+    "episodes.unpack_agents": lambda data: unpack_agents(pack_agents([_multi_agent(data)])),
+    "episodes.Ragged": lambda data: data.pack.actions[1:3],
+    "episodes.RaggedKind": lambda data: data.pack.actions.kind,
+    "episodes.replay.MultiAgentEpisodeReplayBuffer": lambda data: _multi_agent_buffer(
+        "MultiAgentEpisodeReplayBuffer", data
     ),
-    "episodes.replay.MultiAgentPrioritizedEpisodeReplayBuffer": lambda given: _multi_agent_buffer(
-        "MultiAgentPrioritizedEpisodeReplayBuffer", given
+    "episodes.replay.MultiAgentPrioritizedEpisodeReplayBuffer": lambda data: _multi_agent_buffer(
+        "MultiAgentPrioritizedEpisodeReplayBuffer", data
     ),
     "episodes.replay.EpisodeReplayBuffer.path": _mapped,
-    "episodes.storage.EpisodeWriter": lambda given: _written(given, "again"),
-    "episodes.storage.merge": _storage("merge", lambda given: given.tmp / "merged", lambda given: given.data),
-    "episodes.storage.compact": lambda given: importlib.import_module("episodes.storage").compact(
-        _written(given, "compacted")
+    "episodes.storage.EpisodeWriter": lambda data: _written(data, "again"),
+    "episodes.storage.merge": _storage("merge", lambda data: data.tmp / "merged", lambda data: data.path),
+    "episodes.storage.compact": lambda data: importlib.import_module("episodes.storage").compact(
+        _written(data, "compacted")
     ),
-    "episodes.storage.seal": lambda given: importlib.import_module("episodes.storage").seal(_written(given, "sealed")),
-    "episodes.storage.upload": _storage("upload", lambda given: given.data, "memory://ragged-contract"),
-    "episodes.storage.sampling.ChunkBatches": lambda given: given.dataset.sampler(
+    "episodes.storage.seal": lambda data: importlib.import_module("episodes.storage").seal(_written(data, "sealed")),
+    "episodes.storage.upload": _storage("upload", lambda data: data.path, "memory://ragged-contract"),
+    "episodes.storage.sampling.ChunkBatches": lambda data: data.dataset.sampler(
         windows=importlib.import_module("episodes.storage.sampling").ChunkBatches(4, 2)
     ).draw(),
     "episodes.inspect.view_conversation": _inspect("view_conversation"),
@@ -513,12 +513,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     ),
     "connectors.learner.LearnerPipeline": _piece("learner.AddColumns", "learner.AddObservations"),
     "connectors.learner.NormalizeRewards": _piece("learner.NormalizeRewards"),
-    "connectors.learner.TokenColumns": lambda given: _public("connectors.learner.LearnerPipeline")(
+    "connectors.learner.TokenColumns": lambda data: _public("connectors.learner.LearnerPipeline")(
         connectors=[_public("connectors.learner.TokenColumns")()]
-    )(batch={}, episodes=given.talks),
-    "connectors.learner.VTrace": lambda given: _algorithm("IMPALA").preprocess(given.episodes),
-    "connectors.learner_pipeline spaces": lambda given: _public("connectors.learner_pipeline")(*_fixed())(
-        batch={}, episodes=given.episodes
+    )(batch={}, episodes=data.talks),
+    "connectors.learner.VTrace": lambda data: _algorithm("IMPALA").preprocess(data.episodes),
+    "connectors.learner_pipeline spaces": lambda data: _public("connectors.learner_pipeline")(*_fixed())(
+        batch={}, episodes=data.episodes
     ),
     "connectors.multi_agent_learner": _game_batch,
     "connectors.env_to_module.AddObservations": _piece("env_to_module.AddObservations", pipeline=ENV),
@@ -537,44 +537,44 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "connectors.env_to_module.AddTimeDimension": _piece(
         "env_to_module.AddTimeDimension", "env_to_module.AddObservations", pipeline=ENV
     ),
-    "connectors.env_to_module.TransformerContext": lambda given: _public("connectors.learner_pipeline")(
-        given.space, given.space, pieces=[_public("connectors.env_to_module.TransformerContext")(3)]
-    )(batch={}, episodes=given.episodes),
+    "connectors.env_to_module.TransformerContext": lambda data: _public("connectors.learner_pipeline")(
+        data.space, data.space, pieces=[_public("connectors.env_to_module.TransformerContext")(3)]
+    )(batch={}, episodes=data.episodes),
     "connectors.BatchItems": _piece("BatchItems", "env_to_module.AddObservations", pipeline=ENV),
     "connectors.AgentToModuleMapping": _piece("AgentToModuleMapping", "env_to_module.AddObservations", pipeline=ENV),
     "connectors.NumpyToTensor": _piece("NumpyToTensor", "env_to_module.AddObservations", pipeline=ENV),
     "connectors.NumpyToTensor learner": _piece("NumpyToTensor", *LEARNER),
-    "connectors.env_to_module_pipeline": lambda given: _public("connectors.env_to_module_pipeline")()(
-        batch={}, episodes=given.episodes
+    "connectors.env_to_module_pipeline": lambda data: _public("connectors.env_to_module_pipeline")()(
+        batch={}, episodes=data.episodes
     ),
-    "connectors.env_to_module_pipeline spaces": lambda given: _public("connectors.env_to_module_pipeline")(*_fixed())(
-        batch={}, episodes=given.episodes
+    "connectors.env_to_module_pipeline spaces": lambda data: _public("connectors.env_to_module_pipeline")(*_fixed())(
+        batch={}, episodes=data.episodes
     ),
-    "connectors.explain_episode": lambda given: _public("connectors.explain_episode")(
-        given.episode, _public("connectors.learner_pipeline")(*_fixed()), _algorithm("BC").policy
+    "connectors.explain_episode": lambda data: _public("connectors.explain_episode")(
+        data.episode, _public("connectors.learner_pipeline")(*_fixed()), _algorithm("BC").policy
     ),
-    "connectors.export.export": lambda given: _public("connectors.export.export")(
-        _public("connectors.Actor")(_algorithm("BC").policy, *_fixed()), given.tmp / "x.onnx", check_on=given.episodes
+    "connectors.export.export": lambda data: _public("connectors.export.export")(
+        _public("connectors.Actor")(_algorithm("BC").policy, *_fixed()), data.tmp / "x.onnx", check_on=data.episodes
     ),
     "episode_learners.BC": _updated("BC"),
     "episode_learners.PPO": _updated("PPO"),
-    "episode_learners.GRPO": lambda given: _algorithm("GRPO").update(given.talks),
+    "episode_learners.GRPO": lambda data: _algorithm("GRPO").update(data.talks),
     "episode_learners.IMPALA": _updated("IMPALA"),
-    "episode_learners.BC buffer": lambda given: _algorithm("BC").update_from(given.buffer),
-    "episode_learners.BC data set": lambda given: _algorithm("BC").update_from(given.dataset.sampler(steps=4)),
+    "episode_learners.BC buffer": lambda data: _algorithm("BC").update_from(data.buffer),
+    "episode_learners.BC data set": lambda data: _algorithm("BC").update_from(data.dataset.sampler(steps=4)),
     "episode_learners.DQN": _replayed("DQN", "QPolicy"),
     "episode_learners.CQL": _replayed("CQL", "QPolicy"),
     "episode_learners.SAC": _replayed("SAC", "SACPolicy", spaces.Box(-1, 1, (2,))),
     "episode_learners.ContinuousCQL": _replayed("ContinuousCQL", "SACPolicy", spaces.Box(-1, 1, (2,))),
     "episode_learners.R2D2": _replayed("R2D2", "LSTMQPolicy"),
     "episode_learners.TokenGRPO": _token_grpo,
-    "episode_learners.MultiAgentAlgorithm": lambda given: _public("episode_learners.MultiAgentAlgorithm")(
+    "episode_learners.MultiAgentAlgorithm": lambda data: _public("episode_learners.MultiAgentAlgorithm")(
         {"default_policy": _algorithm("PPO")}
-    ).update([_multi_agent(given)]),
+    ).update([_multi_agent(data)]),
     "episode_learners.trainers.OfflineTrainer": _offline,
-    "episode_learners.ppo_pipeline": lambda given: _public("episode_learners.ppo_pipeline")(
+    "episode_learners.ppo_pipeline": lambda data: _public("episode_learners.ppo_pipeline")(
         _algorithm("PPO").policy, _public("episode_learners.PPOConfig")()
-    )(batch={}, episodes=given.episodes, rl_module=_policy("MLPPolicy")(given)),
+    )(batch={}, episodes=data.episodes, rl_module=_policy("MLPPolicy")(data)),
     "episodes.converters.from_messages": _from_tokens("to_messages", "from_messages"),
     "episodes.converters.to_messages": _from_tokens("to_messages", "from_messages"),
     "episodes.converters.from_trl": _from_tokens("to_trl", "from_trl"),
@@ -585,52 +585,50 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "episodes.converters.to_skyrl": _from_tokens("to_skyrl", "from_skyrl"),
     "episodes.converters.from_prime_rl": _from_tokens("to_prime_rl", "from_prime_rl"),
     "episodes.converters.to_prime_rl": _from_tokens("to_prime_rl", "from_prime_rl"),
-    "episodes.converters.from_rllib": lambda given: _public("episodes.converters.from_rllib")(
-        _public("episodes.converters.to_rllib")(given.episodes)[0]
+    "episodes.converters.from_rllib": lambda data: _public("episodes.converters.from_rllib")(
+        _public("episodes.converters.to_rllib")(data.episodes)[0]
     ),
-    "episodes.converters.read": lambda given: list(_public("episodes.converters.read")(given.data)[0]),
-    "episodes.inspect.explain_batch": lambda given: _public("episodes.inspect.explain_batch")(
-        _window_of_rewards(given), 0
+    "episodes.converters.read": lambda data: list(_public("episodes.converters.read")(data.path)[0]),
+    "episodes.inspect.explain_batch": lambda data: _public("episodes.inspect.explain_batch")(
+        _window_of_rewards(data), 0
     ),
-    "episodes.inspect.link_batch": lambda given: _public("episodes.inspect.link_batch")(
-        _window_of_rewards(given), given.tmp / "page.html"
+    "episodes.inspect.link_batch": lambda data: _public("episodes.inspect.link_batch")(
+        _window_of_rewards(data), data.tmp / "page.html"
     ),
-    "episodes.storage.EpisodeDataset.sql windows": lambda given: given.dataset.sql(
+    "episodes.storage.EpisodeDataset.sql windows": lambda data: data.dataset.sql(
         "select step from steps where len(actions) > 2"
     ).windows(1, 1),
-    "episodes.storage.EpisodeDataset.metadata t_started": lambda given: given.dataset.metadata["t_started"],
-    "episodes.storage.EpisodeDataset.sampler": lambda given: given.dataset.sampler(windows=(4, 2)).sample_sequences(
-        2, 3
-    ),
-    "episodes.storage.sampling.TimeWindows": lambda given: given.dataset.sampler(
+    "episodes.storage.EpisodeDataset.metadata t_started": lambda data: data.dataset.metadata["t_started"],
+    "episodes.storage.EpisodeDataset.sampler": lambda data: data.dataset.sampler(windows=(4, 2)).sample_sequences(2, 3),
+    "episodes.storage.sampling.TimeWindows": lambda data: data.dataset.sampler(
         windows=_public("episodes.storage.sampling.TimeWindows")(4, {"observations": [-1.0, 0.0]}, fps=1.0)
     ).draw(),
-    "episodes.storage.sampling.TimeWindows rewards": lambda given: given.dataset.sampler(
+    "episodes.storage.sampling.TimeWindows rewards": lambda data: data.dataset.sampler(
         windows=_public("episodes.storage.sampling.TimeWindows")(4, {"rewards": [-1.0, 0.0]}, fps=1.0)
     ).draw(),
     "episodes.tokens.check_token_batch": _checked_tokens,
     "episodes.tokens.token_minibatches": _with_batch("token_minibatches", 100),
-    "episodes.tokens.Conversation": lambda given: _talk(0).episode.to_numpy(),
+    "episodes.tokens.Conversation": lambda data: _talk(0).episode.to_numpy(),
     "episodes.transport.EpisodeReceiver": _sent,
-    "episodes.transport.TrajectoryAccumulator": lambda given: _public("episodes.transport.TrajectoryAccumulator")(
-        {"actions": given.pack.actions}
+    "episodes.transport.TrajectoryAccumulator": lambda data: _public("episodes.transport.TrajectoryAccumulator")(
+        {"actions": data.pack.actions}
     ),
-    "episodes.Batch of actions": lambda given: _public("episodes.Batch")({"actions": given.pack.actions}),
+    "episodes.Batch of actions": lambda data: _public("episodes.Batch")({"actions": data.pack.actions}),
     # Spaces of ragged items, in place of the items.
-    "connectors.Actor": lambda given: _public("connectors.Actor")(
-        _public("episode_learners.MLPPolicy"), given.space, spaces.Discrete(3)
+    "connectors.Actor": lambda data: _public("connectors.Actor")(
+        _public("episode_learners.MLPPolicy"), data.space, spaces.Discrete(3)
     ),
     "connectors.distribution_for": _of_space("connectors.distribution_for"),
-    "connectors.env_to_module.FrameStacking space": lambda given: _public("connectors.learner_pipeline")(
-        given.space, given.space, pieces=[_public("connectors.env_to_module.FrameStacking")(num_frames=2)]
-    )(batch={}, episodes=given.episodes),
-    "connectors.testing.check_connector": lambda given: _public("connectors.testing.check_connector")(
-        _public("connectors.env_to_module.AddObservations")(), "env_to_module", observation_space=given.space
+    "connectors.env_to_module.FrameStacking space": lambda data: _public("connectors.learner_pipeline")(
+        data.space, data.space, pieces=[_public("connectors.env_to_module.FrameStacking")(num_frames=2)]
+    )(batch={}, episodes=data.episodes),
+    "connectors.testing.check_connector": lambda data: _public("connectors.testing.check_connector")(
+        _public("connectors.env_to_module.AddObservations")(), "env_to_module", observation_space=data.space
     ),
-    "connectors.testing.check_policy": lambda given: _public("connectors.testing.check_policy")(
-        _policy("MLPPolicy")(given), given.space, spaces.Discrete(3)
+    "connectors.testing.check_policy": lambda data: _public("connectors.testing.check_policy")(
+        _policy("MLPPolicy")(data), data.space, spaces.Discrete(3)
     ),
-    "connectors.testing.check_view": lambda given: _public("connectors.testing.check_view")(
+    "connectors.testing.check_view": lambda data: _public("connectors.testing.check_view")(
         _public("connectors.env_to_module.time_steps"), _RaggedEnv
     ),
     "episode_learners.networks.Autoregressive": _of_space("episode_learners.networks.Autoregressive"),
@@ -650,46 +648,46 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     },
     "episode_learners.SACPolicy": _of_space("episode_learners.SACPolicy", spaces.Box(-1, 1, (2,))),
     # Episodes that grow, and batches of them.
-    "connectors.ConnectorPipeline": lambda given: _public("connectors.ConnectorPipeline")(
+    "connectors.ConnectorPipeline": lambda data: _public("connectors.ConnectorPipeline")(
         connectors=[_public("connectors.NumpyToTensor")()]
-    )(batch={"obs": given.pack.observations}, episodes=given.episodes),
+    )(batch={"obs": data.pack.observations}, episodes=data.episodes),
     "connectors.ObservationRewriter": _acted("env_to_module.ObservationPreprocessor"),
     "connectors.env_to_module.ObservationPreprocessor": _acted("env_to_module.ObservationPreprocessor"),
     "connectors.env_to_module.ForEachAgent": _acted(
         "env_to_module.ForEachAgent", make=lambda: _public("connectors.env_to_module.FlattenObservations")()
     ),
-    "connectors.env_to_module.MultiAgentObservationPreprocessor": lambda given: _public(
+    "connectors.env_to_module.MultiAgentObservationPreprocessor": lambda data: _public(
         "connectors.multi_agent_env_to_module"
     )(
-        {"default_policy": given.space},
-        {"default_policy": given.space},
+        {"default_policy": data.space},
+        {"default_policy": data.space},
         joint=[_public("connectors.env_to_module.MultiAgentObservationPreprocessor")()],
-    )(batch={}, episodes=[_multi_agent(given)]),
-    "connectors.multi_agent_env_to_module": lambda given: _public("connectors.multi_agent_env_to_module")(
-        {"default_policy": given.space}, {"default_policy": given.space}
-    )(batch={}, episodes=[_multi_agent(given)]),
-    "connectors.env_to_module.OneHotAgentId": lambda given: _public("connectors.learner_pipeline")(
+    )(batch={}, episodes=[_multi_agent(data)]),
+    "connectors.multi_agent_env_to_module": lambda data: _public("connectors.multi_agent_env_to_module")(
+        {"default_policy": data.space}, {"default_policy": data.space}
+    )(batch={}, episodes=[_multi_agent(data)]),
+    "connectors.env_to_module.OneHotAgentId": lambda data: _public("connectors.learner_pipeline")(
         pieces=[_public("connectors.env_to_module.OneHotAgentId")(["a"])]
-    )(batch={}, episodes=given.episodes),
+    )(batch={}, episodes=data.episodes),
     "connectors.env_to_module.EnvToModulePipeline": _acted("env_to_module.AddObservations"),
-    "connectors.learner.EpisodesToRolloutBuffer": lambda given: _public("connectors.ConnectorPipeline")(
+    "connectors.learner.EpisodesToRolloutBuffer": lambda data: _public("connectors.ConnectorPipeline")(
         connectors=[
             _public("connectors.learner.EpisodesToRolloutBuffer")(
-                buffer=_public("connectors.RolloutBuffer")(len(given.episodes), 40, 3, 1, "cpu")
+                buffer=_public("connectors.RolloutBuffer")(len(data.episodes), 40, 3, 1, "cpu")
             )
         ]
-    )(batch={}, episodes=given.pack, rl_module=_policy("MLPPolicy")(given)),
-    "connectors.env_to_module.time_steps": lambda given: _public("connectors.learner_pipeline")(
-        given.space, given.space, pieces=[_public("connectors.env_to_module.time_steps")]
-    )(batch={}, episodes=given.episodes),
+    )(batch={}, episodes=data.pack, rl_module=_policy("MLPPolicy")(data)),
+    "connectors.env_to_module.time_steps": lambda data: _public("connectors.learner_pipeline")(
+        data.space, data.space, pieces=[_public("connectors.env_to_module.time_steps")]
+    )(batch={}, episodes=data.episodes),
     # Environments with ragged observations.
     "episode_runners.SingleAgentEnvRunner": _sampled_by_runner,
-    "episode_runners.MultiAgentEnvRunner": lambda given: _public("episode_runners.MultiAgentEnvRunner")(
-        _RaggedGame, {"default_policy": _policy("MLPPolicy")(given)}, num_envs=2
+    "episode_runners.MultiAgentEnvRunner": lambda data: _public("episode_runners.MultiAgentEnvRunner")(
+        _RaggedGame, {"default_policy": _policy("MLPPolicy")(data)}, num_envs=2
     ).sample(num_timesteps=8, random_actions=True),
-    "episode_runners.evaluate": lambda given: _public("episode_runners.evaluate")(_RaggedEnv, num_episodes=2),
-    "episode_runners.make_vector_env": lambda given: _public("episode_runners.make_vector_env")(_RaggedEnv, 2).reset(),
-    "episodes.testing.check_vector_env": lambda given: _public("episodes.testing.check_vector_env")(
+    "episode_runners.evaluate": lambda data: _public("episode_runners.evaluate")(_RaggedEnv, num_episodes=2),
+    "episode_runners.make_vector_env": lambda data: _public("episode_runners.make_vector_env")(_RaggedEnv, 2).reset(),
+    "episodes.testing.check_vector_env": lambda data: _public("episodes.testing.check_vector_env")(
         _public("episode_runners.make_vector_env")(_RaggedEnv, 2), num_steps=20
     ),
     "episodes.storage.RecordEpisodes": _wrapped,
@@ -852,13 +850,13 @@ def test_each_public_name_is_called_with_a_ragged_track_or_cannot_receive_one() 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_with_ragged_tracks_work_or_reject_them_by_name(name: str, given: Any) -> None:
-    before, rejection = copy.deepcopy(given.episode), None
+def test_calls_with_ragged_tracks_work_or_reject_them_by_name(name: str, data: Any) -> None:
+    before, rejection = copy.deepcopy(data.episode), None
     try:
-        CALLS[name](given)
+        CALLS[name](data)
     except EpisodeError as error:
         rejection = str(error)
     assert rejection is None or re.search(r"ragged|Sequence\b|no images 'observations'", rejection, re.IGNORECASE), (
         rejection
     )
-    assert given.episode.equals(before)
+    assert data.episode.equals(before)

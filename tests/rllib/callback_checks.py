@@ -117,15 +117,15 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES)
 def test_callbacks_are_called_as_in_rllib(runs: tuple[Run, Run], case: str) -> None:
-    theirs, ours = (run.events.get(case, Counter()) for run in runs)
-    assert ours == theirs
+    rllib_run, ours = (run.events.get(case, Counter()) for run in runs)
+    assert ours == rllib_run
     assert ours
 
 
 def test_episode_created_is_called_with_the_reset(runs: tuple[Run, Run]) -> None:
-    theirs, ours = (run.events["on_episode_created"].total() for run in runs)
+    rllib_run, ours = (run.events["on_episode_created"].total() for run in runs)
     assert ours == runs[1].events["on_episode_start"].total()
-    assert 0 <= theirs - ours <= 3  # RLlib creates the next episode at the end of the one before
+    assert 0 <= rllib_run - ours <= 3  # RLlib creates the next episode at the end of the one before
 
 
 # Durations inside of `sample` and of the learner pipeline, which are not measured with `install`.
@@ -140,16 +140,16 @@ def paths_of(result: Any, path: str = "") -> set[str]:
 
 
 def test_metrics_have_rllibs_keys_and_values(runs: tuple[Run, Run]) -> None:
-    for theirs, ours in zip(*(run.results for run in runs), strict=True):
-        assert paths_of(ours) <= paths_of(theirs)
-        missing = paths_of(theirs) - paths_of(ours)
+    for rllib_run, ours in zip(*(run.results for run in runs), strict=True):
+        assert paths_of(ours) <= paths_of(rllib_run)
+        missing = paths_of(rllib_run) - paths_of(ours)
         assert all(any(word in path for word in UNMEASURED) for path in missing)
-        numbers = [numbers_of(result["env_runners"]) for result in (theirs, ours)]
+        numbers = [numbers_of(result["env_runners"]) for result in (rllib_run, ours)]
         for name in [name for name in numbers[0] if name.startswith("/episode_len")]:
             # RLlib counts one step more for each episode that continues in a second chunk
             assert numbers[1].pop(name) <= numbers[0].pop(name)
         assert numbers[1] == pytest.approx(numbers[0])
-        for result in (theirs, ours):
+        for result in (rllib_run, ours):
             assert 0 < result["env_runners"]["episode_duration_sec_mean"] < result["env_runners"]["sample"]
             assert result["of_the_callback"] == 1
     evaluated = [numbers_of(run.evaluated["env_runners"]) for run in runs]

@@ -189,11 +189,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rllib", action="store_true", help="RLlib alone")
     parser.add_argument("--steps", type=int, help="most environment steps; by default those of the task")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
-    outcome = learn(TASKS[given.task], installed=not given.rllib, seed=given.seed, num_steps=given.steps)
-    print("RLlib" if given.rllib else "installed", given.task, given.seed, outcome, flush=True)
+    outcome = learn(TASKS[options.task], installed=not options.rllib, seed=options.seed, num_steps=options.steps)
+    print("RLlib" if options.rllib else "installed", options.task, options.seed, outcome, flush=True)
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def test_wrong_argument_raises_an_error_that_names_it_and_changes_nothing(call: 
     function, right = state.calls()[call]
     for value in WRONG[call][name]:
         with pytest.raises(EpisodeError) as caught:
-            function(**{key: given for key, given in {**right, name: value}.items() if given is not ABSENT})
+            function(**{key: argument for key, argument in {**right, name: value}.items() if argument is not ABSENT})
         message = str(caught.value)
         assert name in message, value
         assert call in message or "episode " in message or message.startswith(name), value
