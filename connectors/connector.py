@@ -45,7 +45,8 @@ class Connector:
 
     reads: tuple[str, ...] = ()  # columns that the batch must have
     writes: tuple[str, ...] = ()  # columns that the connector may add
-    reads_tracks: ClassVar[bool] = False  # reads whole tracks of a pack or recorder, and no single episodes
+    # True: reads whole tracks of a pack or recorder, and no single episodes. With one False, `on_rows` has no shortcut.
+    reads_tracks: ClassVar[bool] = False
     changes_rows: bool = True  # False: a runner skips the connector, because it leaves complete vector rows unchanged
     is_empty_filter: bool = False  # learns statistics of observations, and has not seen any observation
     lookback: int = 0  # items before a chunk's first step that the learner needs to see what the policy saw

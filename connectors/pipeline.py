@@ -116,7 +116,8 @@ class ConnectorPipeline(Connector):
         calling the pipeline.
 
         A runner calls this once per vector step. Leading connectors that do not change complete arrays are
-        skipped, and the given dict may be changed.
+        skipped, and the given dict may be changed. If a connector reads single episodes (`reads_tracks` is False, as
+        it is by default), the pipeline is called as usual.
 
         Raises:
             WrongType: a connector returned something else than a batch.

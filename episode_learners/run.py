@@ -66,6 +66,9 @@ ALGORITHMS: dict[str, _AlgorithmClasses] = {
         learners.SACPolicy, learners.ContinuousCQL, learners.ContinuousCQLConfig, trainers.OfflineConfig
     ),
 }
+"""Algorithms by the name that settings use. `ALGORITHM_NAMES` in `__main__.py` lists the same names, so that
+`episodes train --help` does not import torch. A test compares the two.
+"""
 NETWORKS: dict[str, Callable[..., learners.Policy]] = {
     "mlp": learners.MLPPolicy,
     "encoder": learners.EncoderPolicy,

@@ -28,9 +28,9 @@ class GetActions(Connector):
     """Connector that samples "actions" [N, ...] from "action_dist_inputs" [N, num_inputs], and adds their "action_logp"
     [N].
 
-    With `explore=False` the actions are the most likely ones. Existing "actions" are kept. The distribution is
-    `policy.distribution`, or the one of the action space. Inputs of half precision are converted to float32, in the
-    batch too.
+    With `explore=False` the actions are the most likely ones, and with None they are sampled. Existing "actions" are
+    kept. The distribution is `policy.distribution`, or the one of the action space. Inputs of half precision are
+    converted to float32, in the batch too.
 
     Args:
         input_observation_space: space of the observations before this connector.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from episodes.errors import LostInConversion
+from episodes.facts.facts import FACTS, OPTIONAL
 from episodes.single_agent import SingleAgentEpisode
 
 
@@ -128,9 +129,6 @@ def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: s
             report.add(attribute, f"{name} has one for all episodes", episode.id_)
 
 
-FACTS = ("t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy_versions", "acting_pipeline")
-
-
 def is_known_pipeline(text: str | None) -> bool:
     """Return True if an `acting_pipeline` names a rewriter or view. "{}" is of a pipeline without any."""
     return text not in (None, "{}")
@@ -145,11 +143,12 @@ def report_dropped_facts(
         report: gets what is lost.
         episode: the episode.
         name: the format, for the message.
-        keeps: names of `FACTS`, "id_", "lookback", "custom_data", "extra_model_outputs", "infos", "both_endings",
+        keeps: names of facts, "lookback", "custom_data", "extra_model_outputs", "infos", "both_endings",
             "observation_space" and "action_space".
     """
     reason = f"{name} has no place for it"
-    dropped = [fact for fact in FACTS[1:-1] if getattr(episode, fact) is not None]
+    optional = [fact for fact, kind in FACTS.items() if kind in OPTIONAL and fact != "acting_pipeline"]
+    dropped = [fact for fact in optional if getattr(episode, fact) is not None]
     dropped += ["acting_pipeline"] * is_known_pipeline(episode.acting_pipeline)
     dropped += ["t_started"] * (episode.t_started > 0)
     dropped += ["id_"] + ["lookback"] * bool(episode.lookback) + ["custom_data"] * bool(episode.custom_data)

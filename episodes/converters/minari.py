@@ -17,15 +17,16 @@ from gymnasium import spaces
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.info_arrays import info_arrays, infos_from
-from episodes.converters.loss_report import FACTS, LossReport, report_dropped_facts, report_other_spaces
+from episodes.converters.loss_report import LossReport, report_dropped_facts, report_other_spaces
 from episodes.errors import InvalidArgument, needing
 from episodes.facts import VersionRuns
+from episodes.facts.facts import FACTS
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside
 from episodes.tracks import nested
 from episodes.tracks.infos.msgpack_codec import is_json
 
-_IDS = ("id_", *FACTS)
+_IDS = tuple(fact for fact in FACTS if fact != "ending")
 _OURS = "episodes"  # attribute of a Minari episode with our facts, as JSON
 _MOST_BYTES = 60_000  # limit of an HDF5 attribute, with some margin
 _KEPT = (*_IDS, "infos", "custom_data", "both_endings", "observation_space", "action_space")

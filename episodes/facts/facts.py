@@ -50,10 +50,11 @@ FACTS = {
 }
 """Metadata fields that may differ between episodes of a pack, in the order of `EpisodeFacts` and `PackFacts`.
 
-Packs, replay, files and pickles carry all facts in this table. A new fact goes to the end: here, and with a default in
-`EpisodeFacts` (before the spaces) and in `PackFacts`, so that what was written without it can be read. Then give it a
-property in `SingleAgentEpisode` and in `EpisodePack`, constructor arguments if users set it, and its column a line
-in docs/format.md.
+Packs, replay, files, messages, pickles and loss reports carry all facts in this table. A new fact goes to the end:
+here, and with a default in `EpisodeFacts` (before the spaces) and in `PackFacts`, so that what was written without it
+can be read. If joined chunks may differ in it, it needs a rule in `EpisodeFacts.followed_by`. Then it needs a property
+in `single_agent/episode.py` and in `pack/pack.py`, there also an argument of the constructor if it is an id, and a line
+in docs/format.md. Converters that can store it list it in their own files: `step_tables.py`, `minari.py`, `lerobot.py`.
 """
 _T_STARTED, _ENDING, _VERSIONS = map(list(FACTS).index, ("t_started", "ending", "policy_versions"))
 
@@ -74,11 +75,6 @@ class EpisodeFacts(NamedTuple):
     acting_pipeline: str | None = None  # rewriters and views with which the policy acted, see `connectors.fingerprint`
     observation_space: spaces.Space | None = None
     action_space: spaces.Space | None = None
-
-    @classmethod
-    def of_all(cls, values: tuple[Any, ...]) -> EpisodeFacts:
-        """Create the metadata from a tuple with a value for every field, which is faster than the constructor."""
-        return _new(cls, values)
 
     def window(self, t_started: int, num_steps: int, reaches_end: bool) -> EpisodeFacts:
         """Return the metadata of the part of the episode with `num_steps` steps from time `t_started` on.

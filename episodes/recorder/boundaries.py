@@ -133,7 +133,7 @@ class Boundaries:
     def classify(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
         """Return which environments stepped, were reset and ended in one vector step, from its ending flags.
 
-        `commit` records the result.
+        `commit` records the result. `classify_rows` does the same for several vector steps.
         """
         reset, done = self.waiting, terminateds | truncateds
         if not len(reset):

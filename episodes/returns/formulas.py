@@ -1,7 +1,7 @@
-"""Formulas of GAE, n-step returns and V-trace, for numpy arrays and for tensors.
+"""Formulas of GAE, n-step returns and V-trace, for numpy arrays.
 
-A writable copy of either is `numbers * 1.0`. Recurrences are solved by doubling, in log2(longest
-episode) passes, or by a loop over rows if `AlignedSteps.swept`, which is faster for many columns on a CPU.
+Recurrences are solved by doubling, in log2(longest episode) passes, or by a loop over rows if `AlignedSteps.swept`,
+which is faster for many columns.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ WIDE = 256  # columns from which a loop over rows beats doubling on a CPU (128 x
 
 @dataclass(frozen=True, slots=True)
 class AlignedSteps:
-    """Rewards, values, next values and episode ends of steps, aligned as arrays or tensors [S] or [T, N]."""
+    """Rewards, values, next values and episode ends of steps, aligned as arrays [S] or [T, N]."""
 
-    rewards: Any
-    values: Any  # value of the observation before the step
-    next_values: Any  # value of the observation after the step; 0 after a termination
-    goes_on: Any  # 1.0 if the next row is the next step of the same episode, else 0.0
+    rewards: np.ndarray
+    values: np.ndarray  # value of the observation before the step
+    next_values: np.ndarray  # value of the observation after the step; 0 after a termination
+    goes_on: np.ndarray  # 1.0 if the next row is the next step of the same episode, else 0.0
     longest: int  # upper bound of the number of steps of an episode
     swept: bool = False  # True to solve recurrences by a loop over rows instead of by doubling
     masked: bool = False  # True to mask values beyond an episode's end instead of multiplying them by 0
 
 
 def masked_if_not_finite(
-    formula: Callable[..., tuple[Any, ...]], steps: AlignedSteps, *arguments: Any
-) -> tuple[Any, ...]:
+    formula: Callable[..., tuple[np.ndarray, ...]], steps: AlignedSteps, *arguments: Any
+) -> tuple[np.ndarray, ...]:
     """Apply a formula to the steps. If results are not finite, repeat it with masks that confine NaN to its episode.
 
     Multiplying by 0 at the ends of episodes is faster, and right if every number is finite.
@@ -39,13 +39,11 @@ def masked_if_not_finite(
         return formula(steps, *arguments)
     with np.errstate(over="ignore", invalid="ignore"):
         results = formula(steps, *arguments)
-        # The first result is enough, since the others are computed from the same numbers. Its total is finite
-        # if the total minus itself is 0. There is no `isfinite` for both arrays and tensors.
-        total = results[0].sum()
-        return results if total - total == 0 else formula(replace(steps, masked=True), *arguments)
+        # The first result is enough, since the others are computed from the same numbers.
+        return results if np.isfinite(results[0].sum()) else formula(replace(steps, masked=True), *arguments)
 
 
-def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
+def zeroed(numbers: np.ndarray, mask: np.ndarray, steps: AlignedSteps) -> np.ndarray:
     """Set `numbers` to 0 in place where `mask` is 0, and return `numbers`."""
     if steps.masked:
         numbers[mask == 0] = 0
@@ -54,26 +52,28 @@ def zeroed(numbers: Any, mask: Any, steps: AlignedSteps) -> Any:
     return numbers
 
 
-def gae_of(steps: AlignedSteps, gamma: float, lambda_: float) -> tuple[Any, Any]:
+def gae_of(steps: AlignedSteps, gamma: float, lambda_: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the generalized advantage estimates (GAE) and the value targets of the steps."""
     errors = steps.rewards + gamma * steps.next_values - steps.values
     advantages = solve_recurrence(errors, steps.goes_on * (gamma * lambda_), steps)
     return advantages, advantages + steps.values
 
 
-def discounted_returns_of(steps: AlignedSteps, gamma: float) -> tuple[Any]:
+def discounted_returns_of(steps: AlignedSteps, gamma: float) -> tuple[np.ndarray]:
     """Return the discounted sum of rewards from each step to the end of its episode, in a 1-tuple."""
     return (solve_recurrence(rewards_and_last_values(steps, gamma), steps.goes_on * gamma, steps),)
 
 
-def rewards_and_last_values(steps: AlignedSteps, gamma: float) -> Any:
+def rewards_and_last_values(steps: AlignedSteps, gamma: float) -> np.ndarray:
     """Return the rewards, where the last step of each episode also has its discounted next value."""
     inputs = zeroed(gamma * steps.next_values, 1.0 - steps.goes_on, steps)
     inputs += steps.rewards
     return inputs
 
 
-def n_step_returns_of(steps: AlignedSteps, remaining: Any, gamma: float, n_step: int) -> tuple[Any, Any]:
+def n_step_returns_of(
+    steps: AlignedSteps, remaining: np.ndarray, gamma: float, n_step: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return n-step targets, and the number of rewards in each target.
 
     `remaining` is the number of steps from each step to the end of its episode. A window that reaches the end of its
@@ -87,8 +87,8 @@ def n_step_returns_of(steps: AlignedSteps, remaining: Any, gamma: float, n_step:
 
 
 def vtrace_of(
-    steps: AlignedSteps, ratios: Any, gamma: float, lambda_: float, clips: tuple[float, float]
-) -> tuple[Any, Any]:
+    steps: AlignedSteps, ratios: np.ndarray, gamma: float, lambda_: float, clips: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the V-trace advantages and the value targets of the steps.
 
     `clips` are the upper bounds of the ratios in the targets and in the advantages.
@@ -97,21 +97,21 @@ def vtrace_of(
     errors = ratios.clip(max=clip_rho) * (steps.rewards + gamma * steps.next_values - steps.values)
     traces = zeroed(ratios.clip(max=1.0) * (gamma * lambda_), steps.goes_on, steps)
     corrections = solve_recurrence(errors, traces, steps)
-    later = steps.next_values * 1.0
-    later[:-1] += zeroed(corrections[1:] * 1.0, steps.goes_on[:-1], steps)
+    later = steps.next_values.copy()
+    later[:-1] += zeroed(corrections[1:].copy(), steps.goes_on[:-1], steps)
     advantages = ratios.clip(max=clip_pg_rho) * (steps.rewards + gamma * later - steps.values)
     return advantages, corrections + steps.values
 
 
-def window_sums(inputs: Any, remaining: Any, gamma: float, size: int, steps: AlignedSteps) -> Any:
+def window_sums(inputs: np.ndarray, remaining: np.ndarray, gamma: float, size: int, steps: AlignedSteps) -> np.ndarray:
     """Return the discounted sum of `size` inputs from each step on, or of the `remaining` inputs if these are fewer.
 
     Windows of 1, 2, 4, ... steps are built from one another, and those in the binary digits of `size` are joined.
     """
 
-    def join(window: Any, length: int, later: Any) -> Any:
+    def join(window: np.ndarray, length: int, later: np.ndarray) -> np.ndarray:
         """Extend sums over `length` steps by the discounted sums `later` of the following steps."""
-        joined = window * 1.0
+        joined = window.copy()
         joined[:-length] += zeroed(gamma**length * later[length:], remaining[:-length] > length, steps)
         return joined
 
@@ -126,12 +126,12 @@ def window_sums(inputs: Any, remaining: Any, gamma: float, size: int, steps: Ali
         length *= 2
 
 
-def swept_remaining(steps: AlignedSteps) -> Any:
+def swept_remaining(steps: AlignedSteps) -> np.ndarray:
     """Return the number of steps from each step (included) to the end of its episode."""
-    return solve_recurrence(steps.goes_on * 0.0 + 1.0, steps.goes_on * 1.0, steps)
+    return solve_recurrence(np.ones_like(steps.goes_on), steps.goes_on, steps)
 
 
-def solve_recurrence(inputs: Any, factors: Any, steps: AlignedSteps) -> Any:
+def solve_recurrence(inputs: np.ndarray, factors: np.ndarray, steps: AlignedSteps) -> np.ndarray:
     """Compute `y[t] = inputs[t] + factors[t] * y[t + 1]` backwards in time, in place of `inputs`, and return y.
 
     `factors` are 0 at the last step of each episode. Doubling: after each pass, `y[t]` is the sum over twice as many

@@ -136,8 +136,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         id_ = new_id() if id_ is None else id_
         check_extra_output_names(extra_model_outputs or (), f"episode {id_}")
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
-        self._facts = EpisodeFacts.of_all(
-            (id_, t_started or 0, ending, *ids, None, None, observation_space, action_space)
+        self._facts = EpisodeFacts(
+            id_, t_started or 0, ending, *ids, observation_space=observation_space, action_space=action_space
         )
         kinds = None if ragged is None else declared_kinds(ragged, f"episode {id_}")
         self._tracks = Tracks.growing(

@@ -12,20 +12,12 @@ from hypothesis import strategies as st
 from episodes import SingleAgentEpisode
 from episodes.converters.loss_report import LossReport
 from episodes.facts import VersionRuns
+from episodes.facts.facts import FACTS, Kind
 from episodes.testing.strategies import episodes
 from episodes.tracks import nested
 from episodes.tracks.infos.infos import same_info
 
-FACTS = (
-    "id_",
-    "t_started",
-    "agent_id",
-    "module_id",
-    "multi_agent_episode_id",
-    "acting_pipeline",
-    "observation_space",
-    "action_space",
-)
+NAMES = (*(fact for fact in FACTS if fact not in ("ending", "policy_versions")), "observation_space", "action_space")
 
 
 @st.composite
@@ -36,7 +28,11 @@ def episode_lists(draw: st.DrawFn, observations: Any, actions: Any, **options: A
     reward = draw(st.sampled_from([float, np.float32]))
     drawn = draw(st.lists(episodes(observations, actions, reward_type=reward, **shared), max_size=4))
     for number, episode in enumerate(drawn):
-        ids = {name: draw(st.sampled_from([None, "p", 3, ("p", 1)])) for name in FACTS[2:5]}
+        ids = {
+            name: draw(st.sampled_from([None, "p", 3, ("p", 1)]))
+            for name, kind in FACTS.items()
+            if kind is Kind.OPTIONAL_ID
+        }
         ids["acting_pipeline"] = draw(st.sampled_from([None, "{}", '{"views": [["Frames", {}]]}']))
         versions = draw(st.sampled_from([None, 4, np.arange(len(episode)) // 2]))
         episode.facts = episode.facts._replace(
@@ -80,7 +76,7 @@ def _differences(original: SingleAgentEpisode, restored: SingleAgentEpisode) -> 
             episode.slice(slice(0, len(episode)), len_lookback_buffer=0) for episode in (original, restored)
         )
     tracks, restored_tracks = original.finalized_tracks(), restored.finalized_tracks()
-    for name in FACTS:
+    for name in NAMES:
         values = getattr(original, name), getattr(restored, name)
         if values[0] != values[1] and values != ("{}", None):  # a pipeline without rewriters and views
             yield name

@@ -28,7 +28,7 @@ class StepLog:
         self._too_many = _FEW
 
     def name(self, table: EpisodeTable, change: TableChange) -> None:
-        """Record the id of each episode that `change` has added to the episode table. The change was applied to `table` before."""
+        """Record the id of each episode that `change` added to `table`. The change was applied to `table` before."""
         if change.facts is not None:
             self._name(table, change.opened)
         elif change.ids is not None:
