@@ -53,7 +53,9 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def mode(self, inputs: Tensor) -> Any:
-        """Return the most likely action for each row of inputs, `[..., *action shape]`."""
+        """Return the action that the policy takes without exploration, for each row of inputs, in the structure of the
+        action space, `[..., *action shape]`: the most likely action, of `SquashedGaussian` the median.
+        """
 
     @abstractmethod
     def log_prob(self, inputs: Tensor, actions: Any) -> Tensor:
@@ -249,6 +251,7 @@ class SquashedGaussian(ActionDistribution):
         return _unflattened((mean + log_std.exp() * noise).tanh(), self.shape)
 
     def mode(self, inputs: Tensor) -> Tensor:
+        """Return the tanh of the means, which is the median of the squashed actions, `[..., *shape]`."""
         return _unflattened(_bounded(inputs)[0].tanh(), self.shape)
 
     def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:

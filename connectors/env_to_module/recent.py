@@ -23,14 +23,12 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
         track: "observations", "actions", "rewards", or the key of an extra model output.
         num_items: k, the number of items per episode.
 
-    Raises:
-        TrackMismatch: the items of an episode are ragged.
-
     Returns:
-        None in place of the arrays if no episode has any item.
+        None in place of the arrays if a list of episodes has no such item, or a recorder never recorded the track.
 
     Raises:
-        UnknownKey: an episode with steps has no extra model output `track`.
+        TrackMismatch: the items of an episode in a list are ragged.
+        UnknownKey: an episode with steps in a list has no extra model output `track`.
     """
     if hasattr(episodes, "recent"):
         return episodes.recent(track, num_items)

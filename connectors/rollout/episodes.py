@@ -31,6 +31,7 @@ from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.casting import try_cast
 from episodes.tracks.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def episodes_to_rollout(
         ShapeMismatch: items have another size than those of the rollout, or there are too many chunks.
         ChunkMismatch: a chunk does not continue its episode where the previous rollout stopped.
         TrackMismatch: observations or actions are nested or ragged. Flatten or pad them first.
-        InvalidArgument: float32 cannot represent the values, or `edge` has another number of environments.
+        InvalidArgument: float32 cannot represent the numbers, or `edge` has another number of environments.
     """
     pack = EpisodePack.from_episodes(episodes)
     num_envs, num_slots = rollout.shape
@@ -147,11 +148,11 @@ def _flat_items(name: str, track: Any, column: Tensor) -> np.ndarray:
 
 
 def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
-    """Return an array as float32. Raise `InvalidArgument` if it is not numeric or float32 cannot represent its
-    integers.
+    """Return an array as float32. Raise `InvalidArgument` if it is not numeric, float32 cannot represent its integers,
+    or its floats are too large.
     """
-    converted = array.astype(np.float32)
-    if array.dtype.kind not in "biuf" or (array.dtype.kind in "iu" and (converted.astype(array.dtype) != array).any()):
+    converted = try_cast(array, np.dtype(np.float32)) if array.dtype.kind in "biuf" else None
+    if converted is None or (array.dtype.kind in "iu" and (converted.astype(array.dtype) != array).any()):
         raise InvalidArgument(f"{name} are {array.dtype} with values that float32, the dtype of rollouts, cannot hold")
     return converted
 
@@ -184,7 +185,7 @@ def _checked_values(values: np.ndarray | None, num_observations: int, pack: Epis
             raise ShapeMismatch(
                 f"values {list(np.shape(values))} of {num_observations} observations: give one for each"
             )
-        return np.asarray(values, np.float32)
+        return _as_float32("values", np.asarray(values))
     padded = np.zeros(num_observations, np.float32)
     stays = np.ones(num_observations, bool)
     stays[np.cumsum(pack.lengths + 1) - 1] = False

@@ -80,7 +80,9 @@ def _env_spaces(episode: MultiAgentEpisode) -> dict[Any, Any]:
 
 
 def _observation_index_by_env_step(timeline: Timeline, episode: MultiAgentEpisode) -> list[Any]:
-    """Return a list with the index of the agent's observation at each env step, or "S" (skipped) if it has none."""
+    """Return a list with the agent's own step at each env step, lookback included, or "S" (skipped) where the agent has
+    no observation.
+    """
     agent_episode, begin = timeline.episode, episode.env_t_started - episode.lookback
     indices: list[Any] = [_SKIPPED] * (episode.env_t - begin + 1)
     for own_t, env_t in enumerate(

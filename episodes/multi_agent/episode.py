@@ -270,7 +270,12 @@ class MultiAgentEpisode(MultiAgentGetters):
         return modules[agent_id]
 
     def get_duration_s(self) -> float:
-        """Return the wall-clock seconds that the episode took so far, from reset to end, `cut` or `to_numpy`."""
+        """Return the wall-clock seconds in which this chunk grew: from its reset, or the `cut` before it, to
+        its end, `cut` or `to_numpy`.
+
+        `concat_episode` adds the seconds of the joined chunks. Episodes that did not grow step by step, such as those
+        of packs, data sets and replay buffers, have 0.0.
+        """
         return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
 
     def _stop_clock(self) -> None:
@@ -534,7 +539,8 @@ class MultiAgentEpisode(MultiAgentGetters):
         self.custom_data.update(other.custom_data)
         self.env_t = other.env_t
         self.facts = self._facts.followed_by(other.facts)
-        self._duration, self._began = self.get_duration_s() + other.get_duration_s(), None
+        self._duration = self.get_duration_s() + other.get_duration_s()
+        self._began = None if other._began is None or self.is_numpy else perf_counter()
 
     def _check_follows(self, later: MultiAgentEpisode) -> None:
         if self.is_done or not self.is_reset:

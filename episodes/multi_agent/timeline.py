@@ -218,7 +218,12 @@ class Timeline:
     # --- windows, and pending steps at their borders -------------------------------------------------------------
 
     def window(self, chunk: Chunk) -> Timeline | None:
-        """Return the agent's part in the range `chunk` of env steps, as views, or None if the range has no data."""
+        """Return the agent's part in the range `chunk` of env steps. Return None if the agent was first observed after
+        the range, or had ended before it.
+
+        An agent without any observation in the range keeps its newest earlier observation, without steps. Arrays are
+        views.
+        """
         begin, end, lookback, is_last = chunk
         first, zero, last = env_step_index.chunk_rows(self.observation_times, self.action_times, (begin, end), lookback)
         if last == env_step_index.MISSING or (self.ended_at is not None and self.is_gone(chunk)):

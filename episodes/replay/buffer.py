@@ -604,7 +604,7 @@ class EpisodeReplayBuffer(SampleCounts):
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
         """Iterate over all stored episodes, starting with the episode that has the oldest step.
 
-        The episodes are views, as in `sample_episodes`.
+        Episodes are views or copies, as in `sample_episodes`.
         """
         for entry in entries_in_order(self.get_ring()).tolist():
             yield self._episode(entry)

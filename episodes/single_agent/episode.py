@@ -265,7 +265,12 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     is_finalized = is_numpy
 
     def get_duration_s(self) -> float:
-        """Return the wall-clock seconds that the episode took so far, from reset to end, `cut` or `to_numpy`."""
+        """Return the wall-clock seconds in which this chunk grew: from its reset, or the `cut` before it, to
+        its end, `cut` or `to_numpy`.
+
+        `concat_episode` adds the seconds of the joined chunks. Episodes that did not grow step by step, such as those
+        of packs, data sets and replay buffers, have 0.0.
+        """
         return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
 
     def _stop_clock(self) -> None:
@@ -647,7 +652,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.facts = self._facts.followed_by(later._facts)
         self._shape = self._shape or later._shape
         self.custom_data.update(later.custom_data)
-        self._duration, self._began = self.get_duration_s() + later.get_duration_s(), None
+        self._duration = self.get_duration_s() + later.get_duration_s()
+        self._began = None if later._began is None or self.is_numpy else perf_counter()
         self._is_cut = later._is_cut
 
     def check_follows(self, later: SingleAgentEpisode) -> None:

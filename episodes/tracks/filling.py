@@ -101,8 +101,8 @@ def _filler(fill: Any, data: np.ndarray) -> Any:
 
 
 class ItemKinds:
-    """Cache of the shapes and dtypes of the items in a growing list, so that a fill value can be converted without
-    inspecting all items again."""
+    """Cache of the dtypes of the items in a growing list, so that a fill value can be converted without inspecting all
+    items again."""
 
     __slots__ = ("_dtypes", "_num")
 

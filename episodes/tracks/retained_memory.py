@@ -20,7 +20,8 @@ def retained_nbytes(arrays: Iterable[np.ndarray]) -> int:
 
 
 def _owner(array: np.ndarray) -> tuple[Any, int]:
-    """Return the base object that owns the memory of an array, and its size in bytes."""
+    """Return the base object that owns the memory of an array, and its size in bytes. If that is unknown, it is the
+    array's size."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     if array.base is None:

@@ -158,11 +158,12 @@ def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
 
 
 def cast_without_loss(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
-    """Cast an array to `dtype`, or to native byte order if no dtype is given.
-    Raise `ShapeMismatch` if the cast would lose information.
+    """Cast an array to `dtype`, a `np.dtype`, or to native byte order if it is something else.
+
+    A cast to floats may round.
 
     Raises:
-        ShapeMismatch: `dtype` cannot hold the values without loss.
+        ShapeMismatch: `dtype` cannot represent the values; see `try_cast`.
     """
     array_dtype = array.dtype
     if not isinstance(dtype, np.dtype):

@@ -342,6 +342,8 @@ def test_valid_row_in_place_of_reset_raises():
             InvalidArgument,
             "values that float32, the dtype of rollouts, cannot hold",
         ),
+        ([episode(1, rewards=np.array([1e39]))], {}, InvalidArgument, "rewards are float64 with values that float32"),
+        ([episode(2)], {"values": [0.0, 0.0, 1e39]}, InvalidArgument, "values are float64 with values that float32"),
         ([episode(2)], {"values": np.ones(2)}, ShapeMismatch, r"values \[2\] of 3 observations"),
         (
             [episode(1)],

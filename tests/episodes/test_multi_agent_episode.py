@@ -671,6 +671,17 @@ def test_multi_agent_duration_stops_at_end():
     assert episode.get_duration_s() == first > 0
 
 
+@pytest.mark.parametrize("finish", [False, True])
+def test_multi_agent_duration_continues_after_concat(finish):
+    episode = turn_based(3)
+    successor = episode.cut()
+    if finish:
+        successor.to_numpy()
+    episode.concat_episode(successor)
+    spent = episode.get_duration_s()
+    assert (episode.get_duration_s() > spent) == (not finish)
+
+
 @pytest.mark.parametrize("one_hot", [False, True])
 @pytest.mark.parametrize(
     "space",

@@ -120,6 +120,20 @@ def test_duration_after_cut_counts_for_successor() -> None:
     assert successor.get_duration_s() > 0
 
 
+@pytest.mark.parametrize("finish", [None, "joined", "later"])
+def test_duration_of_joined_chunks_counts_while_they_grow(finish: str | None) -> None:
+    episode = grown()
+    successor = episode.cut()
+    successor.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"value": 0.0})
+    if finish is not None:
+        {"joined": episode, "later": successor}[finish].to_numpy()
+    least = episode.get_duration_s() + successor.get_duration_s()
+    episode.concat_episode(successor)
+    spent = episode.get_duration_s()
+    assert spent >= least
+    assert (episode.get_duration_s() > spent) == (finish is None)
+
+
 def of_actions(actions: Any) -> SingleAgentEpisode:
     """Return a finished episode with these actions."""
     return SingleAgentEpisode.from_arrays(np.zeros(len(actions) + 1), actions, np.ones(len(actions)))

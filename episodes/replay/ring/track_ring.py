@@ -215,7 +215,7 @@ def select_rows(items: Any, rows: slice | np.ndarray | None) -> Any:
 
 
 def gather_copy(ring: Any, positions: np.ndarray) -> Any:
-    """Return a copy of the items at `positions` [...] of a ring array."""
+    """Return a copy of the items at `positions` [...] of a ring array, [k] if the items are ragged."""
     if type(ring) is RaggedRing:
         return ring.take(positions)
     return ring.take(positions, 0) if ring.flags.c_contiguous else ring[positions]

@@ -164,7 +164,11 @@ class StepTable:
         return [name for name in self.names if self._decode or not self._is_compressed(name)]
 
     def resolve(self, name: str) -> ColumnLocation | None:
-        """Return the source of the column `name`, which is an array or info, or None if there is no such column."""
+        """Return the source of the column `name`: an array, an info or a computed column such as "step". Return None if
+        there is none.
+
+        The index of a single number, as in `observations/2`, is not checked.
+        """
         parts: list[int] = []
         while name:
             if name in self.names:
@@ -198,7 +202,7 @@ class StepTable:
 
     def _remember(self, place: ColumnLocation, column: Any) -> None:
         """Store a computed column in the cache. If the cache exceeds 256 MiB, the least recently
-        used columns are removed."""
+        used columns are removed. A larger column is not stored."""
         if column.nbytes > MOST_KEPT:
             return
         self._made[place] = column
