@@ -43,7 +43,7 @@ class Actor:
     Args:
         policy: a policy; or a class or `functools.partial`, such as `partial(MLPPolicy, hidden_sizes=(64,))`, that is
             called with the space of the policy's inputs and the action space, and returns a policy.
-        observation_space: the environment's observation space; by default the policy's.
+        observation_space: the environment's observation space; by default the policy's, if no `pieces` are given.
         action_space: the environment's action space; by default the policy's.
         pieces: connectors and views that compute the policy's input, as in `env_to_module_pipeline`.
         env_to_module: a complete pipeline to the policy's input; give either this or `pieces`.
@@ -158,8 +158,8 @@ class Actor:
         return fingerprint_of(self.env_to_module, self.module_to_env)
 
     def check(self) -> None:
-        """Raise `StateMismatch` if the policy was trained with other pipelines, or if the statistics of their filters
-        are missing.
+        """Raise `StateMismatch` if the policy was trained with other pipelines, or with filters whose statistics are
+        missing. A policy that was not trained is accepted.
 
         Raises:
             StateMismatch: the pipelines differ from those of the training, or a filter has seen no observation.
@@ -263,7 +263,7 @@ class Actor:
             explore: sample the action with torch's random numbers. By default it is the most likely action.
 
         Raises:
-            StateMismatch: the policy was trained in other pipelines, or its filters have no statistics.
+            StateMismatch: the policy was trained in other pipelines, or with filters that have no statistics here.
             InvalidArgument: `state` is not an `ActingState` of this actor, or the action space is not known.
         """
         if state is None:

@@ -117,7 +117,7 @@ def evaluate(
         check_pipeline: reject a policy that was trained in other pipelines. Not used if `env` is a runner.
 
     Raises:
-        StateMismatch: the policy was trained in other pipelines, or its filter has no statistics.
+        StateMismatch: the policy was trained in other pipelines, or with filters that have no statistics here.
         InvalidArgument: `env` is a runner whose environments cannot be created again, or both a runner and a policy are
             given, or neither a runner nor a policy.
 

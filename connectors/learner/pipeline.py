@@ -200,7 +200,7 @@ def learner_pipeline(
         device: the device of the batch.
 
     Raises:
-        InvalidArgument: the policy cannot read what the views compute.
+        InvalidArgument: `returns` is given, and the policy cannot read what the views compute.
         UnwiredPipeline: a connector reads a column that no earlier connector provides.
     """
     if max_seq_len is None and module_of(policy).is_recurrent:

@@ -390,6 +390,7 @@ class EpisodeReplayBuffer(SampleCounts):
             keys: as for `sample`.
 
         Raises:
+            EpisodeStateError: nothing was ever stored.
             StepOutOfRange: a step is not stored.
             WrongType: indices that are no ints.
         """

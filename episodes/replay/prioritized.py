@@ -178,6 +178,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         Raises:
             ShapeMismatch: there is not one priority per index.
+            WrongType: indices that are no ints, or priorities that are no numbers.
             InvalidArgument: a priority is negative or not finite, or an index is not the start of a sequence.
             StepOutOfRange: an index belongs to no step added so far.
         """

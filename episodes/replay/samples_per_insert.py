@@ -25,6 +25,9 @@ class SamplesPerInsert:
         slack: steps may not be added while more than `slack` samples are allowed. By default they always may. Give at
             least the size of a batch; with less, adding and sampling may wait for each other.
 
+    Raises:
+        InvalidArgument: `ratio` is not a finite number above 0, `min_size` is below 1, or `slack` is negative.
+
     >>> limit = SamplesPerInsert(8, min_size=1000, slack=512)
     >>> limit.may_sample(256, size=1032, num_added=1032, num_sampled=0), limit.may_add(num_added=1100, num_sampled=0)
     (True, False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.columns import check_extra_output_names
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME, put_header, read_header
@@ -29,11 +30,13 @@ def add_track(path: str | Path, key: str, item: Any) -> None:
 
     Raises:
         InvalidArgument: the data set has this output, or no episode with a step yet.
+        TrackMismatch: the key is the name of a column that batches get anyway.
         WrongType: the key is no text, or the item has a dtype that a file cannot hold.
         UnreadableData: there is no data set.
     """
     if not isinstance(key, str):
         raise WrongType(f"key {key!r}: the key of an extra model output is a text")
+    check_extra_output_names([key], "add_track")
     directory = local_path(path)
     header = read_header(directory)
     if header is None:

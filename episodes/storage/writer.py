@@ -40,6 +40,7 @@ from episodes.storage.track_schema import (
     with_common_text_width,
 )
 from episodes.tracks import nested
+from episodes.tracks.validation import checked_mapping
 
 SMALL_BYTES = 1 << 20  # smaller additions are copied and queued, to be written together
 COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
@@ -59,10 +60,10 @@ class _Addition(NamedTuple):
 class EpisodeWriter:
     """Writer that adds episodes to a data set directory, which `EpisodeDataset` reads.
 
-    The directory is created with the first episodes; an existing data set is appended to. Several writers, in several
-    processes and threads, may write to one data set at a time. `flush` makes added episodes survive a killed process. A
-    writer that is dropped without `close` loses only episodes that were not flushed, with a `ResourceWarning`. The
-    files are described in docs/format.md.
+    The directory is created with the first episodes, or by `close`. An existing data set is appended to. Several
+    writers, in several processes and threads, may write to one data set at a time. `flush` makes added episodes survive
+    a killed process. A writer that is dropped without `close` loses only episodes that were not flushed, with a
+    `ResourceWarning`. The files are described in docs/format.md.
 
     Args:
         path: the directory.
@@ -82,7 +83,7 @@ class EpisodeWriter:
         InvalidArgument: the existing data set has other spaces, another `env_spec` or other metadata, or an option is
             invalid.
         UnreadableData: the existing data set has a newer format version, or its header is damaged.
-        WrongType: the `env_spec` or `metadata` cannot be written.
+        WrongType: the `env_spec` or `metadata` cannot be written, or `metadata` is not a dict.
 
     >>> import tempfile, numpy as np
     >>> from episodes.storage import EpisodeDataset
@@ -114,7 +115,8 @@ class EpisodeWriter:
             raise InvalidArgument(f"shard_bytes={shard_bytes}: give at least 1")
         self.path = local_path(path)
         self._compression, self._shard_bytes = compression, shard_bytes
-        header = Header(observation_space, action_space, env_spec, dict(metadata or {}))
+        metadata = checked_mapping("metadata", metadata or {}, "of facts by name")
+        header = Header(observation_space, action_space, env_spec, metadata)
         if observation_space is not None or action_space is not None or env_spec is not None or metadata:
             header.to_json()  # raise errors of values that cannot be written now
         existing = read_header(self.path)
@@ -202,6 +204,7 @@ class EpisodeWriter:
         """
         self._check_usable()
         with self._lock:
+            self._check_file()
             self._pack_small()
             self._commit()
             if fsync and self._is_there:
@@ -374,6 +377,7 @@ class EpisodeWriter:
         self._waiting, self._waiting_bytes = [], 0
 
     def _write(self, batch: Any) -> None:
+        self._check_file()
         if self._shard is None:
             self._check_directory()
             name = f"{self._name}-{self._num_shards:05d}"
@@ -389,6 +393,11 @@ class EpisodeWriter:
         if shard.num_batches == 1:
             self._record_in_manifest(shard, is_open=True)
         if shard.nbytes >= self._shard_bytes:
+            self._seal()
+
+    def _check_file(self) -> None:
+        """Raise `UnreadableData` if the current Arrow file is not there any more. The next write begins a new file."""
+        if self._shard is not None and not self._shard.path.exists():
             self._seal()
 
     def _check_directory(self) -> None:

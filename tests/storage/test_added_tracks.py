@@ -81,3 +81,5 @@ def test_added_text_track_takes_longer_text(tmp_path: Path) -> None:
     assert batch["said"].tolist() == words
     with pytest.raises(WrongType, match="key 3"):
         add_track(tmp_path, 3, 0.0)  # type: ignore[reportArgumentType]
+    with pytest.raises(TrackMismatch, match=r"\['obs'\] have names of columns"):
+        add_track(tmp_path, "obs", 0.0)

@@ -386,6 +386,7 @@ BAD_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         r"observation_space\['g'\]: a Graph space cannot be written",
     ),
     "metadata": ({"metadata": {"fn": len}}, r"metadata\['fn'\] cannot be written"),
+    "metadata that is no dict": ({"metadata": 3}, "metadata=3: give a dict"),
     "env_spec": ({"env_spec": 3}, "env_spec is a int; give an EnvSpec"),
 }
 

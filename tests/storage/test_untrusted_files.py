@@ -112,6 +112,26 @@ def test_forced_seal_of_a_live_writer_raises_at_close(tmp_path: Path) -> None:
     assert ids(tmp_path) == [0]
 
 
+@pytest.mark.parametrize("call", ["flush", "add", "close"])
+@pytest.mark.parametrize("left", ["nothing", "an empty directory"])
+def test_writer_whose_open_file_is_gone_raises_and_keeps_what_waits(tmp_path: Path, call: str, left: str) -> None:
+    writer = EpisodeWriter(tmp_path / "data")
+    writer.add([episode(0)])
+    writer.flush()
+    (tmp_path / "data").rename(tmp_path / "moved")
+    if left == "an empty directory":
+        (tmp_path / "data").mkdir()
+    writer.add([episode(1)])
+    large = episode(2, num_steps=100_000)
+    with pytest.raises(UnreadableData, match="the directory was moved"):
+        {"flush": writer.flush, "add": lambda: writer.add(large), "close": writer.close}[call]()
+    assert left == "nothing" or not list((tmp_path / "data").glob("*.arrow*"))
+    shutil.rmtree(tmp_path / "data", ignore_errors=True)
+    (tmp_path / "moved").rename(tmp_path / "data")
+    writer.close()
+    assert ids(tmp_path / "data") == [0, 1]
+
+
 def test_writer_of_a_replaced_directory_raises(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path / "data", shard_bytes=1)
     writer.add([episode(0)])

@@ -115,7 +115,8 @@ class Ledger:
             module: name of the module, if several learn.
 
         Raises:
-            WrongType: the number is no integer of 64 bits, the module is no text, or the batch has no columns.
+            WrongType: the number is no integer of 64 bits, the module is no text, or the batch is neither a `Batch` nor
+                a dict of columns.
         """
         if not isinstance(update, (int, np.integer)) or not -(2**63) <= update < 2**63 or not isinstance(module, str):
             raise WrongType(f"update {update!r} of module {module!r}: give an integer of 64 bits, and text")
