@@ -218,7 +218,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             indices: ints, a mask bool [n], a slice, or None for all episodes.
 
         Raises:
-            InvalidArgument: the data set is empty, so that its tracks are unknown.
+            InvalidArgument: no episode was ever written to the data set, so that its tracks are unknown.
             StepOutOfRange: there is no such episode.
             WrongType: `indices` are neither ints nor bools.
         """
