@@ -37,6 +37,8 @@ __all__ = [
     "DEFAULT_MODULE_ID",
 ]
 
+__version__ = "0.1.0"
+
 # Names that are imported when first used, so that the command line starts quickly
 __getattr__, __dir__ = lazy_names(
     __name__,

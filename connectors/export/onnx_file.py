@@ -9,7 +9,6 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from gymnasium import spaces
 from connectors.actor import Actor
 from connectors.export.actor_graph import ActorGraph, explained
 from connectors.export.traced_history import ACTIONS, OBSERVATIONS, REWARDS
+from episodes import __version__
 from episodes.columns import Columns
 from episodes.errors import NotExportable, needing
 from episodes.storage import space_json
@@ -286,12 +286,5 @@ def _metadata(
         "action_space": space_json.to_json(actor.action_space, "action_space"),
         "policy": type(actor.policy).__name__,
         "pipelines": actor.fingerprint,
-        "versions": {"rl-episodes": _version(), "torch": torch.__version__, "numpy": np.__version__},
+        "versions": {"rl-episodes": __version__, "torch": torch.__version__, "numpy": np.__version__},
     }
-
-
-def _version() -> str:
-    try:
-        return version("rl-episodes")
-    except PackageNotFoundError:
-        return "unknown"

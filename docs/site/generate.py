@@ -28,6 +28,8 @@ ROOT_PAGES = {
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
 }
+# Weights of pages in the search, by folder. Pages that explain how to use the library come before decisions.
+SEARCH_BOOSTS = {"concepts": 2, "how_to": 2, "decisions": 0.5}
 # These functions take (*args, **options) and document the options by name.
 LAX_PARAMETERS = {"episodes.testing.strategies.episodes"}
 
@@ -205,7 +207,8 @@ def main() -> int:
     pages = {str(p.relative_to(TARGET)) for p in TARGET.rglob("*") if p.is_file()}
     for uri, source in sources.items():
         page = TARGET / uri
-        page.write_text(with_references(with_links(page.read_text(), uri, source, pages)))
+        text = with_references(with_links(page.read_text(), uri, source, pages))
+        page.write_text(f"---\nsearch:\n  boost: {SEARCH_BOOSTS.get(posixpath.dirname(uri), 1)}\n---\n\n{text}")
     (TARGET / "reference").mkdir(exist_ok=True)
     for uri, text in reference_pages().items():
         (TARGET / uri).write_text(with_references(text))

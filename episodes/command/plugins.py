@@ -10,16 +10,16 @@ returns the exit status. It is imported when the command runs, and not for `epis
 from __future__ import annotations
 
 import warnings
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from episodes import __version__
 from episodes.errors import EpisodeError
 
 GROUP = "episodes.commands"
-DISTRIBUTION = "rl-episodes"
 HELP = {
     "train": "Train a policy, or continue a run.",
     "evaluate": "Evaluate the policy of a run.",
@@ -74,10 +74,7 @@ def _plugins() -> dict[str, EntryPoint]:
 def print_version(is_asked: bool) -> None:
     """Print the version of the package and exit, if `is_asked` is True. This is the callback of `--version`."""
     if is_asked:
-        try:
-            typer.echo(f"episodes {version(DISTRIBUTION)}")
-        except PackageNotFoundError:
-            typer.echo("episodes, not installed as a package")
+        typer.echo(f"episodes {__version__}")
         raise typer.Exit(0)
 
 
