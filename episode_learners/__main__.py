@@ -31,8 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` name (by default the arguments of the process), such as `train`, and return its
     exit status. Wrong arguments end the process with status 2.
     """
-    parser = _make_parser()
-    chosen = parser.parse_args(arguments)
+    chosen, unknown = _make_parser().parse_known_args(arguments)
+    if unknown:
+        chosen.parser.error(f"unrecognized arguments: {' '.join(unknown)}; see episodes {chosen.command} --help")
     import gymnasium as gym
     import torch
 
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return {"train": _train, "evaluate": _evaluate, "play": _play, "export": _export}[chosen.command](chosen)
     except (EpisodeError, gym.error.Error, OSError, TypeError) as error:
-        parser.error(str(error))
+        chosen.parser.error(str(error))
 
 
 def _train(chosen: argparse.Namespace) -> int:
@@ -289,47 +290,50 @@ def _make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line with the commands `train`, `evaluate`, `play` and `export`."""
     parser = argparse.ArgumentParser(prog="episodes", description="Train, evaluate, play and export.")
     commands = parser.add_subparsers(dest="command", required=True)
-    train = commands.add_parser("train", help="train a policy, or go on with a run")
-    train.add_argument("--algo", choices=ALGORITHM_NAMES, help=f"(default: {ALGO})")
+    train = commands.add_parser("train", help="train a policy, or resume a run")
+    train.set_defaults(parser=train)
+    train.add_argument("--algo", choices=ALGORITHM_NAMES, help=f"the algorithm (default: {ALGO})")
     train.add_argument("--env", help=f"a Gymnasium environment id (default: {ENV})")
-    train.add_argument("--config", type=Path, help="a TOML file of settings, in place of --algo and --env")
-    train.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that folder")
+    train.add_argument("--config", type=Path, help="a TOML file of settings, instead of --algo and --env")
+    train.add_argument("--resume", type=Path, metavar="DIR", help="resume the run in this folder")
     train.add_argument(
-        "--allow", action="append", default=[], metavar="SETTING", help="a setting of run.json that changed on purpose"
+        "--allow", action="append", default=[], metavar="SETTING", help="accept this changed setting of run.json"
     )
-    train.add_argument("--logdir", type=Path, help="where the run is kept (default: runs/ALGO-ENV-seedSEED)")
+    train.add_argument("--logdir", type=Path, help="folder of the run (default: runs/ALGO-ENV-seedSEED)")
     train.add_argument(
         "--data", type=Path, metavar="DIR", help="the data set that bc, cql and continuous-cql learn from"
     )
-    train.add_argument("--seed", type=int)
-    train.add_argument("--runners", type=int, metavar="N", help="sample with so many processes, by Ray (on-policy)")
-    train.add_argument("--epochs", type=int, help="at most so many")
-    train.add_argument("--stop-at", type=float, help="the mean test return that is enough")
-    train.add_argument("--tensorboard", action="store_true", help="write event files too")
-    train.add_argument("--wandb", metavar="PROJECT", help="send curves to Weights & Biases too (WANDB_MODE=offline)")
+    train.add_argument("--seed", type=int, help="seed of the run (default: as in the settings)")
+    train.add_argument("--runners", type=int, metavar="N", help="number of Ray processes that sample (on-policy)")
+    train.add_argument("--epochs", type=int, help="largest number of epochs")
+    train.add_argument("--stop-at", type=float, help="stop at this mean return of a test")
+    train.add_argument("--tensorboard", action="store_true", help="also write event files of TensorBoard")
+    train.add_argument("--wandb", metavar="PROJECT", help="also send metrics to Weights & Biases (WANDB_MODE=offline)")
     train.add_argument(
-        "--ledger", action="store_true", help="note what each update learned from (episodes ledger diff)"
+        "--ledger", action="store_true", help="record what each update learned from (episodes ledger diff)"
     )
-    train.add_argument("--device", help="where the policy is, such as cuda (default: what the settings say)")
+    train.add_argument("--device", help="device of the policy, such as cuda (default: as in the settings)")
     train.add_argument("--json", action="store_true", help="print the result as JSON")
-    train.add_argument("--quiet", action="store_true", help="no progress bar")
-    for name, text in (("evaluate", "test a run's policy"), ("play", "record episodes of a run's policy")):
+    train.add_argument("--quiet", action="store_true", help="print no progress bar")
+    for name, text in (("evaluate", "test the policy of a run"), ("play", "record episodes of the policy of a run")):
         command = commands.add_parser(name, help=text)
-        command.add_argument("folder", type=Path)
-        command.add_argument("--episodes", type=_parse_count, default=20)
-        default_seed = "0" if name == "evaluate" else "another one each time, so that new episodes come"
-        command.add_argument("--seed", type=int, help=f"of the environments (default: {default_seed})")
-        command.add_argument("--device", help="where the policy is (default: where it was trained)")
+        command.set_defaults(parser=command)
+        command.add_argument("folder", type=Path, help="folder of the run")
+        command.add_argument("--episodes", type=_parse_count, default=20, help="number of episodes (default: 20)")
+        default_seed = "0" if name == "evaluate" else "a different one in each call"
+        command.add_argument("--seed", type=int, help=f"seed of the environments (default: {default_seed})")
+        command.add_argument("--device", help="device of the policy (default: the device of the training)")
         if name == "evaluate":
-            command.add_argument("--json", action="store_true", help="print the numbers as JSON")
+            command.add_argument("--json", action="store_true", help="print the result as JSON")
         if name == "play":
             command.add_argument("--out", type=Path, help="the data set (default: FOLDER/episodes)")
-    command = commands.add_parser("export", help="write a run's policy to an .onnx file")
+    command = commands.add_parser("export", help="write the policy of a run to an .onnx file")
+    command.set_defaults(parser=command)
     command.add_argument("folder", type=Path, help="the run; its newest checkpoint is exported")
     command.add_argument("--out", type=Path, help="the file (default: FOLDER/policy.onnx)")
     command.add_argument("--explore", action="store_true", help="sample actions instead of acting greedily")
-    command.add_argument("--steps", type=_parse_count, default=500, help="steps in which file and policy are compared")
-    command.add_argument("--float32", action="store_true", help="no float64, for devices without it")
+    command.add_argument("--steps", type=_parse_count, default=500, help="steps that compare file and policy (default: 500)")
+    command.add_argument("--float32", action="store_true", help="compute filters in float32, for devices without float64")
     return parser
 
 

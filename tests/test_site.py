@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import episodes
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -14,6 +16,11 @@ def test_navigation_lists_every_page_once() -> None:
     notebooks = {f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
     root_pages = {"index.md", "changelog.md", "architecture.md", "contributing.md"}
     assert sorted(listed) == sorted(docs | notebooks | root_pages | {"reference/index.md"})
+
+
+def test_changelog_and_citation_have_the_version_of_the_package() -> None:
+    assert f"\n## {episodes.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {episodes.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_root_pages_are_short() -> None:

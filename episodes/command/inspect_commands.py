@@ -172,7 +172,7 @@ def record(
     env: Annotated[str, typer.Option("--env", help="The id of a Gymnasium environment.")],
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the actions.")] = 0,
-    max_steps: Annotated[int, typer.Option(min=1, help="Truncate an episode after so many steps.")] = 10_000,
+    max_steps: Annotated[int, typer.Option(min=1, help="Truncate an episode after this number of steps.")] = 10_000,
 ) -> None:
     """Record episodes with random actions into a data set. Ctrl-C stops early and keeps complete episodes."""
     import gymnasium as gym

@@ -72,7 +72,8 @@ def test_run_is_trained_resumed_evaluated_and_played(settings: Path, tmp_path: P
     ("arguments", "message"),
     [
         (["train", "--algo", "reinforce"], "invalid choice"),
-        (["evaluate", "nowhere"], "nowhere contains no run"),
+        (["train", "--max-epochs", "1"], "episodes train: error: unrecognized arguments: --max-epochs 1"),
+        (["evaluate", "nowhere"], "episodes evaluate: error: nowhere contains no run"),
         (["train", "--resume", "nowhere"], "nowhere contains no run"),
         (["evaluate", "nowhere", "--episodes", "0"], "0 is not a count"),
         (["train", "--env", "NoSuchEnvironment-v0", "--quiet"], "NoSuchEnvironment"),
