@@ -332,8 +332,12 @@ def _make_parser() -> argparse.ArgumentParser:
     command.add_argument("folder", type=Path, help="the run; its newest checkpoint is exported")
     command.add_argument("--out", type=Path, help="the file (default: FOLDER/policy.onnx)")
     command.add_argument("--explore", action="store_true", help="sample actions instead of acting greedily")
-    command.add_argument("--steps", type=_parse_count, default=500, help="steps that compare file and policy (default: 500)")
-    command.add_argument("--float32", action="store_true", help="compute filters in float32, for devices without float64")
+    command.add_argument(
+        "--steps", type=_parse_count, default=500, help="steps that compare file and policy (default: 500)"
+    )
+    command.add_argument(
+        "--float32", action="store_true", help="compute filters in float32, for devices without float64"
+    )
     return parser
 
 
