@@ -208,6 +208,10 @@ def batch_at(request: Request, agent_track: AgentTrack, rows: range | list[int])
 def filled(request: Request, agent_track: AgentTrack, rows: Sequence[int]) -> Any:
     """Return an agent's items at the positions `rows`, with the request's fill value for positions `MISSING` (-1)."""
     fill = request.fill
+    if agent_track.track.ragged is not None and not _is_array(agent_track) and not request.one_hot_discrete:
+        field, kinds = agent_track.track.field, agent_track.track.ragged
+        track = ListTrack(_items(agent_track, range(agent_track.num_items)), 0, False, field, None, kinds)
+        return track.get([agent_track.num_items if row == MISSING else row for row in rows], fill=fill)
     if not agent_track.num_items and agent_track.track.field.holds == "arrays":
         return _filled_empty(request, agent_track, len(rows))
     if not _is_array(agent_track) and not request.one_hot_discrete:

@@ -118,25 +118,30 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
 
 
 def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
-    """Raise an error if an episode with variable-length items lacks its first steps or is longer than the capacity.
+    """Raise an error if an episode with variable-length items would not be stored whole and in one piece.
+
+    The oldest steps are evicted first. So only an episode whose steps are next to each other can be evicted whole
+    without other episodes.
 
     Raises:
-        ChunkMismatch: a chunk begins later, and the steps before it are not stored.
+        ChunkMismatch: a chunk begins later, and the steps before it are not the newest stored ones.
         InvalidArgument: an episode has more steps than the ring.
     """
-    entries, earlier_ids = ring.table.find(ids), set()
-    for id_, entry, t_started, length in zip(ids, entries, pack.t_started.tolist(), pack.lengths.tolist(), strict=True):
-        if length > ring.capacity:
+    newest = ring.links.entry.item((ring.head - 1) % ring.capacity) if len(ring) else NONE
+    newest_id = next((id_ for id_, entry in zip(ids, ring.table.find(ids), strict=True) if entry == newest >= 0), None)
+    for id_, t_started, length in zip(ids, pack.t_started.tolist(), pack.lengths.tolist(), strict=True):
+        if t_started + length > ring.capacity:
             raise InvalidArgument(
-                f"episode {id_} has {length} steps and ragged tracks, and is stored whole or not at all; make a buffer "
-                f"with a larger capacity than {ring.capacity}"
+                f"episode {id_} has {t_started + length} steps and ragged tracks, and is stored whole or not at all; "
+                f"make a buffer with a larger capacity than {ring.capacity}"
             )
-        if t_started and length and entry < 0 and id_ not in earlier_ids:
+        if t_started and length and id_ != newest_id:
             raise ChunkMismatch(
-                f"episode {id_}: a chunk that begins at t={t_started}, without the steps before it; episodes with "
-                "ragged tracks are stored from their beginning on: add all their chunks, or join them"
+                f"episode {id_}: a chunk that begins at t={t_started}, and the steps before it are not the newest "
+                "ones; episodes with ragged tracks are stored in one piece from their beginning on: add all their chunks "
+                "one after another, or join them"
             )
-        earlier_ids.add(id_)
+        newest_id = id_ if length else newest_id
 
 
 def check_rows(ring: LinkedRing, keys: Iterable[str]) -> None:

@@ -233,14 +233,16 @@ class EpisodeReplayBuffer(SampleCounts):
 
         The last `capacity` steps of longer episodes are stored. Lookbacks are not stored, since they repeat steps of
         earlier chunks. Add the chunks of an episode in order. A chunk whose earlier steps are evicted starts a new
-        entry.
+        entry. Episodes with ragged tracks are stored whole: add their chunks one after another, or join them.
 
         Args:
             episodes: what to add.
             keys: names of the extra model outputs to store. None for all.
 
         Raises:
-            ChunkMismatch: a chunk does not start where the stored part of its episode stops, or that part has ended.
+            ChunkMismatch: a chunk does not start where the stored part of its episode stops, or that part has ended, or
+                other episodes were added after that part and the tracks are ragged.
+            InvalidArgument: an episode with ragged tracks has more steps than the buffer.
             TrackMismatch: the episodes have other extra model outputs, dtypes or structures than the stored ones.
             ShapeMismatch: items have other shapes than the stored ones.
             UnknownKey: `keys` names an extra model output that the episodes do not have.

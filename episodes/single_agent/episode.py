@@ -438,7 +438,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """
         if self._shape is None:
             self._shape = self._newest_shape()
-        if self._shape is _RAGGED:
+        if self._shape == _RAGGED:  # not `is`: an unpickled text is another object
             return as_item(observation, self._facts.observation_space)  # checked when it is appended
         return track_access.checked_observation(observation, self._shape, self._facts.observation_space, self._place)
 

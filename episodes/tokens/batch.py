@@ -65,7 +65,8 @@ def token_batch(
 
     Raises:
         WrongType: `pack` is not an `EpisodePack`, or advantages are not numbers.
-        TrackMismatch: observations or actions are not ragged, or an output does not have one value per sampled token.
+        TrackMismatch: observations or actions are not ragged integers, or an output does not have one value per
+            sampled token.
         InvalidArgument: the layout is unknown, both kinds of advantages are given or one is not finite, `pad_to` is
             given for packed sequences, `pad_id` is not a token id, or earlier turns of a chunk are missing.
         ShapeMismatch: advantages have another length, or a sequence is longer than `pad_to`.

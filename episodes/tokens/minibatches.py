@@ -27,7 +27,7 @@ def sequence_lengths(batch: Mapping[str, Any] | Batch) -> np.ndarray:
     Raises:
         WrongType: `batch` is not a `Batch` or dict.
         InvalidArgument: the batch has neither "cu_seqlens" nor "attention_mask".
-        ShapeMismatch: these are not increasing offsets [S + 1], or a mask [S, L].
+        ShapeMismatch: these are not increasing offsets [S + 1], or a mask [S, L] of rows padded on the right.
     """
     return checked_lengths(batch, "sequence_lengths")
 
@@ -61,7 +61,13 @@ def checked_lengths(batch: Any, call: str) -> np.ndarray:
                 f"{call}: {names.ATTENTION_MASK!r} has shape {list(mask.shape)} and dtype {mask.dtype}; give a mask "
                 "[S, L]"
             )
-        return mask.astype(bool).sum(1)
+        mask = mask.astype(bool)
+        if (mask[:, 1:] > mask[:, :-1]).any():
+            raise ShapeMismatch(
+                f"{call}: {names.ATTENTION_MASK!r} has padding before tokens in row "
+                f"{int((mask[:, 1:] > mask[:, :-1]).any(1).argmax())}; give rows that are padded on the right"
+            )
+        return mask.sum(1)
     raise InvalidArgument(
         f"{call}: a token batch has {names.CU_SEQLENS!r} (packed) or {names.ATTENTION_MASK!r} (padded), this one has "
         f"{sorted(map(str, batch.keys()))}"

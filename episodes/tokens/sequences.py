@@ -47,7 +47,7 @@ class TokenSequences:
 
     Raises:
         WrongType: `pack` is not an `EpisodePack`.
-        TrackMismatch: observations or actions are not ragged.
+        TrackMismatch: observations or actions are not ragged integers.
         InvalidArgument: a chunk does not begin at its episode's start, and its lookback lacks earlier turns; or a
             sampled token is the first one of its sequence; or an info "kept_tokens" is not an int of at least 0.
         ShapeMismatch: an observation keeps more tokens than there are before it, or a sequence is longer than a row.
@@ -68,6 +68,12 @@ class TokenSequences:
                     f"TokenSequences: {name} are not ragged tokens; record them with a Conversation, or with "
                     f"SingleAgentEpisode(ragged={{{name!r}: 'i4', ...}})"
                 )
+        dtypes = pack.observations.dtype, pack.actions.dtype
+        if {dtype.kind for dtype in dtypes} - {"i", "u"} or np.result_type(*dtypes).kind == "f":
+            raise TrackMismatch(
+                f"TokenSequences: observations of {dtypes[0]} and actions of {dtypes[1]}; token ids are integers of "
+                "one dtype, such as int32"
+            )
         lacks_past = pack.t_started > pack.lookbacks
         if lacks_past.any():
             i = int(lacks_past.argmax())

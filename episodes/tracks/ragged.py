@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, WrongType
 from episodes.tracks.indexing import ranges
 
 LENGTH = -1
@@ -241,18 +241,26 @@ class Ragged:
         """Return the items as one array [n, length, ...], padded with `fill` after the end of each item.
 
         Args:
-            fill: a number.
+            fill: a number that the dtype can hold.
             length: length of the second axis, by default that of the longest item.
 
         Raises:
+            InvalidFill: the dtype cannot hold `fill`.
             ShapeMismatch: an item is longer than `length`.
         """
+        number = np.asarray(fill)
+        fits = number.dtype.kind in _KINDS and not number.ndim
+        if fits and self.dtype.kind in "biu":
+            with np.errstate(invalid="ignore"):
+                fits = number.astype(self.dtype) == number
+        if not fits:
+            raise InvalidFill(f"padded(fill={fill!r}): the values are {self.dtype}; give a number that it can hold")
         lengths = self.lengths
         longest = int(lengths.max(initial=0))
         if length is not None and length < longest:
             raise ShapeMismatch(f"padded(length={length}): an item has a length of {longest}")
         width = longest if length is None else length
-        out = np.full((len(self), width, *self.values.shape[1:]), fill, self.dtype)
+        out = np.full((len(self), width, *self.values.shape[1:]), number.astype(self.dtype))
         out[np.arange(width) < lengths[:, None]] = self.flat
         return out
 

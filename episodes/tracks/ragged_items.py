@@ -96,7 +96,7 @@ def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
         return item
     refuse_masked(item, label())
     try:
-        array = np.asarray(item)
+        array = nested.host_array(item)
     except ValueError:
         raise ShapeMismatch(f"{label()} is a list of items of several lengths; give an array {kind}") from None
     if not array.size and array.ndim <= 1:
@@ -173,15 +173,14 @@ def as_ragged_items(items: Sequence[Any], kind: Kinds, name: str) -> list[Any]:
     return [as_ragged_item(item, kind, lambda i=i: f"{name}: item {i}") for i, item in enumerate(items)]
 
 
-def ragged_filler(fill: Any, kind: RaggedKind) -> np.ndarray:
+def ragged_filler(fill: Any, kind: Kinds) -> Any:
     """Convert a user's fill value to an item of a ragged time series. Raise `InvalidFill` for a
     scalar, which has no length."""
     try:
         return as_ragged_item(fill, kind, lambda: "fill")
     except ShapeMismatch as error:
-        raise InvalidFill(
-            f"fill={fill!r}: items of the track are arrays {kind}; give one, such as [] or [0] ({error})"
-        ) from None
+        items = f"arrays {kind}; give one, such as [] or [0]" if isinstance(kind, RaggedKind) else "nested; give one"
+        raise InvalidFill(f"fill={fill!r}: items of the track are {items} ({error})") from None
 
 
 def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: Any) -> Any:

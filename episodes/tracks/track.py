@@ -137,7 +137,7 @@ class ListTrack(_Items):
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
         positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
         total = len(self.items)
-        if isinstance(self.ragged, RaggedKind):
+        if isinstance(self.ragged, RaggedKind) or (self.ragged is not None and not total):
             fill = ragged_filler(fill, self.ragged)
         elif self.ragged is not None:
             finished: Any = self.finalize()

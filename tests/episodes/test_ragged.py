@@ -96,6 +96,14 @@ def test_ragged_is_no_array() -> None:
         ragged[0][0] = 5
 
 
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("u1", -1), ("i4", np.nan), ("i4", 0.5), ("?", 2), ("f4", "a"), ("f4", [1])]
+)
+def test_padded_rejects_a_fill_that_the_dtype_cannot_hold(dtype: str, fill: Any) -> None:
+    with pytest.raises(InvalidFill, match=r"padded\(fill="):
+        Ragged(np.zeros(1, dtype), [0, 1, 1]).padded(fill)
+
+
 # --- episodes -----------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +161,44 @@ def test_getters_of_ragged_tracks_equal_list_items(drawn: Any, index: Any, neg: 
             expected = [fill if n == -1 else items[name][n] for n in np.ravel(numbers).tolist()]
             assert as_lists([result] if is_one(index) else result) == expected
             assert all(item.dtype == np.int32 for item in ([result] if is_one(index) else result))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "fill"),
+    [
+        ({"tokens": "i4"}, {"tokens": [7], "image": np.ones(2)}),
+        ({1: "i4"}, (np.ones(2), [7])),
+    ],
+)
+def test_getters_of_nested_ragged_tracks_without_items_return_the_fill(kinds: Any, fill: Any) -> None:
+    episode = SingleAgentEpisode(ragged={"observations": "i4", "actions": kinds})
+    episode.add_env_reset([1])
+    for result in (episode.get_actions(0, fill=fill), *episode.get_actions([3, -1], fill=fill)):
+        assert type(result) is type(fill)
+        parts, expected = (list(v.values()) if isinstance(v, dict) else list(v) for v in (result, fill))
+        assert [part.tolist() for part in parts] == [np.asarray(part).tolist() for part in expected]
+    with pytest.raises(InvalidFill, match="items of the track are nested"):
+        episode.get_actions(0, fill=[0])
+
+
+@given(conversations(min_steps=1), st.sampled_from([2, 4, 5]))
+def test_unpickled_ragged_episode_grows_like_the_original(drawn: Any, protocol: int) -> None:
+    items, episode = drawn
+    part = pickle.loads(pickle.dumps(episode.slice(slice(0, 0)), protocol))
+    for t in range(len(episode)):
+        part.add_env_step(
+            items["observations"][t + 1], items["actions"][t], t, extra_model_outputs={"logp": items["logp"][t]}
+        )
+        part = pickle.loads(pickle.dumps(part, protocol))
+    assert part.equals(episode)
+
+
+def test_items_of_ragged_tracks_may_be_tensors_with_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    episode = SingleAgentEpisode(ragged={"observations": "f4"})
+    episode.add_env_reset(torch.ones(2, requires_grad=True))
+    episode.add_env_step(torch.ones(3, dtype=torch.bfloat16), 0, 0.0)
+    assert as_lists(episode.get_observations()) == [[1.0, 1.0], [1.0, 1.0, 1.0]]
 
 
 @given(conversations(), st.data())
@@ -357,6 +403,22 @@ def test_multi_agent_episodes_have_ragged_agents(seed: int, cut_at: int, lookbac
         assert first.get_observations(-1)["talker"].tolist() == heard[-1]
         assert first._repr_html_()
     assert [e.equals(whole.to_numpy()) for e in unpack_agents(pack_agents([whole]))] == [True]
+
+
+@given(st.integers(0, 20), st.integers(0, 6), indices, st.booleans(), st.sampled_from([[], [7, 8]]))
+def test_fill_of_ragged_agents_is_an_item(seed: int, num_steps: int, index: Any, env_steps: bool, fill: Any) -> None:
+    episode, _ = game(seed, num_steps)
+    options: Any = {"agent_ids": ["talker"], "env_steps": env_steps, "fill": fill}
+    if is_one(index):
+        index = [index]
+    for name in ("get_observations", "get_actions"):
+        growing = getattr(episode, name)(index, **options).get("talker", [])
+        finished = getattr(copy.deepcopy(episode).to_numpy(), name)(index, **options).get("talker", [])
+        assert as_lists(growing) == as_lists(finished)
+        assert all(item.dtype == np.int32 for item in growing)
+        if env_steps and index is not None and not isinstance(index, slice):
+            beyond = [i for i, t in enumerate(np.asarray(index, int).tolist()) if abs(t) > num_steps + 1]
+            assert all(growing[i].tolist() == fill for i in beyond)
 
 
 def test_rejected_ragged_steps_of_agents_change_nothing() -> None:

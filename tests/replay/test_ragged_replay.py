@@ -126,12 +126,43 @@ def test_ragged_episodes_that_cannot_be_stored_whole_are_rejected() -> None:
         buffer.add(talk)
     buffer = EpisodeReplayBuffer(100)
     head, tail = talk.slice(slice(0, 2)), talk.slice(slice(2, None), len_lookback_buffer=1)
-    with pytest.raises(ChunkMismatch, match="without the steps before it"):
+    with pytest.raises(ChunkMismatch, match="are not the newest ones"):
         buffer.add(tail)
     assert len(buffer) == 0
     buffer.add([head, tail])
     (stored,) = buffer.iter_episodes()
     assert_same_steps(stored, talk)
+
+
+@given(order=st.lists(st.integers(0, 3), min_size=1, max_size=30), capacity=st.integers(6, 20), data=st.data())
+def test_chunks_between_which_other_episodes_were_added_are_rejected(
+    order: list[int], capacity: int, data: st.DataObject
+) -> None:
+    """A chunk is stored if it follows the newest step, and no stored episode ever lacks its first steps."""
+    buffer, talks_so_far, num_begun = EpisodeReplayBuffer(capacity), dict[int, SingleAgentEpisode](), 0
+    stored: list[tuple[str, int]] = []
+    for number in order:
+        talk = talks_so_far.get(number)
+        if talk is None:
+            talk = SingleAgentEpisode(f"{num_begun}", ragged={"observations": "i4", "actions": "i4"})
+            talk.add_env_reset([1])
+            num_begun += 1
+        for _ in range(data.draw(st.integers(1, 4))):
+            talk.add_env_step([2], [talk.t], 0.0)
+        talks_so_far[number] = talk.cut()
+        fits = talk.t <= capacity
+        if fits and (not talk.t_started or (stored and stored[-1][0] == talk.id_)):
+            buffer.add(talk)
+            stored = [*stored[: len(stored) - (talk.t_started > 0)], (talk.id_, talk.t)]
+            while sum(num for _, num in stored) > capacity:
+                stored.pop(0)
+        else:
+            with pytest.raises((ChunkMismatch, InvalidArgument), match=r"in one piece|stored whole"):
+                buffer.add(talk)
+            del talks_so_far[number]
+        assert [(each.id_, len(each)) for each in buffer.iter_episodes()] == stored
+        for each in buffer.iter_episodes():
+            assert np.concatenate(list(each.get_actions())).tolist() == list(range(len(each)))
 
 
 def test_rows_of_ragged_tracks_are_rejected_by_name(tmp_path: Any) -> None:

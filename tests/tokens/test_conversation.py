@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 from conversations import Plain, conversations
 from hypothesis import given, settings
@@ -24,6 +26,14 @@ def test_conversation_stores_the_tokens_after_the_common_prefix() -> None:
     assert [episode.get_observations(t).tolist() for t in range(3)] == [[1, 2], [9, 9], [6]]
     assert episode.get_infos() == [{}, {"kept_tokens": 3}, {}]
     assert talk.context.tolist() == [1, 2, 3, 9, 9, 5, 6]
+
+
+def test_unpickled_conversation_continues() -> None:
+    talk = begun(outputs={})
+    for protocol in range(2, 6):
+        talk = pickle.loads(pickle.dumps(talk, protocol))
+        talk.turn([protocol] * protocol, [9])
+    assert talk.context.tolist() == [1, 2, 2, 2, 9, 3, 3, 3, 9, 4, 4, 4, 4, 9, 5, 5, 5, 5, 5, 9]
 
 
 def test_conversation_context_is_a_copy() -> None:

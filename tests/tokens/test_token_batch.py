@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
-from episodes.tokens import Conversation, token_batch, token_minibatches
+from episodes.tokens import Conversation, check_token_batch, token_batch, token_minibatches
 from episodes.tokens.minibatches import select_sequences, sequence_lengths
 from episodes.tokens.sequences import TokenSequences
 
@@ -182,6 +182,29 @@ def test_token_sequences_reject_fixed_shapes_and_missing_past() -> None:
     part = small_pack()[0].slice(slice(1, None), len_lookback_buffer=0)
     with pytest.raises(InvalidArgument, match="starts at t=1 and has a lookback of 0"):
         TokenSequences(EpisodePack.from_episodes([part]))
+
+
+@pytest.mark.parametrize("dtypes", [("f4", "i4"), ("i4", "f4"), ("?", "?"), ("c8", "c8"), ("i8", "u8")])
+def test_token_sequences_reject_tokens_that_are_no_integers(dtypes: tuple[str, str]) -> None:
+    episode = SingleAgentEpisode("a", ragged=dict(zip(("observations", "actions"), dtypes, strict=True)))
+    episode.add_env_reset([1])
+    episode.add_env_step([], [1], 0.0, terminated=True)
+    with pytest.raises(TrackMismatch, match="token ids are integers of one dtype"):
+        TokenSequences(EpisodePack.from_episodes([episode]))
+
+
+def test_sequences_padded_on_the_left_are_rejected() -> None:
+    batch = token_batch(small_pack(), layout="padded", pad_to=20)
+    flipped = {name: column[:, ::-1] if column.ndim == 2 else column for name, column in batch.items()}
+    calls = (
+        lambda: sequence_lengths(flipped),
+        lambda: select_sequences(flipped, [0]),
+        lambda: next(token_minibatches(flipped, 100)),
+        lambda: check_token_batch(lambda batch: np.zeros((*batch["input_ids"].shape, 9)), flipped),
+    )
+    for call in calls:
+        with pytest.raises(ShapeMismatch, match="padded on the right"):
+            call()
 
 
 def test_token_sequences_reject_a_first_sampled_token() -> None:
