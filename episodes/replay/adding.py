@@ -138,8 +138,8 @@ def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
         if t_started and length and id_ != newest_id:
             raise ChunkMismatch(
                 f"episode {id_}: a chunk that begins at t={t_started}, and the steps before it are not the newest "
-                "ones; episodes with ragged tracks are stored in one piece from their beginning on: add all their chunks "
-                "one after another, or join them"
+                "ones; episodes with ragged tracks are stored in one piece from their beginning on: add all their "
+                "chunks one after another, or join them"
             )
         newest_id = id_ if length else newest_id
 
