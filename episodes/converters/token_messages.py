@@ -11,13 +11,18 @@ from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens import Conversation
+from episodes.tokens.arguments import as_token_ids, token_kind
 from episodes.tokens.names import GROUP, KEPT_TOKENS, LOGP
 
 __all__ = ["from_messages", "to_messages"]
 
 ROLES = "roles"
 """Key of infos: pairs of a role and a number of tokens, the messages that an observation consists of."""
+SAMPLED = "sampled"
+"""Key of assistant messages. False for one that the model did not sample, such as an example in the prompt."""
 _ASSISTANT = "assistant"
+_ENDINGS = ("terminated", "truncated", None)
+_KIND = token_kind(np.int32, "from_messages")
 _FACTS = ("id_", "custom_data", "extra_model_outputs", "infos", "policy_versions")
 
 
@@ -30,7 +35,8 @@ def to_messages(
     "content". Messages of the "assistant" also have "logprobs", "reward" and, if it is known, "policy_version", and
     further outputs under their names. If a message follows only the first tokens of the conversation, it has
     "kept_tokens". An observation is one message, "user" at the start and "tool" later, unless its info "roles" lists
-    the role and the number of tokens of each message.
+    the role and the number of tokens of each message. An "assistant" message of an observation, such as an example in
+    the prompt, has `"sampled": False`.
 
     Args:
         episodes: episodes of turns of tokens.
@@ -38,7 +44,7 @@ def to_messages(
         strict: raise if something would be lost.
 
     Raises:
-        InvalidArgument: the counts of an info "roles" do not add up to the tokens of the observation.
+        InvalidArgument: an info "roles" is not a list of roles and counts that add up to the tokens of the observation.
         LostInConversion: with `strict`, something would be lost.
     """
     report, conversations = LossReport(), []
@@ -53,7 +59,7 @@ def to_messages(
                 message = {"role": _ASSISTANT, "token_ids": episode.get_actions(t - 1).tolist()}
                 message["reward"] = float(episode.get_rewards(t - 1))
                 message |= {
-                    "logprobs" if key == LOGP else key: episode.get_extra_model_outputs(key, t - 1).tolist()
+                    _key_of(key): episode.get_extra_model_outputs(key, t - 1).tolist()
                     for key in episode.extra_model_outputs
                 }
                 if versions[t - 1] >= 0:
@@ -77,13 +83,15 @@ def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[d
         if not ids and not info and not is_first:
             return []
         roles = [["user" if is_first else "tool", len(ids)]]
-    if sum(num for _, num in roles) != len(ids):
+    if not _are_roles(roles) or sum(num for _, num in roles) != len(ids):
         raise InvalidArgument(
-            f"infos[{ROLES!r}]={roles}: the observation has {len(ids)} tokens; give counts with this sum"
+            f"infos[{ROLES!r}]={roles!r}: the observation has {len(ids)} tokens; give pairs of a role and a count, and "
+            "counts with this sum"
         )
     messages, start = [], 0
-    for role, num in roles:
-        messages.append({"role": role, "token_ids": ids[start : start + num]})
+    for role, num in roles or [["tool", 0]]:
+        message = {"role": role, "token_ids": ids[start : start + num]}
+        messages.append(message | ({SAMPLED: False} if role == _ASSISTANT else {}))
         start += num
     if info:
         messages[0] |= {KEPT_TOKENS: info.pop(KEPT_TOKENS)} if KEPT_TOKENS in info else {}
@@ -91,12 +99,25 @@ def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[d
     return messages
 
 
+def _are_roles(roles: Any) -> bool:
+    """Return True if `roles` is a sequence of pairs of a str and an int of at least 0."""
+    return isinstance(roles, (list, tuple)) and all(
+        isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and isinstance(pair[1], (int, np.integer))
+        and pair[1] >= 0
+        for pair in roles
+    )
+
+
 def from_messages(
     conversations: Iterable[Mapping[str, Any]], *, outputs: Mapping[str, Any] | None = None
 ) -> list[SingleAgentEpisode]:
     """Convert conversations, each a list of chat messages as from `to_messages`, to one episode per conversation.
 
-    A turn is an assistant message and the messages up to the next assistant message. "content" is not read.
+    A turn is an assistant message and the messages up to the next assistant message. An assistant message with
+    `"sampled": False`, such as an example in the prompt, is a part of the observation. "content" is not read.
 
     Args:
         conversations: dicts with "messages", and "ending" ("terminated" by default). Each message has "role" and
@@ -104,25 +125,24 @@ def from_messages(
         outputs: dtypes, by name, of the outputs of assistant messages; by default only "logp", from "logprobs".
 
     Raises:
-        InvalidArgument: a message has no token ids.
+        InvalidArgument: a message has no role, token ids or outputs, a token id is negative, or the ending is unknown.
+        ShapeMismatch: token ids are not int32 [L], or an output has another length.
     """
     episodes = []
     for k, conversation in enumerate(conversations):
         kinds = {LOGP: "f4"} if outputs is None else outputs
         talk = Conversation(conversation.get("id", f"messages/{k}"), outputs=kinds, group=conversation.get("group"))
-        messages = conversation["messages"]
-        without = [i for i, message in enumerate(messages) if "token_ids" not in message]
-        if without:
-            raise InvalidArgument(
-                f"{talk.episode.id_}: message {without[0]} has no token_ids; tokens cannot be recovered from text"
-            )
-        starts = [i for i, message in enumerate(messages) if message["role"] == _ASSISTANT]
+        label, last_ending = talk.episode.id_, conversation.get("ending", "terminated")
+        if last_ending not in _ENDINGS:
+            raise InvalidArgument(f"{label}: ending={last_ending!r}; give one of {list(_ENDINGS)}")
+        messages = [_checked(m, f"{label}: message {i}", kinds) for i, m in enumerate(conversation["messages"])]
+        starts = [i for i, message in enumerate(messages) if _is_turn(message)]
         ids, info = _observation(messages[: starts[0] if starts else None], is_first=True)
         talk.episode.add_env_reset(ids, info)
         for i, start in enumerate(starts):
             stop = starts[i + 1] if i + 1 < len(starts) else len(messages)
             message, (ids, info) = messages[start], _observation(messages[start + 1 : stop], is_first=False)
-            ending = conversation.get("ending", "terminated") if i + 1 == len(starts) else None
+            ending = last_ending if i + 1 == len(starts) else None
             talk.episode.add_env_step(
                 ids,
                 message["token_ids"],
@@ -131,15 +151,45 @@ def from_messages(
                 terminated=ending == "terminated",
                 truncated=ending == "truncated",
                 policy_version=message.get("policy_version"),
-                extra_model_outputs={key: message["logprobs" if key == LOGP else key] for key in kinds},
+                extra_model_outputs={key: message[_key_of(key)] for key in kinds},
             )
         episodes.append(talk.episode.to_numpy())
     return episodes
 
 
+def _checked(message: Mapping[str, Any], label: str, outputs: Iterable[str]) -> dict[str, Any]:
+    """Return a message with its token ids as an array.
+
+    Raises:
+        InvalidArgument: the role, the token ids or an output are missing, or a token id is negative.
+        ShapeMismatch: the token ids are not int32 [L].
+    """
+    if "role" not in message:
+        raise InvalidArgument(f"{label} has no role; give one, such as 'user' or 'assistant'")
+    if "token_ids" not in message:
+        raise InvalidArgument(f"{label} has no token_ids; tokens cannot be recovered from text")
+    missing = [_key_of(name) for name in outputs if _key_of(name) not in message] if _is_turn(message) else []
+    if missing:
+        raise InvalidArgument(
+            f"{label} of the assistant has no {missing[0]!r}; give one value per token, or declare the outputs that "
+            f"there are with outputs=, or mark a message of the prompt with {SAMPLED!r}: False"
+        )
+    ids = as_token_ids(message["token_ids"], _KIND, lambda: f"{label}: token_ids")
+    return {**message, "token_ids": ids}
+
+
+def _is_turn(message: Mapping[str, Any]) -> bool:
+    return message["role"] == _ASSISTANT and message.get(SAMPLED, True)
+
+
+def _key_of(output: str) -> str:
+    """Return the key of a message that has the values of an output."""
+    return "logprobs" if output == LOGP else output
+
+
 def _observation(messages: Sequence[Mapping[str, Any]], *, is_first: bool) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the token ids and the info dict of the observation that these chat messages form."""
-    ids = np.array([token for message in messages for token in message["token_ids"]], np.int32)
+    ids = np.concatenate([np.zeros(0, np.int32), *(message["token_ids"] for message in messages)])
     info: dict[str, Any] = {}
     for message in messages[:1]:
         info |= message.get("info", {})

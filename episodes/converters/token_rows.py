@@ -11,6 +11,7 @@ from episodes.converters.loss_report import LossReport
 from episodes.converters.token_samples import TokenSample, episodes_of_samples, report_turn_rewards, samples_of
 from episodes.errors import ShapeMismatch, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.arguments import as_token_ids, token_kind
 
 __all__ = [
     "from_prime_rl",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 Episodes = Iterable[SingleAgentEpisode]
+_KIND = token_kind(np.int32, "token ids of rows")
 
 
 def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
@@ -70,7 +72,8 @@ def from_trl(columns: Mapping[str, Sequence[Any]]) -> list[SingleAgentEpisode]:
         TrackMismatch: a mask or log-probabilities have another length than the completion.
     """
     ids = columns["completion_ids"]
-    masks = columns.get("env_mask") or columns.get("tool_mask") or [[1] * len(row) for row in ids]
+    masks = next((columns[name] for name in ("env_mask", "tool_mask") if columns.get(name) is not None), None)
+    masks = [[1] * len(row) for row in ids] if masks is None else masks
     return episodes_of_samples(
         _sample(prompt, completion, mask, logps, reward, id_, group)
         for prompt, completion, mask, logps, reward, id_, group in zip(
@@ -303,8 +306,11 @@ def _sample(
         rewards = np.zeros(len(mask))
         if mask.any():
             rewards[np.flatnonzero(mask)[-1]] = total
-    arrays = np.asarray(prompt, np.int32), np.asarray(completion, np.int32), mask, np.asarray(logps, np.float32)
-    return TokenSample(*arrays, rewards, total, id_, group, is_truncated)
+    ids = [
+        as_token_ids(tokens, _KIND, lambda name=name: f"row {id_}: {name}")
+        for name, tokens in (("prompt", prompt), ("completion", completion))
+    ]
+    return TokenSample(*ids, mask, np.asarray(logps, np.float32), rewards, total, id_, group, is_truncated)
 
 
 def _report_truncation(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:

@@ -139,6 +139,8 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
             report.add("last observations", "tokens after the last turn are left out", id_)
         if LEARNED in pack.extra_model_outputs and not pack.extra_model_outputs[LEARNED][steps].flat.all():
             report.add("sampled tokens that are not learned from", "the mask has no other value for replies", id_)
+        if pack.extra_model_outputs[LOGP].dtype.itemsize > np.dtype(np.float32).itemsize:
+            report.add("precision of log-probabilities", f"{name} has float32", id_)
         for key in lost_outputs:
             report.add(f"extra_model_outputs[{key!r}]", f"{name} has no place for it", id_)
         if set(custom[i]) - {GROUP}:
@@ -176,6 +178,9 @@ def _last_sampled(sample: TokenSample) -> int:
 def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpisode]:
     """Convert `TokenSample` objects to episodes, in which each run of sampled tokens is an action.
 
+    Rewards of replies belong to the turn before them, and rewards before the first turn to the first turn. A sample
+    without sampled tokens is an episode without turns, whose rewards are lost.
+
     Raises:
         TrackMismatch: mask, rewards or log-probabilities have another length than the completion.
     """
@@ -196,6 +201,8 @@ def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpiso
         turns, replied = runs[::2], [*runs[1::2], slice(num, num)][: len(runs[::2])]
         observations = [prompt, *(sample.completion_ids[run] for run in replied)]
         rewards = [float(np.sum(sample.rewards[a.start : b.stop])) for a, b in zip(turns, replied, strict=True)]
+        if turns:
+            rewards[0] += float(np.sum(sample.rewards[: turns[0].start]))
         episodes.append(
             SingleAgentEpisode.from_arrays(
                 _ragged(observations, np.int32),

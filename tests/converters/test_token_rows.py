@@ -25,7 +25,7 @@ from episodes.converters import (
     to_trl,
     to_verl,
 )
-from episodes.errors import InvalidArgument, LostInConversion, ShapeMismatch, TrackMismatch, UnknownKey
+from episodes.errors import InvalidArgument, LostInConversion, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.tokens import Conversation, token_batch
 from episodes.tracks.ragged import Ragged
 
@@ -150,8 +150,76 @@ def test_from_messages_joins_messages_to_observations() -> None:
     assert episode.get_infos(0) == {"roles": [["system", 1], ["user", 2]]}
     (conversation,), report = to_messages([episode])
     assert (conversation["messages"], len(report)) == (messages, 0)
-    with pytest.raises(InvalidArgument, match="message 0 has no token_ids"):
-        from_messages([{"messages": [{"role": "user", "content": "hello"}]}])
+
+
+def test_messages_of_the_assistant_in_a_prompt_are_not_turns() -> None:
+    talk = Conversation("a")
+    talk.begin([1, 2, 3, 4], {"roles": [["user", 1], ["assistant", 2], ["user", 1]]})
+    talk.turn([5], logp=[-1.0], terminated=True)
+    conversations, _ = to_messages([talk.episode], strict=True)
+    assert [message.get("sampled", True) for message in conversations[0]["messages"]] == [True, False, True, True]
+    assert from_messages(conversations)[0].equals(talk.episode.to_numpy())
+
+
+ANSWER = {"role": "assistant", "token_ids": [2], "logprobs": [-1.0]}
+
+
+@pytest.mark.parametrize(
+    ("messages", "ending", "error", "text"),
+    [
+        ([{"role": "user", "content": "hello"}], None, InvalidArgument, "message 0 has no token_ids"),
+        ([{"token_ids": [1]}], None, InvalidArgument, "message 0 has no role"),
+        ([{"role": "user", "token_ids": [1.5]}], None, ShapeMismatch, "message 0: token_ids has dtype float64"),
+        ([{"role": "user", "token_ids": [2**31]}], None, ShapeMismatch, "message 0: token_ids has dtype int64"),
+        ([{"role": "user", "token_ids": [-1]}], None, InvalidArgument, "message 0: token_ids has -1"),
+        ([{"role": "user", "token_ids": "ab"}], None, WrongType, "message 0: token_ids is a str"),
+        ([ANSWER, {"role": "assistant", "token_ids": [1]}], None, InvalidArgument, "message 1 .* has no 'logprobs'"),
+        ([ANSWER], "done", InvalidArgument, "ending='done'"),
+    ],
+)
+def test_from_messages_rejects_wrong_messages_by_their_index(
+    messages: list[dict[str, Any]], ending: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        from_messages([{"messages": messages, "ending": ending}])
+
+
+@pytest.mark.parametrize(
+    "roles", ["user", [["user", 2]], [["user", 4], ["user", -1]], [["user", 3.0]], [[3, "user"]], [3]]
+)
+def test_to_messages_rejects_roles_that_do_not_fit_the_tokens(roles: Any) -> None:
+    talk = Conversation("a")
+    talk.begin([1, 2, 3], {"roles": roles})
+    with pytest.raises(InvalidArgument, match="infos\\['roles'\\]"):
+        to_messages([talk.episode])
+
+
+def test_rewards_before_the_first_learned_token_belong_to_the_first_turn() -> None:
+    output = {
+        "prompt_token_ids": [[1]],
+        "response_ids": [[2, 3, 4, 5]],
+        "loss_masks": [[0, 0, 1, 0]],
+        "rewards": [[0.0, 1.0, 0.5, 2.0]],
+        "rollout_logprobs": [[-1.0, -1.0, -1.0, 0.0]],
+    }
+    assert from_skyrl(output)[0].get_rewards().tolist() == [3.5]
+
+
+@pytest.mark.parametrize("name", ["trl", "skyrl", "prime_rl", "verl"])
+def test_token_rows_report_log_probabilities_that_are_rounded(name: str) -> None:
+    talk = Conversation("a", outputs={"logp": "f8"})
+    talk.begin([1])
+    talk.turn([2], logp=[-0.1], terminated=True)
+    _, report = FORMATS[name][0]([talk.episode])
+    assert [loss.what for loss in report] == ["precision of log-probabilities"]
+
+
+def test_from_trl_reads_arrays_and_rejects_ids_that_are_no_integers() -> None:
+    columns = {"prompt_ids": [[1]], "completion_ids": [[2, 3]], "logprobs": [[-1.0, -2.0]], "env_mask": [[1, 0]]}
+    (expected,) = from_trl(columns)
+    assert from_trl({key: np.array(values) for key, values in columns.items()})[0].equals(expected)
+    with pytest.raises(ShapeMismatch, match="row trl/0: completion has dtype float64"):
+        from_trl({**columns, "completion_ids": [[2.5, 3]]})
 
 
 def test_token_rows_reject_other_episodes() -> None:
