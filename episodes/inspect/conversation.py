@@ -128,7 +128,8 @@ def view_conversation(
     gains = None if advantages is None else _checked_advantages(advantages, len(episode))
     versions = episode.get_policy_versions().tolist()
     kinds = episode.tracks.ragged_kinds()
-    outputs = [key for key in (LOGP, LEARNED, VERSION) if key in episode.extra_model_outputs and key in kinds]
+    outputs = [key for key in (LOGP, LEARNED, VERSION) if isinstance(kinds.get(key), RaggedKind)]
+    outputs = [key for key in outputs if not kinds[key].value_shape]  # one number per token
     messages: list[Message] = []
     for t in range(len(episode) + 1):
         if t:

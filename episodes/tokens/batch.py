@@ -19,6 +19,7 @@ from episodes.tracks.validation import checked_count, checked_items
 
 __all__ = ["token_batch"]
 
+_COLUMNS = (names.ATTENTION_MASK, names.CU_SEQLENS, names.MAX_SEQLEN, names.EPISODES)
 Layout = Literal["packed", "padded"]
 
 
@@ -66,7 +67,7 @@ def token_batch(
     Raises:
         WrongType: `pack` is not an `EpisodePack`, or advantages are not numbers.
         TrackMismatch: observations or actions are not ragged integers, or an output does not have one value per
-            sampled token.
+            sampled token, or has the name of another column.
         InvalidArgument: the layout is unknown, both kinds of advantages are given or one is not finite, `pad_to` is
             given for packed sequences, `pad_id` is not a token id, or earlier turns of a chunk are missing.
         ShapeMismatch: advantages have another length, or a sequence is longer than `pad_to`.
@@ -156,8 +157,13 @@ def _token_columns(
         columns[Columns.ADVANTAGES] = sequences.place_per_episode(episode_advantages)
     for key in outputs:
         if key != names.LEARNED:
-            values = _values_of_sampled(sequences, key)
-            columns[names.COLUMN_OF_OUTPUT.get(key, key)] = sequences.place(values)
+            column = names.COLUMN_OF_OUTPUT.get(key, key)
+            if column in columns or column in _COLUMNS:
+                raise TrackMismatch(
+                    f"token_batch: the extra model output {key!r} would replace the column {column!r} of the batch; "
+                    "leave it out of outputs=[...], or rename it"
+                )
+            columns[column] = sequences.place(_values_of_sampled(sequences, key))
     if pack.policy_versions is not None and Columns.POLICY_VERSION not in columns:
         columns[Columns.POLICY_VERSION] = sequences.place_per_turn(pack.get_policy_versions())
     return columns

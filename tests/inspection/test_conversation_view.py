@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_html import Checked
 
-from episodes import SingleAgentEpisode
+from episodes import RaggedKind, SingleAgentEpisode
 from episodes.errors import InvalidArgument, TrackMismatch
 from episodes.inspect import view_conversation
 from episodes.inspect.html import single_agent_episode
@@ -59,6 +59,15 @@ def test_conversation_view_as_html_escapes_dims_and_heats_tokens() -> None:
     alphas = [float(m.group(1)) if (m := re.search(r"38,38,([\d.]+)", attributes)) else 0 for _, attributes in tokens]
     assert alphas == pytest.approx([0, 0, 0.048, 0.3, 0, 0.6, 0])
     assert 'title="4, log-probability -3, version 4"' in html
+
+
+def test_conversation_view_shows_no_outputs_that_are_no_numbers_per_token() -> None:
+    values = {"logp": np.zeros((2, 2)), "learned": {"part": [True]}}
+    kinds = {"observations": "i4", "actions": "i4", "logp": RaggedKind("f4", (2,)), "learned": {"part": "?"}}  # type: ignore[arg-type]
+    episode = SingleAgentEpisode("a", ragged=kinds)
+    episode.add_env_reset([1])
+    episode.add_env_step([], [3, 4], 0.0, extra_model_outputs=values)
+    assert str(view_conversation(episode)).splitlines()[2].split() == ["model", "0", "3", "4", "[reward", "0]"]
 
 
 def test_conversation_view_is_part_of_the_view_of_an_episode() -> None:

@@ -184,6 +184,19 @@ def test_token_sequences_reject_fixed_shapes_and_missing_past() -> None:
         TokenSequences(EpisodePack.from_episodes([part]))
 
 
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("name", ["input_ids", "labels", "position_ids", "attention_mask", "cu_seqlens", "episodes"])
+def test_outputs_with_the_name_of_a_column_are_rejected(name: str, layout: Any) -> None:
+    for outputs in ([name], ["logp", "action_logp"]):
+        talk = Conversation("a", outputs=dict.fromkeys(outputs, "f4"))
+        talk.begin([1])
+        talk.turn([2], terminated=True, **{name: [-1.0] for name in outputs})  # type: ignore[arg-type]
+        pack = EpisodePack.from_episodes([talk.episode])
+        with pytest.raises(TrackMismatch, match=f"output '{outputs[-1]}' would replace"):
+            token_batch(pack, layout=layout)
+        assert token_batch(pack, layout=layout, outputs=outputs[:-1])["labels"].max() == 2
+
+
 @pytest.mark.parametrize("dtypes", [("f4", "i4"), ("i4", "f4"), ("?", "?"), ("c8", "c8"), ("i8", "u8")])
 def test_token_sequences_reject_tokens_that_are_no_integers(dtypes: tuple[str, str]) -> None:
     episode = SingleAgentEpisode("a", ragged=dict(zip(("observations", "actions"), dtypes, strict=True)))
