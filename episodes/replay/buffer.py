@@ -31,7 +31,7 @@ from episodes.replay import link_traversal
 from episodes.replay.adding import add_pack, as_sequence, check_rows
 from episodes.replay.locking import locked
 from episodes.replay.max_age import sample_recent_steps
-from episodes.replay.read_dataset import addable_packs
+from episodes.replay.read_dataset import addable_packs, in_episode_order
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
 from episodes.replay.replay_history import BoundViews
@@ -655,7 +655,7 @@ class EpisodeReplayBuffer(SampleCounts):
     ) -> Self:
         """Create a buffer, and add the episodes of a data set in stored order.
 
-        The data set may contain several snapshots of one buffer.
+        The data set may contain several snapshots of one buffer. Chunks of an episode with ragged tracks are joined.
 
         Args:
             dataset: data set or path of one.
@@ -672,7 +672,7 @@ class EpisodeReplayBuffer(SampleCounts):
             raise InvalidArgument(f"{episodes!r} has no steps; give the buffer's capacity")
         buffer = cls(episodes.num_steps if capacity is None else capacity, seed=seed, **options)
         try:
-            for pack in episodes.packs():
+            for pack in in_episode_order(episodes).packs():
                 for chunks in addable_packs(buffer.get_ring(), pack):
                     buffer.add(chunks)
         except BaseException:

@@ -9,6 +9,21 @@ import numpy as np
 
 from episodes.pack import EpisodePack
 from episodes.replay.ring.linked_ring import LinkedRing
+from episodes.storage import EpisodeDataset
+
+
+def in_episode_order(dataset: EpisodeDataset) -> EpisodeDataset:
+    """Return a data set with ragged tracks as a view in which the chunks of an episode follow each other, because the
+    replay buffer stores such episodes in one piece. Any other data set is returned itself.
+
+    The episodes are in the order of their last chunks.
+    """
+    if not any(field.is_ragged for field in dataset.stored_header.tracks.values()):
+        return dataset
+    ids = dataset.metadata["id"].tolist()
+    last = {id_: i for i, id_ in enumerate(ids)}
+    order = np.argsort([last[id_] for id_ in ids], kind="stable")
+    return dataset if (order[1:] > order[:-1]).all() else dataset.select(order)
 
 
 def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:

@@ -16,7 +16,7 @@ from episodes import EpisodePack, MultiAgentEpisode, Ragged, RaggedKind, SingleA
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.replay.ring.ragged_ring import RaggedRing
-from episodes.storage import EpisodeDataset
+from episodes.storage import EpisodeDataset, EpisodeWriter
 
 
 def talks(*seeds: int, **options: Any) -> list[SingleAgentEpisode]:
@@ -202,6 +202,22 @@ def test_buffers_and_data_sets_of_conversations_are_equal(tmp_path: Any) -> None
     second_buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
     for result, talk in zip(second_buffer.iter_episodes(), talks(*range(20)), strict=True):
         assert_same_steps(result, talk)
+
+
+@pytest.mark.parametrize("capacity", [None, 7])
+def test_buffer_from_data_set_joins_chunks_between_which_others_are_stored(capacity: int | None, tmp_path: Any) -> None:
+    talks = {id_: SingleAgentEpisode(id_, ragged={"observations": "i4", "actions": "i4"}) for id_ in "abc"}
+    with EpisodeWriter(tmp_path) as writer:
+        for talk in talks.values():
+            talk.add_env_reset([1])
+        for t in range(3):
+            for id_, talk in talks.items():
+                talk.add_env_step([2], [t], 0.0, terminated=t == 2)
+                writer.add(talk)
+                talks[id_] = talk if talk.is_done else talk.cut()
+    buffer = EpisodeReplayBuffer.from_dataset(tmp_path, capacity)
+    stored = [(each.id_, each.get_actions().tolist()) for each in buffer.iter_episodes()]
+    assert stored == [(id_, [[0], [1], [2]]) for id_ in ("abc" if capacity is None else "bc")]
 
 
 def test_multi_agent_buffer_rejects_ragged_tracks_by_name() -> None:
