@@ -138,7 +138,6 @@ def test_ragged_episodes_that_cannot_be_stored_whole_are_rejected() -> None:
 def test_chunks_between_which_other_episodes_were_added_are_rejected(
     order: list[int], capacity: int, data: st.DataObject
 ) -> None:
-    """A chunk is stored if it follows the newest step, and no stored episode ever lacks its first steps."""
     buffer, talks_so_far, num_begun = EpisodeReplayBuffer(capacity), dict[int, SingleAgentEpisode](), 0
     stored: list[tuple[str, int]] = []
     for number in order:
