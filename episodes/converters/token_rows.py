@@ -306,11 +306,10 @@ def _sample(
         rewards = np.zeros(len(mask))
         if mask.any():
             rewards[np.flatnonzero(mask)[-1]] = total
-    ids = [
-        as_token_ids(tokens, _KIND, lambda name=name: f"row {id_}: {name}")
-        for name, tokens in (("prompt", prompt), ("completion", completion))
-    ]
-    return TokenSample(*ids, mask, np.asarray(logps, np.float32), rewards, total, id_, group, is_truncated)
+    prompt_ids = as_token_ids(prompt, _KIND, lambda: f"row {id_}: prompt")
+    completion_ids = as_token_ids(completion, _KIND, lambda: f"row {id_}: completion")
+    arrays = prompt_ids, completion_ids, mask, np.asarray(logps, np.float32)
+    return TokenSample(*arrays, rewards, total, id_, group, is_truncated)
 
 
 def _report_truncation(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:

@@ -127,7 +127,7 @@ def view_conversation(
         )
     gains = None if advantages is None else _checked_advantages(advantages, len(episode))
     versions = episode.get_policy_versions().tolist()
-    kinds = episode.tracks.ragged_kinds()
+    kinds: dict[str, Any] = episode.tracks.ragged_kinds()
     outputs = [key for key in (LOGP, LEARNED, VERSION) if isinstance(kinds.get(key), RaggedKind)]
     outputs = [key for key in outputs if not kinds[key].value_shape]  # one number per token
     messages: list[Message] = []
