@@ -60,8 +60,10 @@ class ColumnParts:
         return [owner for part, owner in pairs for _ in range(num_rows(part))]
 
     def with_known_owners(self) -> ColumnParts:
-        """Return the column without the arrays of unknown owner. If no owner is known, the column is returned
-        unchanged.
+        """Return the column without the parts that no episode is recorded for. The owner of such a part, a `RowOwner`,
+        has no ids.
+
+        If all parts are of this kind, the column itself is returned.
         """
         pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != RowOwner()]
         return ColumnParts([part for part, _ in pairs], [owner for _, owner in pairs]) if pairs else self

@@ -240,8 +240,17 @@ class SectionedPipeline(ConnectorPipeline):
         return self._stages
 
     def _bind_views(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> Views | None:
-        """Return the views bound to these spaces, or None if the observation space is unknown. Raise `InvalidArgument`
-        if the given views have another one.
+        """Return this pipeline's views as one `Views` object for episodes that store observations of
+        `observation_space`.
+
+        A pipeline that was created with bound views (`views=`) returns these. Other pipelines bind the views among
+        their connectors.
+
+        Returns:
+            None if the views are not bound yet and `observation_space` is None.
+
+        Raises:
+            InvalidArgument: the views of `views=` are bound to a space other than `observation_space`.
         """
         bound = self._given_views
         if bound is None:

@@ -100,8 +100,10 @@ class LearnerPipeline(SectionedPipeline):
         return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
 
     def _views_for(self, pack: EpisodePack) -> Views:
-        """Return the pipeline's views. If the observation space is not known, it is derived from the observations of
-        `pack`.
+        """Return the pipeline's views, which compute the policy's inputs from the observations in `pack`.
+
+        If the pipeline was created without an observation space, the views are bound to the space of the observations
+        in `pack`, for this call only.
         """
         return self.views_of(lambda: PackViews(pack).history(slice(None)))
 

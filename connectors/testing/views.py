@@ -116,8 +116,15 @@ class _Comparison:
         self._views, self._mode = views, mode
 
     def check_chunk(self, acting_columns: Columns, pack: EpisodePack) -> None:
-        """Check that the views compute the same for a recorded pack (steps, values, sequences, replay) as while
-        acting.
+        """Check that the views compute equal columns when the policy acts and when it learns from the recorded steps.
+
+        Args:
+            acting_columns: what the views computed for each step of `pack`, in order, while it was recorded.
+            pack: the recorded steps. The views compute their columns from it as for a learner's steps, values, next
+                observations and padded sequences, from a replay buffer, and from episodes that grow step by step.
+
+        Raises:
+            AssertionError: two of the columns differ.
         """
         observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
         learned = self._compute(pack, observed)

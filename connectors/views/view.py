@@ -156,8 +156,16 @@ class Views:
         self._input_spaces.append(HistorySpaces(self.spaces[Columns.OBS], input_spaces.action_space))
 
     def _run_on_samples(self, count: int, name: str, samples: SampleHistory) -> dict[str, Any]:
-        """Return the columns of view number `count` for random inputs. Raise an error if they do not have one row per
-        input.
+        """Call a view on histories that are sampled from the spaces, and return its columns.
+
+        Args:
+            count: position of the view, where 1 is the first. It reads the outputs of the `count - 1` views before it.
+            name: the view's name, for error messages.
+            samples: the histories of B observations.
+
+        Raises:
+            WrongType: the view fails.
+            ShapeMismatch: a column does not have B rows.
         """
         try:
             columns = dict(
