@@ -124,7 +124,7 @@ class _Comparison:
                 observations and padded sequences, from a replay buffer, and from episodes that grow step by step.
 
         Raises:
-            AssertionError: two of the columns differ.
+            ContractViolation: two of the columns differ.
         """
         observed, after = pack.observation_rows(), pack.observation_rows(shift=1)
         learned = self._compute(pack, observed)
