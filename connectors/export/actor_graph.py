@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -23,7 +23,7 @@ from connectors.batch_items import BatchItems
 from connectors.connector import Connector
 from connectors.distributions import distribution_for
 from connectors.env_to_module import AddObservations, AddStates, AddTimeDimension
-from connectors.export.traced_array import NotTraceable, as_tensors, as_traced
+from connectors.export.traced_array import NotTraceable, TracedArray, as_tensors, as_traced
 from connectors.export.traced_history import ACTIONS, OBSERVATIONS, REWARDS, TIME, TracedHistory
 from connectors.module_to_env import GetActions, ListifyForVectorEnv, TensorToNumpy, UnbatchItems
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
@@ -43,12 +43,26 @@ __all__ = ["ActorGraph", "Noise", "explained", "parts_of_user"]
 
 _OURS = {"torch", "numpy", "connectors", "episodes", "episode_learners", "episode_runners", "onnxscript", "onnx"}
 _DRAWS = ("multinomial", "bernoulli", "poisson", "rand", "randn", "rand_like", "randn_like", "randint", "randperm")
+_DRAWS = (*_DRAWS, "normal", "randint_like", "random_", "bernoulli_", "cauchy_", "geometric_", "log_normal_")
+
+
+def _uniform(numbers: Tensor, low: Any = 0.0, high: Any = 1.0, **named: Any) -> Tensor:
+    low, high = named.get("from", low), named.get("to", high)
+    return low + (high - low) * numbers
+
+
+_SCALED: dict[str, Callable[..., Tensor]] = {  # random numbers with the parameters of torch's methods
+    "exponential_": lambda numbers, lambd=1.0: numbers / lambd,
+    "normal_": lambda numbers, mean=0.0, std=1.0: mean + std * numbers,
+    "uniform_": _uniform,
+}
 
 
 @contextmanager
-def explained(part: str) -> Iterator[None]:
+def explained(part: str, made: Any = None) -> Iterator[None]:
     """Context manager that converts errors to `NotExportable`, with the name `part` and the line of the user's code in
-    the message.
+    the message. If the error was not raised in the user's code, this is the line where the class or function of `made`
+    begins.
     """
     try:
         yield
@@ -59,7 +73,8 @@ def explained(part: str) -> Iterator[None]:
         reason = str(error).split("\n\n")[0].strip() or type(error).__name__
         if missing:
             reason = f"ONNX has no operation {missing[1]}; write it with other operations"
-        raise NotExportable(f"{part} cannot be exported: {reason}{_user_line(error.__traceback__)}") from error
+        place = _user_line(error.__traceback__) or (made is not None and _definition(made)) or ""
+        raise NotExportable(f"{part} cannot be exported: {reason}{place}") from error
 
 
 def _user_line(traceback: TracebackType | None) -> str:
@@ -116,11 +131,18 @@ class Noise(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in ("exponential_", "normal_", "uniform_"):
-            return self._next_numbers(name[:-1], args[0])
+        if name in _SCALED:
+            return self._fill(name, *args, **(kwargs or {}))
         if name in _DRAWS:
             raise NotTraceable(f"torch.{name} draws random numbers; use exponential_, normal_ or uniform_")
         return func(*args, **(kwargs or {}))
+
+    def _fill(self, name: str, tensor: Tensor, *parameters: Any, generator: Any = None, **named: Any) -> Tensor:
+        """Write the next numbers into `tensor`, as torch's method `name` would, and return it."""
+        numbers = self._next_numbers(name[:-1], tensor)
+        if parameters or named:
+            numbers = _SCALED[name](numbers, *parameters, **named)
+        return tensor.copy_(numbers)
 
     def _next_numbers(self, kind: str, like: Tensor) -> Tensor:
         """Return the next unused columns of the tensor in the shape of `like` (ones without a tensor), and record
@@ -184,7 +206,7 @@ class ActorGraph(nn.Module):
         tracks = self._extend_tracks(self._rewrite(observations), reward, past, t)
         batch = self._batch(tracks, t, state)
         random = Noise(noise)
-        with random, explained(f"policy {type(self.policy).__name__}"):
+        with random, explained(f"policy {type(self.policy).__name__}", self.policy):
             outputs = dict(self.policy(batch, explore=self.explore))
         with random:
             rows, module_state = self._apply_module_to_env(outputs)
@@ -231,10 +253,11 @@ class ActorGraph(nn.Module):
         """Return the observations as episodes would store them: changed by all `ObservationRewriter`s."""
         rows = as_traced(observations)
         for name, rewriter in self.rewriters.items():
-            with explained(f"connector {name}"):
+            with explained(f"connector {name}", rewriter):
                 rows = (
                     _one_rewritten(rewriter, rows) if _works_on_one(rewriter) else rewriter.rewrite(rows, None, False)
                 )
+                _check_readable(rows)
         return as_tensors(rows)
 
     def _extend_tracks(
@@ -257,13 +280,13 @@ class ActorGraph(nn.Module):
         times = torch.zeros(1, dtype=torch.int64) if t is None else t
         history = TracedHistory(self.views.given, tracks, times, self.reach)
         for count, view in enumerate(self.views.views, 1):  # one view after the other, so that an error names it
-            with explained(f"view {name_of(view)}"):
-                self.views.apply_first(count, history)
+            with explained(f"view {name_of(view)}", view):
+                _check_readable(self.views.apply_first(count, history))
         batch = self.views(history)
         for name, piece in self.pieces.items():
             if type(piece) in (AddObservations, BatchItems):
                 continue
-            with explained(f"connector {name}"):
+            with explained(f"connector {name}", piece):
                 if type(piece) is NumpyToTensor:
                     batch = nested.map_leaves(_as_float32, as_tensors(batch))
                 elif type(piece) is AddTimeDimension:
@@ -272,6 +295,7 @@ class ActorGraph(nn.Module):
                     batch = {**batch, Columns.STATE_IN: as_traced(state["module"])}
                 else:
                     batch = _called(piece, self.policy, batch, self.explore)
+                    _check_readable(batch)
         return batch
 
     # --- after the policy --------------------------------------------------------------------------------------------
@@ -281,7 +305,7 @@ class ActorGraph(nn.Module):
         module_state = outputs.pop(Columns.STATE_OUT, None)
         rows = outputs
         for name, piece in self.after.items():
-            with explained(f"connector {name}"):
+            with explained(f"connector {name}", piece):
                 if type(piece) is RemoveTimeDimension:
                     rows = nested.map_leaves(lambda leaf: leaf[:, 0], rows)
                 elif type(piece) is GetActions:
@@ -292,6 +316,7 @@ class ActorGraph(nn.Module):
                     type(piece) is ListifyForVectorEnv and not piece.changes_rows
                 ):
                     rows = _called(piece, self.policy, rows, self.explore)
+                    _check_readable(rows)
         return rows, module_state
 
     def _with_actions(self, rows: dict[str, Any]) -> dict[str, Any]:
@@ -342,6 +367,13 @@ def _copied_policy(policy: Any) -> Any:
 
 def _as_float32(leaf: Any) -> Any:
     return leaf.float() if isinstance(leaf, Tensor) and leaf.dtype is torch.float64 else leaf
+
+
+def _check_readable(value: Any) -> None:
+    """Raise `NotTraceable` if a `TracedArray` in nested `value` is outdated by a write into a slice of it."""
+    for leaf in nested.leaves(value):
+        if isinstance(leaf, TracedArray):
+            leaf.check_readable()
 
 
 def _works_on_one(rewriter: ObservationRewriter) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ def check_parity(
         TrackMismatch: `source` is episodes with ragged tracks.
         NotExportable: the first step that differs by more than `tolerance`.
     """
-    served = ServedPolicy(path, _NUM_ENVS)
+    with _explained(actor):
+        served = ServedPolicy(path, _NUM_ENVS)
     actor = _without_own_seed(actor)
     streams = [
         _make_stream(actor, source, np.random.default_rng([seed, env]), seed + env, env) for env in range(_NUM_ENVS)
@@ -78,10 +80,11 @@ def check_parity(
         first: Any = np.array([recorded[2] for recorded in steps])
         states = [None if begins else state for begins, state in zip(first, states, strict=True)]
         num_episodes += int(first.sum())
-        noise = _noise_of(served, generator) if explore else None
+        noise = _noise_of(served, generator) if served.about["noise"] else None
         rewards = np.array([recorded[1] for recorded in steps], np.float32)
         observations = _stack_observations(actor, [recorded[0] for recorded in steps])
-        file_actions = served(observations, rewards, first=first, noise=noise)
+        with _explained(actor):
+            file_actions = served(observations, rewards, first=first, noise=noise)
         for env, (observation, reward, _) in enumerate(steps):
             with Noise(None if noise is None else torch.from_numpy(noise[env : env + 1])):
                 actions[env], states[env] = actor.act(observation, states[env], reward=reward, explore=explore)
@@ -90,6 +93,25 @@ def check_parity(
     for stream in streams:
         stream.close()
     return Parity(compared.num_steps, num_episodes, compared.num_ties, compared.largest)
+
+
+@contextmanager
+def _explained(actor: Actor) -> Iterator[None]:
+    """Context manager that converts errors of onnxruntime to `NotExportable`, with the names of the user's parts."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise NotExportable(
+            f"onnxruntime cannot run the file: {error}. It has fewer operations for float64 and integers than for "
+            f"float32: use astype(np.float32) before the operation. It may be in a part of yours; there is "
+            f"{_suspects(actor)}"
+        ) from error
+
+
+def _suspects(actor: Actor) -> str:
+    return ", ".join(parts_of_user(actor)) or "none of them: all parts are of this library"
 
 
 def _stack_observations(actor: Actor, observations: list[Any]) -> Any:
@@ -170,11 +192,11 @@ class _Comparison:
         """Raise `NotExportable` with the expected and the actual value, and with the user's parts that may be the
         cause.
         """
-        suspects = ", ".join(parts_of_user(self.actor)) or "none of them: all parts are of this library"
         raise NotExportable(
             f"the file does not act as the actor: at step {step} of episode stream {env}, {name} is "
             f"{np.asarray(actual).tolist()} instead of {np.asarray(expected).tolist()}. A part of yours may keep a "
-            f"state, read episodes, or write into a slice of an array; there is {suspects}"
+            f"state, read episodes, or write into a slice of an array; there is "
+            f"{_suspects(self.actor)}"
         )
 
 

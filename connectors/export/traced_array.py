@@ -32,14 +32,49 @@ _NUMPY_DTYPES = {torch.from_numpy(np.empty(0, char)).dtype: np.dtype(char) for c
 class TracedArray(NDArrayOperatorsMixin):
     """Torch tensor with the interface of a numpy array. numpy functions applied to it are executed by torch.
 
-    A slice is a new array: writing into it does not change the array that it was taken from.
+    In numpy, writing into a slice also changes the array that it was taken from. Here the two have separate tensors, and
+    a common list of the arrays that wrote into their memory:
+
+        x = TracedArray(...)    memory []     x has seen 0 writes
+        y = x[:, :2]            memory []     y has seen 0 writes
+        y[:] = 1                memory [y]    y has seen 1 write
+        x.tensor                NotTraceable: x has seen 0 writes of 1
+
+    Args:
+        tensor: its values.
+        taken_from: the array of which this one is a view, such as a slice or another shape.
+        key: the index of a slice.
     """
 
-    __slots__ = ("tensor",)
+    __slots__ = ("_key", "_memory", "_num_seen", "_tensor")
     __array_priority__ = 1000
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, tensor: Tensor, taken_from: Any = None, key: Any = None) -> None:
+        self._memory: list[TracedArray] = taken_from._memory if isinstance(taken_from, TracedArray) else []
+        self._tensor, self._key, self._num_seen = tensor, key, len(self._memory)
+
+    @property
+    def tensor(self) -> Tensor:
+        """Values of the array. Setting them is a write into its memory.
+
+        Raises:
+            NotTraceable: the memory was written through another array, so that these values are outdated.
+        """
+        self.check_readable()
+        return self._tensor
+
+    @tensor.setter
+    def tensor(self, tensor: Tensor) -> None:
+        self._memory.append(self)
+        self._tensor, self._num_seen = tensor, len(self._memory)
+
+    def check_readable(self) -> None:
+        """Raise `NotTraceable` if the memory was written through another array, so that the values are outdated."""
+        if self._num_seen != len(self._memory):
+            raise NotTraceable(
+                "an array is read after a write into a slice or another shape of it; write into the array itself, as "
+                "in x[:, :2] *= 0.5, or into a copy"
+            )
 
     # --- operations of numpy -----------------------------------------------------------------------------------------
 
@@ -125,7 +160,7 @@ class TracedArray(NDArrayOperatorsMixin):
     @property
     def T(self) -> TracedArray:
         """The array with the order of its axes reversed."""
-        return TracedArray(self.tensor.permute(*reversed(range(self.ndim))))
+        return TracedArray(self.tensor.permute(*reversed(range(self.ndim))), self)
 
     def __len__(self) -> int:
         size: Any = self.tensor.shape[0]
@@ -139,10 +174,14 @@ class TracedArray(NDArrayOperatorsMixin):
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> TracedArray:
-        tensor, key = _without_negative_steps(self.tensor, key if isinstance(key, tuple) else (key,))
-        return TracedArray(tensor[tuple(map(_index, key))])
+        key = key if isinstance(key, tuple) else (key,)
+        tensor, positive = _without_negative_steps(self.tensor, key)
+        tensor = tensor[tuple(map(_index, positive))]
+        is_view = tensor.ndim and not any(isinstance(part, (TracedArray, np.ndarray, list)) for part in key)
+        return TracedArray(tensor, *(self, key) if is_view else ())
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        self._accept_writes(key, value)
         value = _tensor(value, self.dtype)
         if isinstance(key, TracedArray) and key.dtype == bool and key.ndim == self.ndim:
             self.tensor = torch.where(key.tensor, value, self.tensor)
@@ -152,9 +191,19 @@ class TracedArray(NDArrayOperatorsMixin):
         changed[tuple(map(_index, keys))] = value
         self.tensor = changed
 
+    def _accept_writes(self, key: Any, value: Any) -> None:
+        """Count all writes into the slice `self[key]` as seen, if `value` is this slice. Python runs `x[key] += 1` as
+        `y = x[key]; y += 1; x[key] = y`.
+        """
+        unseen = self._memory[self._num_seen :]
+        if unseen and all(writer is value for writer in unseen):
+            if value._key == (key if isinstance(key, tuple) else (key,)):
+                self._num_seen = len(self._memory)
+
     def astype(self, dtype: Any, **options: Any) -> TracedArray:
         """Return a copy of the array, converted to `dtype`."""
-        return TracedArray(_cast(self.tensor, np.dtype(dtype)))
+        tensor = _cast(self.tensor, np.dtype(dtype))
+        return TracedArray(tensor, self if tensor is self.tensor and not options.get("copy", True) else None)
 
     def copy(self, *args: Any) -> TracedArray:
         """Return a copy of the array."""
@@ -163,13 +212,13 @@ class TracedArray(NDArrayOperatorsMixin):
     __copy__ = __deepcopy__ = copy
 
     def reshape(self, *shape: Any, **options: Any) -> TracedArray:
-        """Return a copy of the array with another shape."""
-        return TracedArray(self.tensor.reshape(_sizes(shape)))
+        """Return the array with another shape."""
+        return TracedArray(self.tensor.reshape(_sizes(shape)), self)
 
     def transpose(self, *axes: Any) -> TracedArray:
-        """Return a copy of the array with its axes in the given order, by default reversed."""
+        """Return the array with its axes in the given order, by default reversed."""
         order = _sizes(axes)
-        return TracedArray(self.tensor.permute(*order)) if order else self.T
+        return TracedArray(self.tensor.permute(*order), self) if order else self.T
 
     def __getattr__(self, name: str) -> Any:
         if name not in _METHODS:
@@ -271,8 +320,17 @@ def _into(out: Any, result: Any) -> Any:
         return result
     if not isinstance(out, TracedArray):
         raise NotTraceable("out= is an array of numbers; leave it out, so that the function creates an array")
-    out.tensor = _cast(result.tensor, out.dtype)
+    tensor = _cast(result.tensor, out.dtype)
+    out.tensor = tensor.expand_as(out.tensor) if _is_smaller(tensor, out.tensor) else tensor
     return out
+
+
+def _is_smaller(tensor: Tensor, other: Tensor) -> bool:
+    """Return True if `tensor` must be repeated along an axis to have the shape of `other`."""
+    if tensor.ndim != other.ndim:
+        return True
+    ones = [(type(size) is int and size == 1) for size in tensor.shape]
+    return any(one and not (type(size) is int and size == 1) for one, size in zip(ones, other.shape, strict=True))
 
 
 def _sizes(shape: Any) -> tuple[Any, ...]:
@@ -306,23 +364,42 @@ def _without_negative_steps(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tenso
 
 # --- operations ------------------------------------------------------------------------------------------------------
 
+
+def _of_floats(compute: Callable[..., Tensor], of_integers: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda x: compute(x) if x.is_floating_point() else of_integers(x)
+
+
+def _hypot(x: Tensor, y: Tensor) -> Tensor:
+    """Return the square root of x^2 + y^2. The larger number is factored out, so that its square cannot overflow."""
+    large, small = torch.maximum(x.abs(), y.abs()), torch.minimum(x.abs(), y.abs())
+    ratio = torch.where((large > 0) & large.isfinite(), small / large, torch.zeros_like(small))
+    return large * (ratio.square() + 1).sqrt()
+
+
 _SAME_NAMES = (
-    "add subtract multiply true_divide negative positive absolute sign sqrt square exp exp2 expm1 log log2 log10 log1p "
-    "sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc maximum "
+    "add subtract multiply true_divide negative positive absolute sqrt exp exp2 expm1 log log2 log10 log1p "
+    "sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh arctanh maximum "
     "minimum greater greater_equal less less_equal not_equal logical_and logical_or logical_not logical_xor "
-    "bitwise_and bitwise_or bitwise_xor isfinite isnan isinf float_power reciprocal deg2rad rad2deg logaddexp "
+    "bitwise_and bitwise_or bitwise_xor float_power reciprocal deg2rad rad2deg logaddexp "
     "logaddexp2 floor_divide remainder fmod matmul"
 )
-_OTHER_NAMES = {"equal": "eq", "power": "pow", "invert": "bitwise_not", "rint": "round", "fabs": "abs", "clip": "clamp"}
+_OTHER_NAMES = {"equal": "eq", "power": "pow", "invert": "bitwise_not", "fabs": "abs", "clip": "clamp"}
 _OTHER_NAMES |= {"divide": "true_divide"}
 _UFUNCS: dict[str, Callable[..., Tensor]] = {
     **{name: getattr(torch, name) for name in _SAME_NAMES.split()},
     **{name: getattr(torch, other) for name, other in _OTHER_NAMES.items()},
-    # torch's own functions have no form in ONNX
-    "hypot": lambda x, y: (x.square() + y.square()).sqrt(),
+    "sign": lambda x: torch.where(x.isnan(), x, torch.sign(x)) if x.is_floating_point() else torch.sign(x),
+    # torch's own functions have no form in ONNX, or in onnxruntime for integers
+    **{name: _of_floats(getattr(torch, name), lambda x: x) for name in ("floor", "ceil", "trunc")},
+    "rint": _of_floats(torch.round, lambda x: x),
+    "isfinite": _of_floats(torch.isfinite, lambda x: torch.ones_like(x, dtype=torch.bool)),
+    "isnan": _of_floats(torch.isnan, lambda x: torch.zeros_like(x, dtype=torch.bool)),
+    "isinf": _of_floats(torch.isinf, lambda x: torch.zeros_like(x, dtype=torch.bool)),
+    "square": lambda x: x * x,
+    "hypot": _hypot,
     "fmax": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))),
     "fmin": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))),
-    "copysign": lambda x, y: torch.where(y < 0, -x.abs(), x.abs()),
+    "copysign": lambda x, y: torch.where((y < 0) | ((y == 0) & (1 / y < 0)), -x.abs(), x.abs()),
 }
 
 
@@ -419,21 +496,30 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
     return TracedArray(tensor.square().sum(_axes(tensor, axis), keepdim=keepdims).sqrt())
 
 
+def _dot(a: Any, b: Any) -> Any:
+    if np.ndim(a) == 0 or np.ndim(b) == 0:
+        return np.multiply(a, b)
+    if np.ndim(b) > 2:
+        raise NotTraceable("np.dot with an array of 3 or more axes cannot be exported; use np.einsum")
+    return np.matmul(a, b)
+
+
 def _diff(a: Any, n: int = 1, axis: int = -1) -> TracedArray:
     return TracedArray(torch.diff(_tensor(a), n=n, dim=axis))
 
 
 def _expand_dims(a: Any, axis: Any) -> TracedArray:
     tensor = _tensor(a)
-    for place in sorted(axis if isinstance(axis, (tuple, list)) else (axis,)):
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    for place in sorted(place % (tensor.ndim + len(axes)) for place in axes):
         tensor = tensor.unsqueeze(place)
-    return TracedArray(tensor)
+    return TracedArray(tensor, a)
 
 
 def _squeeze(a: Any, axis: Any = None) -> TracedArray:
     if axis is None:
         raise NotTraceable("np.squeeze without axis would remove a batch of one; name the axis")
-    return TracedArray(_tensor(a).squeeze(axis))
+    return TracedArray(_tensor(a).squeeze(axis), a)
 
 
 def _take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> TracedArray:
@@ -453,8 +539,14 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
 
 def _round(a: Any, decimals: int = 0) -> Any:
     tensor = _tensor(a)
-    scale = 10.0**decimals
-    return TracedArray(tensor.round() if not decimals else (tensor * scale).round() / scale)
+    if not decimals or (decimals > 0 and not tensor.is_floating_point()):
+        return TracedArray(tensor.round())
+    if not tensor.is_floating_point():
+        raise NotTraceable("np.round of integers to tens cannot be exported; convert them to floats before")
+    scale = 10.0 ** abs(decimals)
+    if decimals < 0:
+        return TracedArray((tensor / scale).round() * scale)
+    return TracedArray((tensor * scale).round() / scale)
 
 
 def _repeat(a: Any, repeats: int, axis: int | None = None) -> TracedArray:
@@ -471,8 +563,9 @@ def _einsum(subscripts: str, *operands: Any) -> TracedArray:
 def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[TracedArray]:
     tensor = _tensor(ary)
     if isinstance(indices_or_sections, int):
-        return [TracedArray(part) for part in tensor.chunk(indices_or_sections, axis)]
-    return [TracedArray(part) for part in torch.tensor_split(tensor, list(map(int, indices_or_sections)), axis)]
+        return [TracedArray(part, ary) for part in tensor.chunk(indices_or_sections, axis)]
+    parts = torch.tensor_split(tensor, list(map(int, indices_or_sections)), axis)
+    return [TracedArray(part, ary) for part in parts]
 
 
 def _digitize(x: Any, bins: Any, right: bool = False) -> TracedArray:
@@ -484,8 +577,8 @@ def _digitize(x: Any, bins: Any, right: bool = False) -> TracedArray:
     tensor = _tensor(values)
     common = _cast(tensor, np.dtype(np.result_type(_NUMPY_DTYPES[tensor.dtype], np.asarray(bins).dtype)))
     edges = edges.to(common.dtype)
-    above = common[..., None] > edges if right else common[..., None] >= edges
-    return TracedArray(above.sum(-1))
+    below = common[..., None] <= edges if right else common[..., None] < edges
+    return TracedArray((~below).sum(-1))  # NaN is in the last bin
 
 
 def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> TracedArray:
@@ -493,8 +586,10 @@ def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None,
 
 
 def _wrapped(method: str) -> Callable[..., TracedArray]:
-    """Return the traced form of a numpy function that is equivalent to the torch tensor method named `method`."""
-    return lambda a, *args, **kwargs: TracedArray(getattr(_tensor(a), method)(*args, **kwargs))
+    """Return the traced form of a numpy function that returns a view, and is equivalent to the torch tensor method
+    named `method`.
+    """
+    return lambda a, *args, **kwargs: TracedArray(getattr(_tensor(a), method)(*args, **kwargs), a)
 
 
 _SUM = _reduction(lambda tensor, axes, keepdims: tensor.sum(axes, keepdim=keepdims), _as_sum)
@@ -532,24 +627,24 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     ),
     np.linalg.norm: _norm,
     np.diff: _diff,
-    np.reshape: lambda a, shape: TracedArray(_tensor(a).reshape(_sizes((shape,)))),
-    np.ravel: lambda a: TracedArray(_tensor(a).reshape(-1)),
+    np.reshape: lambda a, shape: TracedArray(_tensor(a).reshape(_sizes((shape,))), a),
+    np.ravel: lambda a: TracedArray(_tensor(a).reshape(-1), a),
     np.expand_dims: _expand_dims,
     np.squeeze: _squeeze,
-    np.transpose: lambda a, axes=None: TracedArray(_tensor(a)).transpose(*(axes or ())),
+    np.transpose: lambda a, axes=None: TracedArray(_tensor(a), a).transpose(*(axes or ())),
     np.swapaxes: _wrapped("swapaxes"),
     np.moveaxis: _wrapped("movedim"),
-    np.broadcast_to: lambda array, shape: TracedArray(_tensor(array).expand(_sizes((shape,)))),
+    np.broadcast_to: lambda array, shape: TracedArray(_tensor(array).expand(_sizes((shape,))), array),
     np.clip: _clip,
     np.take: _take,
     np.take_along_axis: lambda arr, indices, axis=-1: TracedArray(_tensor(arr).gather(axis, _tensor(indices).long())),
     np.einsum: _einsum,
-    np.dot: lambda a, b: np.matmul(a, b),
+    np.dot: _dot,
     np.round: _round,
     np.around: _round,
     np.repeat: _repeat,
     np.tile: lambda A, reps: TracedArray(_tensor(A).tile(_sizes((reps,)))),
-    np.flip: lambda m, axis=None: TracedArray(_tensor(m).flip(_axes(_tensor(m), axis))),
+    np.flip: lambda m, axis=None: TracedArray(_tensor(m).flip(_axes(_tensor(m), axis)), m),
     np.roll: lambda a, shift, axis: TracedArray(_tensor(a).roll(shift, axis)),
     np.split: _split,
     np.digitize: _digitize,

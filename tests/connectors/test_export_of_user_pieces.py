@@ -16,6 +16,7 @@ from gymnasium import spaces
 from connectors import Actor, Connector, module_to_env_pipeline
 from connectors.env_to_module import MeanStdFilter, ObservationPreprocessor, OneHotAgentId
 from connectors.export import export
+from connectors.export.serve import ServedPolicy
 from episode_learners import MLPPolicy
 from episodes.errors import EpisodeError, NotExportable
 from episodes.tracks import nested
@@ -72,6 +73,16 @@ class Aliasing(ObservationPreprocessor):
         return out
 
 
+class ClipsRareValues(ObservationPreprocessor):
+    """Writes into a slice, which no sampled observation needs."""
+
+    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
+        out = observations * 1
+        part = out[:, 2:]
+        part[part > 1000] = 1000
+        return out
+
+
 class ReadsEpisodes(ObservationPreprocessor):
     def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
         return observations if episodes is None else (observations * np.float32(len(episodes[0]))).astype(np.float32)
@@ -103,6 +114,10 @@ class PlainOfEpisodes(Connector):
     def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
         batch["obs"] = np.stack([episode.get_observations(-1) for episode in episodes])
         return batch
+
+
+def angle_of_doubles(history: Any) -> Any:
+    return {"obs": np.arctan(history.observations().astype(np.float64))}
 
 
 def speed(history: Any) -> Any:
@@ -386,11 +401,14 @@ REJECTED: list[tuple[Any, str]] = [
     (as_numpy, "np.asarray"),
     (logits, r"history\.extra"),
     (cubic, "np.cbrt cannot be exported"),
+    (Aliasing(), "after a write into a slice"),
+    (ClipsRareValues(), "after a write into a slice"),
+    (angle_of_doubles, r"(?s)onnxruntime cannot run the file.*Atan.*astype"),
     (element_by_element, "needs the numbers"),
     (spectrum, "np.rfft cannot be exported"),
     (Stateful(), DIFFERS := "does not act as the actor"),
 ]
-FOUND_BY_ACTING = [Aliasing(), ReadsEpisodes(), Random(), MovingMean(), FirstIsOther(), by_type, by_trial]
+FOUND_BY_ACTING = [ReadsEpisodes(), Random(), MovingMean(), FirstIsOther(), by_type, by_trial]
 REJECTED_BY_ACTOR = [depends_on_others, draws_numbers, another_number_of_rows]
 
 
@@ -470,6 +488,62 @@ class BranchingPolicy(MLPPolicy):
 class DrawingPolicy(MLPPolicy):
     def forward(self, batch: Any, explore: bool | None = None) -> Any:
         return {"actions": torch.multinomial(super().forward(batch)["action_dist_inputs"].softmax(-1), 1)[:, 0]}
+
+
+class RandomPolicy(MLPPolicy):
+    """Draws its actions by `draw`, from a distribution with parameters."""
+
+    def __init__(self, *spaces: Any, draw: Any) -> None:
+        super().__init__(*spaces, hidden_sizes=(4,))
+        self.draw = draw
+
+    def forward(self, batch: Any, explore: bool | None = None) -> Any:
+        numbers = torch.zeros_like(batch["obs"][:, :2])
+        self.draw(numbers)  # the result is in `numbers`
+        return {"actions": numbers + 0 * batch["obs"][:, :2]}
+
+
+WIDE = spaces.Box(-1.0, 1.0, (2,), np.float32)
+DRAWS: dict[str, tuple[Any, float, float]] = {  # with mean and standard deviation
+    "normal": (lambda x: x.normal_(0.5, 0.1), 0.5, 0.1),
+    "normal by names": (lambda x: x.normal_(mean=-0.5, std=0.1), -0.5, 0.1),
+    "uniform": (lambda x: x.uniform_(0.2, 0.8), 0.5, 0.6 / 12**0.5),
+    "uniform by names": (lambda x: x.uniform_(to=0.8, **{"from": 0.2}), 0.5, 0.6 / 12**0.5),
+    "exponential": (lambda x: x.exponential_(20.0), 0.05, 0.05),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.parametrize("explore", [False, True])
+def test_random_numbers_of_a_policy_have_the_parameters_of_its_distribution(
+    kind: str, explore: bool, tmp_path: Path
+) -> None:
+    draw, mean, deviation = DRAWS[kind]
+    actor = Actor(partial(RandomPolicy, draw=draw), NUMBERS, WIDE)
+    export(actor, tmp_path / "policy.onnx", explore=explore, num_steps=4)
+    actions = ServedPolicy(tmp_path / "policy.onnx", 4000, seed=0)(np.zeros((4000, 4), np.float32), first=True)
+    assert actions.mean() == pytest.approx(mean, abs=0.02)
+    assert actions.std() == pytest.approx(deviation, rel=0.1)
+
+
+class DropoutPolicy(MLPPolicy):
+    def forward(self, batch: Any, explore: bool | None = None) -> Any:
+        return super().forward({**batch, "obs": torch.nn.functional.dropout(batch["obs"], 0.5, training=True)})
+
+
+class NormalPolicy(MLPPolicy):
+    def forward(self, batch: Any, explore: bool | None = None) -> Any:
+        return super().forward({**batch, "obs": torch.normal(batch["obs"], 1.0)})
+
+
+@pytest.mark.parametrize("explore", [False, True])
+@pytest.mark.parametrize(
+    ("make", "words"), [(DropoutPolicy, DIFFERS), (NormalPolicy, r"torch\.normal draws random numbers")]
+)
+def test_policy_with_other_random_numbers_is_rejected(make: Any, words: str, explore: bool, tmp_path: Path) -> None:
+    with pytest.raises(NotExportable, match=words):
+        export(Actor(make, NUMBERS, CHOICE), tmp_path / "policy.onnx", explore=explore, num_steps=50)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,13 @@ IDIOMS: dict[str, Callable[[Any], Any]] = {
     "scalar types": lambda x: x * x.dtype.type(1) if x.dtype != bool else x,
     "reduce": lambda x: np.add.reduce(x * 1.0, axis=1),
     "count": lambda x: np.count_nonzero(x, axis=1),
+    "round to tens": lambda x: np.round(x * 10.0, -1),
+    "round of integers": lambda x: np.round(x, 1) + np.rint(x) + np.floor(x),
+    "out of another shape": lambda x: np.add(x[:, :, :1], 1, out=np.zeros_like(x)),
+    "negative axes": lambda x: np.expand_dims(x, (-1, -2)),
+    "dot": lambda x: np.dot(x * 1.0, np.ones((5, 2))),
+    "write through a slice of an array": lambda x: _written_through(x * 1),
+    "slice that is written and kept": lambda x: _kept(x * 1),
 }
 
 
@@ -108,6 +115,20 @@ def _written(x: Any) -> Any:
     return x
 
 
+def _written_through(x: Any) -> Any:
+    x[:, 0] += x[:, 1]
+    x[:, 1:] *= 2
+    x[0] *= 3
+    return x
+
+
+def _kept(x: Any) -> Any:
+    y = x[:, 1:]
+    y[:, 0] = 1
+    y *= 2
+    return y
+
+
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_idiom_on_traced_array_equals_numpy(idiom: str) -> None:
     for array in ARRAYS:
@@ -119,6 +140,92 @@ def test_idiom_on_traced_array_equals_numpy(idiom: str) -> None:
         assert result.dtype == expected.dtype, array.dtype
         assert result.shape == expected.shape
         np.testing.assert_allclose(result.tensor.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+EXTREME = np.array([0.0, -0.0, 1.0, -1.0, 2.5, 255.5, 1e30, -1e30, 1e-30, np.inf, -np.inf, np.nan], np.float32)
+OF_EXTREMES: dict[str, Callable[[Any], Any]] = {
+    "sign": np.sign,
+    "hypot": lambda x: np.hypot(x, 3),
+    "hypot of two": lambda x: np.hypot(x, x[::-1]),
+    "copysign": lambda x: np.copysign(2.0, x),
+    "digitize": lambda x: np.digitize(x, [-1, 0, 2]),
+    "digitize right": lambda x: np.digitize(x, [-1, 0, 2], right=True),
+    "maximum": lambda x: np.maximum(x, 0),
+    "fmax": lambda x: np.fmax(x, 0),
+    "clip": lambda x: np.clip(x, -2, 2),
+    "floor": np.floor,
+    "sort": np.sort,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "compare": lambda x: (x > 0) | ~(x <= 1),
+    "nan_to_num": np.nan_to_num,
+}
+
+
+@pytest.mark.parametrize("idiom", OF_EXTREMES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_idiom_equals_numpy_for_zeros_of_both_signs_infinities_and_nan(idiom: str, dtype: Any) -> None:
+    array = EXTREME.astype(dtype)
+    with np.errstate(all="ignore"):
+        expected = OF_EXTREMES[idiom](array)
+    result = OF_EXTREMES[idiom](TracedArray(torch.from_numpy(array.copy())))
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result.tensor.numpy(), expected, rtol=1e-5)
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "slice": lambda x: x[:, 1:],
+    "slice of a slice": lambda x: x[:, 1:][..., :2],
+    "reversed": lambda x: x[:, ::-1],
+    "row": lambda x: x[0],
+    "reshape": lambda x: x.reshape(-1),
+    "np.reshape": lambda x: np.reshape(x, (3, 20)),
+    "ravel": lambda x: x.ravel(),
+    "T": lambda x: x.T,
+    "transpose": lambda x: np.transpose(x, (0, 2, 1)),
+    "swapaxes": lambda x: x.swapaxes(1, 2),
+    "moveaxis": lambda x: np.moveaxis(x, 0, -1),
+    "expand_dims": lambda x: np.expand_dims(x, 0),
+    "squeeze": lambda x: np.squeeze(x[:, :1], 1),
+    "split": lambda x: np.split(x, 2, axis=1)[1],
+    "flip": lambda x: np.flip(x, 1),
+    "astype without a copy": lambda x: x.astype(x.dtype, copy=False),
+    "item of a loop": lambda x: next(iter(x)),
+}
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "item": lambda x: x.__setitem__(0, 1),
+    "mask": lambda x: x.__setitem__(x > 1000, 1),
+    "in place": lambda x: x.__imul__(2),
+    "out": lambda x: np.clip(x, -1, 1, out=x),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("write", WRITES)
+def test_array_is_not_read_after_a_write_into_a_view_of_it(view: str, write: str) -> None:
+    array = TracedArray(torch.from_numpy(A * 1))
+    assert np.shares_memory(A, VIEWS[view](A))
+    part = VIEWS[view](array)
+    WRITES[write](part)
+    assert (part * 1).ndim
+    with pytest.raises(NotTraceable, match="after a write into a slice"):
+        array * 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_view_is_not_read_after_a_write_into_its_array(view: str) -> None:
+    array = TracedArray(torch.from_numpy(A * 1))
+    part = VIEWS[view](array)
+    array[:, 0] = 2
+    with pytest.raises(NotTraceable, match="after a write into a slice"):
+        part * 1
+
+
+def test_slice_written_to_another_place_is_not_a_write_through_it() -> None:
+    array = TracedArray(torch.from_numpy(A * 1))
+    part = array[:, 0]
+    part += 1
+    with pytest.raises(NotTraceable, match="after a write into a slice"):
+        array[:, 1] = part
 
 
 REJECTED: dict[str, Callable[[Any], Any]] = {
@@ -135,10 +242,18 @@ REJECTED: dict[str, Callable[[Any], Any]] = {
     "nonzero": np.nonzero,
     "where with one argument": lambda x: np.where(x > 0),
     "unknown function": lambda x: np.fft.fft(x),
+    "write into a slice of a slice": lambda x: _twice_sliced(x * 1.0) * 1,
     "unknown ufunc": lambda x: np.cbrt(x),
     "accumulate": lambda x: np.add.accumulate(x),
+    "dot of three axes": lambda x: np.dot(x, np.ones((2, 5, 3))),
+    "round of integers to tens": lambda x: np.round(x.astype(np.int64), -1),
     "unknown option": lambda x: np.sum(x, axis=0, where=np.ones((3, 4, 5), bool)),
 }
+
+
+def _twice_sliced(x: Any) -> Any:
+    x[:, 1:][:, :2] *= 2
+    return x
 
 
 @pytest.mark.parametrize("idiom", REJECTED)
