@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from connectors.acting import EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
-from connectors.actor_file import build_module_to_env, build_pieces, read_actor, state_of, write_actor
+from connectors.actor_file import as_unreadable, build_module_to_env, build_pieces, read_actor, state_of, write_actor
 from connectors.connector import Connector
 from connectors.env_to_module.pipeline import env_to_module_pipeline
 from connectors.fingerprint import check_fingerprint, check_statistics, describe_space, stamp, stamped
@@ -25,7 +25,7 @@ from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
 from connectors.views.view import View, Views
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
+from episodes.errors import InvalidArgument, StateMismatch
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import space_json
 from episodes.tracks import nested
@@ -220,25 +220,19 @@ class Actor:
             StateMismatch: the weights do not fit the policy, or the connectors have other settings than the saved ones.
         """
         state = read_actor(path)
-        try:
+        with as_unreadable(path):
             space, action_space = (space_json.from_json(state[f"{name}_space"]) for name in ("observation", "action"))
             connectors = build_pieces(state["pieces"], "pieces=") if pieces is None else list(pieces)
             if module_to_env is None:
                 module_to_env = build_module_to_env(state["module_to_env"], (space, action_space))
             weights, states, trained_in = state["weights"], state["states"], state["trained_in"]
-            saved = state["fingerprint"]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UnreadableData(f"{path} is not a file of Actor.save: {type(error).__name__} {error}") from error
+            saved, saved_policy = state["fingerprint"], state["policy"]
         actor = cls(policy, space, action_space, pieces=connectors, module_to_env=module_to_env)
-        check_fingerprint(actor.policy, actor.fingerprint, saved)
-        try:
-            actor.policy.load_state_dict(weights)
-        except (RuntimeError, AttributeError) as error:
-            raise StateMismatch(
-                f"Actor.load: the weights of a {state['policy']} do not fit {type(actor.policy).__name__}: {error}"
-            ) from error
-        actor.env_to_module.set_state(states["env_to_module"])
-        actor.module_to_env.set_state(states["module_to_env"])
+        with as_unreadable(path):
+            check_fingerprint(actor.policy, actor.fingerprint, saved)
+            actor.env_to_module.set_state(states["env_to_module"])
+            actor.module_to_env.set_state(states["module_to_env"])
+        _load_weights(actor.policy, weights, saved_policy)
         stamp(actor.policy, trained_in)
         return actor
 
@@ -358,6 +352,19 @@ def compute_action(
             "compute_action: the state belongs to another policy; give None at the start of an episode"
         )
     return actor.act(observation, state, reward=reward, explore=explore)
+
+
+def _load_weights(policy: Any, weights: Any, saved_policy: str) -> None:
+    """Replace the weights of `policy`. Raise `StateMismatch` if they do not fit, and leave the policy as it was."""
+    before = deepcopy(policy.state_dict()) if isinstance(policy, torch.nn.Module) else None
+    try:
+        policy.load_state_dict(weights)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        if before is not None:
+            policy.load_state_dict(before)  # torch has replaced the weights that do fit
+        raise StateMismatch(
+            f"Actor.load: the weights of a {saved_policy} do not fit {type(policy).__name__}: {error}"
+        ) from error
 
 
 def _check_action_space(policy: Any, space: gym.Space | None) -> None:

@@ -10,7 +10,8 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,10 @@ from connectors.fingerprint import settings_of
 from connectors.module_to_env import ModuleToEnvPipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views.piece import ViewPiece
-from episodes.errors import InvalidArgument, UnreadableData
+from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
 from episodes.storage import space_json
 
-__all__ = ["read_actor", "build_pieces", "build_module_to_env", "state_of", "write_actor"]
+__all__ = ["as_unreadable", "read_actor", "build_pieces", "build_module_to_env", "state_of", "write_actor"]
 
 _MAGIC = b"RLACTOR1"
 _HEAD = len(_MAGIC) + 32 + 8
@@ -194,7 +195,7 @@ def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
     if hashlib.sha256(data[len(_MAGIC) + 32 :]).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
         raise UnreadableData(f"{path} is damaged: its checksum is wrong; copy or save it again")
     length = int.from_bytes(data[_HEAD - 8 : _HEAD], "little")
-    try:
+    with as_unreadable(path):
         header = json.loads(data[_HEAD : _HEAD + length])
         arrays, place = [], _HEAD + length
         for dtype, shape in header["arrays"]:
@@ -203,8 +204,19 @@ def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
         if place != len(data):
             raise ValueError(f"{len(data) - place} bytes are left over")
         return _decode(header["tree"], arrays)
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise UnreadableData(f"{path} is not a file of Actor.save: {error}") from error
+
+
+@contextmanager
+def as_unreadable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Context manager that converts errors of Python, numpy and torch to `UnreadableData`, while values of an actor's
+    file are used.
+    """
+    try:
+        yield
+    except EpisodeError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        raise UnreadableData(f"{path} is not a file of Actor.save: {type(error).__name__} {error}") from error
 
 
 def _read_array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:

@@ -32,8 +32,8 @@ _NUMPY_DTYPES = {torch.from_numpy(np.empty(0, char)).dtype: np.dtype(char) for c
 class TracedArray(NDArrayOperatorsMixin):
     """Torch tensor with the interface of a numpy array. numpy functions applied to it are executed by torch.
 
-    In numpy, writing into a slice also changes the array that it was taken from. Here the two have separate tensors, and
-    a common list of the arrays that wrote into their memory:
+    In numpy, writing into a slice also changes the array that it was taken from. Here the two have separate tensors,
+    and a common list of the arrays that wrote into their memory:
 
         x = TracedArray(...)    memory []     x has seen 0 writes
         y = x[:, :2]            memory []     y has seen 0 writes
@@ -196,9 +196,9 @@ class TracedArray(NDArrayOperatorsMixin):
         `y = x[key]; y += 1; x[key] = y`.
         """
         unseen = self._memory[self._num_seen :]
-        if unseen and all(writer is value for writer in unseen):
-            if value._key == (key if isinstance(key, tuple) else (key,)):
-                self._num_seen = len(self._memory)
+        is_slice = isinstance(value, TracedArray) and value._key == (key if isinstance(key, tuple) else (key,))
+        if is_slice and all(writer is value for writer in unseen):
+            self._num_seen = len(self._memory)
 
     def astype(self, dtype: Any, **options: Any) -> TracedArray:
         """Return a copy of the array, converted to `dtype`."""

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
 import sys
-from functools import partial
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial, reduce
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +40,7 @@ from episode_learners import (
     SACPolicy,
     TransformerPolicy,
 )
-from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
+from episodes.errors import EpisodeError, InvalidArgument, StateMismatch, UnreadableData
 from episodes.tracks import nested
 from tests.actor_cases import BOX, CHOICE, NUMBERS, PARTS, make_actor, sample_items, squashed
 
@@ -148,6 +154,42 @@ def test_weights_of_another_policy_are_rejected(tmp_path: Path) -> None:
     filled_actor("mlp").save(tmp_path / "a.actor")
     with pytest.raises(StateMismatch, match="weights of a MLPPolicy do not fit"):
         Actor.load(tmp_path / "a.actor", partial(MLPPolicy, hidden_sizes=(7,)))
+
+
+def test_rejected_weights_leave_a_given_policy_as_it_was(tmp_path: Path) -> None:
+    filled_actor("mlp").save(tmp_path / "a.actor")
+    policy = MLPPolicy(NUMBERS, CHOICE, hidden_sizes=(7,))
+    before = deepcopy(policy.state_dict())
+    with pytest.raises(StateMismatch, match="do not fit"):
+        Actor.load(tmp_path / "a.actor", policy)
+    for name, values in policy.state_dict().items():
+        assert nested.equal(values, before[name])
+
+
+def test_each_changed_value_of_a_header_loads_or_raises_an_error_of_the_library(tmp_path: Path) -> None:
+    path = tmp_path / "a.actor"
+    filled_actor("mlp").save(path)
+    data = path.read_bytes()
+    length = int.from_bytes(data[40:48], "little")
+    header, arrays = json.loads(data[48 : 48 + length]), data[48 + length :]
+
+    def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, part in items:
+            yield (*place, key)
+            yield from places(part, (*place, key))
+
+    generator = random.Random(0)
+    others = [None, -1, 2**70, "x", "f4,f4", [], [1], {}, {"array": 0}, {"array": 999}, {"bytes": "!"}, {"list": [1]}]
+    for place in generator.sample(list(places(header)), 300):
+        changed = deepcopy(header)
+        *parents, key = place
+        reduce(lambda part, name: part[name], parents, changed)[key] = generator.choice(others)
+        content = json.dumps(changed).encode()
+        content = len(content).to_bytes(8, "little") + content + arrays
+        path.write_bytes(b"RLACTOR1" + sha256(content).digest() + content)
+        with suppress(EpisodeError):
+            Actor.load(path, partial(MLPPolicy, hidden_sizes=(8,)))
 
 
 def test_damaged_and_foreign_files_are_rejected(tmp_path: Path) -> None:
