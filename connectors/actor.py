@@ -25,7 +25,7 @@ from connectors.policy import check_interface, module_of
 from connectors.tensors import NumpyToTensor
 from connectors.views.view import View, Views
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument, StateMismatch
+from episodes.errors import InvalidArgument, StateMismatch, WrongType
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import space_json
 from episodes.tracks import nested
@@ -52,7 +52,7 @@ class Actor:
     Raises:
         InvalidArgument: the policy cannot read the pipeline's batch; a class is given without both spaces; or `pieces`
             and `env_to_module` are both given.
-        WrongType: `policy` is neither a policy nor an actor.
+        WrongType: `policy` is not a policy, or `pieces` is not a list.
 
     >>> from gymnasium import spaces
     >>> from connectors.env_to_module import FrameStacking
@@ -78,6 +78,8 @@ class Actor:
         env_to_module: EnvToModule | None = None,
         module_to_env: ModuleToEnv | None = None,
     ) -> None:
+        if not isinstance(pieces, Iterable):
+            raise WrongType(f"Actor: pieces= is one {type(pieces).__name__}; give a list of connectors and views")
         pieces = list(pieces)
         if pieces and env_to_module is not None:
             raise InvalidArgument("Actor: pieces= and env_to_module= were given; put the pieces into the pipeline")

@@ -13,7 +13,7 @@ from connectors.export.onnx_file import build_onnx, to_bytes
 from connectors.export.parity import Parity, Source, check_parity
 from connectors.fingerprint import JOINT, stamped
 from episodes.errors import InvalidArgument, NotExportable, WrongType
-from episodes.tracks.validation import checked_count
+from episodes.tracks.validation import checked_count, checked_number
 
 __all__ = ["export"]
 
@@ -75,7 +75,8 @@ def export(
         StateMismatch: the policy was trained in other pipelines, or its filters have no statistics.
         MissingExtra: the extra "export" is not installed.
         WrongType: `actor` is not an actor.
-        InvalidArgument: the path does not end in .onnx, its folder does not exist, or `batch` is neither None nor 1.
+        InvalidArgument: the path does not end in .onnx, its folder does not exist, `check_on` has no episodes, or
+            another argument has a value that is not allowed.
 
     >>> from gymnasium import spaces
     >>> from connectors.env_to_module import FrameStacking
@@ -91,8 +92,11 @@ def export(
         raise InvalidArgument(f"export: {target} does not end in .onnx")
     if not target.parent.is_dir():
         raise InvalidArgument(f"export: the folder {target.parent} does not exist; create it")
-    num_steps = checked_count("num_steps", num_steps)
-    if batch not in (None, 1):
+    num_steps, seed = checked_count("num_steps", num_steps), checked_count("seed", seed, 0)
+    tolerance = checked_number("tolerance", tolerance, 0.0)
+    if isinstance(outputs, str):
+        raise InvalidArgument(f"export: outputs is {outputs!r}; give a list of names, as in outputs=[{outputs!r}]")
+    if batch not in (None, 1) or batch is True:
         raise InvalidArgument(f"export: batch is {batch!r}; give 1, or None for any number of observations")
     _check_joint(actor)
     actor.check()

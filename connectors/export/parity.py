@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,8 +236,14 @@ def _make_stream(actor: Actor, source: Any, generator: np.random.Generator, seed
             gym.make(source) if isinstance(source, str) else source() if callable(source) else source, seed
         )
     else:
+        episodes = list(source) if isinstance(source, Iterable) else []
+        if not episodes:
+            raise InvalidArgument(
+                f"export: check_on is {nested.describe(source)}; give an environment's id, a function that makes an "
+                "environment, or at least one recorded episode"
+            )
         check_all_of_one_shape(source, "export(check_on=)")
-        stream = _recorded_steps(list(source)[env::_NUM_ENVS] or list(source))
+        stream = _recorded_steps(episodes[env::_NUM_ENVS] or episodes)
     return _StepStream(stream)
 
 

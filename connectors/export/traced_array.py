@@ -7,6 +7,7 @@ here, raise `NotTraceable`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -365,6 +366,32 @@ def _without_negative_steps(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tenso
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
+def _is_negative(x: Tensor) -> Tensor:
+    """Return True for negative numbers, which include -0.0."""
+    return (x < 0) | ((x == 0) & (1 / x < 0))
+
+
+def _ignoring_nan(compute: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
+    result = compute(x, y)
+    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, result)) if x.is_floating_point() else result
+
+
+def _log_of_sum(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    """Return the logarithm of b^x + b^y, where `scale` is the natural logarithm of b. The larger power is factored out,
+    so that it cannot overflow.
+    """
+    large, difference = torch.maximum(x, y), torch.where(x == y, torch.zeros_like(x - y), x - y)  # inf - inf is NaN
+    return large + (difference.abs() * -scale).exp().log1p() / scale
+
+
+def _arctan2(y: Tensor, x: Tensor) -> Tensor:
+    """Return the angle of the point (x, y), in the half plane of the sign of y. Zeros have signs too."""
+    sign = torch.where(_is_negative(y), -torch.ones_like(y), torch.ones_like(y))
+    angle = (y / torch.where(x == 0, torch.ones_like(x), x)).arctan()
+    angle = torch.where(x == 0, torch.where((y == 0) | y.isnan(), y, sign * (math.pi / 2)), angle)
+    return torch.where(_is_negative(x) & ((x != 0) | (y == 0)), angle + sign * math.pi, angle)
+
+
 def _of_floats(compute: Callable[..., Tensor], of_integers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x: compute(x) if x.is_floating_point() else of_integers(x)
 
@@ -378,10 +405,10 @@ def _hypot(x: Tensor, y: Tensor) -> Tensor:
 
 _SAME_NAMES = (
     "add subtract multiply true_divide negative positive absolute sqrt exp exp2 expm1 log log2 log10 log1p "
-    "sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh arctanh maximum "
+    "sin cos tan arcsin arccos arctan sinh cosh tanh arcsinh arccosh arctanh maximum "
     "minimum greater greater_equal less less_equal not_equal logical_and logical_or logical_not logical_xor "
-    "bitwise_and bitwise_or bitwise_xor float_power reciprocal deg2rad rad2deg logaddexp "
-    "logaddexp2 floor_divide remainder fmod matmul"
+    "bitwise_and bitwise_or bitwise_xor float_power reciprocal deg2rad rad2deg "
+    "floor_divide remainder fmod matmul"
 )
 _OTHER_NAMES = {"equal": "eq", "power": "pow", "invert": "bitwise_not", "fabs": "abs", "clip": "clamp"}
 _OTHER_NAMES |= {"divide": "true_divide"}
@@ -397,9 +424,13 @@ _UFUNCS: dict[str, Callable[..., Tensor]] = {
     "isinf": _of_floats(torch.isinf, lambda x: torch.zeros_like(x, dtype=torch.bool)),
     "square": lambda x: x * x,
     "hypot": _hypot,
-    "fmax": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.maximum(x, y))),
-    "fmin": lambda x, y: torch.where(x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))),
-    "copysign": lambda x, y: torch.where((y < 0) | ((y == 0) & (1 / y < 0)), -x.abs(), x.abs()),
+    "fmax": lambda x, y: _ignoring_nan(torch.maximum, x, y),
+    "fmin": lambda x, y: _ignoring_nan(torch.minimum, x, y),
+    "copysign": lambda x, y: torch.where(_is_negative(y), -x.abs(), x.abs()),
+    # in ONNX, torch's own functions overflow, and differ for zeros
+    "logaddexp": lambda x, y: _log_of_sum(x, y, 1.0),
+    "logaddexp2": lambda x, y: _log_of_sum(x, y, math.log(2)),
+    "arctan2": _arctan2,
 }
 
 

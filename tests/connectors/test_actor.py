@@ -226,6 +226,12 @@ def test_callable_policy_needs_spaces() -> None:
     assert compute_action(Actor(always_one, NUMBERS, DISCRETE), np.zeros(3))[0] == 1
 
 
+def test_connector_without_a_list_is_rejected() -> None:
+    piece: Any = MeanStdFilter()
+    with pytest.raises(WrongType, match="pieces= is one MeanStdFilter; give a list"):
+        Actor(MLPPolicy, NUMBERS, DISCRETE, pieces=piece)
+
+
 def test_observation_of_other_shape_is_rejected() -> None:
     for observation in (np.zeros(4), np.zeros((2, 3)), {"place": np.zeros(3)}, None):
         with pytest.raises(InvalidArgument, match=r"act: the observation .* is not in Box"):

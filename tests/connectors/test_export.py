@@ -318,6 +318,20 @@ def test_float32_computes_without_doubles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+class TanhPolicy(MLPPolicy):
+    def forward(self, batch: Any, explore: bool | None = None) -> Any:
+        return {"actions": torch.tanh(batch["obs"])}
+
+
+def test_tanh_of_a_file_is_exact_to_the_last_place(tmp_path: Path) -> None:
+    actor = Actor(TanhPolicy, NUMBERS, spaces.Box(-1.0, 1.0, (3,), np.float32))
+    export(actor, tmp_path / "policy.onnx", num_steps=4)
+    values = np.linspace(-9, 9, 30_000, dtype=np.float32).reshape(-1, 3)
+    actions = ServedPolicy(tmp_path / "policy.onnx", len(values))(values, first=True)
+    exact = np.tanh(values.astype(np.float64)).astype(np.float32)
+    np.testing.assert_array_max_ulp(actions, exact, 1)
+
+
 def test_clipped_actions_and_module_pieces_are_exported(tmp_path: Path) -> None:
     pipeline = module_to_env_pipeline(NUMBERS, BOX, normalize_actions=False, clip_actions=True)
     actor = Actor(partial(MLPPolicy, **SMALL), NUMBERS, BOX, module_to_env=pipeline)
@@ -360,8 +374,22 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         export(actor.policy, path)
     with pytest.raises(InvalidArgument, match=r"does not end in \.onnx"):
         export(actor, tmp_path / "policy.pt")
+    with pytest.raises(InvalidArgument, match="batch is True"):
+        export(actor, path, batch=True)
     with pytest.raises(InvalidArgument, match="batch is 3"):
         export(actor, path, batch=3)
+    arguments: list[tuple[dict[str, Any], str]] = [
+        ({"check_on": []}, r"check_on is .*at least one recorded episode"),
+        ({"check_on": 5}, r"check_on is .*at least one recorded episode"),
+        ({"outputs": "action_logp"}, r"give a list of names, as in outputs=\['action_logp'\]"),
+        ({"tolerance": -1.0}, "tolerance=-1.0"),
+        ({"tolerance": float("nan")}, "tolerance=nan"),
+        ({"seed": None}, "seed=None"),
+        ({"num_steps": 0}, "num_steps=0"),
+    ]
+    for argument, words in arguments:
+        with pytest.raises(InvalidArgument, match=words):
+            export(actor, path, **argument)
     with pytest.raises(NotExportable, match="not 'nothing'"):
         export(actor, path, outputs=["nothing"])
     with pytest.raises(NotExportable, match="Text"):

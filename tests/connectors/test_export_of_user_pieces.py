@@ -120,6 +120,22 @@ def angle_of_doubles(history: Any) -> Any:
     return {"obs": np.arctan(history.observations().astype(np.float64))}
 
 
+def angles_of_zeros(history: Any) -> Any:
+    o = np.trunc(history.observations())  # many zeros
+    return {"obs": np.concatenate([np.arctan2(o, -1), np.arctan2(o, o[:, ::-1])], 1).astype(np.float32)}
+
+
+def logs_of_sums(history: Any) -> Any:
+    o = history.observations() * 40  # the exponential of 89 overflows
+    return {"obs": np.logaddexp(o, 1).astype(np.float32)}
+
+
+def functions_of_integers(history: Any) -> Any:
+    o = np.trunc(history.observations() * 3).astype(np.int64)
+    parts = [np.fmax(o, 1), np.floor(o), np.rint(o), np.square(o), np.isfinite(o), np.isnan(o)]
+    return {"obs": np.concatenate(parts, 1).astype(np.float32)}
+
+
 def speed(history: Any) -> Any:
     two = history.observations(2)
     return {"obs": np.concatenate([two[:, 1], (two[:, 1] - two[:, 0]) * history.observed(2)[:, :1]], axis=1)}
@@ -387,6 +403,7 @@ EXPORTED = [
     *(Scale(), ZerosLike(), Doubled(), speed, polar, fourier, clock, moving_mean, decayed, bins, bins_by_comparison),
     *(last_actions, actions_of_window, masked, selected, statistics, sorted_parts, normalized, differences),
     *(rewards_so_far, clipped_in_place, loop_over_frames, in_place_columns, differences_of_bytes, integer_division),
+    *(angles_of_zeros, logs_of_sums, functions_of_integers),
     *(half_precision, even_steps, masks_alone, speeds_of_window, products, softmax, Multiplied(3)),
     partial(multiplied, by=3.0),
 ]
