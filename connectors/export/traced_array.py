@@ -570,7 +570,9 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
 
 def _round(a: Any, decimals: int = 0) -> Any:
     tensor = _tensor(a)
-    if not decimals or (decimals > 0 and not tensor.is_floating_point()):
+    if decimals >= 0 and not tensor.is_floating_point():
+        return TracedArray(tensor * 1)
+    if not decimals:
         return TracedArray(tensor.round())
     if not tensor.is_floating_point():
         raise NotTraceable("np.round of integers to tens cannot be exported; convert them to floats before")

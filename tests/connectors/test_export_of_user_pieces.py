@@ -132,7 +132,7 @@ def logs_of_sums(history: Any) -> Any:
 
 def functions_of_integers(history: Any) -> Any:
     o = np.trunc(history.observations() * 3).astype(np.int64)
-    parts = [np.fmax(o, 1), np.floor(o), np.rint(o), np.square(o), np.isfinite(o), np.isnan(o)]
+    parts = [np.fmax(o, 1), np.floor(o), np.rint(o), np.round(o), np.square(o), np.isfinite(o), np.isnan(o)]
     return {"obs": np.concatenate(parts, 1).astype(np.float32)}
 
 
