@@ -115,7 +115,12 @@ class Actor:
         return actor
 
     def _create_policy(self, make: Callable[..., Any], action_space: gym.Space | None) -> Any:
-        """Return the policy created by `make(observation_space, action_space)`, after a check of its interface."""
+        """Return the policy created by `make(observation_space, action_space)`, after a check of its interface.
+
+        Raises:
+            InvalidArgument: a space is None.
+            WrongType: the result cannot be called as a policy.
+        """
         if action_space is None or self.observation_space is None:
             name = getattr(make, "__name__", "the policy")
             raise InvalidArgument(f"Actor({name}): a class needs observation_space and action_space; give both")
@@ -124,6 +129,7 @@ class Actor:
         return policy
 
     def _bind_policy(self) -> None:
+        """Bind the pipelines to the policy, and send batches to its device."""
         self.env_to_module.bind_policy(self.policy)
         self.module_to_env.bind_policy(self.policy)
         self._send_batches_to(module_of(self.policy).device)
@@ -177,6 +183,7 @@ class Actor:
         return self
 
     def _send_batches_to(self, device: torch.device) -> None:
+        """Let the pipeline make tensors on `device`. A pipeline without `NumpyToTensor` stays as it is."""
         pipeline = self.env_to_module
         if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
             to_tensors = pipeline[NumpyToTensor]
@@ -332,7 +339,8 @@ def compute_action(
 ) -> tuple[Any, ActingState]:
     """Return the action of a policy or an actor for one observation, and the state to pass to the episode's next call.
 
-    See `Actor.act`. A policy that is not an actor acts through the default pipelines.
+    See `Actor.act`. A policy that is not an actor acts through the default pipelines. `reward` is that of the last
+    action; with `explore` the action is sampled.
 
     Raises:
         InvalidArgument: `state` belongs to another policy. See also `Actor.act`.
@@ -381,6 +389,7 @@ def _check_action_space(policy: Any, space: gym.Space | None) -> None:
 
 
 def _first_known(*spaces: gym.Space | None) -> gym.Space | None:
+    """Return the first space that is not None, or None."""
     return next((space for space in spaces if space is not None), None)
 
 

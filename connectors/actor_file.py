@@ -220,7 +220,11 @@ def as_unreadable(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _read_array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """Return the array stored at byte `place` of `data`, and the offset of the byte after the array."""
+    """Return a copy of the array stored at byte `place` of `data`, and the offset of the byte after the array.
+
+    Raises:
+        ValueError: dtype or shape is not allowed, or the data end before the array.
+    """
     if dtype.kind not in _KINDS or any(type(size) is not int or size < 0 for size in shape):
         raise ValueError(f"an array of dtype {dtype} and shape {shape}")
     count = int(np.prod(shape, dtype=object))
@@ -233,6 +237,9 @@ def _read_array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]
 def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
     """Return a nested value in JSON form. Its arrays are appended to `arrays`, and the JSON form refers to them by
     index.
+
+    Raises:
+        InvalidArgument: a value or a dtype has no JSON form.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -285,5 +292,6 @@ def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def _key(key: Any) -> Any:
+    """Return a key of a dict unchanged. Raise `TypeError` if it is not hashable."""
     hash(key)
     return key

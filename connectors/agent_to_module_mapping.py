@@ -107,6 +107,7 @@ def newest_rows(module_id: Any, owners: Sequence[SingleAgentEpisode]) -> Any:
 
 
 def _agents_of(episode: MultiAgentEpisode | SingleAgentEpisode) -> list[SingleAgentEpisode]:
+    """Return the agents' episodes that have steps. A single-agent episode is returned as the only one."""
     if isinstance(episode, SingleAgentEpisode):
         return [episode]
     return [agent_episode for agent_episode in episode.agent_episodes.values() if len(agent_episode)]
@@ -125,4 +126,5 @@ def _split_by_module(pack: EpisodePack) -> dict[Any, EpisodePack]:
 
 
 def _module_id(module_id: Any) -> Any:
+    """Return the id of a module, `DEFAULT_MODULE_ID` for None."""
     return DEFAULT_MODULE_ID if module_id is None else module_id

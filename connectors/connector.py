@@ -111,7 +111,7 @@ class Connector:
 
     @property
     def input_observation_space(self) -> gym.Space | None:
-        """Space of the observations that this connector receives."""
+        """Space of the observations that this connector receives. None if it is unknown."""
         return self._input_observation_space
 
     @input_observation_space.setter
@@ -120,7 +120,7 @@ class Connector:
 
     @property
     def input_action_space(self) -> gym.Space | None:
-        """Space of the actions that this connector receives."""
+        """Space of the actions that this connector receives. None if it is unknown."""
         return self._input_action_space
 
     @input_action_space.setter
@@ -129,12 +129,12 @@ class Connector:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """Space of the observations that this connector returns."""
+        """Space of the observations that this connector returns. None if it is unknown."""
         return self._observation_space
 
     @property
     def action_space(self) -> gym.Space | None:
-        """Space of the actions that this connector returns."""
+        """Space of the actions that this connector returns. None if it is unknown."""
         return self._action_space
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
@@ -158,7 +158,7 @@ class Connector:
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
         """Return the space of the observations that this connector returns, by default its input space. Override it in
-        connectors that change observations.
+        connectors that change observations. `set_input_spaces` calls it.
         """
         return input_observation_space
 
@@ -166,14 +166,16 @@ class Connector:
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
         """Return the space of the actions that this connector returns, by default its input space. Override it in
-        connectors that change actions.
+        connectors that change actions. `set_input_spaces` calls it.
         """
         return input_action_space
 
     # State
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return a copy of what the connector has learned from data, such as running statistics, as a dict."""
+        """Return a copy of what the connector has learned from data, such as running statistics, as a dict. It is empty
+        for a connector that learns nothing. `components` and `not_components`, which RLlib passes, have no effect.
+        """
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -209,7 +211,9 @@ class Connector:
 
     @staticmethod
     def add_batch_item(batch: ColumnDict, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
-        """Append one item to a column of the batch. The column is created if it is missing."""
+        """Append one item to a column of the batch. The column is created if it is missing. `single_agent_episode` is
+        the episode to which the item belongs, if it is known.
+        """
         _parts(batch, column).append(as_single_row(item_to_add), RowOwner.of(single_agent_episode))
 
     @staticmethod
@@ -217,6 +221,7 @@ class Connector:
         batch: ColumnDict, column: str, items_to_add: Any, num_items: int, single_agent_episode: Any = None
     ) -> None:
         """Append `num_items` items, a list or nested arrays [num_items, ...], to a column of the batch.
+        `single_agent_episode` is the episode to which they belong, if it is known.
 
         Raises:
             ShapeMismatch: there are not `num_items` items.

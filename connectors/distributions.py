@@ -79,7 +79,8 @@ class ActionDistribution(ABC):
         Args:
             inputs: inputs of this distribution.
             mask: True or 1 for legal actions, in the shape of the logits `[..., n]`. For a joint distribution: one mask
-                per part, in the structure of the space. A row without any legal action stays unchanged.
+                per part, in the structure of the space. A row without any legal action stays unchanged, as do parts
+                without a mask.
 
         Raises:
             InvalidArgument: the distribution is not over discrete actions.
@@ -354,6 +355,7 @@ class _DeviceConstant:
         self._copies = {torch.device("cpu"): torch.from_numpy(values)}
 
     def on(self, device: torch.device) -> Tensor:
+        """Return the constant on `device`. The copy for a device is made at the first call."""
         if device not in self._copies:
             with torch.inference_mode(False):  # created while sampling, it is used for learning too
                 self._copies[device] = self._copies[torch.device("cpu")].to(device)

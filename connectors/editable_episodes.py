@@ -71,6 +71,7 @@ def _tracks(episode: SingleAgentEpisode) -> list[Any]:
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:
+    """Return True if two lists of attributes have the same objects. Bools and tuples are compared by value."""
     return len(a) == len(b) and all(
         x is y or (isinstance(x, (bool, tuple)) and x == y) for x, y in zip(a, b, strict=True)
     )

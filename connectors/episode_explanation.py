@@ -77,6 +77,10 @@ def explain_episode(
 class _StepValues(Connector):
     """Connector that stores values, TD errors, advantages and returns of each step in `columns`, without changing the
     batch.
+
+    Args:
+        gamma: the discount factor.
+        lambda_: the parameter of GAE.
     """
 
     reads_tracks = True
@@ -120,7 +124,7 @@ class _StepValues(Connector):
 
 def _outputs(batch: Mapping[str, Any], policy: Any, action_space: gym.Space | None) -> dict[str, np.ndarray]:
     """Return the policy's probability of each recorded action [T], its entropy [T], and all action probabilities [T,
-    n].
+    n]. The dict is empty if the policy returns no distribution inputs.
     """
     numbers = batch.origin.numbers  # type: ignore[attr-defined]
     with torch.no_grad():

@@ -187,7 +187,9 @@ def check_fingerprint(
 
 
 def _differences(key: str, policy_stamp: Mapping[str, Any], pipeline_stamp: Mapping[str, Any]) -> list[str]:
-    """Return texts that describe how the fingerprints of the policy and of the pipelines differ in the entry `key`."""
+    """Return texts that describe how the fingerprints of the policy and of the pipelines differ in the entry `key`. The
+    list is empty if they are equal.
+    """
     before, now = policy_stamp.get(key, [] if key == JOINT else None), pipeline_stamp[key]
     if before == now:
         return []

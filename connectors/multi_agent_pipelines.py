@@ -111,7 +111,11 @@ class MultiAgentPipeline(Connector):
     def _call_modules(
         self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
     ) -> dict[Any, ColumnDict]:
-        """Call each module's pipeline with its batch and episodes, and return their outputs, `{module_id: columns}`."""
+        """Call each module's pipeline with its batch and episodes, and return their outputs, `{module_id: columns}`.
+
+        Raises:
+            UnknownKey: a module has no policy.
+        """
         return {
             module_id: self[module_id](
                 rl_module=_policy_of(rl_module, module_id),
@@ -210,7 +214,7 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
 
     def rewrite_joint(self, episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True) -> None:
         """Apply the joint preprocessors to the observations of the newest env step, and store the results in the
-        episode.
+        episode. With `update=False`, their statistics do not change.
         """
         rewrite_newest(self.joint.connectors, episode, observations, update)
 
@@ -423,7 +427,10 @@ def _build_each(
     options: Mapping[str, Any],
 ) -> dict[Any, P]:
     """Return one pipeline per module id, which `build` makes from the module's observation space, action space, policy
-    and options.
+    and options. Of the options, a callable `pieces` is called for each module, and a dict `views` is by module id.
+
+    Raises:
+        InvalidArgument: a module has no action space.
     """
     observation_spaces, action_spaces = (
         checked_mapping(name, module_spaces, "of a space for each module")

@@ -36,6 +36,7 @@ class ConnectorPipeline(Connector):
     Raises:
         UnwiredPipeline: a connector reads a column that is no input column, and no earlier connector writes it.
         InvalidArgument: a connector or a name occurs twice.
+        WrongType: an item is not a connector, or a space is not a Gymnasium space.
     """
 
     input_columns: tuple[str, ...] = ()

@@ -158,5 +158,6 @@ def _as_array(column: Any, name: str, rewards: Any) -> np.ndarray:
 
 
 def _as_tensor(result: np.ndarray, rewards: Tensor) -> Tensor:
+    """Return a numpy result as a tensor on the device of `rewards`. int32 becomes int64."""
     tensor = torch.from_numpy(result)
     return (tensor.long() if tensor.dtype is torch.int32 else tensor).to(rewards.device)

@@ -180,7 +180,7 @@ class SectionedPipeline(ConnectorPipeline):
 
     @property
     def recorded_observation_space(self) -> gym.Space | None:
-        """Space of the observations that episodes store: after the rewriters, before the views."""
+        """Space of the observations that episodes store: after the rewriters, before the views. None if unknown."""
         *_, last = (None, *self._sections.rewriters.values())
         return self.input_observation_space if last is None else last.observation_space
 

@@ -129,6 +129,7 @@ def check_max_seq_len(max_seq_len: int) -> int:
 
 
 def _object_array(items: Infos) -> np.ndarray:
+    """Return infos as an array of dicts."""
     array = np.empty(len(items), object)
     array[:] = list(items)
     return array

@@ -82,6 +82,7 @@ class StagingBuffer:
 
 
 def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return `size` bytes of a buffer as a tensor of this dtype and shape, which shares its memory."""
     return buffer[start : start + size].view(dtype).view(shape)
 
 

@@ -13,7 +13,7 @@ def name_connectors(
     connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None
 ) -> dict[str, Connector]:
     """Return connectors as a dict by unique name, for a pipeline. A connector without a name gets the name of its
-    class, with a number appended if this name is taken.
+    class, with a number appended if this name is taken. `beside` are connectors that the pipeline has already, by name.
 
     Raises:
         InvalidArgument: a connector occurs twice, or a given name is taken.

@@ -45,7 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(chosen: argparse.Namespace) -> int:
-    """Run `episodes train`: create or resume a training run, train, print the result, and return exit status 0."""
+    """Run `episodes train`: create or resume a training run, train, print the result, and return exit status 0.
+
+    Raises:
+        InvalidArgument: the folder of a new run contains a run already.
+    """
     from episode_learners.loggers.run_description import describe_run
 
     run, folder = _make_run(chosen)
@@ -75,7 +79,8 @@ def _train(chosen: argparse.Namespace) -> int:
 
 def _resume(trainer: Trainer[Any], goal: float | None, allow: Sequence[str]) -> None:
     """Continue a training run from its newest checkpoint, or begin it from the start if there is no checkpoint. With
-    `goal`, the run stops at once if its best test has reached that score.
+    `goal`, the run stops at once if its best test has reached that score. `allow` are the settings that may differ from
+    the checkpoint's.
     """
     if not trainer.resume(allow):
         trainer.logger.resume(-1)
@@ -184,6 +189,9 @@ def _evaluate(chosen: argparse.Namespace) -> int:
 def _play(chosen: argparse.Namespace) -> int:
     """Run `episodes play`: let a trained policy play episodes, add the episodes to a data set on disk, and return exit
     status 0.
+
+    Raises:
+        InvalidArgument: the data set already has episodes of this seed.
     """
     from episodes.storage import EpisodeDataset, EpisodeWriter
     from episodes.storage.header import NAME as DATASET_FILE

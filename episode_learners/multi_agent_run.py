@@ -37,7 +37,7 @@ class PatternMapping:
         self.patterns = dict(patterns)
 
     def __call__(self, agent_id: Any, episode: Any = None) -> str:
-        """Return the id of the module of the first pattern that the agent's id matches.
+        """Return the id of the module of the first pattern that the agent's id matches. The episode has no influence.
 
         Raises:
             UnknownKey: no pattern matches.
@@ -99,6 +99,9 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
 def _make_module_run(run: Any, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
     """Return the settings of one module as a separate `Run`, from which its actor and algorithm are created. `number`
     is the module's index, which varies the seed.
+
+    Raises:
+        UnknownKey: the module has no algorithm, or an unknown setting.
     """
     table = run.modules[module_id]
     wrong = set(table) - set(_MODULE_SETTINGS)
@@ -111,7 +114,12 @@ def _make_module_run(run: Any, make_part: Callable[..., Any], module_id: str, nu
 
 
 def _make_league(run: Any) -> League | None:
-    """Return the self-play league that the settings of a run describe, or None if they have none."""
+    """Return the self-play league that the settings of a run describe, or None if they have none.
+
+    Raises:
+        UnknownKey: a setting is missing or unknown, or the league's modules differ from the run's.
+        InvalidArgument: the settings also map agents to modules.
+    """
     if not run.league:
         return None
     names = tuple(signature(League).parameters)
@@ -133,7 +141,13 @@ def _make_league(run: Any) -> League | None:
 
 
 def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any]) -> dict[str, Any]:
-    """Return the first agent of each module, by module id. This agent's spaces are used for the module's policy."""
+    """Return the first agent of each module, by module id. This agent's spaces are used for the module's policy.
+    `mapping` is called with an agent and None, as there is no episode yet.
+
+    Raises:
+        UnknownKey: an agent is mapped to an unknown module.
+        InvalidArgument: no agent is mapped to one of the modules.
+    """
     modules = {agent: mapping(agent, None) for agent in agents}
     unknown = set(modules.values()) - set(run.modules)
     if unknown:

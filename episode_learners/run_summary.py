@@ -47,6 +47,10 @@ def draw_run(
     """Return a matplotlib figure of a training run: the returns of all complete episodes with their running mean, and
     the actions and rewards of one episode.
 
+    Args:
+        goal: a return that is drawn as a line.
+        window: number of episodes of the running mean.
+
     Raises:
         MissingExtra: matplotlib is not installed.
     """

@@ -134,15 +134,18 @@ class CallbackHook:
             self.on_episode_start = self._call_episode_start
 
     def _overrides(self, name: str) -> bool:
+        """Return True if the user's callback class overrides the method, so that it must be called."""
         return getattr(type(self.callback), name) is not getattr(RLlibCallback, name)
 
     def _call_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+        """Call `on_episode_start`, and before the first episode `on_environment_created`."""
         if not self._is_known:
             self._is_known = True
             self.callback.on_environment_created(env_context={}, **self._arguments(runner))
         self.callback.on_episode_start(episode=episode, env_index=env, **self._arguments(runner))
 
     def _call_episode_steps(self, runner: Any) -> None:
+        """Call `on_episode_step` for each ongoing episode that has a step more than at the last call."""
         for env, episode in enumerate(runner.episodes):
             now = episode.id_, episode.env_t if isinstance(episode, MultiAgentEpisode) else episode.t
             if now[1] and self._last_steps.get(env) != now:  # not a reset, and not reported before

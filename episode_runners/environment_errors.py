@@ -55,7 +55,16 @@ def raise_or_annotate(
 
 
 def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.ndarray, raised_itself: bool) -> None:
-    """Add a note that names environment `index` to the error, or raise an error that describes its invalid result."""
+    """Add a note that names environment `index` to the error, or raise an error that describes its invalid result.
+
+    Args:
+        ages: step of each environment's episode.
+        raised_itself: whether the code of the vector environment raised the error, as it does for an invalid result.
+
+    Raises:
+        TrackMismatch: an observation does not fit its space, or a result has another form.
+        WrongType: the vector environment raised a `WrongType`.
+    """
     vector_env: Any = env.unwrapped
     if not isinstance(vector_env, SyncVectorEnv):
         error.add_note(f"{_where(env, index, ages)}; vectorization='sync' names the leaf, too")
@@ -84,6 +93,7 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 
 def _owner(frame: FrameType) -> Any:
+    """Return the object whose method a stack frame runs, or None for a function."""
     return frame.f_locals.get("self")
 
 
@@ -152,6 +162,7 @@ def _describe(array: np.ndarray | None, value: Any) -> str:
 
 
 def _brief(value: Any) -> str:
+    """Describe a value for an error: its length or type."""
     if isinstance(value, (tuple, list)):
         return f"{len(value)} items"
     return "None" if value is None else f"a {type(value).__name__}"

@@ -29,6 +29,7 @@ class DeferredInterrupt:
         return self
 
     def _defer(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler: note the first Ctrl-C, and raise `KeyboardInterrupt` at the second."""
         if self.pending:
             self.pending = False
             raise KeyboardInterrupt

@@ -48,6 +48,9 @@ class _Series:
     since: float = field(default_factory=perf_counter)
 
     def add(self, value: Any) -> None:
+        """Add a value. If the reduction does not need all values, they are replaced by the reduced one, so that memory
+        is limited.
+        """
         values = self.values
         if self.has_throughput:
             self.total += value
@@ -60,6 +63,7 @@ class _Series:
             values.append(reduced)
 
     def reduced(self) -> Any:
+        """Return the reduced value of the series. For percentiles it is a dict from percentile to value."""
         if self.reduction == "percentiles":
             return dict(zip(self.percentiles, np.percentile(self.values, self.percentiles).tolist(), strict=True))
         return _REDUCTIONS[self.reduction](self.values)
@@ -136,7 +140,12 @@ class MetricsLogger:
         clears: bool | None,
         has_throughput: bool,
     ) -> _Series:
-        """Return an empty series for the key `path`, after a check that its options go together."""
+        """Return an empty series for the key `path`, after a check that its options go together. The options are those
+        of `log_value`. None means the default of the reduction.
+
+        Raises:
+            InvalidArgument: an option does not go with `reduction`, or a key is the beginning of another one.
+        """
         location = f"log_value({path}, reduce={reduction!r})"
         if reduction not in _REDUCTIONS:
             raise InvalidArgument(f"{location}: give one of {', '.join(_REDUCTIONS)}")
@@ -172,6 +181,9 @@ class MetricsLogger:
             key: the path of the dict itself; None for the top level.
             reduce: as in `log_value`, but "mean" by default.
             options: the other options of `log_value`.
+
+        Raises:
+            InvalidArgument: as in `log_value`.
         """
         for name, value in value_dict.items():
             path = (*_path(key or ()), name)
@@ -182,7 +194,12 @@ class MetricsLogger:
 
     @contextmanager
     def log_time(self, key: Key, *, reduce: str = "ema", **options: Any) -> Iterator[None]:
-        """Return a context manager that measures the duration of its block in seconds, and logs it under a key."""
+        """Return a context manager that measures the duration of its block in seconds, and logs it under a key.
+        `reduce` and `options` are those of `log_value`.
+
+        Raises:
+            InvalidArgument: as in `log_value`.
+        """
         start = perf_counter()
         try:
             yield

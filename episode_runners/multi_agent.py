@@ -219,7 +219,9 @@ class MultiAgentEnvRunner(EnvRunner):
     def _run(
         self, num_timesteps: int | None, num_episodes: int | None, act: Callable[[bool], Answers], explore: bool
     ) -> None:
-        """Step the environment copies until there are enough steps or episodes, and collect the chunks in `_taken`."""
+        """Step the environment copies until there are enough steps or episodes, and collect the chunks in `_taken`.
+        `act` computes the actions of all copies. After Ctrl-C it stops early.
+        """
         num_envs = len(self.envs)
         if num_timesteps is not None:
             for _ in range(-(-num_timesteps // num_envs)):
@@ -516,6 +518,7 @@ class MultiAgentEnvRunner(EnvRunner):
         Raises:
             InvalidArgument: the runner has no policies.
             EpisodeStateError: the runner is sampling (a hook called this method).
+            WrongType: the policy cannot be called as `policy(batch, explore=...)`.
         """
         self._check_not_sampling("set_module")
         if not isinstance(self.policies, MutableMapping):
@@ -581,6 +584,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._pipelines.reseed_spaces(spaces_seed)
 
     def _close(self) -> None:
+        """Close all environments, also if one fails, and raise the first error afterwards."""
         errors = []
         while self._open:  # close all, also if one fails
             try:

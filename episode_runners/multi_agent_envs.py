@@ -83,6 +83,11 @@ class DictEnv:
         self.env = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Reset the environment. Raise an error if it has no agents then.
+
+        Raises:
+            WrongType: the environment's `reset` does not return two dicts.
+        """
         observations, infos = checked_parts(self.env, "reset", self.env.reset(seed=seed), ("observations", "infos"))
         agents = getattr(self.env, "agents", None)
         if not observations and agents is not None and not agents:
@@ -90,6 +95,12 @@ class DictEnv:
         return _copied(observations), _copied(infos)
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
+        """Step the environment. `is_over` is True if its list `agents` is empty and the flags lack "__all__", which
+        otherwise ends the episode.
+
+        Raises:
+            WrongType: the environment's `step` does not return five dicts.
+        """
         result = self.env.step(dict(actions))
         observations, rewards, terminateds, truncateds, infos = checked_parts(self.env, "step", result, _OF_A_STEP)
         agents = getattr(self.env, "agents", None)  # PettingZoo's list of living agents
@@ -101,6 +112,7 @@ class DictEnv:
         return space_of(self.env, kind, agent_id)
 
     def close(self) -> None:
+        """Close the environment, if it has a method for that."""
         close = getattr(self.env, "close", None)
         if close is not None:
             close()
@@ -118,6 +130,11 @@ class TurnBasedEnv:
         self.env = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Reset the environment, and return the first agent's observation and info.
+
+        Raises:
+            EpisodeStateError: all agents have ended, or one ends before its first step.
+        """
         self.env.reset(seed=seed)
         self._acted: set[Any] = set()
         first = self._next_turn()
@@ -128,6 +145,11 @@ class TurnBasedEnv:
         return first.observations, first.infos
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
+        """Execute the action of the agent whose turn it is, and continue to the next turn.
+
+        Raises:
+            UnknownKey: `actions` are not of this agent alone.
+        """
         selected = self.env.agent_selection
         if set(actions) != {selected}:
             raise UnknownKey(f"agent {selected!r} must act, but the actions are of {list(actions)}; pass its action")
@@ -163,6 +185,7 @@ class TurnBasedEnv:
 
 
 def _has_nobody(env: Any) -> EpisodeStateError:
+    """Return the error for an environment without agents after its reset."""
     return EpisodeStateError(f"{env}.reset: env.agents is empty, so the episode is over before its first step")
 
 

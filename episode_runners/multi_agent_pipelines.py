@@ -73,8 +73,8 @@ def split_actors(
 
 
 def seed_of_module(seed: int | None, module_id: Any) -> int | None:
-    """Return the seed for sampling a module's actions.
-    It depends on the module's id, so that modules sample independently.
+    """Return the seed for sampling a module's actions. It depends on the module's id, so that modules sample
+    independently. None stays None.
     """
     if seed is None:
         return None
@@ -84,6 +84,7 @@ def seed_of_module(seed: int | None, module_id: Any) -> int | None:
 def _add_pipelines(
     module_id: Any, actor: Actor, seeing: MultiAgentEnvToModule, acting: MultiAgentModuleToEnv, seed: int | None
 ) -> None:
+    """Add the pipelines of an actor for a module, after its sampling was seeded for that module."""
     actor.module_to_env.seed(seed_of_module(seed, module_id))
     actor.module_to_env.add_log_probs()
     seeing.modules[module_id], acting.modules[module_id] = actor.env_to_module, actor.module_to_env
@@ -166,7 +167,11 @@ class RunnerPipelines:
         episode.action_space[agent_id], episode.observation_space[agent_id] = stored, recorded
 
     def set_module(self, module_id: Any, policy: Any) -> bool:
-        """Set the policy or actor of a module. Return True if agents have acted with the module's previous policy."""
+        """Set the policy or actor of a module. Return True if agents have acted with the module's previous policy.
+
+        Raises:
+            InvalidArgument: an actor's module has a pipeline already.
+        """
         has_acted = module_id in self._fingerprints
         if isinstance(policy, Actor):
             self.remove_module(module_id)

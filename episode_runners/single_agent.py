@@ -450,8 +450,11 @@ class SingleAgentEnvRunner(EnvRunner):
             raise
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> int:
-        """Step the environments until there are enough steps or episodes.
-        Return the number of steps, or 0 for episodes.
+        """Step the environments until there are enough steps or episodes. Return the number of steps, or 0 for
+        episodes. If an error occurs, all environments are reset before the next step.
+
+        Raises:
+            InvalidArgument: there is no policy, and `random_actions` is False.
         """
         if self.policy is None and not random_actions:
             raise InvalidArgument("this runner has no policy; give policy=, or pass random_actions=True")
@@ -505,7 +508,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._call_start_hooks(np.arange(self.num_envs))
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
-        """Take at least `num_timesteps` steps in as few vector steps as possible, and return how many were taken."""
+        """Take at least `num_timesteps` steps in as few vector steps as possible, and return how many were taken. `act`
+        computes the actions of a vector step. After Ctrl-C it stops early.
+        """
         counted = self._sink if self._buffer is None else self._running
         stop, missing, interrupts = counted.count_steps() + num_timesteps, num_timesteps, self._interrupts
         while missing > 0:
@@ -517,7 +522,10 @@ class SingleAgentEnvRunner(EnvRunner):
         return num_timesteps - missing
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
-        """Step the environments until each environment has ended as many episodes as its entry in `quotas` [N]."""
+        """Step the environments until each environment has ended as many episodes as its entry in `quotas` [N]. `act`
+        computes the actions of a vector step. After Ctrl-C it stops early. The environments are reset before the next
+        step.
+        """
         missing = quotas.copy()
         while np.any(missing > 0) and not self._interrupts.pending:
             self._step(*(self._ignored_actions or act(explore)))
@@ -675,8 +683,8 @@ class SingleAgentEnvRunner(EnvRunner):
         return self._select_and_count(self._recorder.take(), None)
 
     def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
-        """Return the recorded episodes as a pack, after they were counted and hooks were called.
-        If this fails, `take` returns them.
+        """Return the recorded episodes as a pack, after they were counted and hooks were called. `began` is the
+        `perf_counter()` at the start of the call. If this fails, `take` returns them.
         """
         recorded = self._recorder.take()
         try:

@@ -76,7 +76,12 @@ def make_vector_env(
 
 
 def _check_needs_no_adapter(env: Any) -> None:
-    """Raise an error with advice if `env` is a bare EnvPool, a batched simulator or a multi-agent environment."""
+    """Raise an error with advice if `env` is not a Gymnasium environment, but of a known other kind.
+
+    Raises:
+        InvalidArgument: it is a bare EnvPool.
+        WrongType: it is a batched simulator or a multi-agent environment.
+    """
     if hasattr(env, "async_reset") and hasattr(env, "recv"):
         raise InvalidArgument(
             f"{type(env).__name__} is a bare EnvPool, which reports a termination in the last step before the time "
@@ -103,6 +108,7 @@ def _single_use_maker(env: gym.Env) -> Callable[[], gym.Env]:
     unused = [env]
 
     def maker() -> gym.Env:
+        """Return the environment at the first call. Raise `InvalidArgument` at later ones."""
         if not unused:
             raise InvalidArgument(f"{env} is a single environment; give a callable that creates environments")
         return unused.pop()
@@ -122,6 +128,7 @@ def _check_registered(env_id: str) -> None:
 
 
 def _make_own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, Any]) -> VectorEnv:
+    """Create the vector environment that an id has itself. Raise `InvalidArgument` if it has none."""
     try:
         return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **env_kwargs)
     except gym.error.Error as error:
@@ -133,6 +140,10 @@ def _vectorize(
 ) -> VectorEnv:
     """Return a vector environment of `num_envs` environments created by `maker`. A vector environment that `maker`
     returns is returned itself.
+
+    Raises:
+        InvalidArgument: `vectorization` or `mode` is unknown, or `num_envs` is not a count.
+        WrongType: `maker` returns no environment.
     """
     if not isinstance(vectorization, str) or vectorization not in _KINDS:
         known = "'sync', 'async', and for ids 'vector_entry_point'"
@@ -153,6 +164,7 @@ def _vectorize(
 
 
 def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
+    """Return `env` unchanged. Raise `InvalidArgument` if `num_envs` is another number than its own."""
     if num_envs not in (None, env.num_envs):
         raise InvalidArgument(f"the vector environment has {env.num_envs} environments, not num_envs={num_envs}")
     return env

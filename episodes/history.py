@@ -277,6 +277,7 @@ def zeroed(items: Any, missing: np.ndarray) -> Any:
     """
 
     def blank(leaf: np.ndarray) -> np.ndarray:
+        """Return an array with zeros where items are missing: the array itself if it owns its memory, else a copy."""
         if type(missing) is not np.ndarray:  # traced arrays are not written in place
             return np.where(missing.reshape(*missing.shape, *(1,) * (leaf.ndim - 2)), np.zeros((), leaf.dtype), leaf)
         leaf = leaf if leaf.flags.owndata and leaf.flags.writeable else leaf.copy()

@@ -23,6 +23,11 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     members = vars(sys.modules[package])
 
     def get_attribute(name: str) -> Any:
+        """Import and return a public name, which then becomes an attribute of the package, or a submodule.
+
+        Raises:
+            AttributeError: there is no such name or submodule.
+        """
         if name in homes:
             members[name] = value = getattr(import_module(homes[name]), name)
             return value

@@ -101,8 +101,10 @@ class EnvToModulePipeline(SectionedPipeline):
         self.rewrites = bool(self._sections.rewriters)
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        """Call the connectors in order, and return the batch. Raise an error if a connector writes to an episode being
-        recorded.
+        """Call the connectors in order, and return the batch.
+
+        Raises:
+            InvalidArgument: a connector wrote to an episode being recorded.
         """
         for name, piece in self._pieces_to_call().items():
             editable = (

@@ -47,7 +47,10 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
 
 def _newest(episode: Any, track: str, num_items: int) -> list[Any]:
     """Return a list of up to `num_items` newest items of one track of the episode, oldest first. Items of the lookback
-    count.
+    count. The list is empty if the episode has no steps yet and no such output.
+
+    Raises:
+        UnknownKey: an episode with steps has no such output.
     """
     series = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
     column = series.get(track, episode.extra_model_outputs.get(track))

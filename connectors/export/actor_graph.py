@@ -201,7 +201,17 @@ class ActorGraph(nn.Module):
     def forward(
         self, observations: Any, reward: Tensor | None, state: dict[str, Any], noise: Tensor | None
     ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-        """Return the actions for the environment [B, ...], the state for the next call, and further outputs by name."""
+        """Return the actions for the environment [B, ...], the state for the next call, and further outputs by name.
+
+        Args:
+            observations: the newest observations [B, ...].
+            reward: rewards of the last actions [B], or None if nothing reads them.
+            state: state that the last call returned.
+            noise: random numbers that replace torch's, or None if nothing is sampled.
+
+        Raises:
+            NotExportable: the policy lacks one of the further outputs.
+        """
         past, t = state.get("past", {}), state.get(TIME)
         tracks = self._extend_tracks(self._rewrite(observations), reward, past, t)
         batch = self._batch(tracks, t, state)
@@ -227,6 +237,7 @@ class ActorGraph(nn.Module):
         """
 
         def zeros(space: Any, length: int) -> Any:
+            """Return `length` items of a space, all zeros."""
             return nested.map_leaves(
                 lambda leaf: np.zeros((length, *leaf.shape[1:]), leaf.dtype), empty_items(space, 1)
             )
@@ -337,7 +348,7 @@ class ActorGraph(nn.Module):
         self, tracks: dict[str, Any], past: dict[str, Any], t: Tensor | None, actions: Any, module_state: Any
     ) -> dict[str, Any]:
         """Return the state for the next call: the time step, the past observations, actions and rewards, and the
-        recurrent state.
+        recurrent state. `past` and `t` are from the state of this call, `tracks` include the newest items.
         """
         after: dict[str, Any] = {} if t is None else {TIME: t + 1}
         later: dict[str, Any] = {}
@@ -366,6 +377,7 @@ def _copied_policy(policy: Any) -> Any:
 
 
 def _as_float32(leaf: Any) -> Any:
+    """Return a float64 tensor as float32, and any other value unchanged."""
     return leaf.float() if isinstance(leaf, Tensor) and leaf.dtype is torch.float64 else leaf
 
 
@@ -383,6 +395,9 @@ def _works_on_one(rewriter: ObservationRewriter) -> bool:
 
 
 def _one_rewritten(rewriter: Any, rows: Any) -> Any:
+    """Rewrite observations by `preprocess`, which works on one observation. Raise `NotTraceable` unless the batch has
+    one row.
+    """
     size = nested.first_leaf(rows).shape[0]
     if type(size) is not int or size != 1:
         raise NotTraceable("preprocess works on one observation; override preprocess_rows, or export with batch=1")
@@ -391,5 +406,6 @@ def _one_rewritten(rewriter: Any, rows: Any) -> Any:
 
 
 def _called(piece: Connector, policy: Any, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
+    """Call a connector on a batch, without episodes."""
     episodes: Any = _NoEpisodes()
     return piece(rl_module=policy, batch=batch, episodes=episodes, explore=explore, shared_data={})

@@ -40,6 +40,9 @@ def build_onnx(
 
     The model also has the output "action_dist_inputs", if the policy has it.
 
+    Args:
+        explore, outputs, batch, double: as in `export`.
+
     Raises:
         NotExportable: a space or a part of the actor cannot be represented in an ONNX file.
         MissingExtra: the extra "export" is not installed.
@@ -198,8 +201,8 @@ def _prune(model: Any) -> None:
 
 
 def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
-    """Return the names of all values in an ONNX graph that are needed to compute the values `names`, including
-    these.
+    """Return the names of all values in an ONNX graph that are needed to compute the values `names`, and these names.
+    `producers` are the nodes of the graph by output.
     """
     visited, waiting = set(names), list(names)
     while waiting:
@@ -292,8 +295,8 @@ def _inputs_of(model: Any) -> dict[str, tuple[str, list[int]]]:
 def _metadata(
     actor: Actor, graph: ActorGraph, initial: dict[str, Any], inputs: dict[str, tuple[str, list[int]]]
 ) -> dict[str, Any]:
-    """Return the metadata to store in an ONNX file, as JSON values: inputs, initial state, spaces, policy and
-    versions.
+    """Return the metadata to store in an ONNX file, as JSON values: inputs, initial state, spaces, policy and versions.
+    An initial state that consists of zeros is the number 0.
     """
     states = {name: value for name, value in nested.flatten(initial, "state").items() if name in inputs}
     return {

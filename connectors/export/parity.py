@@ -144,6 +144,15 @@ class _Comparison:
     def add(self, step: int, env: int, state: Any, action: Any, file_action: Any, outputs: dict[str, Any]) -> bool:
         """Compare the outputs of one step. Return False if the discrete actions differ, but only because two were
         equally likely.
+
+        Args:
+            step, env: indices of the step and of the stream of episodes, for errors.
+            state: the actor's state after the step, with its outputs.
+            file_action: the file's action.
+            outputs: the file's outputs.
+
+        Raises:
+            NotExportable: an output differs.
         """
         self.num_steps += 1
         inputs, file_inputs = state.outputs.get(Columns.ACTION_DIST_INPUTS), outputs.get(Columns.ACTION_DIST_INPUTS)
@@ -185,6 +194,7 @@ class _Comparison:
         return abs(values[0] - values[1]) <= 10 * self.tolerance * self._scale
 
     def _distribution(self) -> Any:
+        """Return the policy's action distribution, or else that of the action space."""
         distribution = module_of(self.actor.policy).distribution
         return distribution_for(self.actor.action_space) if distribution is None else distribution  # type: ignore[arg-type]
 
@@ -201,6 +211,7 @@ class _Comparison:
 
 
 def _pairs(expected: Any, actual: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the expected and the actual array of each leaf of an action, by path."""
     flat, actual_leaves = nested.flatten(expected, "action"), nested.flatten(actual, "action")
     return {path: (np.asarray(flat[path]), np.asarray(actual_leaves[path])) for path in flat}
 
@@ -217,6 +228,9 @@ def _without_own_seed(actor: Actor) -> Actor:
 
 
 def _noise_of(served: ServedPolicy, generator: np.random.Generator) -> np.ndarray:
+    """Return one row of sampled noise per environment, float32 [_NUM_ENVS, D], of the kinds that the file's metadata
+    lists. D is 0 if the file samples nothing.
+    """
     draws = {"exponential": generator.standard_exponential, "normal": generator.standard_normal}
     parts = [draws.get(kind, generator.random)((_NUM_ENVS, size), np.float32) for kind, size in served.about["noise"]]
     return np.concatenate(parts, 1) if parts else np.zeros((_NUM_ENVS, 0), np.float32)
@@ -254,6 +268,9 @@ class _StepStream:
         self._stream, self._is_started = stream, False
 
     def send(self, action: Any) -> Step:
+        """Send an action to the generator, and return the next step. The first call starts the generator and ignores
+        `action`.
+        """
         if not self._is_started:
             self._is_started = True
             return next(self._stream)
@@ -264,7 +281,9 @@ class _StepStream:
 
 
 def _random_steps(space: Any, generator: np.random.Generator) -> Iterator[Step]:
-    """Yield random observations of a space and random rewards as steps, in episodes of random length."""
+    """Yield random observations of a space and random rewards as steps, each as (observation, reward of the last
+    action, whether an episode begins), in episodes of random length. If None is sent, a new episode begins.
+    """
     space.seed(int(generator.integers(2**31)))
     while True:
         for t in range(int(generator.integers(1, _EPISODE + 1))):
@@ -274,8 +293,9 @@ def _random_steps(space: Any, generator: np.random.Generator) -> Iterator[Step]:
 
 
 def _env_steps(env: Any, seed: int) -> Iterator[Step]:
-    """Yield the observations and rewards of an environment as steps. The environment executes the actions that are
-    sent.
+    """Yield the steps of an environment, each as (observation, reward of the last action, whether an episode begins).
+    The environment executes the action that is sent. If None is sent, the environment is reset and a new episode
+    begins.
     """
     try:
         observation, _ = env.reset(seed=seed)
@@ -295,7 +315,7 @@ def _env_steps(env: Any, seed: int) -> Iterator[Step]:
 
 def _recorded_steps(episodes: Sequence[SingleAgentEpisode]) -> Iterator[Step]:
     """Yield the observations and rewards of recorded episodes as steps, in an endless loop. Actions that are sent are
-    ignored.
+    ignored, but None skips the rest of the episode.
     """
     while True:
         for episode in episodes:

@@ -91,7 +91,11 @@ class ServedPolicy:
         return _nested(self.about["action"], self._run(observations, rewards, first, noise, (self.num_envs,)))
 
     def _run(self, observations, rewards, first, noise, batch):
-        """Run the model on a batch, store its outputs and the next state, and return all outputs by name."""
+        """Run the model on a batch, store its outputs and the next state, and return all outputs by name.
+
+        Raises:
+            ValueError: an input is missing, or has another shape or dtype.
+        """
         inputs, rows, first = {}, (self.num_envs,), self._checked_first(first)
         for name, leaf in _leaves(self.about["observation"], observations, "obs"):
             if name in self._forms:  # the policy may not read all parts
@@ -128,6 +132,9 @@ class ServedPolicy:
             raise ValueError("noise is infinite, or not above 0 where it is exponential: draw it from its distribution")
 
     def _checked_first(self, first):
+        """Return which environments begin an episode, bool [N], from one bool for all or one each. Raise `ValueError`
+        otherwise.
+        """
         flags = _array(first)
         if flags.dtype != bool or flags.shape not in ((), (self.num_envs,)):
             raise ValueError(f"first is {first!r}: give True, False, or an array of {self.num_envs} bools")
@@ -144,6 +151,7 @@ def _check_checksum(path, data):
 
 
 def _array(value):
+    """Return a value as an array. Lists of different lengths become an array of objects, which checks reject."""
     try:
         return np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -166,7 +174,11 @@ def _checked(name, value, dtype, shape, batch, rows):
 
 
 def _leaves(names, value, path):
-    """Yield name and value of each array in nested dicts and tuples `value`, whose structure is given by `names`."""
+    """Yield name and value of each array in nested dicts and tuples `value`, whose structure is given by `names`.
+
+    Raises:
+        ValueError: `value` is nested otherwise.
+    """
     if isinstance(names, str):
         yield names, value
         return

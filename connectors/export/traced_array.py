@@ -80,7 +80,11 @@ class TracedArray(NDArrayOperatorsMixin):
     # --- operations of numpy -----------------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Execute a numpy ufunc (or its reduction) by the equivalent torch function, with numpy's result dtype."""
+        """Execute a numpy ufunc (or its reduction) by the equivalent torch function, with numpy's result dtype.
+
+        Raises:
+            NotTraceable: torch has no equivalent function.
+        """
         if method == "reduce" and ufunc in _REDUCTIONS:
             return self.__array_function__(_REDUCTIONS[ufunc], (), args, {**kwargs, "out": out and out[0]})
         compute = _UFUNCS.get(ufunc.__name__)
@@ -280,6 +284,7 @@ def _needs_numbers(operation: str) -> NotTraceable:
 
 
 def _needs_rows() -> NotTraceable:
+    """Return the error for code that needs the number of rows, which is not known while tracing."""
     return NotTraceable(
         "the number of rows is not known; write np.ones_like(x[:, :1]) or reshape(-1, ...), or export with batch=1"
     )
@@ -309,6 +314,7 @@ def _tensor(value: Any, dtype: Any = None) -> Tensor:
 
 
 def _cast(tensor: Tensor, dtype: np.dtype) -> Tensor:
+    """Return a tensor in a numpy dtype: the tensor itself if it has this dtype."""
     target = torch.from_numpy(np.empty(0, dtype)).dtype
     return tensor if tensor.dtype is target else tensor.to(target)
 
@@ -316,6 +322,9 @@ def _cast(tensor: Tensor, dtype: np.dtype) -> Tensor:
 def _into(out: Any, result: Any) -> Any:
     """Return `result`, or copy it into the array `out` and return `out`, if the caller passed numpy's argument
     `out`.
+
+    Raises:
+        NotTraceable: `out` is a numpy array.
     """
     if out is None:
         return result
@@ -340,6 +349,7 @@ def _sizes(shape: Any) -> tuple[Any, ...]:
 
 
 def _index(key: Any) -> Any:
+    """Return an index with arrays replaced by tensors. Raise `NotTraceable` for a traced bool mask."""
     if isinstance(key, TracedArray):
         if key.dtype == bool:
             raise NotTraceable("an index by a bool mask: the number of rows depends on the values; use np.where")
@@ -348,7 +358,11 @@ def _index(key: Any) -> Any:
 
 
 def _without_negative_steps(tensor: Tensor, key: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-    """Return a tensor and key equivalent to `tensor[key]`, with reversing slices `[::-1]` replaced by flipped axes."""
+    """Return a tensor and key equivalent to `tensor[key]`, with reversing slices `[::-1]` replaced by flipped axes.
+
+    Raises:
+        NotTraceable: a step is negative, but the slice is not `[::-1]`, or None or ... is in the same key.
+    """
     if not any(isinstance(part, slice) and part.step is not None and part.step < 0 for part in key):
         return tensor, key
     if any(part is None or part is Ellipsis for part in key):
@@ -451,6 +465,7 @@ def _stack(arrays: Any, axis: int = 0) -> TracedArray:
 
 
 def _where(condition: Any, *choices: Any) -> TracedArray:
+    """Compute `np.where` with three arguments. With one argument, raise `NotTraceable`."""
     if not choices:
         raise NotTraceable(
             "np.where with one argument: its number of rows depends on the values; give it three arguments"
@@ -461,6 +476,8 @@ def _where(condition: Any, *choices: Any) -> TracedArray:
 
 
 def _filled(value: Any) -> Callable[..., TracedArray]:
+    """Return a function like `np.zeros_like` that fills with `value`."""
+
     def like(a: Any, fill_value: Any = value, dtype: Any = None) -> TracedArray:
         tensor = _tensor(a) if dtype is None else _cast(_tensor(a), np.dtype(dtype))
         return TracedArray(torch.full_like(tensor, fill_value))
@@ -473,7 +490,9 @@ def _axes(tensor: Tensor, axis: Any) -> tuple[int, ...]:
 
 
 def _reduction(compute: Callable[..., Tensor], dtype_of: Callable[[np.dtype], Any]) -> Callable[..., TracedArray]:
-    """Return the traced form of a numpy reduction such as `np.sum`, given `compute(tensor, axes, keepdims)`."""
+    """Return the traced form of a numpy reduction such as `np.sum`, given `compute(tensor, axes, keepdims)`. `dtype_of`
+    returns the dtype in which numpy reduces a dtype.
+    """
 
     def reduce(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **options: Any) -> TracedArray:
         tensor = _tensor(a)
@@ -504,12 +523,15 @@ def _deviation(tensor: Tensor, axes: tuple[int, ...], keepdims: bool, ddof: int 
 
 
 def _product(tensor: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    """Compute the product over several axes."""
     for axis in sorted((axis % tensor.ndim for axis in axes), reverse=True):
         tensor = tensor.prod(axis, keepdim=keepdims)
     return tensor
 
 
 def _position(compute: Callable[..., Tensor]) -> Callable[..., TracedArray]:
+    """Return a function like `np.argmax` that applies the torch function `compute`."""
+
     def position(a: Any, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
         tensor = _tensor(a)
         return TracedArray(compute(tensor.to(torch.uint8) if tensor.dtype is torch.bool else tensor, axis, keepdims))
@@ -518,6 +540,7 @@ def _position(compute: Callable[..., Tensor]) -> Callable[..., TracedArray]:
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> TracedArray:
+    """Compute the 2-norm `np.linalg.norm`. For another `ord`, or several axes, raise `NotTraceable`."""
     tensor = _tensor(x)
     tensor = _cast(tensor, np.dtype(_as_mean(_NUMPY_DTYPES[tensor.dtype])))
     if ord not in (None, 2) or (isinstance(axis, tuple) and len(axis) > 1):
@@ -548,6 +571,7 @@ def _expand_dims(a: Any, axis: Any) -> TracedArray:
 
 
 def _squeeze(a: Any, axis: Any = None) -> TracedArray:
+    """Compute `np.squeeze`. Without `axis`, raise `NotTraceable`, because a batch of one row would be removed."""
     if axis is None:
         raise NotTraceable("np.squeeze without axis would remove a batch of one; name the axis")
     return TracedArray(_tensor(a).squeeze(axis), a)
@@ -602,7 +626,7 @@ def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[TracedArra
 
 
 def _digitize(x: Any, bins: Any, right: bool = False) -> TracedArray:
-    """Compute `np.digitize` on a traced array, for ascending bins."""
+    """Compute `np.digitize` on a traced array, for ascending bins. For descending bins, raise `NotTraceable`."""
     edges = np.asarray(bins)
     if len(edges) > 1 and not (np.diff(edges) >= 0).all():
         raise NotTraceable("np.digitize with descending bins cannot be exported; use ascending bins")

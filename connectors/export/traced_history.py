@@ -72,6 +72,7 @@ class TracedHistory(History):
             self.reach[TIME] = 1
 
         def read(leaf: Tensor) -> TracedArray:
+            """Return the last `k` items before each observation of the history. Items before the start are zeros."""
             length = leaf.shape[1]
             windows: list[Tensor] = []  # by offset
             for offset in range(furthest + 1):

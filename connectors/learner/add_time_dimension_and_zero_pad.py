@@ -26,6 +26,9 @@ class AddTimeDimensionAndZeroPad(Connector):
         input_action_space: space of the actions before this connector.
         max_seq_len: the number of steps in a row.
         name: name of the connector in its pipeline.
+
+    Raises:
+        InvalidArgument: `max_seq_len` is not an int of at least 1.
     """
 
     writes = (Columns.LOSS_MASK, Columns.SEQ_LENS)

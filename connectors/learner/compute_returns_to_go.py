@@ -23,6 +23,9 @@ class ComputeReturnsToGo(Connector):
 
     Args:
         gamma: the discount factor.
+
+    Raises:
+        InvalidArgument: `gamma` is outside [0, 1].
     """
 
     writes = (Columns.RETURNS_TO_GO,)

@@ -32,6 +32,9 @@ class EpisodesToRolloutBuffer(Connector):
         gamma: the discount factor.
         lambda_: the parameter of GAE.
         minibatch_size: number of observations in one forward pass of the value function.
+
+    Raises:
+        InvalidArgument: `gamma` or `lambda_` is outside [0, 1].
     """
 
     writes = ("rollout",)

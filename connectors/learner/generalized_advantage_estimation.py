@@ -1,4 +1,4 @@
-"""Connector that adds advantages (GAE) and value targets."""
+"""`GeneralizedAdvantageEstimation`: connector that adds advantages (GAE) and value targets to a train batch."""
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ class GeneralizedAdvantageEstimation(Connector):
         minibatch_size: number of observations in one forward pass of the value function.
         with_values: also add "vf_preds" [B], the values of the observations before the steps.
         name: name of the connector in its pipeline.
+
+    Raises:
+        InvalidArgument: `gamma` or `lambda_` is outside [0, 1], or `minibatch_size` is not an int of at least 1.
+        WrongType: a flag is not a bool.
     """
 
     writes = (Columns.ADVANTAGES, Columns.VALUE_TARGETS)

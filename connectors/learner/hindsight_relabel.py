@@ -147,6 +147,7 @@ class _Relabelled(OtherObservations):
         return observations if self._reaches(k - 1) else zeroed(observations, ~self.observed(k))
 
     def _with_goals(self, observations: Any) -> Any:
+        """Return observations whose "desired_goal" is the new goal, if they belong to a relabelled step."""
         rows = np.flatnonzero(np.isin(self._owners, self._steps))
         goals = nested.take(self._goals, self._steps.searchsorted(self._owners[rows]))
 
@@ -160,6 +161,7 @@ class _Relabelled(OtherObservations):
 
 
 def _replaced(column: np.ndarray, steps: np.ndarray, values: Any) -> np.ndarray:
+    """Return a copy of a column with new values at `steps`. Its dtype is widened if it cannot hold them."""
     fits = np.can_cast(np.asarray(values).dtype, column.dtype, "same_kind")
     changed = column.copy() if fits else column.astype(np.result_type(column, values))
     changed[steps] = values

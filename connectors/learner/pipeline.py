@@ -133,7 +133,7 @@ class _SeeSteps(Connector):
 
 def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:
     """Return the episode and step that each row of a batch comes from, or None if the rows are not the steps of the
-    pack.
+    pack. `first` is the pack before any connector, and `pack` the last one.
 
     Returns:
         None if the rows are not the steps of the pack. Values per row are computed when they are read.
@@ -162,7 +162,7 @@ def _num_rows(batch: ColumnDict) -> int:
 
 def _check_in_time(name: str, batch: ColumnDict, before: EpisodePack, after: EpisodePack) -> None:
     """Raise `InvalidArgument` if connector `name` changed rewards or actions of episodes after they were copied to the
-    batch.
+    batch. `before` and `after` are the packs before and after it.
     """
     if after is before:
         return

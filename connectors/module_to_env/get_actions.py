@@ -43,6 +43,7 @@ class GetActions(Connector):
     Raises:
         UnknownKey: the outputs have neither "actions" nor "action_dist_inputs".
         ShapeMismatch: "action_dist_inputs" have a wrong number of columns.
+        InvalidArgument: `seed` is not an int.
     """
 
     writes = (Columns.ACTIONS, Columns.ACTION_LOGP)
@@ -87,7 +88,13 @@ class GetActions(Connector):
         return batch
 
     def _inputs_and_distribution(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
-        """Return the policy's "action_dist_inputs" and the action distribution that they parameterize."""
+        """Return the policy's "action_dist_inputs" and the action distribution that they parameterize. Inputs that are
+        not float32 are replaced in the batch.
+
+        Raises:
+            UnknownKey: the batch has no distribution inputs.
+            ShapeMismatch: the distribution needs another number of inputs.
+        """
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None:
             raise UnknownKey(
@@ -107,7 +114,7 @@ class GetActions(Connector):
         """Seed this connector's random generator. If a seed was set earlier, or `seed` is None, nothing changes.
 
         Raises:
-            WrongType: the seed is not an int.
+            InvalidArgument: the seed is not an int.
         """
         if self._seed is None and seed is not None:
             self._seed = checked_count("seed", seed, -math.inf)
@@ -164,6 +171,7 @@ class GetActions(Connector):
 
     def with_log_probs(self, pack: EpisodePack, policy: Any = None) -> EpisodePack:
         """Return the pack with "action_logp" (log-probabilities of the actions) for all steps, lookbacks included.
+        `policy` is the policy whose distribution is used, if it has one.
 
         Returns:
             the pack itself if it has "action_logp", or lacks "action_dist_inputs".
@@ -179,6 +187,9 @@ class GetActions(Connector):
 
         Returns:
             None if `outputs` has "action_logp" already, or lacks "action_dist_inputs".
+
+        Raises:
+            UnknownKey: the policy has no distribution, and the action space is not known.
         """
         inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
         if inputs is None or Columns.ACTION_LOGP in outputs:
@@ -197,6 +208,7 @@ class GetActions(Connector):
 
         Raises:
             UnknownKey: the policy has no distribution, and the action space is not known.
+            InvalidArgument: there is no default distribution for the action space.
         """
         distribution = distribution_of(policy)
         if distribution is not None:
@@ -211,6 +223,9 @@ class GetActions(Connector):
 def _as_floats(inputs: Any) -> torch.Tensor:
     """Return the distribution inputs as a float32 or float64 tensor. Half precision, too coarse for sampling, becomes
     float32.
+
+    Raises:
+        WrongType: torch cannot convert them.
     """
     try:
         tensor = torch.as_tensor(inputs)
@@ -222,6 +237,7 @@ def _as_floats(inputs: Any) -> torch.Tensor:
 
 
 def _width_error(inputs: torch.Tensor, distribution: ActionDistribution) -> ShapeMismatch:
+    """Return the error for distribution inputs of a width that the distribution does not take."""
     return ShapeMismatch(
         f"the policy's output 'action_dist_inputs' has shape {list(inputs.shape)}; {type(distribution).__name__} takes "
         f"{distribution.num_inputs} inputs for an action: give the policy's head that many units"

@@ -40,6 +40,7 @@ class ListifyForVectorEnv(Connector):
 
 
 def _batched_as_arrays(space: gym.Space) -> bool:
+    """Return True if Gymnasium batches all parts of a space as arrays, so that actions can stay arrays."""
     if isinstance(space, spaces.Dict):
         return all(map(_batched_as_arrays, space.spaces.values()))
     if isinstance(space, spaces.Tuple):
@@ -48,6 +49,9 @@ def _batched_as_arrays(space: gym.Space) -> bool:
 
 
 def _batched(space: gym.Space | None, actions: Any) -> Any:
+    """Return actions in the form in which Gymnasium batches a space: arrays, or tuples of items for spaces such as
+    Text.
+    """
     if isinstance(space, spaces.Dict):
         return {key: _batched(part, actions[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

@@ -96,7 +96,9 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         self._acted_as = type(for_env)
 
     def check_actions(self, for_env: Any, num_rows: int, actors: str) -> None:
-        """Raise `ShapeMismatch` unless `for_env` is a batch of `num_rows` actions of the environment's action space."""
+        """Raise `ShapeMismatch` unless `for_env` is a batch of `num_rows` actions of the environment's action space.
+        `actors` is the word in the error for what acts, such as "environments".
+        """
         misfit = describe_mismatch(for_env, self.input_action_space, num_rows)
         if misfit:
             raise ShapeMismatch(

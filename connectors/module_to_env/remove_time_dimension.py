@@ -28,6 +28,7 @@ class RemoveTimeDimension(Connector):
 
 
 def _only_step(leaf: Any, name: str) -> Any:
+    """Return an output [N, 1, ...] as [N, ...]. Raise `ShapeMismatch` if it has another number of time steps."""
     if leaf.ndim < 2 or leaf.shape[1] != 1:
         raise ShapeMismatch(
             f"the policy's output {name!r} has shape {list(leaf.shape)}; a recurrent one gives [N, 1, ...]"

@@ -113,6 +113,7 @@ def _invalid_row_error(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: 
 
 
 def _owner_of(row: int, episodes: Any) -> str:
+    """Return words for an error: the agent of a row of the batch if it is known, else the environment."""
     episode = episodes[row] if isinstance(episodes, list) and row < len(episodes) else None
     if isinstance(episode, SingleAgentEpisode) and episode.agent_id is not None:
         return f"agent {episode.agent_id!r}"

@@ -50,6 +50,7 @@ class AgentSpaces:
 
 
 def _spaces_by_agent(space: gym.Space | None) -> dict[Any, Any]:
+    """Return the spaces in a Dict space by agent, empty for any other space."""
     return dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
 
 

@@ -137,4 +137,5 @@ def _copy_for_agent(rewriter: ObservationRewriter) -> Any:
 
 
 def _spaces_by_agent(space: gym.Space | None) -> Mapping[Any, gym.Space]:
+    """Return the spaces in a Dict space by agent, empty for any other space."""
     return space.spaces if isinstance(space, gym.spaces.Dict) else {}

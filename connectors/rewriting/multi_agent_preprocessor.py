@@ -79,7 +79,7 @@ def rewrite_newest(
     pieces: Sequence[Any], episode: MultiAgentEpisode, observations: Mapping[Any, Any], update: bool = True
 ) -> None:
     """Apply preprocessors to the newest observations of an ongoing multi-agent episode, and store the results in the
-    episode.
+    episode. With `update=False`, their statistics do not change.
     """
     for piece in pieces:
         observations = piece.rewrite(observations, episode, update)

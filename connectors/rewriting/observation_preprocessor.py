@@ -39,7 +39,7 @@ class ObservationPreprocessor(ObservationRewriter):
 
     def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
         """Return the changed form of the observations [N, ...] of N environments. By default, `preprocess` is called
-        for each.
+        for each. `episodes` are the ongoing episodes, one per row. None gives `preprocess` None for each.
         """
         rows = rows_of(observations)
         owners = [None] * len(rows) if episodes is None else episodes

@@ -53,6 +53,11 @@ class FinalObservations:
 
     With same-step autoreset or a manual reset, the row after an ending has the first observation of the next episode. A
     rollout stores the replaced observations here: `rollout["final"].append(...)`.
+
+    Args:
+        num_envs: number of environments N.
+        num_slots: number of rows per environment, T + 1.
+        obs_dim: length of an observation.
     """
 
     def __init__(self, num_envs: int, num_slots: int, obs_dim: int, device: torch.device | str) -> None:
@@ -87,6 +92,7 @@ class FinalObservations:
 
     def append_rows(self, rows: Tensor, obs: Tensor, value: Tensor | None = None) -> None:
         """Add the last observations [k, obs_dim] of episodes that ended with the steps at the flat indices `rows` [k].
+        Without `value`, their value estimates are 0.
 
         The flat index of step t of an environment is env * (T + 1) + t.
         """
@@ -255,8 +261,13 @@ class RolloutBuffer:
 
 
 def _check_column(name: str, expected: Tensor, actual: Tensor | None) -> None:
-    """Raise an error if a column of a rollout is missing, or differs from the buffer's column in shape, dtype or
-    device.
+    """Check a column of a rollout against the buffer's column.
+
+    Raises:
+        TrackMismatch: it is missing (None).
+        ShapeMismatch: it has another shape.
+        WrongType: it has another dtype.
+        InvalidArgument: it is on another device.
     """
     if actual is None:
         raise TrackMismatch(f"the rollout has no column {name!r} any more; write into the storage in place")
@@ -389,7 +400,7 @@ def add_sequence_returns(rollout: TensorDict) -> TensorDict:
 
 def _values_after(rollout: TensorDict, boundary: Tensor) -> Tensor:
     """Return the value estimate of the observation after each step, [N, T], also for last observations in
-    `rollout["final"]`.
+    `rollout["final"]`. `boundary`, bool [N, T], is True for the last steps of episodes that did not terminate.
 
     Raises:
         TrackMismatch: the last observation of a truncated step is missing.

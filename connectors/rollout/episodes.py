@@ -132,8 +132,11 @@ def _finals_of(
 
 
 def _flat_items(name: str, track: Any, column: Tensor) -> np.ndarray:
-    """Return observations or actions [n, ...] as float32 vectors [n, D]. Raise an error if they are nested or D is not
-    the column's size.
+    """Return observations or actions [n, ...] as float32 vectors [n, D].
+
+    Raises:
+        TrackMismatch: the items are nested or ragged.
+        ShapeMismatch: D is not the size of `column`.
     """
     if not nested.is_leaf(track):
         raise TrackMismatch(f"{name} are {nested.describe(track)}; a rollout stores one array: flatten them first")
@@ -160,6 +163,9 @@ def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
 def _scalars(pack: EpisodePack, key: str) -> np.ndarray:
     """Return a recorded extra model output with one number per step, such as values, as float32 [n]. Return zeros if it
     was not recorded.
+
+    Raises:
+        ShapeMismatch: the output has not one number per step, or a rollout has no column for it.
     """
     track = pack.extra_model_outputs.get(key)
     if track is None:
@@ -177,8 +183,11 @@ def _has_column(key: str, track: Any) -> bool:
 
 
 def _checked_values(values: np.ndarray | None, num_observations: int, pack: EpisodePack) -> np.ndarray:
-    """Return the value estimates of all observations: the given ones after a check, or the recorded ones with zeros
-    after the last steps.
+    """Return the value estimate of each observation, float32: the given `values`, or else the recorded extra model
+    output `vf_preds` (0 if it was not recorded), with 0 for the last observation of each chunk.
+
+    Raises:
+        ShapeMismatch: `values` are not one per observation, or `vf_preds` are not one number per step.
     """
     if values is not None:
         if np.shape(values) != (num_observations,):

@@ -152,6 +152,10 @@ def place_chunks(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments
     Environments are filled one after another. A chunk that continues an episode of the previous rollout stays in its
     environment. The chunks of a `VectorRecorder` therefore get the rows from which they came.
 
+    Args:
+        num_rows: rows per environment.
+        edge: state of the environments after the previous rollout.
+
     Raises:
         ShapeMismatch: a chunk has more steps than there are rows, or there are too many chunks.
         ChunkMismatch: a chunk does not start where its episode stopped in the previous rollout, or chunks are not
@@ -183,6 +187,10 @@ def place_chunks(pack: EpisodePack, num_rows: int, edge: BlockEdge) -> Fragments
 def _check_continuation(i: int, pack: EpisodePack, home: int, edge: BlockEdge, envs: list[int]) -> None:
     """Raise `ChunkMismatch` if chunk `i` does not start where its episode stopped in the previous rollout, or is out of
     order.
+
+    Args:
+        home: environment of its episode in the previous rollout.
+        envs: environments of the chunks before it.
     """
     chunk = f"chunk {i} of episode {pack.ids[i]}, which goes on in environment {home}"
     if envs and envs[-1] >= home:

@@ -112,6 +112,7 @@ def as_arrays(column: Any) -> Any:
 
 
 def _as_array(leaf: Any) -> Any:
+    """Return a copy of a tensor or array as an array. Any other value is returned itself."""
     if isinstance(leaf, torch.Tensor):
         leaf = leaf.detach().cpu()
         return leaf.float().numpy().copy() if leaf.dtype == torch.bfloat16 else leaf.numpy().copy()
@@ -139,6 +140,7 @@ def _state_spaces_of(policy: Any) -> dict[str, gym.Space]:
 
 
 def _space_like(state: Any) -> gym.Space:
+    """Return a space whose items have the structure, shapes and dtypes of a state."""
     if isinstance(state, dict):
         return gym.spaces.Dict({key: _space_like(part) for key, part in state.items()})
     if isinstance(state, tuple):

@@ -303,10 +303,14 @@ def _pickle_and_load(value: Any, kind: type) -> Any:
     """
 
     class Writer(pickle.Pickler):
+        """Pickler that writes only a mark for the class `kind`."""
+
         def persistent_id(self, obj: Any) -> str | None:
             return "class" if obj is kind else None
 
     class Reader(pickle.Unpickler):
+        """Unpickler that reads the mark as the class `kind`."""
+
         def persistent_load(self, pid: Any) -> Any:
             return kind
 
@@ -324,6 +328,7 @@ def _concatenate(halves: list[Any]) -> Any:
 
 
 def _same_shapes(a: Any, b: Any) -> bool:
+    """Return True if two columns have the same nested structure and shapes."""
     shapes = [{path: np.shape(leaf) for path, leaf in nested.flatten(column).items()} for column in (a, b)]
     return shapes[0] == shapes[1]
 
@@ -336,6 +341,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _equal_leaves(a: Any, b: Any) -> bool:
+    """Return True if two values are equal, floats up to rounding. Objects without `__eq__` count as equal."""
     a, b = (leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf for leaf in (a, b))
     if not isinstance(a, np.ndarray) or a.dtype.kind not in "fc":
         return nested.equal(a, b) if isinstance(a, np.ndarray) else bool(a == b) or type(a).__eq__ is object.__eq__

@@ -58,6 +58,8 @@ def check_policy(
     Raises:
         ContractViolation: a rule is broken. The error names the call and the output or column.
         EpisodeError: the views cannot be bound, see `Views`.
+        InvalidArgument: a member of `interface` is missing.
+        WrongType: the policy cannot be called as `policy(batch, explore=...)`.
     """
     name = type(policy).__name__
     try:
@@ -229,6 +231,7 @@ class _PolicyCheck:
             self._check_state(call, outputs.get(Columns.STATE_OUT), batch_size)
 
     def _check_rows(self, call: str, name: str, column: Any, leading: tuple[int, ...]) -> None:
+        """Raise `ContractViolation` unless all arrays of an output have the first axes `leading`, and no NaN."""
         for path, leaf in nested.flatten(column, name).items():
             if np.shape(leaf)[: len(leading)] != leading:
                 raise self._violation(f"{path} [{', '.join(map(str, leading))}, ...]", brief(leaf), call=call)

@@ -179,6 +179,7 @@ class _Comparison:
         return _concatenate(iter(batches))
 
     def _newest(self, episode: SingleAgentEpisode) -> Columns:
+        """Return the columns of an episode's newest observation, computed from the episode alone."""
         history = EpisodesHistory([episode], self._views.given, self._views.lookback)
         return nested.map_leaves(np.array, self._views(history))
 

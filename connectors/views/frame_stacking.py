@@ -37,6 +37,7 @@ class FrameStacking(ViewPiece):
 
     Raises:
         InvalidArgument: `num_frames` is not an int of at least 1, or `axis` is not an int.
+        WrongType: `multi_agent` is not a bool.
     """
 
     def __init__(

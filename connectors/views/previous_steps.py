@@ -39,6 +39,7 @@ class PrevActionsPrevRewards(ViewPiece):
 
     Raises:
         InvalidArgument: a number is negative or not an int, or both are 0.
+        WrongType: `multi_agent` is not a bool.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class PrevActionsPrevRewards(ViewPiece):
 
     def spaces(self, input_spaces: HistorySpaces) -> dict[str, gym.Space]:
         """Return the space of the output column "obs": a `Dict` of the observation, the previous actions and the
-        previous rewards.
+        previous rewards. The dict is empty if the observation space is unknown.
         """
         if input_spaces.observation_space is None:
             return {}

@@ -115,7 +115,7 @@ class Views:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """Space of the column "obs" after all views."""
+        """Space of the column "obs" after all views. None if it is unknown."""
         return self.spaces[Columns.OBS]
 
     def __len__(self) -> int:
@@ -139,7 +139,12 @@ class Views:
         return self._input_spaces[count]
 
     def _bind(self, count: int, view: View) -> None:
-        """Run view number `count` on samples, check its columns, and store their spaces and its lookback."""
+        """Run view number `count` on samples, check its columns, and store their spaces and its lookback.
+
+        Raises:
+            WrongType: the view raises an error on samples.
+            ShapeMismatch: a column has not one row per observation, or not the space that the view declares.
+        """
         name, input_spaces = name_of(view), self._input_spaces[-1]
         declared = dict(view.spaces(input_spaces)) if isinstance(view, ViewWithSpaces) else {}
         samples = SampleHistory(self.given, np.arange(_NUM_SAMPLES))

@@ -210,6 +210,9 @@ class Algorithm(nn.Module, ABC):
         Args:
             batch: the train batch.
             num_steps: the number of gradient steps, if it is known.
+
+        Raises:
+            InvalidArgument: a metric, such as the loss, is NaN or infinite.
         """
         checks_gradient_first = (
             num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).knows_norm_before_step

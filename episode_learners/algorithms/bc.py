@@ -52,7 +52,7 @@ class BCConfig(EpochConfig):
         minibatch_size: Steps in a minibatch; sequences, if the policy is recurrent.
         max_seq_len: Steps in a sequence of a recurrent policy.
         action_mapping: Mapping of the policy's actions to the environment's, as in `episodes.PolicyBox`: "normalize",
-            "clip" or "none". Actions of the environment are converted.
+            "clip" or "none". Any other raises `InvalidArgument`. Actions of the environment are converted.
     """
 
     max_seq_len: int = 20
@@ -108,6 +108,9 @@ class BC(Algorithm):
     def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
         """Return a train batch made of `episodes`, with actions converted to the policy's units. By default, recorded
         recurrent states are left out.
+
+        Raises:
+            StateMismatch: the episodes were recorded with other preprocessing of observations.
         """
         check_recorded_alike(episodes, self)
         mapping = self.config.action_mapping

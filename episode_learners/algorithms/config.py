@@ -42,7 +42,8 @@ def _entries_of(doc: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig(Settings):
-    """Hyperparameters common to all algorithms: learning rate and gradient clipping.
+    """Hyperparameters common to all algorithms: learning rate and gradient clipping. A value out of range raises
+    `InvalidArgument`, also in subclasses.
 
     Attributes:
         learning_rate: Step size of the Adam optimizers.

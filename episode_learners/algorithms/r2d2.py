@@ -154,7 +154,7 @@ class R2D2(DQN):
 
     def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
         """Return the n-step TD targets [B, W] of sequences. A step near the end of its sequence uses only the rewards
-        that the sequence still has.
+        that the sequence still has. `best` are the target network's values of the next observations.
 
         The recursion is G[n, t] = r[t] + discount[t] * G[n - 1, t + 1].
         """
@@ -180,6 +180,7 @@ class R2D2(DQN):
         rows = torch.arange(len(stops), device=stops.device)
 
         def whole(obs: Tensor, new_obs: Tensor) -> Tensor:
+            """Return T + 1 observations of each sequence: those of the steps, and after the last step the next one."""
             extended = torch.cat([obs, obs[:, -1:]], 1)
             extended[rows, stops] = new_obs[rows, stops - 1]
             return extended

@@ -41,7 +41,7 @@ class TargetNetwork(nn.Module):
 
     def _flatten_parameters(self) -> None:
         """Copy all parameters of the target network into one vector, and make each parameter a view of its part of the
-        vector.
+        vector. `vector` calls this again after the module was copied or moved to another device.
         """
         self._flattened = parameters = list(self.module.parameters())
         with torch.no_grad():

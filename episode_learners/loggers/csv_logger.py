@@ -38,7 +38,9 @@ class CSVLogger(Logger):
         return self.folder / f"{scope}.csv"
 
     def rows(self, scope: str) -> list[dict[str, str]]:
-        """Return all complete rows written so far for a scope, such as "train", as dicts of strings."""
+        """Return all complete rows written so far for a scope, such as "train", as dicts of strings. The list is empty
+        if there is no such scope.
+        """
         self.flush()
         if not self._path(scope).exists():
             return []

@@ -113,6 +113,9 @@ class ImageEncoder(nn.Module):
 class LeafEncoders(nn.Module):
     """Encoder of Dict or Tuple observations: a separate encoder for each part, and a layer that combines the features
     of all parts.
+
+    Raises:
+        InvalidArgument: the space has no parts besides the action mask.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ def action_head(
     num_features: int, distribution: ActionDistribution, generator: torch.Generator | None = None
 ) -> nn.Module:
     """Return the policy's output layer, which maps features [..., num_features] to inputs [..., num_inputs] of an
-    action distribution.
+    action distribution. `generator` makes its random initial weights. None for torch's global one.
     """
     if isinstance(distribution, (DiagonalGaussian, SquashedGaussian)):
         return GaussianHead(num_features, distribution.num_inputs // 2, generator)

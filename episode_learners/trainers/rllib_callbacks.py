@@ -79,6 +79,7 @@ class CallbackAlgorithm:
         Raises:
             InvalidArgument: the trainer has only one policy, there is a module with this id, or a module that cannot
                 learn should.
+            WrongType: `module_spec` is not a policy.
         """
         algorithm, module = self._modules(), getattr(module_spec, "module", module_spec)
         if not isinstance(module, Policy):

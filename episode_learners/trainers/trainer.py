@@ -66,7 +66,7 @@ class Trainer(ABC, Generic[Config]):
         hooks: objects with any of `on_start(trainer)`, `on_collect(trainer, episodes)`, `on_update(trainer, metrics)`,
             `on_test_start(trainer)`, `on_test(trainer, evaluation)` and `on_epoch(trainer)`, or callbacks
             (`RLlibCallback`). Each may call `trainer.stop()`. The state of a hook with `get_state` and `set_state` is
-            part of checkpoints.
+            part of checkpoints. An `OffPolicyTrainer` calls `on_collect` only for a `MultiAgentAlgorithm`.
         folder: the folder of checkpoints.
         ledger: the ledger (`episodes.storage.ledger`) that records what each update learned from; or its path.
         test_env: an environment for tests, as `evaluate` takes it, instead of the runner's.
@@ -231,7 +231,7 @@ class Trainer(ABC, Generic[Config]):
 
     def _update(self, metrics: dict[Any, Any], num_updates: int = 1) -> None:
         """Count updates whose metrics are given, log the metrics, and call the `on_update` hooks. The update itself has
-        been made before.
+        been made before. `num_updates` is how many they were.
         """
         metrics = flat_metrics(metrics)
         self.num_updates += num_updates
@@ -240,8 +240,8 @@ class Trainer(ABC, Generic[Config]):
         self._call_hooks("on_update", metrics)
 
     def _write_ledger(self, module_id: Any, learner: Algorithm, batch: Mapping[str, Any]) -> None:
-        """Record in the run's ledger which steps an update learned from, with the resulting weights and the settings of
-        the run.
+        """Record in the run's ledger, if there is one, which steps an update learned from, with the resulting weights
+        and the settings of the run.
         """
         if self.ledger is not None:
             rates = {name: optimizer.learning_rate for name, optimizer in learner.optimizers.items()}
@@ -326,7 +326,7 @@ class Trainer(ABC, Generic[Config]):
             self.save()
 
     def _checkpoints(self) -> list[Path]:
-        """Return the paths of all checkpoints in the folder, oldest first."""
+        """Return the paths of all checkpoints in the folder, oldest first. There are none without a folder."""
         return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
 
     def resume(self, allow: Iterable[str] = ()) -> bool:
@@ -373,6 +373,9 @@ class Trainer(ABC, Generic[Config]):
     def _continue_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:
         """Restore the whole run (modules, weights, counts, runner, buffer, logger) from the state of a checkpoint,
         after a check of its settings.
+
+        Args:
+            allow: names of settings that may differ from the checkpoint's.
 
         Raises:
             StateMismatch: the settings or networks differ from the checkpoint's.

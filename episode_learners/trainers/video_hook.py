@@ -71,6 +71,7 @@ class VideoHook:
             """Return a function that calls `call`, and then appends a rendered frame to `frames`."""
 
             def call_and_film(*arguments: Any, **options: Any) -> Any:
+                """Call the environment's method, and append a rendered frame unless there are `max_frames`."""
                 returned = call(*arguments, **options)
                 if len(frames) < self.max_frames:
                     frames.append(np.asarray(env.render(), np.uint8))

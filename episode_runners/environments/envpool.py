@@ -105,6 +105,11 @@ class EnvPoolVectorEnv(VectorEnv):
         return self._in_space_dtype(observations), self._chosen(infos)
 
     def _new_pool(self, seed: Any) -> Any:
+        """Close the pool, and make another one with this seed, or a random one for None.
+
+        Raises:
+            InvalidArgument: the seed is not one int.
+        """
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
         if not isinstance(seed, (int, np.integer)):
@@ -181,6 +186,9 @@ class EnvPoolVectorEnv(VectorEnv):
 
 
 def _checked_kwargs(task: str, num_envs: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for EnvPool. Raise `InvalidArgument` if `kwargs` has one that `EnvPoolVectorEnv` sets
+    itself.
+    """
     reserved = [key for key in kwargs if key in _ITS_OWN]
     if reserved:
         raise InvalidArgument(
@@ -231,6 +239,7 @@ def _call_envpool(function: str, task: str, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _envpool() -> ModuleType:
+    """Import envpool. Raise `MissingExtra` if it is not installed."""
     with needing("envpool", "EnvPool is needed"):
         import envpool
     return envpool

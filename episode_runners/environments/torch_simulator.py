@@ -51,6 +51,7 @@ class TorchVectorEnv(VectorEnv):
         InvalidArgument: `num_envs` is neither given nor an attribute of the simulator.
         TrackMismatch: raised by `step` if an episode ended without final observations, or `dones` came without
             time-outs.
+        WrongType: a space or a name has another type.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
@@ -110,6 +111,7 @@ class TorchVectorEnv(VectorEnv):
             EpisodeStateError: the environments were never reset.
             ShapeMismatch: the actions have another shape.
             TrackMismatch: an episode ended without final observations, or `dones` came without time-outs.
+            WrongType: the simulator's `step` does not return a tuple of four or five.
         """
         actions = np.asarray(actions, self.single_action_space.dtype)
         if actions.shape != self._action_shape:
@@ -154,6 +156,10 @@ class TorchVectorEnv(VectorEnv):
     def _as_five_values(self, row: Any) -> tuple[Any, ...]:
         """Convert the simulator's step result, which has four or five items, to observations, rewards,
         terminateds, truncateds and extras.
+
+        Raises:
+            WrongType: the result is not a tuple of four or five.
+            TrackMismatch: there are four, and the extras do not mark time limits.
         """
         if not isinstance(row, tuple) or len(row) not in (4, 5):
             raise WrongType(
@@ -172,6 +178,9 @@ class TorchVectorEnv(VectorEnv):
         return observations, rewards, dones & ~late, dones & late, extras
 
     def _select_observations(self, observations: Any) -> Any:
+        """Return the observations under `observation_key`, or all if that is None. Raise `UnknownKey` if they lack the
+        key.
+        """
         if self._observation_key is None:
             return observations
         if not isinstance(observations, dict) or self._observation_key not in observations:
@@ -273,6 +282,7 @@ def _scatter_rows(rows: np.ndarray, envs: np.ndarray, num_envs: int) -> np.ndarr
 
 
 def _brief(value: Any) -> str:
+    """Describe a value for an error: its length, keys or type."""
     if isinstance(value, tuple):
         return f"{len(value)} items"
     return f"a dict with {list(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"

@@ -116,6 +116,9 @@ class RunnerActor:
         return SampleReply(RunnerSample(self.index, data, self.runner.stats, self.version), self._statistics())
 
     def _begin_anew(self, number: int) -> None:
+        """Seed torch by the seed and `number`, and set the runner's seed and its count of steps to these, so that
+        results are reproducible.
+        """
         torch.manual_seed(int(np.random.SeedSequence((self.seed, number)).generate_state(1)[0]))
         counts = {"seed": self.seed, self.runner.steps_counted: number}
         self.runner.set_state(self.runner.get_state() | counts)
@@ -130,7 +133,11 @@ class RunnerActor:
         return True
 
     def _load(self, weights: Any, version: int | None) -> None:
-        """Load weights into the runner's policy or policies, and set their version."""
+        """Load weights into the runner's policy or policies, and set their version.
+
+        Raises:
+            InvalidArgument: the runner has no such module.
+        """
         policies = getattr(self.runner, "policies", None)
         if policies is None:
             _load(self.runner.policy, weights)
@@ -144,6 +151,7 @@ class RunnerActor:
             self.runner.policy_version = version
 
     def _statistics(self) -> dict[Any, Any] | None:
+        """Return the statistics of the runner's pipeline, or None if it has none."""
         pipeline = self.runner.env_to_module
         if not hasattr(pipeline, "merge_states"):
             return None
@@ -176,12 +184,14 @@ def as_arrays(weights: Any) -> Any:
 
 
 def _as_tensors(weights: Any) -> Any:
+    """Return weights with arrays converted to new tensors."""
     if isinstance(weights, Mapping):
         return {name: _as_tensors(part) for name, part in weights.items()}
     return torch.tensor(weights) if isinstance(weights, np.ndarray) else weights
 
 
 def _load(policy: Any, weights: Any) -> None:
+    """Load weights into a policy. Raise `InvalidArgument` if it has no `load_state_dict`."""
     if not hasattr(policy, "load_state_dict"):
         raise InvalidArgument(f"set_weights: {type(policy).__name__} has no load_state_dict; define this method")
     policy.load_state_dict(_as_tensors(weights))

@@ -52,6 +52,8 @@ class RunnerReplacement:
 
 @dataclass(slots=True)
 class _Request:
+    """Pending request of a remote runner, with Ray's reference to its reply."""
+
     ref: Any
     request: SampleRequest
     since: float  # time at which the actor could start it
@@ -387,7 +389,8 @@ class RayRunnerGroup(Closeable):
         return has_new or (at_least == 1 and bool(self._removed_statistics))
 
     def _merge_if_idle(self, at_least: int) -> None:
-        """Merge the runners' statistics if no request is pending and enough samples have arrived.
+        """Merge the runners' statistics if no request is pending and enough samples have arrived. Enough are `at_least`
+        samples of one runner since the last merge.
 
         The result is exact only if all runners last received the same statistics. Therefore no request may be pending.
         """
@@ -525,6 +528,7 @@ def _release_dropped(session: RaySession, workers: list[_Worker]) -> None:
 
 
 def _goes_with(request: SampleRequest, explore: bool, random_actions: bool) -> bool:
+    """Return True if a pending request has these options, so that its samples can be used."""
     return request.explore == explore and request.random_actions == random_actions
 
 

@@ -59,6 +59,9 @@ class RaySession:
         self.is_ended = False
 
     def _start(self, num_cpus: int, address: str | None) -> _Started:
+        """Start Ray with a temporary directory, which is removed if this fails. Directories of killed processes are
+        removed before.
+        """
         _remove_abandoned()
         temp_dir = tempfile.mkdtemp(prefix=_PREFIX)
         try:
@@ -70,6 +73,7 @@ class RaySession:
         return _Started(self._identity(), address is not None, temp_dir, lock)
 
     def _check_at(self, address: str) -> None:
+        """Raise `EpisodeStateError` if this process is connected to a Ray cluster at another address than `address`."""
         current = self.ray.get_runtime_context().gcs_address
         if address not in ("auto", current):
             raise EpisodeStateError(
@@ -78,6 +82,7 @@ class RaySession:
             )
 
     def _identity(self) -> tuple[str, str]:
+        """Return the ids of the node and the job, which identify this connection to Ray."""
         context: Any = self.ray.get_runtime_context()
         return context.get_node_id(), context.get_job_id()
 

@@ -50,6 +50,11 @@ def uninstall_from(config: Any) -> None:
 
 
 def _check_not_frozen(config: Any, call: str) -> None:
+    """Raise `InvalidArgument` if an algorithm was built with `config`, which therefore cannot change.
+
+    Args:
+        call: name of the calling function, for the error.
+    """
     if vars(config).get("_is_frozen"):
         raise InvalidArgument(
             f"{call}(config): an algorithm was built with this config, which cannot change any more; "
@@ -146,6 +151,8 @@ def _installed_class(original: type[AlgorithmConfig]) -> type[Any]:
     """
 
     class Installed(original, InstalledConfig):  # type: ignore[misc, valid-type]
+        """Config of RLlib that is resolved, to use this library, when it is frozen or read."""
+
         def freeze(self) -> None:
             _resolve(self)
             self.freeze()
@@ -168,6 +175,7 @@ def _installed_class(original: type[AlgorithmConfig]) -> type[Any]:
 
 
 def _unpickled(original: type[AlgorithmConfig], attributes: dict[str, Any]) -> Any:
+    """Return a config of the installed class from its pickled attributes."""
     config = object.__new__(_installed_class(original))
     vars(config).update(attributes)
     return config

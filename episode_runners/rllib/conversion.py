@@ -34,6 +34,7 @@ def rllib_episodes(episodes: Iterable[Any], agent_to_module_mapping_fn: Any = No
 
 
 def _rllib_multi_agent_episode(episode: MultiAgentEpisode, agent_to_module_mapping_fn: Any) -> RLlibMultiAgentEpisode:
+    """Convert a multi-agent episode to RLlib's class. Agents without a step are left out."""
     (converted,), _ = to_rllib([episode], action_mapping="normalize")
     converted.agent_to_module_mapping_fn = agent_to_module_mapping_fn
     # RLlib's runners leave out agents without a step, and its buffers cannot append to an agent without one.

@@ -122,9 +122,13 @@ class EpisodesRunner(RLlibEnvRunner):
         super().restore_from_path(path, *args, **kwargs)  # type: ignore[misc]  # of RLlib's subclass
 
     def _make_runner(self, seed: int | None) -> Any:
+        """Return this library's runner for the current environments. If `config.restart_failed_sub_environments` is
+        set, their exceptions must be raised as `EnvironmentFailed`, upon which `_sample` restarts them.
+        """
         raise NotImplementedError
 
     def _count_steps(self, episodes: list[Any], num_episodes: int) -> None:
+        """Log the steps of sampled chunks, and the number of episodes that ended, under RLlib's metrics."""
         raise NotImplementedError
 
     def _in_ending_order(self, sampled: list[Any]) -> list[Any]:
@@ -140,8 +144,8 @@ class EpisodesRunner(RLlibEnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[Any]:
-        """Sample episodes with this library's runner.
-        If an environment fails, restart all environments and continue.
+        """Sample episodes with this library's runner. With `config.restart_failed_sub_environments`, all environments
+        are restarted if one fails. The steps that were sampled before the failure are part of the result.
         """
         options = {"explore": explore, "random_actions": random_actions}
         interrupted: list[Any] = []
@@ -190,7 +194,7 @@ class EpisodesRunner(RLlibEnvRunner):
 
     def _next_seed(self) -> int | None:
         """Return the seed of the next runner: the configured seed for the first runner, a derived seed for each later
-        runner.
+        runner. None if no seed is configured.
         """
         num_before, self._num_runners = self._num_runners, self._num_runners + 1
         if self._seed is None or not num_before:
@@ -211,6 +215,9 @@ class EpisodesEnvRunner(EpisodesRunner, RLlibSingleAgentEnvRunner):
     """
 
     def _make_runner(self, seed: int | None) -> SingleAgentEnvRunner:
+        """Return a `SingleAgentEnvRunner` for the environments. If `config.restart_failed_sub_environments` is set,
+        they are wrapped in `GuardedVectorEnv`, so that `_sample` restarts them after an exception.
+        """
         env: Any = self.env
         while isinstance(env, DictInfoToList):  # RLlib's sampling loop needs lists of infos
             env = env.env
@@ -247,6 +254,12 @@ class EpisodesMultiAgentEnvRunner(EpisodesRunner, RLlibMultiAgentEnvRunner):
     """
 
     def _make_runner(self, seed: int | None) -> MultiAgentEnvRunner:
+        """Return a `MultiAgentEnvRunner` for the environments. If `config.restart_failed_sub_environments` is set, they
+        are wrapped in `GuardedMultiAgentEnv`, so that `_sample` restarts them after an exception.
+
+        Raises:
+            InvalidArgument: the environments run in other processes.
+        """
         if not hasattr(self.env, "envs"):
             raise InvalidArgument(
                 "install(config): environments of several agents must live in the process of their runner; set "

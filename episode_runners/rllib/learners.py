@@ -84,6 +84,9 @@ class EpisodesToBatches(ConnectorV2):
         return batches
 
     def _make_pipeline(self, pack: EpisodePack, policy: ModulePolicy) -> Any:
+        """Return the learner pipeline with the user's views and pieces, which is made for the spaces of the pack's
+        first episode.
+        """
         episode = pack[0]
         spaces = episode.observation_space, episode.action_space
         (advantages,) = [piece for piece in self.replaced.connectors if _is_gae(piece)]
@@ -151,10 +154,14 @@ class EpisodesLearner(Learner):
             self._learner_connector = connector
 
     def _make_view_pieces(self, observation_space: Any, action_space: Any) -> list[Connector]:
-        """Translate the user's env-to-module connectors for the learner pipeline, and return the translations.
+        """Translate the user's env-to-module connectors for the learner pipeline, and return the translations. There
+        are none if the user gave no such connectors.
 
         The user's function is called with an object that has the spaces of the stored observations in place of an
         environment.
+
+        Raises:
+            InvalidArgument: the user's function fails with this object.
         """
         make = getattr(vars(self.config)["_env_to_module_connector"], "users_function", None)
         if make is None:

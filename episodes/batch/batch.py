@@ -41,6 +41,9 @@ class Batch:
     Args:
         columns: columns by name, or a batch.
         more: further columns by name.
+
+    Raises:
+        WrongType: a name is not a str, also in nested columns.
     """
 
     __slots__ = ("_columns", "_lazy_origin")
@@ -59,7 +62,9 @@ class Batch:
 
     @classmethod
     def _of(cls, columns: dict[str, Any], lazy_origin: LazyOrigin | None = None) -> Batch:
-        """Create a batch around a dict of valid columns, without a copy."""
+        """Create a batch around a dict of valid columns, without a copy. `lazy_origin` is None if the episodes and
+        steps of its rows are unknown.
+        """
         batch = cls.__new__(cls)
         _set_columns(batch, columns)
         _set_lazy_origin(batch, lazy_origin)
@@ -150,6 +155,13 @@ class Batch:
         return (self._rows(i) for i in range(len(self)))
 
     def _rows(self, index: Any) -> Batch:
+        """Return a batch of the selected rows, with their origin. Whether its arrays are views depends on `index`, as
+        in numpy.
+
+        Raises:
+            StepOutOfRange: `index` is an int, and there is no such row.
+            WrongType: `index` is a tuple.
+        """
         length = len(self)
         if isinstance(index, (int, np.integer)) and not -length <= index < length:
             raise StepOutOfRange(f"row {index}: this batch has {length} rows")
@@ -159,6 +171,12 @@ class Batch:
         return self._of(columns, None if self._lazy_origin is None else select_rows(self._lazy_origin, index))
 
     def _set_rows(self, index: Any, rows: Any) -> None:
+        """Write rows into the columns in place, after a check of all columns. The batch forgets its origin.
+
+        Raises:
+            WrongType: `rows` is not a batch or dict.
+            TrackMismatch: `rows` have other columns than this batch.
+        """
         if not isinstance(rows, (Batch, Mapping)):
             raise WrongType(
                 f"rows are set from a batch or a dict with the same columns, not from a {type(rows).__name__}"
@@ -179,9 +197,13 @@ class Batch:
         generator: np.random.Generator | None = None,
         merge_last: bool = False,
     ) -> Iterator[Batch]:
-        """Yield minibatches of `size` rows: consecutive rows (as views) or shuffled rows (as copies).
+        """Yield minibatches of `size` rows: consecutive rows (as views), or with `shuffle` rows in random order (as
+        copies).
 
         The last part may be smaller. With `merge_last` it is joined with the previous part.
+
+        Args:
+            generator: random generator of the order. None for a new one with a random seed.
 
         Raises:
             InvalidArgument: `size` is less than 1.
@@ -218,6 +240,15 @@ class Batch:
 
     @classmethod
     def _join(cls, batches: Sequence[Batch | Mapping[str, Any]], mode: str, fill: Any) -> Batch:
+        """Join batches along the rows (`mode` "cat") or along a new first axis ("stack").
+
+        Args:
+            fill: value of columns that some of the batches lack. None to raise an error instead.
+
+        Raises:
+            InvalidArgument: there are no batches.
+            TrackMismatch: `fill` is None, and a batch lacks a column of another one.
+        """
         if not batches:
             raise InvalidArgument(f"{mode}: there are no batches to join")
         parts = [batch if isinstance(batch, Batch) else Batch(batch) for batch in batches]
@@ -248,6 +279,9 @@ class Batch:
         return self._combine(other, "/", lambda a, b: a / b)
 
     def _combine(self, operand: Any, sign: str, fn: Any) -> Batch:
+        """Apply a binary operator to each column and the operand, which is a batch with the same columns, or a value
+        for all.
+        """
         if not isinstance(operand, (Batch, Mapping)):
             return self._map(lambda leaf: fn(leaf, operand))
         columns = _same_columns([self, Batch(operand)], f"batch {sign} batch")
@@ -296,6 +330,12 @@ class Batch:
         import torch
 
         def convert(leaf: Any, path: str) -> Any:
+            """Return a column as a tensor. A writeable array and a CPU tensor of the same dtype share memory. `dtype`
+            applies to floats only.
+
+            Raises:
+                WrongType: the column is not numeric.
+            """
             if batch_leaves.torch_of(leaf) is None:
                 leaf = np.asarray(leaf)
                 if leaf.dtype.kind not in "biufc":
@@ -325,6 +365,7 @@ class Batch:
         return self  # type: ignore[return-value]
 
     def _map(self, fn: Any) -> Batch:
+        """Apply `fn` to each column, and return a batch of the results with the same origin."""
         return self._of(nested.map_leaves(fn, self._columns), self._lazy_origin)
 
     def __repr__(self) -> str:
@@ -355,7 +396,11 @@ def _shown(value: Any) -> Any:
 
 
 def _adopt(value: Any, path: str) -> Any:
-    """Convert a column to the form that a batch stores: dicts are copied, arrays are shared."""
+    """Convert a column to the form that a batch stores: dicts are copied, arrays are shared.
+
+    Raises:
+        WrongType: a dict has a key that is not a str.
+    """
     if isinstance(value, Batch):
         value = value._columns
     if isinstance(value, (dict, Mapping)):
@@ -371,7 +416,9 @@ def _adopt(value: Any, path: str) -> Any:
 
 
 def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
-    """Return the column dict of each batch. Raise `TrackMismatch` unless all batches have the same columns."""
+    """Return the column dict of each batch. Raise `TrackMismatch` unless all batches have the same columns. `call` is
+    the beginning of its message.
+    """
     first = nested.flatten(batches[0]._columns).keys()
     for i, batch in enumerate(batches):
         paths = nested.flatten(batch._columns).keys()
@@ -387,7 +434,12 @@ def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
 def _filled(
     columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, mode: str, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the column dict of each batch, where columns that the batch lacks are added and filled with `fill`."""
+    """Return the column dict of each batch, where columns that the batch lacks are added and filled with `fill`.
+
+    Args:
+        leading: leading axes of the new columns, such as the number of rows, for each batch.
+        prefix: path of the columns in the batches, with a slash at its end.
+    """
     cut = 1 if mode == "cat" else 0
     complete: list[dict[str, Any]] = [{} for _ in columns]
     for name in dict.fromkeys(name for columns_of_one in columns for name in columns_of_one):

@@ -99,6 +99,7 @@ class Origin:
         return self.source.episode(int(real_numbers[0]))
 
     def _numbers_of(self, rows: Any) -> Any:
+        """Return the step indices of these rows. Raise `StepOutOfRange` if there are no such rows."""
         try:
             return self.numbers[rows]
         except IndexError:
@@ -128,6 +129,9 @@ class Origin:
         return self._laid_out(real, times)
 
     def _of_episodes(self, fact: Callable[[EpisodeKey], Any]) -> np.ndarray:
+        """Return a fact of each row's episode, object array of the batch's shape. It is None for padding and unknown
+        episodes.
+        """
         real, (keys, episode_of_step, _) = self._places
         facts = np.fromiter((None if key is None else fact(key) for key in keys), object, len(keys))
         return self._laid_out(real, facts[episode_of_step])
@@ -139,6 +143,7 @@ class Origin:
         return real, self.source.places(self.numbers[real])
 
     def _laid_out(self, real: np.ndarray, facts: np.ndarray) -> np.ndarray:
+        """Return an object array of the batch's shape with `facts` where `real` is True, and None for padding."""
         values = np.full(self.numbers.shape, None, object)
         values[real] = facts
         return values
@@ -160,7 +165,9 @@ def select_rows(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
 
 
 def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
-    """Select rows of a `LazyOrigin`, which finds the episode and step of each batch row when it is first read."""
+    """Return the `LazyOrigin` of selected rows, without finding their episodes and steps yet. None if `lazy_origin` is
+    None.
+    """
     return None if lazy_origin is None else (lazy_origin[0], _SelectedIndices(lazy_origin, rows))
 
 
@@ -180,6 +187,9 @@ def concat_origins(
     """Return the origin of several batches joined to one, or None if the origin of a batch is unknown.
 
     The result is None too if the shapes of the step indices do not fit together.
+
+    Args:
+        join: the function that joins the step indices, `np.concatenate` or `np.stack`.
     """
     known = [lazy_origin for lazy_origin in lazy_origins if lazy_origin is not None]
     if len(known) < len(lazy_origins):
@@ -211,6 +221,7 @@ class _CombinedSource(NamedTuple):
         return self.sources[number % len(self.sources)].episode(number // len(self.sources))
 
     def places(self, numbers: np.ndarray) -> StepLocations:
+        """Return the locations of steps of all sources, whose number is `number_in_source * num_sources + source`."""
         numbers, of_source = np.divmod(numbers, len(self.sources))
         keys: list[EpisodeKey | None] = []
         episode_of_step, t = np.empty((2, len(numbers)), np.int64)

@@ -66,11 +66,16 @@ def check_sequences(
 def checked_keys(
     keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], other_columns: Sequence[str]
 ) -> Sequence[str]:
-    """Return the names of the columns to sample. Raise an error if a requested column is not available.
+    """Return the names of the columns to sample: `keys`, or by default the transition columns, and the infos if
+    requested.
+
+    Args:
+        tracks: names of the stored extra model outputs, which can be columns.
+        other_columns: names of further columns that exist, such as "t".
 
     Raises:
-        UnknownKey: there is no such column.
-        WrongType: `keys` is not a collection of names.
+        UnknownKey: there is no such column, or every batch has it anyway, such as "weights".
+        WrongType: `keys` is not a collection of names, for example a single str.
         InvalidArgument: `include_infos` is neither a bool nor "columns".
     """
     if keys is None and include_infos is False:

@@ -1,4 +1,4 @@
-"""`TrainBatch`: dict of columns that a learner pipeline returns."""
+"""`TrainBatch`, the dict of columns that a learner pipeline returns, and `origin_of`, the origin of its rows."""
 
 from __future__ import annotations
 

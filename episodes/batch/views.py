@@ -102,7 +102,9 @@ class PrioBatch(BatchView, Protocol):
 
 
 def check_view(columns: Mapping[str, Any], view: type) -> None:
-    """Raise `TrackMismatch` unless `columns` has the columns and column types that the Protocol `view` declares."""
+    """Raise `TrackMismatch` unless `columns` has the columns and column types that the Protocol `view` declares.
+    Further columns are allowed.
+    """
     problems = _problems(columns, view, "")
     if problems:
         names = ", ".join(nested.flatten(dict(columns))) or "nothing"
@@ -111,6 +113,11 @@ def check_view(columns: Mapping[str, Any], view: type) -> None:
 
 @functools.cache
 def _fields(view: type) -> dict[str, Any]:
+    """Return the fields of the Protocol `view`, as a dict from name to type.
+
+    Raises:
+        WrongType: a type cannot be resolved, for example because `view` is defined in a function.
+    """
     try:
         return get_type_hints(view, include_extras=True)
     except NameError as error:
@@ -120,6 +127,12 @@ def _fields(view: type) -> dict[str, Any]:
 
 
 def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
+    """Return one text for each field of `view` that `columns` lacks or has in another form. The list is empty if they
+    match.
+
+    Args:
+        prefix: path of `columns` in the batch, with a slash at its end.
+    """
     problems = []
     for name, kind in _fields(view).items():
         path = f"{prefix}{name}"

@@ -45,7 +45,11 @@ def diff(
 
 
 def _source(path: Path) -> Any:
-    """Open a path as a data set, or as the ledger (log of learned steps) or recorded episodes of a training run."""
+    """Open a path as a data set, or as the ledger (log of learned steps) or recorded episodes of a training run.
+
+    Raises:
+        InvalidArgument: the path is none of these.
+    """
     from episodes.storage import EpisodeDataset
     from episodes.storage.header import NAME
     from episodes.storage.ledger.ledger_reader import LedgerReader
@@ -64,7 +68,17 @@ def _source(path: Path) -> Any:
 
 
 def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool) -> None:
-    """Print the differences between two data sets, or between one episode of each."""
+    """Print the differences between two data sets, or between one episode of each, and exit with status 1 if they
+    differ.
+
+    Args:
+        chosen: id or index of the episode to compare, one text for both data sets or one for each. Empty to compare
+            all.
+
+    Raises:
+        InvalidArgument: `chosen` has more than two items.
+        typer.Exit: always, with the exit status.
+    """
     from episodes.command.inspect_commands import index_of_episode
     from episodes.inspect.comparison import compare_data_sets, compare_episodes
 
@@ -88,5 +102,6 @@ def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool
 
 
 def _as_dict(difference: Any) -> dict[str, Any]:
+    """Return a difference between two episodes as JSON values."""
     ids = {name: getattr(getattr(difference, name), "id_", None) for name in ("a", "b")}
     return {**ids, "facts": difference.facts, "tracks": list(map(asdict, difference.tracks))}

@@ -301,6 +301,7 @@ def index_of_episode(dataset: Any, text: str) -> int:
 
 
 def _check_jinja2() -> None:
+    """Raise `MissingExtra` if jinja2, which HTML needs, is not installed."""
     if find_spec("jinja2") is None:
         raise MissingExtra("HTML needs jinja2; install the extra: pip install 'rl-episodes[inspect]'")
 

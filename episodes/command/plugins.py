@@ -45,6 +45,11 @@ class Commands(TyperGroup):
         return command
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a command. An error of this library or of the file system is printed in one line, with exit status 2.
+
+        Raises:
+            typer.Exit: after such an error.
+        """
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             try:

@@ -62,6 +62,7 @@ def split(
 
 
 def _share(pair: str) -> tuple[str, float]:
+    """Return name and share from a text such as "test=0.2". Raise `InvalidArgument` if the share is not a number."""
     name, _, share = pair.partition("=")
     try:
         return name, float(share)

@@ -68,6 +68,9 @@ def bounded_lists(episodes: Given, *, alike: bool = True, ragged: bool = False) 
         episodes: the episodes.
         alike: start a new list for episodes with another schema, so that each list fits into a pack.
         ragged: whether the format stores ragged tracks.
+
+    Raises:
+        TrackMismatch, WrongType: as in `each_of`.
     """
     waiting: list[SingleAgentEpisode] = []
     kind, nbytes = None, 0

@@ -105,6 +105,7 @@ def array_of(column: Any, dtype: np.dtype | None = None, shape: tuple[int, ...] 
 
 
 def _is_ragged(column: Any) -> bool:
+    """Return True if a column has lists of different lengths."""
     types = pyarrow().types
     if not (types.is_list(column.type) or types.is_large_list(column.type)):
         return False

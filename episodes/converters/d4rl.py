@@ -69,6 +69,9 @@ def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentE
 
 
 def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    """Yield the episodes of an open HDF5 file, which are read in blocks of about `_ROWS` steps. The last row ends an
+    episode even without a flag. Entries that episodes have no place for are noted in `report`.
+    """
     terminated = file["terminals"][()].reshape(-1).astype(bool)
     truncated = file["timeouts"][()].reshape(-1).astype(bool) if "timeouts" in file else np.zeros_like(terminated)
     for key in sorted(file.keys() - set(_READ)):
@@ -92,7 +95,9 @@ def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentE
 def _of_rows(
     file: Any, rows: slice, terminated: np.ndarray, truncated: np.ndarray, name: str, number: int, report: LossReport
 ) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes stored in a range of rows of the file. The last of these rows ends an episode."""
+    """Yield the episodes stored in a range of rows of the file. The last of these rows ends an episode. Its ids begin
+    with `name` and are numbered from `number` on.
+    """
     observations, actions, rewards = (
         file["observations"][rows],
         file["actions"][rows],

@@ -151,12 +151,14 @@ def format_of(path: str | Path) -> str | None:
 
 
 def _known(name: str) -> Format:
+    """Return the format with this name. Raise `InvalidArgument` if there is none."""
     if name not in FORMATS:
         raise InvalidArgument(f"unknown format {name!r}; known formats: {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
 def _held(source: Any, report: LossReport) -> Iterator[Any]:
+    """Yield the episodes of an object such as a DataFrame. Raise `InvalidArgument` if it is of no supported kind."""
     reader = _reader_of(source)
     if reader is None:
         raise InvalidArgument(f"a {type(source).__name__} cannot be read; give a path, or an object that read() lists")
@@ -193,6 +195,7 @@ def _reader_of_list(
     """Turn `convert`, which returns a list of episodes and a report, into a function that yields the episodes."""
 
     def episodes(source: Any, report: LossReport) -> Iterator[Any]:
+        """Yield the episodes that `convert` returns, and add its losses to `report`."""
         episodes_read, losses = convert(source)
         report.join(losses)
         yield from episodes_read

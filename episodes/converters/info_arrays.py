@@ -76,6 +76,7 @@ def infos_from(arrays: dict[str, Any], count: int) -> list[dict[str, Any]]:
 
 
 def _plain(item: Any) -> Any:
+    """Return text for bytes, a Python number for a numpy float64, int64 or bool, and any other value unchanged."""
     if isinstance(item, bytes):
         return item.decode()
     return item.item() if type(item) in (np.float64, np.int64, np.bool_) else item

@@ -69,6 +69,13 @@ class InfoColumns:
         return made
 
     def _objects(self, path: str, column: Column, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> Any:
+        """Return the rows of a column of text or msgpack documents as a pyarrow array, with null where a row has no
+        value.
+
+        Args:
+            rows: the rows of `column` to convert.
+            rare: if the values belong to a few rows of a longer table: their rows, and the length of the table.
+        """
         pa = pyarrow()
         if self.kinds[path] == _TEXT:
             kind, values = pa.string(), list(column.list(rows))
@@ -107,6 +114,9 @@ class InfoColumns:
 
 
 def _kind_of(column: Column) -> Any:
+    """Return how a column is stored: `_TEXT`, `_DOCUMENTS`, or for numbers the list [dtype, shape of an item, whether
+    the values were plain Python values].
+    """
     if isinstance(column, PackedColumn):
         return _DOCUMENTS
     if column.values.dtype.kind in "UT":
@@ -117,11 +127,18 @@ def _kind_of(column: Column) -> Any:
 
 
 def _pack_column(path: str, column: TypedColumn) -> PackedColumn:
+    """Return a typed column as a column of msgpack documents."""
     rows = np.flatnonzero(column.present).tolist()
     return packed_column(path, rows, [column.value(row) for row in rows], len(column.values))
 
 
 def _read_column(kind: Any, path: str, parts: Any, num: int) -> Column:
+    """Return the info column of `num` rows, joined from the parts that have it.
+
+    Args:
+        kind: how it is stored, see `_kind_of`.
+        parts: pairs of a pyarrow column and its rows in the result. Null means that the row has no value.
+    """
     present, joined = np.zeros(num, bool), []
     for column, rows in parts:
         is_present = ~np.asarray(column.is_null().to_numpy(zero_copy_only=False))
@@ -143,6 +160,9 @@ def _read_column(kind: Any, path: str, parts: Any, num: int) -> Column:
 
 
 def _of_documents(values: list[bytes], order: np.ndarray, num: int) -> PackedColumn:
+    """Return a column of `num` rows whose rows `order` have these documents. The other rows have an empty one: no
+    value.
+    """
     by_row = sorted(zip(order.tolist(), values, strict=True))
     sizes = np.zeros(num, np.int64)
     sizes[[row for row, _ in by_row]] = [len(value) for _, value in by_row]

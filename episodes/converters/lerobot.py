@@ -82,7 +82,15 @@ def to_lerobot(
 
 
 class _Writer:
-    """Writer of a LeRobot data set that takes one episode after another."""
+    """Writer of a LeRobot data set that takes one episode after another.
+
+    Args:
+        root: directory of the data set.
+        fps: steps per second.
+        videos: whether images are written as videos.
+        lossless: whether videos are compressed without loss.
+        report: gets what is lost.
+    """
 
     def __init__(self, root: Path, fps: int, videos: bool, lossless: bool, report: LossReport) -> None:
         self._root, self._fps, self._are_videos, self._lossless = root, fps, videos, lossless
@@ -100,7 +108,9 @@ class _Writer:
         self._described: dict[str, Any] = {}
 
     def write(self, episode: SingleAgentEpisode, task: str) -> None:
-        """Write one episode: its table rows, videos, statistics and metadata."""
+        """Write one episode: its table rows, videos, statistics and metadata. An episode without a step is left out,
+        and noted in the report. `task` is the task of episodes whose custom data have none.
+        """
         if not len(episode):
             self._report.add("the episode", "LeRobot has no episodes without a step", episode.id_)
             return
@@ -130,6 +140,9 @@ class _Writer:
         self._write_meta(episode, list(self._tasks)[index], num, number, files, stats)
 
     def _begin(self, episode: SingleAgentEpisode, known: dict[str, Feature]) -> None:
+        """Set up the schema of the data set from its first episode. A space that cannot be stored as JSON is left out,
+        and noted in the report. `known` are its features, by path.
+        """
         self._features = known
         spaces = {name: getattr(episode, name) for name in ("observation_space", "action_space")}
         for name, space in spaces.items():
@@ -178,6 +191,9 @@ class _Writer:
         return {f"videos/{key}/{name}": value for name, value in location.items()}
 
     def _finish(self, key: str) -> None:
+        """Close the open video file of the feature `key`. If it is compressed with loss, its errors are noted in the
+        report.
+        """
         largest, mean = self._videos[key].close()
         del self._videos[key]
         if not self._lossless:
@@ -222,6 +238,7 @@ class _Writer:
         }
 
         def lost(path: str) -> None:
+            """Note in the report that the value at `path`, such as `['infos'][3]['a']`, is not stored."""
             kind, _, document = path[2:].partition("']")
             name = (
                 document[2:-2]
@@ -235,7 +252,11 @@ class _Writer:
         return msgpack_codec.encode(keep_supported(facts, lost, is_document), OURS)
 
     def close(self) -> None:
-        """Finish all files, and write statistics, tasks and the description of the data set (info.json)."""
+        """Finish all files, and write statistics, tasks and the description of the data set (info.json).
+
+        Raises:
+            InvalidArgument: no episode with a step was written.
+        """
         if not self._num_episodes:
             raise InvalidArgument("to_lerobot: no episodes with a step were given")
         for key in list(self._videos):
@@ -250,6 +271,7 @@ class _Writer:
         (meta / "info.json").write_text(json.dumps(self._info(), indent=4))
 
     def _info(self) -> dict[str, Any]:
+        """Return the content of the data set's info.json."""
         has_videos = bool(self._num_videos)
         return {
             "codebase_version": features.VERSION,
@@ -275,10 +297,12 @@ class _Writer:
 
 
 def _file(number: int) -> str:
+    """Return the path of the file with this number, without its suffix."""
     return _FILE.format(chunk_index=number // _FOLDER, file_index=number % _FOLDER)
 
 
 def _flags(episode: SingleAgentEpisode) -> dict[str, np.ndarray]:
+    """Return the columns of end flags of an episode. Only the last step can have True."""
     flags = np.zeros((3, len(episode)), bool)
     flags[:, -1] = episode.is_done, episode.is_terminated, episode.is_truncated
     return dict(zip(FLAGS, flags, strict=True))

@@ -50,7 +50,12 @@ def from_lerobot(path: str | Path, *, strict: bool = False) -> tuple[list[Single
 
 
 def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a LeRobot data set, and add losses to `report`."""
+    """Yield the episodes of a LeRobot data set, and add losses to `report`.
+
+    Raises:
+        InvalidArgument: the path is a URL.
+        UnreadableData: there is no data set of version 3, or it has no observations or actions.
+    """
     root = local_path(path)
     info = _info_of(root)
     tasks = _tasks_of(root)
@@ -68,6 +73,11 @@ def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAge
 
 
 def _info_of(root: Path) -> dict[str, Any]:
+    """Return the content of the data set's meta/info.json.
+
+    Raises:
+        UnreadableData: the file is missing or damaged, or the version is not 3.
+    """
     file = root / "meta/info.json"
     try:
         info = json.loads(file.read_text())
@@ -84,6 +94,7 @@ def _info_of(root: Path) -> dict[str, Any]:
 
 
 def _tasks_of(root: Path) -> dict[int, str]:
+    """Return the texts of the tasks by task index. The dict is empty if the data set has no tasks."""
     file = root / "meta/tasks.parquet"
     if not file.exists():
         return {}
@@ -148,6 +159,13 @@ class _Source:
 def _own_episode(
     source: _Source, meta: dict[str, Any], about: dict[str, Any], known: dict[str, Feature]
 ) -> SingleAgentEpisode:
+    """Return an episode of a data set that `to_lerobot` wrote, with everything that was stored.
+
+    Args:
+        meta: row of the episode in the table of episodes.
+        about: description of the tracks and spaces in info.json.
+        known: the features of the tracks, by path.
+    """
     table, document = source.rows(meta), msgpack_codec.decode(meta[OURS])
     num, leaves = len(table), {}
     for path, feature in known.items():
@@ -177,6 +195,12 @@ def _own_episode(
 def _foreign_episode(
     source: _Source, meta: dict[str, Any], info: dict[str, Any], tasks: dict[int, str], report: LossReport
 ) -> SingleAgentEpisode | None:
+    """Return an episode of a data set that LeRobot wrote, with its index as id and its task as custom data. Return None
+    if no step remains. What cannot be read is noted in `report`. Missing rewards become 0.
+
+    Raises:
+        UnreadableData: there is no feature of observations or of actions.
+    """
     table, number = source.rows(meta), meta["episode_index"]
     observations, actions, extra = {}, {}, {}
     for name, arguments in info["features"].items():
@@ -215,6 +239,7 @@ def _single_or_all(parts: dict[str, np.ndarray]) -> Any:
 
 
 def _flag(table: Any, name: str, default: np.ndarray) -> np.ndarray:
+    """Return a column of one value per step, or `default` if the table has no such column."""
     return array_of(table[name]).reshape(len(table)) if name in table.column_names else default
 
 

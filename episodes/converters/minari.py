@@ -33,6 +33,7 @@ _KEPT = (*_IDS, "infos", "custom_data", "both_endings", "observation_space", "ac
 
 
 def _minari() -> Any:
+    """Import minari. Raise `MissingExtra` if it is not installed."""
     with needing("minari", "Minari data needs minari"):
         import minari
         import minari.data_collector
@@ -69,6 +70,12 @@ def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpi
 
 
 def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossReport) -> SingleAgentEpisode:
+    """Return an episode of a Minari data set. Metadata that `to_minari` stored is restored. For any other data set, the
+    episode's metadata becomes its custom data.
+
+    Args:
+        about: the episode's metadata in the data set.
+    """
     facts: dict[str, Any] = json.loads(about[_OURS]) if _OURS in about else {"id_": f"{dataset.id}/{data.id}"}
     if facts.get("policy_versions"):
         facts["policy_versions"] = VersionRuns(*map(tuple, facts["policy_versions"]))
@@ -186,7 +193,15 @@ def _write(
     known: tuple[Any, ...],
     about: Mapping[str, Any],
 ) -> None:
-    """Write episodes to a new Minari data set in the temporary directory `draft`, a few at a time."""
+    """Write episodes to a new Minari data set in the temporary directory `draft`, a few at a time.
+
+    Args:
+        known: observation space and action space; for each that is None, the first episode's space is used.
+        about: further arguments of Minari's function, such as the author.
+
+    Raises:
+        InvalidArgument: there is no episode with a step, or a space is unknown or has keys that Minari does not take.
+    """
     made, num = None, 0
     for some in bounded_lists(episodes, alike=False):
         some = [export_actions(episode, report) for episode in some]
@@ -221,10 +236,12 @@ def _write(
 
 
 def _no_step(episode: SingleAgentEpisode, report: LossReport) -> None:
+    """Note in `report` that an episode without a step is left out."""
     report.add("the episode", "Minari has no episodes without a step", episode.id_)
 
 
 def _check_spaces(observation_space: Any, action_space: Any, dataset_id: str) -> None:
+    """Raise `InvalidArgument` if a space is None, or has a key with a slash, which Minari does not take."""
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is None:
             raise InvalidArgument(f"to_minari({dataset_id!r}): the first episode has no {name}; give {name}=")
@@ -234,6 +251,7 @@ def _check_spaces(observation_space: Any, action_space: Any, dataset_id: str) ->
 
 
 def _keys_of(space: Any) -> Any:
+    """Return all keys of the Dict spaces in a space, as nested tuples."""
     if isinstance(space, spaces.Dict):
         return tuple((key, _keys_of(sub)) for key, sub in space.spaces.items())
     return tuple(_keys_of(sub) for sub in space.spaces) if isinstance(space, spaces.Tuple) else ""

@@ -44,6 +44,11 @@ def holds(value: Any) -> bool:
 
 
 def _to_dict(value: Any) -> Any:
+    """Return a numpy array or scalar as a dict that msgpack can encode, with dtype, shape and bytes.
+
+    Raises:
+        TypeError: the value is something else, or has a dtype such as object.
+    """
     if isinstance(value, np.ndarray) and value.dtype.kind not in _REFUSED:
         document = {b"nd": True, b"type": value.dtype.str, b"kind": b"", b"shape": value.shape}
         return document | {b"data": value.tobytes()}
@@ -53,6 +58,11 @@ def _to_dict(value: Any) -> Any:
 
 
 def _from_dict(document: dict[Any, Any]) -> Any:
+    """Return the array, numpy scalar or complex number that a decoded dict describes, or else the dict itself.
+
+    Raises:
+        UnreadableData: the array has Python objects, which would have to be unpickled.
+    """
     if b"nd" not in document:
         return complex(document[b"data"]) if b"complex" in document else document
     name = document[b"type"].decode("ascii") if isinstance(document[b"type"], bytes) else document[b"type"]

@@ -43,6 +43,7 @@ def to_parquet(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
 
 
 def _tables(episodes: Given, report: LossReport, strict: bool = False) -> Iterator[Any]:
+    """Yield one Arrow table per pack of episodes. Packs without a step have none."""
     for pack in packs_of(episodes):
         table = table_of(pack, report)
         report.check(strict)
@@ -62,7 +63,11 @@ def from_parquet(path: str | Path) -> tuple[list[SingleAgentEpisode], LossReport
 
 
 def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes in a directory that `to_parquet` wrote."""
+    """Yield the episodes in a directory that `to_parquet` wrote.
+
+    Raises:
+        UnreadableData: there are no Parquet files, or one is damaged.
+    """
     for file in files_of(path):
         for table in groups_of(file):
             with as_unreadable_data(str(file)):
@@ -116,6 +121,11 @@ def to_huggingface(episodes: Given, *, strict: bool = False) -> tuple[Any, LossR
 
 
 def _whole(episodes: Given, report: LossReport, strict: bool, name: str) -> Any:
+    """Return all episodes as one Arrow table. Raise `InvalidArgument` if there is no step.
+
+    Args:
+        name: name of the calling function, for the error.
+    """
     tables = list(_tables(episodes, report, strict))
     if not tables:
         raise InvalidArgument(f"{name}: no episodes with a step were given")

@@ -1,4 +1,4 @@
-"""Reading and atomic writing of directories of Parquet files."""
+"""Directories of Parquet files: row groups are read one at a time, and a new directory appears when it is complete."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ class Parts:
         return self.number
 
     def _flush(self) -> None:
+        """Write the queued tables as one row group. The first call for a file creates it."""
         if not self._waiting:
             return
         if self._file is None:
@@ -97,6 +98,7 @@ def files_of(path: str | Path) -> list[Path]:
 
     Raises:
         UnreadableData: there are none.
+        InvalidArgument: the path is a URL.
     """
     place = local_path(path)
     files = sorted(place.rglob("*.parquet")) if place.is_dir() else [place]
@@ -116,7 +118,9 @@ def schema_of(file: Path) -> Any:
 
 
 def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
-    """Yield the row groups of a Parquet file as Arrow tables, with one in memory at a time."""
+    """Yield the row groups of a Parquet file as Arrow tables, with one in memory at a time. `columns` are the names of
+    the columns to read, or None for all.
+    """
     with as_unreadable_data(str(file)):
         parts = parquet().ParquetFile(file, page_checksum_verification=True)
     with parts as opened:

@@ -37,6 +37,7 @@ def to_rllib(
     Raises:
         MissingExtra: RLlib is not installed.
         LostInConversion: with `strict`, something would be lost.
+        TrackMismatch: an episode has ragged tracks.
     """
     episodes = refuse_ragged(episodes)
     report = LossReport()
@@ -44,7 +45,7 @@ def to_rllib(
 
 
 def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield an RLlib episode for each episode, and add losses to `report`."""
+    """Yield an RLlib episode for each episode, and add losses to `report`. `action_mapping` is that of `to_rllib`."""
     with needing("rllib", "RLlib's episodes need RLlib"):
         from ray.rllib.env import multi_agent_episode, single_agent_episode
     for original in episodes:
@@ -87,7 +88,8 @@ def from_rllib(
 
 
 def rllib_episodes(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield an episode of this library for each RLlib episode, and add losses to `report`.
+    """Yield an episode of this library for each RLlib episode, and add losses to `report`. `action_mapping` is that of
+    `from_rllib`.
 
     Raises:
         WrongType: an item is not an episode of RLlib.

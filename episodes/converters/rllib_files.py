@@ -42,6 +42,8 @@ def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False)
         MissingExtra: pyarrow is not installed.
         InvalidArgument: the path exists.
         LostInConversion: with `strict`, something would be lost. Nothing is left behind.
+        TrackMismatch: an episode has ragged tracks.
+        WrongType: a value is not an episode.
     """
     report, pa = LossReport(), pyarrow()
     waiting: list[bytes] = []
@@ -132,12 +134,17 @@ def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[Single
 
 
 def is_rllib(path: str | Path) -> bool:
-    """Return True if the Parquet files have the columns of RLlib's offline data."""
+    """Return True if the Parquet files have the columns of RLlib's offline data.
+
+    Raises:
+        UnreadableData: there are no Parquet files.
+    """
     names = set(schema_of(files_of(path)[0]).names)
     return _ITEM in names or set(_STEPS) <= names
 
 
 def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
+    """Yield the episodes of a Parquet file with one encoded episode state per row."""
     for table in groups_of(file, [_ITEM]):
         for item in table[_ITEM]:
             with as_unreadable_data(str(file)):
@@ -146,7 +153,9 @@ def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
 
 
 def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a Parquet file with one step per row. An episode may span several row groups."""
+    """Yield the episodes of a Parquet file with one step per row. An episode may span several row groups. One row group
+    is read at a time. Only the rows of its last, possibly incomplete, episode are kept.
+    """
     pa, remainder = pyarrow(), None
     first = 0
     for group in chain(groups_of(file, list(_STEPS)), [None]):
@@ -166,6 +175,7 @@ def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
 
 
 def _transitions(table: Any) -> Transitions:
+    """Return the transitions of a table of steps, grouped by episode."""
     observations, after, actions, rewards = (array_of(table[name]) for name in _STEPS[:4])
     flags = [array_of(table[name]).astype(bool) for name in ("terminateds", "truncateds")]
     return Transitions(observations, after, actions, rewards, *flags, groups=_numbers_of(table))

@@ -98,6 +98,7 @@ def _spaces(by_agent: Mapping[Any, Any] | None) -> dict[Any, Any]:
 
 
 def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
+    """Note in `report` what RLlib's class cannot store of this episode, such as env steps of actions."""
     agents, reason = episode.agents, rllib_states.WHY
     begin = episode.env_t_started - episode.lookback
     for timeline in agents.timelines.values():
@@ -126,7 +127,9 @@ def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
 
 
 def episode_of(original: Any, report: LossReport, action_mapping: str | None = None) -> MultiAgentEpisode:
-    """Convert an RLlib multi-agent episode to one of this library, and add losses to `report`."""
+    """Convert an RLlib multi-agent episode to one of this library, and add losses to `report`. `action_mapping` is that
+    of `from_rllib`.
+    """
     state = rllib_states.rllib_state_of(original)
     begin = int(state["env_t_started"])
     actions, outputs = state["_hanging_actions_end"], state["_hanging_extra_model_outputs_end"]

@@ -23,6 +23,7 @@ def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
 
 
 def _to_dict(space: Any) -> dict[str, Any] | None:
+    """Return a space as RLlib's dict, or None if RLlib has no form for the space or a part of it."""
     match space:
         case spaces.Box():
             bounds = {"low": _pack_column(space.low), "high": _pack_column(space.high)}
@@ -80,6 +81,7 @@ def from_dict(fields: Any) -> Any:
 
 
 def _pack_column(array: Any) -> str:
+    """Return an array as RLlib stores the bounds of spaces: as compressed `.npy` bytes in base64."""
     body = io.BytesIO()
     np.save(body, np.asarray(array), allow_pickle=False)
     return base64.b64encode(zlib.compress(body.getvalue())).decode("ascii")

@@ -56,6 +56,7 @@ def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
 
 
 def _buffer(track: Track, space: Any) -> dict[str, Any]:
+    """Return the state of RLlib's buffer for a time series, with copies of its data."""
     finished = not isinstance(track.whole(), list)
     data = nested.map_leaves(np.array, track.whole()) if finished else deepcopy(track.whole())
     return {"data": data, "lookback": track.lookback, "finalized": finished, "space": space}
@@ -80,6 +81,7 @@ def episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
 
 
 def _episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
+    """Return an episode with copies of the data in RLlib's state dict. It is finalized if RLlib's episode was."""
     observation_space, action_space = (
         rllib_spaces.from_dict(state.get(name)) for name in ("_observation_space", "_action_space")
     )

@@ -48,6 +48,7 @@ def to_sb3(
         MissingExtra: stable_baselines3 is not installed.
         InvalidArgument: no episode has a step, spaces are missing or not supported by SB3, or the buffer is too small.
         LostInConversion: with `strict`, something would be lost.
+        TrackMismatch: an episode has ragged tracks.
     """
     episodes = refuse_ragged(episodes)
     try:
@@ -82,6 +83,7 @@ def to_sb3(
 
 
 def _check_spaces(observation_space: Any, action_space: Any) -> None:
+    """Raise `InvalidArgument` if a space is None, or is of a kind that SB3's buffers do not store."""
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is None:
             raise InvalidArgument(f"to_sb3: the first episode has no {name}; give {name}=")

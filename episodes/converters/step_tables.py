@@ -95,6 +95,9 @@ def owners(pack: EpisodePack) -> np.ndarray:
 
 
 def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
+    """Return the pack's spaces as JSON values, by name. A space that JSON cannot represent is left out, and noted in
+    `report`.
+    """
     documents_by_name = {}
     for name in ("observation_space", "action_space"):
         try:
@@ -144,6 +147,7 @@ def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | No
     """Encode ids, custom data and acting pipeline as msgpack bytes, or None if empty. Losses go to `report`."""
 
     def lost(path: str) -> None:
+        """Note in `report` that the value at `path`, such as `['custom_data']['a']`, is not stored."""
         item = (
             path.removeprefix("['ids']['").removesuffix("']")
             if path.startswith("['ids']")
@@ -213,6 +217,7 @@ def read_description(schema: Any, source: str) -> dict[str, Any]:
 
 
 def _interleaved(array: np.ndarray, last: np.ndarray, rows: np.ndarray, last_rows: np.ndarray) -> np.ndarray:
+    """Return an array with the rows of `array` at `rows`, and those of `last` at `last_rows`."""
     dtype = np.promote_types(array.dtype, last.dtype) if array.dtype.kind == "U" else array.dtype
     whole = np.empty((len(rows) + len(last_rows), *array.shape[1:]), dtype)
     whole[rows], whole[last_rows] = array, last
@@ -220,9 +225,17 @@ def _interleaved(array: np.ndarray, last: np.ndarray, rows: np.ndarray, last_row
 
 
 def _read_facts(table: Any, firsts: np.ndarray, ends: np.ndarray) -> dict[str, Any]:
+    """Return the metadata of the episodes in a table, as keyword arguments for a pack. A column that is missing, as in
+    foreign tables, becomes None for each episode.
+
+    Args:
+        firsts: first row of each episode.
+        ends: last row of each episode.
+    """
     pa = pyarrow()
 
     def at(name: str, rows: np.ndarray) -> list[Any]:
+        """Return the values of a column at `rows`. All are None if the table has no such column."""
         exists = name in table.column_names
         return table[name].take(pa.array(rows)).to_pylist() if exists else [None] * len(rows)
 

@@ -21,6 +21,7 @@ _RESERVED = {"observation", "action", "next", "collector", *_FLAGS, "is_init"}
 
 
 def _tensordict() -> Any:
+    """Import tensordict, and return the class `TensorDict`. Raise `MissingExtra` if it is not installed."""
     with needing("tensordict", "a TensorDict needs tensordict"):
         import tensordict
     return tensordict.TensorDict
@@ -45,6 +46,7 @@ def to_tensordict(
         InvalidArgument: no episode has a step, items are not numbers or are tuples, or an extra model output has a
             name that TorchRL uses.
         LostInConversion: with `strict`, something would be lost.
+        TrackMismatch: an episode has ragged tracks.
     """
     episodes = refuse_ragged(episodes)
     made, report = _tensordict(), LossReport()
@@ -63,6 +65,15 @@ def to_tensordict(
 
 
 def _rows_of(episode: SingleAgentEpisode, number: int, report: LossReport) -> dict[str, Any]:
+    """Return the steps of an episode as nested columns with TorchRL's names. Extra model outputs that are not numeric
+    are left out, and noted in `report`.
+
+    Args:
+        number: index of the episode, for the column of trajectory ids.
+
+    Raises:
+        InvalidArgument: an extra model output has a name that TorchRL reserves.
+    """
     observations, after, actions, rewards = numbers_of(episode, "a TensorDict")
     flags = np.zeros((3, len(rewards), 1), bool)
     flags[:, -1, 0] = episode.is_done, episode.is_terminated, episode.is_truncated

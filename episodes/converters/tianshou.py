@@ -34,6 +34,7 @@ def to_tianshou(
         MissingExtra: tianshou is not installed.
         InvalidArgument: no episode has a step, or items are not numbers or are tuples.
         LostInConversion: with `strict`, something would be lost.
+        TrackMismatch: an episode has ragged tracks.
     """
     episodes = refuse_ragged(episodes)
     try:
@@ -44,6 +45,9 @@ def to_tianshou(
     steps = transitions_of(episodes, "a buffer of Tianshou", report, action_mapping)
 
     def held(data: Any) -> Any:
+        """Return nested dicts as Tianshou's `Batch`. Raise `InvalidArgument` for tuples, which its buffers cannot
+        store.
+        """
         if isinstance(data, tuple):
             raise InvalidArgument(
                 "a buffer of Tianshou can contain dicts, but no tuples; convert the Tuple space to a Dict first"

@@ -77,7 +77,15 @@ def to_messages(
 
 
 def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[dict[str, Any]]:
-    """Return an observation as a list of chat messages, empty if there are no tokens and no info."""
+    """Return an observation as a list of chat messages, empty if there are no tokens and no info. Keys are removed from
+    `info`.
+
+    Args:
+        is_first: whether it is the prompt, which becomes a message even if it is empty.
+
+    Raises:
+        InvalidArgument: the token counts of the recorded roles do not add up to the number of tokens.
+    """
     roles = info.pop(ROLES, None)
     if roles is None:
         if not ids and not info and not is_first:
@@ -188,7 +196,9 @@ def _key_of(output: str) -> str:
 
 
 def _observation(messages: Sequence[Mapping[str, Any]], *, is_first: bool) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return the token ids and the info dict of the observation that these chat messages form."""
+    """Return the token ids and the info dict of the observation that these chat messages form. The info records the
+    roles unless there is a single message of the usual role: "user" for the first observation, else "tool".
+    """
     ids = np.concatenate([np.zeros(0, np.int32), *(message["token_ids"] for message in messages)])
     info: dict[str, Any] = {}
     for message in messages[:1]:

@@ -313,12 +313,14 @@ def _sample(
 
 
 def _report_truncation(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:
+    """Note in `report` each truncated episode, for a format that has only one kind of ending."""
     for sample in samples:
         if sample.is_truncated:
             report.add("truncation", f"{name} does not tell truncated episodes from terminated ones", sample.id_)
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
+    """Return the values as an array of objects, without converting those that are lists or arrays."""
     array = np.empty(len(values), object)
     array[:] = values
     return array

@@ -120,6 +120,11 @@ def _rewards_at_last_tokens(pack: EpisodePack, sampled: np.ndarray) -> np.ndarra
 
 
 def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, report: LossReport) -> None:
+    """Note in `report` what token samples of the pack do not contain.
+
+    Args:
+        name: the target in the report's texts.
+    """
     counts = np.bincount(sequences.episodes, minlength=len(pack))
     lost_outputs = [key for key in pack.extra_model_outputs if key not in (LOGP, LEARNED)]
     custom = pack.custom_data or [{}] * len(pack)
@@ -171,6 +176,7 @@ def report_turn_rewards(samples: Sequence[TokenSample], name: str, report: LossR
 
 
 def _last_sampled(sample: TokenSample) -> int:
+    """Return the index of the last sampled token in the completion, or its length if there is none."""
     places = np.flatnonzero(sample.mask)
     return int(places[-1]) if len(places) else len(sample.mask)
 
@@ -219,6 +225,7 @@ def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpiso
 
 
 def _ragged(items: Sequence[Any], dtype: Any) -> Ragged:
+    """Return lists of different lengths as a ragged array."""
     arrays = [np.asarray(item, dtype) for item in items]
     values = np.concatenate([np.zeros(0, dtype), *arrays])
     return Ragged.from_lengths(values, np.array([len(array) for array in arrays], np.int64))

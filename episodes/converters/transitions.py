@@ -75,6 +75,13 @@ class Transitions:
         return linked
 
     def _episode(self, start: int, stop: int, id_: str, spaces: dict[str, Any]) -> SingleAgentEpisode:
+        """Return the transitions `start` to `stop` as one episode. Its last observation is the last transition's next
+        one.
+
+        Args:
+            spaces: `observation_space` and `action_space`, as keyword arguments.
+        """
+
         def part(data: Any) -> Any:
             return nested.map_leaves(lambda leaf: leaf[start:stop], data)
 

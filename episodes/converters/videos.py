@@ -60,6 +60,9 @@ class VideoWriter:
             self.num_frames += 1
 
     def _sample(self, frame: np.ndarray) -> None:
+        """Keep a copy of the frame, to be compared with the written one. At most `_SAMPLED` frames, evenly spread, are
+        kept.
+        """
         self._sampled[self.num_frames] = frame.copy()
         if len(self._sampled) > _SAMPLED:
             self._every *= 2
@@ -90,7 +93,9 @@ class VideoWriter:
 
 
 def pixels(shape: tuple[int, ...], lossless: bool) -> tuple[str, str]:
-    """Return the names of the video encoder and the pixel format for frames of the given shape."""
+    """Return the names of the video encoder and the pixel format for frames of the given shape. Compressed with loss,
+    frames with an odd height or width keep the full resolution of colours.
+    """
     if lossless:
         return "libx264rgb", "rgb24"
     is_even = shape[0] % 2 == 0 and shape[1] % 2 == 0

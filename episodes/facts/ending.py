@@ -44,6 +44,11 @@ class Ending(Enum):
 
 
 def _flag(name: str, value: Any) -> bool:
+    """Return a flag as a bool. 0 and 1 are accepted, also as scalars of numpy or torch.
+
+    Raises:
+        WrongType: the value is neither True nor False.
+    """
     if value is True or value is False:
         return value
     try:
@@ -70,6 +75,11 @@ def flags_of(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _flags(values: Any) -> np.ndarray:
+    """Return flags of several episodes as a bool array of the same shape.
+
+    Raises:
+        WrongType: the array is masked, or a value is neither True nor False.
+    """
     if isinstance(values, np.ma.MaskedArray):
         raise WrongType("flags are a masked array, whose mask would be lost; give True or False for each episode")
     array = np.asarray(values)

@@ -124,12 +124,15 @@ class EpisodeFacts(NamedTuple):
 
 
 def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFacts:
+    """Return facts from a pickle. Facts that are newer than the pickle have their defaults."""
     names = EpisodeFacts._fields
     return EpisodeFacts(**dict(zip((*names[: len(facts)], *names[len(FACTS) :]), (*facts, *own_spaces), strict=True)))
 
 
 def join_pipelines(first: str | None, second: str | None) -> str | None:
-    """Return the distinct lines of two texts that describe the preprocessing of two joined chunks (None if unknown)."""
+    """Return the distinct lines of two texts that describe the preprocessing of two joined chunks, in order, joined
+    with line breaks. If one text is None (unknown), return the other.
+    """
     if first == second or second is None:
         return first
     return second if first is None else "\n".join(dict.fromkeys([*first.splitlines(), *second.splitlines()]))
@@ -248,7 +251,9 @@ class PackFacts(NamedTuple):
         )
 
     def changed(self, **facts: Any) -> PackFacts:
-        """Return a copy with the named fields replaced. Raise an error for an unknown name."""
+        """Return a copy with the named fields replaced. Raise `ValueError` (`TypeError` since Python 3.13) for an
+        unknown name.
+        """
         made = {name: _COLUMNS[name](values) for name, values in facts.items() if name in _COLUMNS}
         return self._replace(**facts | made)
 
@@ -304,6 +309,12 @@ def _common_spaces(
 
 
 def _common_space(name: str, values: Sequence[Any], ids: Sequence[Any]) -> Any:
+    """Return the space that all episodes share. An episode whose space is None has no influence. The result is None if
+    all are.
+
+    Raises:
+        TrackMismatch: two spaces differ.
+    """
     if values.count(values[0]) == len(values):
         return values[0]
     known, owner = None, None
@@ -320,6 +331,12 @@ def _common_space(name: str, values: Sequence[Any], ids: Sequence[Any]) -> Any:
 
 
 def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Concatenate the same metadata column of several packs. The result is None if it is None in all packs. Otherwise,
+    an episode of a pack without the column has None.
+
+    Args:
+        sizes: number of episodes of each pack.
+    """
     present = [column for column in columns if column is not None]
     if not present:
         return None
@@ -334,7 +351,7 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def in_band(column: Any) -> Any:
-    """Convert a metadata array to plain values for pickling: (dtype, bytes), or a list of objects."""
+    """Convert a metadata array to plain values for pickling: (dtype, bytes), or a list of objects. None stays None."""
     if column is None:
         return None
     if isinstance(column, VersionColumn):
@@ -353,6 +370,7 @@ def from_band(band: Any) -> Any:
 
 
 def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
+    """Return a pack's facts from a pickle. Facts that are newer than the pickle are None."""
     later = [None] * (len(_COLUMNS) - len(bands))  # facts that are newer than the pickle
     return PackFacts._make([*map(from_band, bands), *later, *values])
 
@@ -434,6 +452,7 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
 
 
 def _object_array(values: Any) -> np.ndarray:
+    """Return the values as a read-only array of objects, without converting those that are lists or arrays."""
     array = np.empty(len(values), object)
     array[:] = values
     array.flags.writeable = False

@@ -77,6 +77,7 @@ class VersionRuns(NamedTuple):
         return None if part == UNKNOWN_RUNS else part
 
     def _part(self, first: int, num_steps: int) -> VersionRuns | None:
+        """Return the versions of `num_steps` steps from step `first` on, or None if there are no steps."""
         if not num_steps:
             return None
         if not self.begins:
@@ -320,6 +321,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
 
 def _bounds(counts: Any) -> np.ndarray:
+    """Return 0 and the cumulative sums of `counts`, int64 [n + 1]."""
     bounds = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=bounds[1:])
     return bounds

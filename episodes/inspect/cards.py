@@ -110,6 +110,13 @@ def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[
 
 
 def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) -> Row:
+    """Return the table row of a series: name, dtype and shape, range, remarks and a small picture.
+
+    Args:
+        points: most points of one line of the picture.
+        room: most bytes of a strip of frames.
+        has_table: whether a numeric series gets a table of its components. Text always gets one.
+    """
     meta = f"{formatting.shape(series.shape)} {series.dtype}"
     if series.nbytes is not None:
         meta += f" · {formatting.size(series.nbytes)}"
@@ -177,7 +184,13 @@ def known(**facts: Any) -> list[tuple[str, str]]:
 
 
 def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
-    """Return the notebook card of a `SingleAgentEpisode`: timeline, arrays and metadata."""
+    """Return the notebook card of a `SingleAgentEpisode`: timeline, arrays and metadata.
+
+    Args:
+        share: number of cards of this kind in one view, which share the space.
+        is_open: whether the table of arrays is shown at once.
+        kind: title of the card, by default the name of the class.
+    """
     tracks, facts = episode.tracks, episode.facts
     lookback = tracks.lookback
     axis = Axis(max(tracks.observations.total - 1, 0), lookback)
@@ -340,7 +353,8 @@ _COLUMN_HUES = {
 
 
 def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None) -> Card:
-    """Return the notebook card of a `Batch` or another mapping of columns, with a row for each array.
+    """Return the notebook card of a `Batch` or another mapping of columns, with a row for each array. With `links`,
+    they link to the page of the data set.
 
     The first and the last rows of the batch are listed with their episodes and steps, if they are known.
     """
@@ -438,6 +452,9 @@ def _stored_steps(buffer: Any) -> list[Series]:
     ring, total = buffer.get_ring(), len(buffer)
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the arrays of one column of the steps at `places`, by path. A ragged array is represented by its
+        lengths.
+        """
         slots = (ring.tail + places) % buffer.capacity
         items = ring.observations.take(ring.links.row[slots]) if key == "obs" else ring.columns[key](slots)
         columns = nested.flatten({key: items})

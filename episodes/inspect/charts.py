@@ -99,7 +99,13 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
 
 
 def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
-    """Return the SVG timeline of one agent: observations, actions, and a mark for its ending or pending action."""
+    """Return the SVG timeline of one agent: observations, actions, and a mark for its ending or pending action.
+
+    Args:
+        line: timeline of the agent.
+        begin, span: first env step and number of env steps of the chart.
+        gap: env steps at most this far apart are joined to one stripe.
+    """
     observation_stripes, action_stripes = (
         _stripes(clock, begin, span, gap) for clock in (line.observation_times, line.action_times)
     )

@@ -143,6 +143,9 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
 
     Episodes with the same id, agent and start are a pair. If there is no such pair, episodes with the same index are.
     An episode without a partner differs.
+
+    Args:
+        tolerance: largest difference of numbers that count as equal.
     """
     keys = [_keys(data) for data in (a, b)]
     if not set(keys[0]) & set(keys[1]):

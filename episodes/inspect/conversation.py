@@ -148,7 +148,12 @@ def view_conversation(
 
 
 def _checked_advantages(values: Any, num: int) -> np.ndarray:
-    """Return the advantages of the turns, float [T], from a number for all turns or one per turn."""
+    """Return the advantages of the turns, float [T], from a number for all turns or one per turn.
+
+    Raises:
+        WrongType: the values are not numbers.
+        ShapeMismatch: neither one number nor one per turn.
+    """
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError):
@@ -169,6 +174,14 @@ def _message(
     decode: Decode | None,
     max_tokens: int,
 ) -> Message:
+    """Return a message of the first `max_tokens` tokens, coloured by log-probability if it is known.
+
+    Args:
+        step: index of the message's turn.
+        ids: the token ids.
+        values: outputs per token, by name. Those that the message lacks, as of a prompt, are missing.
+        notes: texts that are shown with the message.
+    """
     tokens = []
     for k, id_ in enumerate(ids[:max_tokens].tolist()):
         title = [str(id_)] if decode is not None else []
@@ -182,7 +195,11 @@ def _message(
 
 
 def _text(id_: int, decode: Decode | None) -> str:
-    """Return a token as text, decoded by `decode`, or its id without `decode`."""
+    """Return a token as text, decoded by `decode`, or its id without `decode`.
+
+    Raises:
+        InvalidArgument: `decode` raised an error, or returned no str.
+    """
     if decode is None:
         return str(id_)
     try:

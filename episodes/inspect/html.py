@@ -47,7 +47,9 @@ def rendered(card: Card) -> str:
 
 
 def single_agent_episode(episode: Any, decode: Decode | None = None) -> str:
-    """Return the HTML view of an episode: timeline, arrays and metadata. Conversations also show their turns."""
+    """Return the HTML view of an episode: timeline, arrays and metadata. Conversations also show their turns. `decode`
+    converts a list of token ids to text.
+    """
     turns = conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else ""
     return rendered(cards.episode_card(episode)) + turns
 

@@ -60,6 +60,7 @@ def write_report(
     starts, waiting, room, size = [0], list[dict[str, Any]](), MOST_BYTES, 0
 
     def write_block() -> None:
+        """Encode the collected episodes as one block of the page."""
         nonlocal waiting, room, size
         blocks.append(compressed_text(encode(_with_shared_lanes(waiting))))
         room -= len(blocks[-1])
@@ -93,6 +94,13 @@ def live_page(dataset: EpisodeDataset) -> str:
 
 
 def _page(dataset: EpisodeDataset, table: str | None, blocks: list[str], left: int) -> str:
+    """Return the HTML page of a data set.
+
+    Args:
+        table: HTML of the table of episodes, or None for a live page, which loads it.
+        blocks: HTML elements with the data of episodes.
+        left: number of episodes whose time series are not in the page.
+    """
     note = f"the tracks of {counted(left, 'episode')} are not in this file, only their rows" if left else ""
     return (
         templates()
@@ -242,6 +250,9 @@ def episode_data(
     Args:
         window: the first and the last step of the lanes; all by default.
         decode: function from a list of token ids to text, for the turns of a conversation.
+
+    Raises:
+        InvalidArgument: `decode` raises an error, or returns no str.
     """
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
@@ -281,6 +292,7 @@ def episode_data(
 
 
 def _finite_or_text(value: float) -> float | str:
+    """Return a number, or for NaN and infinities, which JSON lacks, a text."""
     if np.isfinite(value):
         return float(value)
     return "NaN" if value != value else "∞" if value > 0 else "-∞"

@@ -104,13 +104,19 @@ def link_batch(batch: Any, page: str | Path) -> BatchLinks:
 
     Raises:
         EpisodeStateError: the batch has no origin.
+        WrongType: `batch` is a single row.
     """
     address = str(page) if "://" in str(page) else Path(page).resolve().as_uri()
     return BatchLinks(address.split("#")[0], tuple(row_steps(_origin_of(batch))), batch)
 
 
 def _origin_of(batch: Any) -> Origin:
-    """Return the `Origin` (episode and step of each row) of a batch. Raise an error if the batch has none."""
+    """Return the `Origin` (episode and step of each row) of a batch.
+
+    Raises:
+        EpisodeStateError: the batch has no origin.
+        WrongType: a single row was given.
+    """
     origin: Origin = batch.origin if hasattr(batch, "origin") else origin_of(None, {})
     if not origin.numbers.ndim:
         raise WrongType("one row of a batch: give the batch of this row")
@@ -157,6 +163,7 @@ def explain_batch(batch: Any, row: int) -> Explanation:
 
 
 def _episode(origin: Origin, row: int) -> Any:
+    """Return the episode of a row, or None if it no longer exists."""
     try:
         return origin.episode(row)
     except EpisodeStateError:
@@ -164,6 +171,7 @@ def _episode(origin: Origin, row: int) -> Any:
 
 
 def _identity(step: StepOrigin) -> list[tuple[str, str]]:
+    """Return names and values that identify the step's chunk. Ids that are None are left out."""
     facts = {"episode": step.id_, "agent": step.agent_id, "module": step.module_id}
     chunk = f"t={step.t_started} … {step.t_stop}"
     return [
@@ -175,6 +183,13 @@ def _identity(step: StepOrigin) -> list[tuple[str, str]]:
 def _sequence(
     batch: Any, row: int, places: np.ndarray, width: int, first: StepOrigin, last: StepOrigin
 ) -> list[tuple[str, str]]:
+    """Return names and texts on a row that is a sequence: its steps, and the numbers of padded and masked columns, if
+    any.
+
+    Args:
+        places: columns of the row's steps.
+        width: number of columns.
+    """
     lines = [("steps", f"t={first.t} … {last.t} in columns {places[0]} … {places[-1]} of {width}")]
     if len(places) < width:
         lines.append(("padding", f"{formatting.counted(width - len(places), 'column')} of zeros"))
@@ -206,5 +221,6 @@ def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOri
 
 
 def _value(batch: Any, name: str, row: int) -> Any:
+    """Return a row of a column as a numpy array, or None if the batch has no such column."""
     column = batch.get(name)
     return None if column is None else batch_leaves.as_numpy(column[row])

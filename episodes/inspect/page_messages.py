@@ -27,6 +27,9 @@ def encode(meta: Any) -> bytes:
     arrays: list[np.ndarray] = []
 
     def replaced(value: Any) -> Any:
+        """Return a value with each array appended to `arrays` and replaced by `{"$": index}`. Lists of text are not
+        searched.
+        """
         if isinstance(value, np.ndarray):
             arrays.append(_smallest(value))
             return {"$": len(arrays) - 1}
@@ -60,11 +63,15 @@ def _smallest(array: np.ndarray) -> np.ndarray:
 
 
 def _is_within(array: np.ndarray, dtype: np.dtype) -> bool:
+    """Return True if an integer dtype can represent the range of the array. NaN returns False."""
     bounds = np.iinfo(dtype)
     return array.size == 0 or bool(array.min() >= bounds.min and array.max() <= bounds.max)  # False with NaN
 
 
 def _shuffled(arrays: list[np.ndarray]) -> bytes:
+    """Return the bytes of arrays of one dtype: first the first byte of each number, then the second, which compresses
+    better.
+    """
     whole = np.concatenate(arrays)
     plain = whole.view(np.uint8).reshape(len(whole), whole.dtype.itemsize)
     return np.ascontiguousarray(plain.T).tobytes()

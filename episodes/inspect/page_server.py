@@ -126,6 +126,7 @@ class LiveRuns:
         return NOT_FOUND if dataset is None else dataset.answer(agent_path, query)
 
     def _dataset(self, run: int) -> LiveDataset | None:
+        """Return the data set of the run's recorded episodes, opened at the first call, or None if the run has none."""
         path = self.files.runs[run].dataset_path
         if path is None:
             return None
@@ -169,11 +170,16 @@ class PageServer(ThreadingHTTPServer):
 
 
 def _version(query: dict[str, str]) -> int | None:
+    """Return the version that the browser has, or None if the request names none."""
     text = query.get("version", "")
     return int(text) if text.isdecimal() else None
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
+    """Handler of the HTTP requests of a `PageServer`. Requests under another host name than this machine's are
+    rejected.
+    """
+
     server: PageServer  # type: ignore[assignment]
 
     def do_GET(self) -> None:
@@ -186,6 +192,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._send(*self.server.source.answer(url.path.removeprefix("/"), query))
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
+        """Send a response, which browsers must not cache."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

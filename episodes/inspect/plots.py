@@ -53,6 +53,7 @@ def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
 
 
 def _check_single_agent(episode: Any) -> None:
+    """Raise `WrongType` unless `episode` is a `SingleAgentEpisode`."""
     if not isinstance(episode, SingleAgentEpisode):
         raise WrongType(f"{type(episode).__name__}: give a SingleAgentEpisode; plot_episode takes multi-agent ones too")
 
@@ -72,6 +73,8 @@ def plot_episode(
     each group of neighbouring items.
 
     Args:
+        ax: axes to plot into. None for new ones.
+        title: title of the plot. None for one made of the episode's id and return.
         tracks: the paths to draw, such as `["rewards", "observations/speed"]`. By default the rewards, the actions and
             then the other tracks but infos, at most 12 lines; a note below the plot counts the lines left out.
 
@@ -105,7 +108,14 @@ def plot_episode(
 
 
 def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, Series, int | None]], int]:
-    """Return the curves to plot as (label, series, component or None for images), and how many are left out."""
+    """Return the curves to plot as (label, series, component or None for images), and how many are left out.
+
+    Args:
+        paths: paths of the time series. None for all but infos, of which only the most varied are plotted.
+
+    Raises:
+        InvalidArgument: there is no time series with such a path.
+    """
     every = [series for series in of_tracks(episode.tracks) if series.hue != "infos" or paths is not None]
     if paths is not None:
         by_path = {series.label: series for series in every}
@@ -166,12 +176,19 @@ def _dot(xs: np.ndarray) -> str:
 
 
 def _ramp(hue: str) -> Any:
+    """Return a colormap from white to the colour of a kind of track."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list(hue, ["#ffffff", colour(hue)])
 
 
 def _draw_frames(ax: Axes, series: Series, level: int, begin: int) -> None:
+    """Draw up to nine images of a series, spread evenly over time, as thumbnails.
+
+    Args:
+        level: y coordinate of the thumbnails.
+        begin: env step of the series' first item.
+    """
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
     from episodes.inspect.frames import viewable
@@ -193,6 +210,8 @@ def plot_returns(
 
     Args:
         episodes: a pack, a data set, or a sequence of episodes. Cut chunks are left out.
+        ax: axes to plot into. None for new ones.
+        window: number of episodes of the running mean.
         goal: a return that is drawn as a line.
 
     Raises:
@@ -218,6 +237,7 @@ def facts_of(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _ids(episodes: Any) -> Any:
+    """Return the ids of the episodes of a data set, a pack or a list."""
     if hasattr(episodes, "metadata"):
         return episodes.metadata["id"]
     return episodes.ids if hasattr(episodes, "ids") else [episode.id_ for episode in episodes]
@@ -234,6 +254,12 @@ def draw_returns(
     ids: Sequence[str] = (),
 ) -> Axes:
     """Plot the returns [n] of episodes at `steps` [n], the total number of env steps when each ended.
+
+    Args:
+        ax: axes to plot into. None for new ones.
+        window: number of episodes of the running mean.
+        goal: a return that is drawn as a line.
+        ids: ids of the episodes, for the labels of the best and the worst.
 
     Raises:
         InvalidArgument: `window` is less than 1.
@@ -314,7 +340,12 @@ def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str
 
 
 def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return env steps [n] and values [n] of component `index` of a time series, without the lookback."""
+    """Return env steps [n] and values [n] of component `index` of a time series, without the lookback. Rewards are
+    summed up from the start. Long series are downsampled.
+
+    Raises:
+        InvalidArgument: there is no such numeric time series or component.
+    """
     tracks = episode.tracks
     by_path = {series.label: series for one in tracks.all() for series in of_track(one) if one.field.holds != "infos"}
     series = by_path.get(track)
@@ -357,6 +388,14 @@ def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None)
 
 
 def _draw_agent(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> None:
+    """Draw the timeline of one agent: markers at its observations and actions, a pending action, and how it ended.
+
+    Args:
+        line: timeline of the agent.
+        level: y coordinate.
+        now: the episode's newest env step.
+        is_first: whether this agent's markers get labels for the legend.
+    """
     observation_times, action_times = np.asarray(line.observation_times), np.asarray(line.action_times)
     ax.hlines(
         level,

@@ -195,7 +195,9 @@ class Series:
         return [*remarks, *filter(None, [self.note])]
 
     def cells(self, max_cells: int, columns: Sequence[int] | None = None) -> Cells:
-        """Return the sampled items reduced to at most `max_cells` cells, each of which summarizes a run of items."""
+        """Return the sampled items reduced to at most `max_cells` cells, each of which summarizes a run of items.
+        `columns` are the components to reduce, or None for all.
+        """
         return downsample(self.sampled_values, max_cells, present=self._present, columns=columns)
 
     def at(self, places: np.ndarray) -> np.ndarray:
@@ -269,6 +271,14 @@ def _of_infos(track: Track) -> Iterator[Series]:
 
 
 def _of_info(path: str, column: Any, places: np.ndarray | None, total: int) -> Series:
+    """Return the series of one key of infos. Values that are neither numbers nor text are described by the type of the
+    first.
+
+    Args:
+        path: path of the key.
+        places: indices of the items that `column` has, or None for all.
+        total: number of items of the whole series.
+    """
     label, present = f"infos/{path}", column.present
     values = column.values if isinstance(column, TypedColumn) else None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufUS":

@@ -150,11 +150,13 @@ def _words(series: Series, cells: Cells) -> str:
 
 
 def _range(series: Series) -> str:
+    """Return a text with the lowest, mean and highest number of a series."""
     low, mean, high = map(number, series.range)
     return f"lowest {low}, mean {mean}, highest {high}"
 
 
 def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> Markup:
+    """Return the SVG around the shapes `inner`, with a title, lines between episodes, and the lookback shaded."""
     before = 100 * axis.lookback / max(axis.span, 1)
     borders = ""
     if axis.borders is not None and len(axis.borders[series.more]) <= MOST_BORDERS:
@@ -290,6 +292,7 @@ def frame_strip(series: Series, axis: Axis, room: int) -> Markup:
 
 
 def _figure(image: np.ndarray, step: int) -> str:
+    """Return an image as an HTML figure with its step as caption. Steps of the lookback are negative."""
     label = f"{step}" if step >= 0 else f"\N{MINUS SIGN}{-step}"
     source = data_uri(png(image))
     return f'<figure><img alt="observation {label}" width="64" src="{source}"><figcaption>{label}</figcaption></figure>'

@@ -79,6 +79,7 @@ class CSVFile:
 
 
 def _number(cell: str) -> float:
+    """Return a cell of a CSV file as a number, or NaN if it is empty or text."""
     try:
         return float(cell)
     except ValueError:
@@ -106,6 +107,10 @@ class RunFiles:
         return any(has_new) | self._read_episodes()
 
     def _read_episodes(self) -> bool:
+        """Read the data set of recorded episodes again if its files changed, and list its newest, best and worst
+        episodes in `episodes`. Return True if the lists were renewed. If a file disappears meanwhile, the next call
+        tries again.
+        """
         path = self.dataset_path
         if path is None:
             return False
@@ -149,6 +154,7 @@ class RunFiles:
         }
 
     def _configuration(self) -> dict[str, Any]:
+        """Return the settings of the run, or an empty dict if it has stored none."""
         try:
             return dict(json.loads((self.path / "run.json").read_text())["configuration"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -180,7 +186,11 @@ def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class TrainingFiles:
-    """Files of several training runs, with a version number that increases when a file grows."""
+    """Files of several training runs, with a version number that increases when a file grows.
+
+    Raises:
+        InvalidArgument: a path is not a directory.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         for path in paths:

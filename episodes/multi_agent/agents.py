@@ -46,7 +46,16 @@ class DepartedAgent(NamedTuple):
 
 
 class Agents:
-    """Data of all agents of a multi-agent episode: a `Timeline` of steps per agent, and data outside of steps."""
+    """Data of all agents of a multi-agent episode: a `Timeline` of steps per agent, and data outside of steps.
+
+    Attributes:
+        timelines: timeline of each agent that was observed.
+        modules: module of each agent, cached by `MultiAgentEpisode.module_for`.
+        departed: agents that ended and have no data in this chunk.
+        loose_infos: infos without an observation, by env step and agent.
+        rewards_apart: (env step, agent, reward) before the agent's first observation or after its end.
+        passed_on: pending steps that `cut` moved to the next chunk; None before a cut.
+    """
 
     __slots__ = ("departed", "episode_id", "loose_infos", "modules", "passed_on", "rewards_apart", "timelines")
 
@@ -158,7 +167,11 @@ class Agents:
         return actions, extra
 
     def _check_who_acts(self, newcomers: Sequence[Any], actions: ByAgent, extra: ByAgent, env_t: int) -> None:
-        """Raise an error if a new agent acts or had ended, or if an agent has model outputs but no action."""
+        """Raise an error if a new agent acts or had ended, or if an agent has model outputs but no action.
+
+        Raises:
+            InvalidArgument: one of these holds.
+        """
         for agent_id in newcomers:
             if agent_id in actions:
                 raise self._cannot_act(agent_id, env_t - 1)
@@ -211,12 +224,14 @@ class Agents:
         return place_of(self.episode_id, agent_id, env_t)
 
     def _idle(self, agent_id: Any, env_t: int) -> InvalidArgument:
+        """Return the error for extra model outputs of an agent that does not act."""
         return InvalidArgument(
             f"{self._place(agent_id, env_t)}: extra model outputs for an agent that does not act; give them with its "
             "action"
         )
 
     def _cannot_act(self, agent_id: Any, env_t: int) -> InvalidArgument:
+        """Return the error for an action of an agent that is unknown or has departed."""
         place = f"episode {self.episode_id}: agent {agent_id!r} cannot act at env step {env_t}"
         if agent_id in self.departed:
             return InvalidArgument(done_since(place, self.departed[agent_id].env_t))
@@ -341,6 +356,8 @@ class Agents:
 
         Args:
             later: agents that passed `check_follows`.
+            chunk: range of env steps of the next chunk.
+            is_numpy: whether these agents are finalized.
 
         Raises:
             ShapeMismatch: these agents are finalized, and items of the next chunk have another shape. Nothing changes.

@@ -94,6 +94,7 @@ class MultiAgentEpisode(MultiAgentGetters):
     Raises:
         TrackMismatch: actions, rewards, infos or extra outputs are given without observations.
         InvalidArgument: `missing_final_observation` has another value.
+        WrongType: `ragged` is not a dict of dicts.
 
     >>> episode = MultiAgentEpisode(id_="game")
     >>> episode.add_env_reset(observations={"white": 0})
@@ -183,7 +184,11 @@ class MultiAgentEpisode(MultiAgentGetters):
         extra: Sequence[ByAgent] | None,
         ending: tuple[Any, Any],
     ) -> None:
-        """Build the episode from lists with one dict per env step. `ending` holds the last step's end flags."""
+        """Build the episode from lists with one dict per env step. `ending` holds the last step's end flags.
+
+        Raises:
+            TrackMismatch: the lists do not have lengths that fit.
+        """
         num = len(observations) - 1
         lengths = {"actions": len(actions), "rewards": len(rewards)}
         lengths |= {"infos": num if infos is None else len(infos) - 1}
@@ -230,6 +235,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         custom_data: Mapping[str, Any] | None = None,
         ragged: Mapping[Any, Any] | None = None,
     ) -> None:
+        """Set all attributes. The dicts `custom_data` and `ragged` are copied, but not their values."""
         self._facts = facts
         self.agents = agents
         self.env_t = env_t
@@ -390,7 +396,9 @@ class MultiAgentEpisode(MultiAgentGetters):
             self._end(*ending)
 
     def _check_dicts(self, call: str, by_agent: ByAgent, of_dicts: ByAgent = NOTHING) -> None:
-        """Raise `WrongType` unless all arguments in `by_agent` are dicts, and all in `of_dicts` are dicts of dicts."""
+        """Raise `WrongType` unless all arguments in `by_agent` are dicts, and all in `of_dicts` are dicts of dicts.
+        Arguments of None in `of_dicts` are skipped. `call` is the name of the method, for the error.
+        """
         arguments = [(name, value) for name, value in of_dicts.items() if value is not None]
         for name, value in [*by_agent.items(), *arguments]:
             if not _is_mapping(value):
@@ -423,7 +431,9 @@ class MultiAgentEpisode(MultiAgentGetters):
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """Mark agents as ended. End the episode by the flag `"__all__"` or, without this flag, after all agents."""
+        """Mark agents as ended. End the episode by the flag `"__all__"` or, without this flag, after all agents.
+        Without the flag, the episode is terminated if all agents are, else truncated.
+        """
         agents = self.agents
         agents.end(endings, self.env_t)
         ending = Ending.OPEN
@@ -475,6 +485,10 @@ class MultiAgentEpisode(MultiAgentGetters):
             slice_: env steps of this chunk.
             len_lookback_buffer: maximal number of env steps before the slice to keep, by default this episode's
                 lookback.
+
+        Raises:
+            WrongType: `slice_` is not a slice.
+            InvalidArgument: its step is not 1, or the lookback is negative or not an int.
         """
         start, stop = indexing.chunk_bounds(slice_, len(self))
         max_lookback = (
@@ -495,6 +509,7 @@ class MultiAgentEpisode(MultiAgentGetters):
 
         Raises:
             EpisodeStateError: the episode has ended.
+            InvalidArgument: the lookback is negative or not an int.
         """
         if self.is_done:
             raise self._not_growing_error("cut")
@@ -531,6 +546,7 @@ class MultiAgentEpisode(MultiAgentGetters):
                 observations.
             EpisodeStateError: this episode has ended, or was not reset.
             ShapeMismatch: this episode is finalized, and items of the other have another shape.
+            WrongType: `other` is not a `MultiAgentEpisode`.
         """
         self._check_follows(other)
         self.agents.append(other.agents, Chunk(other.env_t_started, other.env_t, 0, True), is_numpy=self.is_numpy)
@@ -543,6 +559,13 @@ class MultiAgentEpisode(MultiAgentGetters):
         self._began = None if other._began is None or self.is_numpy else perf_counter()
 
     def _check_follows(self, later: MultiAgentEpisode) -> None:
+        """Raise an error unless `later` is the next chunk of this episode and can be appended.
+
+        Raises:
+            EpisodeStateError: this episode was not reset, or has ended.
+            WrongType: `later` is not a `MultiAgentEpisode`.
+            ChunkMismatch: `later` has another id, or another start than where this chunk stops.
+        """
         if self.is_done or not self.is_reset:
             raise self._not_growing_error("concat_episode")
         if not isinstance(later, MultiAgentEpisode):
@@ -666,7 +689,12 @@ class MultiAgentEpisode(MultiAgentGetters):
 
 
 def _declared_by_agent(ragged: Any, label: str) -> dict[Any, Any]:
-    """Return the dtypes and shapes that the user declared for ragged items (of varying length), by agent."""
+    """Return the dtypes and shapes that the user declared for ragged items (of varying length), by agent. Empty for
+    None.
+
+    Raises:
+        WrongType: `ragged` is not a dict.
+    """
     if ragged is not None and not _is_mapping(ragged):
         raise WrongType(f"{label}: ragged={ragged!r}; give a dict from agent to a dict")
     by_agent = (ragged or NOTHING).items()
@@ -682,11 +710,16 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _flags(flags: ByAgent | bool) -> ByAgent:
+    """Return end flags by agent. True means `{"__all__": True}`, and False or None no flag."""
     return {ALL: True} if flags is True else flags or NOTHING
 
 
 def _may_end(flags: ByAgent | None) -> bool:
-    """Return True if any of the end flags by agent is not False, so that an agent or the episode may end."""
+    """Return True if any of the end flags by agent is not False, so that an agent or the episode may end.
+
+    Raises:
+        WrongType: `flags` is not a dict.
+    """
     if not flags:
         return False
     try:

@@ -119,6 +119,9 @@ class MultiAgentGetters(HasEnding):
         """Return the lookback, in env steps, that holds the last `num_steps` steps of every agent.
 
         A cut with that lookback keeps all these steps, and pending steps. Agents that have ended do not count.
+
+        Raises:
+            InvalidArgument: `num_steps` is not an int of at least 0.
         """
         checked_count("num_steps", num_steps, 0)
         return max(
@@ -130,7 +133,9 @@ class MultiAgentGetters(HasEnding):
         return {agent_id for agent_id, _ in self.episodes_to_act()}
 
     def episodes_to_act(self) -> list[tuple[Any, SingleAgentEpisode]]:
-        """Return a list of (agent, `SingleAgentEpisode`) for the agents that act next."""
+        """Return a list of (agent, `SingleAgentEpisode`) for the agents that act next. The list is empty if the episode
+        has ended.
+        """
         if self.is_done:
             return []
         now, timelines = self.env_t, self.agents.timelines
@@ -344,13 +349,19 @@ class MultiAgentGetters(HasEnding):
     def _columns(
         self, track_of: Callable[[Timeline], AgentTrack | None], agent_ids: AgentIds
     ) -> Iterator[tuple[Any, AgentTrack | None]]:
+        """Return pairs of agent id and items of the chosen agents, or of all for None. Unknown agents are left out."""
         timelines = self.agents.timelines
         if agent_ids is None:
             return ((agent_id, track_of(timeline)) for agent_id, timeline in timelines.items())
         return ((a, track_of(timelines[a])) for a in self._chosen(agent_ids) if a in timelines)
 
     def _chosen(self, agent_ids: Any) -> Collection[Any]:
-        """Return the getter argument `agent_ids` as a collection of agent ids. A single id becomes a 1-tuple."""
+        """Return the getter argument `agent_ids` as a collection of agent ids. A single id becomes a 1-tuple. A tuple
+        or frozenset counts as one id if an agent has that id.
+
+        Raises:
+            WrongType: an agent id is not hashable.
+        """
         if isinstance(agent_ids, (tuple, frozenset)):
             return (agent_ids,) if self.agents.knows(agent_ids) else agent_ids
         is_collection = isinstance(agent_ids, (list, set, dict, KeysView, ValuesView))
@@ -361,7 +372,11 @@ class MultiAgentGetters(HasEnding):
         return agent_ids
 
     def _read(self, request: Request, track_of: Callable[[Timeline], AgentTrack | None]) -> Any:
-        """Return the result of a getter call. `track_of` returns an agent's observations, actions or other items."""
+        """Return the result of a getter call. `track_of` returns an agent's observations, actions or other items.
+
+        Raises:
+            StepOutOfRange: there is no such step. The message names the episode.
+        """
         agent_tracks: Any = self._columns(track_of, request.agent_ids)
         if request.name == "infos" and request.env_steps and self.agents.loose_infos:
             agent_tracks = self._with_loose_infos(dict(agent_tracks), request.agent_ids).items()
@@ -400,6 +415,9 @@ class MultiAgentGetters(HasEnding):
         Raises:
             EpisodeStateError: a new key for an agent whose pending action does not have it.
             UnknownKey: the agent was not observed, or a new key was given with `at_indices`.
+            ShapeMismatch: items have another shape, or a new key has not one item per step.
+            StepOutOfRange: there is no step at an index.
+            TrackMismatch: the new key is the name of a column that batches get anyway.
         """
         check_extra_output_names([checked_key("key", key)], f"episode {self.id_}")
         tracks = {}
@@ -423,6 +441,9 @@ class MultiAgentGetters(HasEnding):
         self._replace(tracks)
 
     def _write(self, name: str, new_data: Mapping[Any, Any], at_indices: Indices, neg: bool) -> None:
+        """Set items of one time series of several agents. Nothing changes if an agent is unknown or its items are
+        invalid.
+        """
         new_data = checked_mapping("new_data", new_data, "from agent to items")
         owners = {agent_id: self.agents.timeline(agent_id).episode for agent_id in new_data}
         self._replace(

@@ -137,6 +137,7 @@ def _finished(agent_episode: SingleAgentEpisode) -> SingleAgentEpisode:
 
 
 def _schema(agent_episode: SingleAgentEpisode) -> _Schema:
+    """Return spaces, shapes and dtypes of an agent's episode. Without a step, some are unknown."""
     tracks = agent_episode.tracks
     observed, stepped = ({}, {}) if tracks.rewards.total else ({}, None)
     for track in tracks.all():
@@ -147,6 +148,15 @@ def _schema(agent_episode: SingleAgentEpisode) -> _Schema:
 
 
 def _episode_of(agents: dict[int, tuple[SingleAgentEpisode, dict[str, Any]]]) -> MultiAgentEpisode:
+    """Return the multi-agent episode that consists of these agents.
+
+    Args:
+        agents: episode and stored record of each agent, by the agent's place. The one at place 0 has the episode's
+            data.
+
+    Raises:
+        TrackMismatch: an agent is missing.
+    """
     example = next(iter(agents.values()))[0].multi_agent_episode_id
     header: dict[str, Any] = dict(agents[0][1]["episode"]) if 0 in agents else {"num_agents": None}
     if header.pop("num_agents") != len(agents):

@@ -71,6 +71,7 @@ def outputs_of(key: str) -> Callable[[Timeline], AgentTrack | None]:
     """Return a function that reads the extra model output `key` from an agent's `Timeline`, or None if it is absent."""
 
     def agent_track(timeline: Timeline) -> AgentTrack | None:
+        """Return the items of one extra model output of an agent, a pending one included, or None if there are none."""
         agent_episode = timeline.episode
         track = agent_episode.extra_model_outputs.get(key)
         pending = (timeline.extra[key],) if timeline.phase == WAITS and timeline.extra and key in timeline.extra else ()
@@ -122,7 +123,7 @@ def env_steps_of(request: Request, chunk: tuple[int, int], size: int) -> EnvStep
 def _positions(request: Request, lookback: int, size: int) -> int | range | np.ndarray:
     """Return the indices of a getter call as positions counted from the start of the lookback.
 
-    Raises an error for positions outside of the data, unless a fill value is given.
+    Without a fill value, positions outside of the data raise `StepOutOfRange`.
     """
     if request.fill is not None:
         return indexing.positions(request.indices, lookback, size, request.neg_index_as_lookback)
@@ -148,7 +149,9 @@ def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> t
 
 
 def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin: int) -> list[int]:
-    """Return, for each env step, the position of the agent's item, or `MISSING` (-1) if the env step has no item."""
+    """Return, for each env step, the position of the agent's item, or `MISSING` (-1) if the env step has no item. Env
+    steps before `origin` have none.
+    """
     if not isinstance(env_steps, range) or env_steps.step != 1:
         return env_step_index.rows_of(agent_track.times, env_steps, origin)
     rows = [MISSING] * len(env_steps)
@@ -243,11 +246,13 @@ def _is_array(agent_track: AgentTrack) -> bool:
 
 
 def _item(agent_track: AgentTrack, row: int) -> Any:
+    """Return the item of an agent in row `row`. Pending items come after the items of the track."""
     pending = row - (agent_track.num_items - len(agent_track.pending))
     return agent_track.pending[pending] if pending >= 0 else agent_track.track.item(row)
 
 
 def _items(agent_track: AgentTrack, rows: range | list[int]) -> list[Any]:
+    """Return the items of an agent in `rows`, pending items included, as a list."""
     if not isinstance(rows, range) or rows.step != 1:
         return [_item(agent_track, row) for row in rows]
     existing_rows = agent_track.track.item_list(rows.start, rows.stop)
@@ -300,6 +305,9 @@ def per_agent(
     request: Request, agent_tracks: Iterable[tuple[Any, AgentTrack | None]], chunk: tuple[int, int], size: int
 ) -> dict[Any, Any]:
     """Return a getter's result as a dict from agent to its item or batch. Agents without such items are left out.
+
+    Args:
+        chunk, size: see `env_steps_of`.
 
     Raises:
         StepOutOfRange: an index has no item and there is no `fill`; the message names the agent.

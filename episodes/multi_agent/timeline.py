@@ -99,7 +99,12 @@ class Timeline:
     # --- checks, which write nothing ---------------------------------------------------------------------------
 
     def check_action(self, outputs: Mapping[str, Any] | None, env_t: int) -> None:
-        """Raise an error if the agent cannot act at env step `env_t`, or if its extra model outputs are invalid."""
+        """Check an action of the agent at env step `env_t`, with its extra model outputs, before it is stored.
+
+        Raises:
+            InvalidArgument: the agent has ended, or has no observation since its last action.
+            WrongType, TrackMismatch, ShapeMismatch: the outputs differ from those of earlier steps.
+        """
         if self.phase != RESTS:
             raise self._cannot_act(env_t)
         growth = self.episode.growth
@@ -107,6 +112,13 @@ class Timeline:
             self._check_outputs(outputs or NOTHING, env_t)
 
     def _check_outputs(self, outputs: Mapping[str, Any], env_t: int) -> None:
+        """Check the extra model outputs of an agent's action against its earlier steps.
+
+        Raises:
+            WrongType: `outputs` is not a dict.
+            TrackMismatch: a name is one of this library's, or the names differ from those of earlier steps.
+            ShapeMismatch: an output has another shape than before.
+        """
         if type(outputs) is not dict and not isinstance(outputs, Mapping):
             raise WrongType(f"{self._at(env_t, 'acts')} with extra_model_outputs={outputs!r}; give a dict by key")
         tracks = self.episode.tracks
@@ -157,10 +169,12 @@ class Timeline:
         return place_of(agent_episode.multi_agent_episode_id, agent_episode.agent_id, env_t)
 
     def _at(self, env_t: int, does: str) -> str:
+        """Return the first words of an error: episode, agent, what it does, and the env step."""
         facts = self.episode.facts
         return f"episode {facts.multi_agent_episode_id}: agent {facts.agent_id!r} {does} at env step {env_t}"
 
     def _cannot_act(self, env_t: int) -> InvalidArgument:
+        """Return the error for an action of an agent that has ended, or has no observation since its last action."""
         place = self._at(env_t, "cannot act")
         if self.phase == ENDED:
             return InvalidArgument(done_since(place, self.ended_at))
@@ -443,6 +457,9 @@ def _finished(times: Any) -> np.ndarray:
 
 
 def _joined(times: Any, later: Any) -> Any:
+    """Return `times` followed by `later`: a new array if `times` is a numpy array. Otherwise `times` itself, which
+    grows.
+    """
     if type(times) is np.ndarray:
         return _finished(np.concatenate([times, later]))
     times.extend(array("q", later))

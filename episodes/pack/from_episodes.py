@@ -20,7 +20,7 @@ def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts,
     """Concatenate episodes to the data of a pack: arrays, metadata, lengths [n] and lookbacks [n].
 
     Raises:
-        WrongType: a single episode is given instead of a list.
+        WrongType: a single episode is given instead of a list, or an item is not a `SingleAgentEpisode`.
         InvalidArgument: the list is empty.
     """
     if isinstance(episodes, SingleAgentEpisode):
@@ -40,6 +40,9 @@ def parts_of(episodes: Sequence[SingleAgentEpisode]) -> tuple[Tracks, PackFacts,
 
 
 def _check_single_agent(episodes: Sequence[object]) -> None:
+    """Raise `WrongType` if an item is not a `SingleAgentEpisode`. The message names what to use: `pack_agents` for a
+    `MultiAgentEpisode`, `.episode` for a `Conversation`.
+    """
     rejected = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
     if rejected is not None:
         name = type(rejected).__name__

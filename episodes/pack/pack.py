@@ -91,6 +91,9 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     Raises:
         TrackMismatch: names the track whose number of rows does not fit `lengths`, or an extra model output with the
             name of a reserved column.
+        ShapeMismatch: rewards are not one number per step.
+        WrongType: a column holds objects, or `ids` is neither a list nor an array.
+        InvalidArgument: lengths or lookbacks are not ints of at least 0, or start times are not ints.
     """
 
     def __init__(
@@ -358,6 +361,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             TrackMismatch: a column does not fit the episodes, or an extra model output has a reserved name.
             ShapeMismatch: rewards are not one number per step.
             WrongType: a column holds objects.
+            InvalidArgument: lengths or lookbacks are not ints of at least 0.
         """
         columns, facts = self.columns, self.facts
         for name in ("observations", "actions", "rewards"):
@@ -427,6 +431,13 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return EpisodePack.of(columns, facts, self.lengths, self.lookbacks)
 
     def _picked(self, episode_index: Any, steps: Any, observed_rows: Any) -> EpisodePack:
+        """Return a pack of some episodes.
+
+        Args:
+            episode_index: index of the episodes.
+            steps: rows of the tracks with one item per step (actions, rewards, extra model outputs), lookback included.
+            observed_rows: rows of the tracks with one item more per episode (observations, infos), lookback included.
+        """
         columns = self.columns.take(steps, observed_rows)
         return EpisodePack.of(
             columns, self.facts.take(episode_index), self.lengths[episode_index], self.lookbacks[episode_index]
@@ -589,12 +600,14 @@ def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:
+    """Return 0 and the cumulative sums of `sizes`, read-only int64 [n + 1]."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     sizes.cumsum(out=offsets[1:])
     return _frozen(offsets)
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
+    """Make an array read-only, and return the same array."""
     array.flags.writeable = False
     return array
 

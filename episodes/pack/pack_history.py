@@ -116,6 +116,7 @@ def _windows(column: Any, newest: np.ndarray, num_items: np.ndarray, k: int) -> 
     missing = _missing(num_items, young, k)
 
     def window(leaf: np.ndarray) -> np.ndarray:
+        """Return the windows of one array, with zeros before the first item of an episode."""
         items = leaf.take(rows, axis=0, mode="clip")  # rows before row 0 read row 0, and are set to zero below
         items[missing] = np.zeros((), leaf.dtype)
         return items

@@ -79,6 +79,11 @@ def _named(dtype: np.dtype) -> str:
 
 
 def _from_parts(value: Any, actions: Any = None) -> Any:
+    """Return the array or ragged array that a list of parts describes. Anything else is returned unchanged.
+
+    Args:
+        actions: the pack's ragged actions, whose offsets are used if the parts have none.
+    """
     if type(value) is not list:
         return value
     if len(value) == 2:
@@ -105,6 +110,7 @@ def _infos_to_parts(infos: Any) -> Any:
 
 
 def _infos_from_parts(value: Any) -> Any:
+    """Return the infos that `value` describes: a number means infos without keys."""
     if type(value) is int:
         return EmptyInfos(value)
     paths, parts, num = value
@@ -148,4 +154,5 @@ def _spaces_to_parts(facts: PackFacts) -> Any:
 
 @lru_cache(maxsize=_MOST_SPACES)
 def _unpickled_spaces(data: bytes) -> Any:
+    """Unpickle the two spaces of a pack. It is only called while the user unpickles that pack."""
     return pickle.loads(data)

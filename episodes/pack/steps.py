@@ -58,6 +58,7 @@ class PackSteps:
         return StepLocations([self._key(i) for i in distinct.tolist()], episode_of_step, numbers - begins[episodes])
 
     def _key(self, i: int) -> EpisodeKey:
+        """Return the ids of the pack's episode with index `i`."""
         facts = self._facts
         agents, modules = facts.agent_ids, facts.module_ids
         return EpisodeKey(
@@ -65,7 +66,11 @@ class PackSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the episode that contains the step with index `number`. Raise an error if the episode was freed."""
+        """Return the episode that contains the step with index `number`. The batch does not keep its episodes alive.
+
+        Raises:
+            EpisodeStateError: the episode or pack was freed.
+        """
         i = int(self._stops.searchsorted(number, "right"))
         holder = self._holders[i]() if isinstance(self._holders, list) else self._holders and self._holders()
         if holder is None:

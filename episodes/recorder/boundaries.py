@@ -63,6 +63,9 @@ class Boundaries:
     Args:
         num_envs: number of environments N.
         mode: the autoreset mode, or its name.
+
+    Raises:
+        InvalidArgument: `num_envs` is not a count, or `mode` is unknown.
     """
 
     def __init__(self, num_envs: int, mode: AutoresetMode | str) -> None:
@@ -131,7 +134,8 @@ class Boundaries:
             )
 
     def classify(self, terminateds: np.ndarray, truncateds: np.ndarray) -> Row:
-        """Return which environments stepped, were reset and ended in one vector step, from its ending flags.
+        """Return which environments stepped, were reset and ended in one vector step, from its ending flags. The flags
+        of environments whose row is a reset are ignored.
 
         `commit` records the result. `classify_rows` does the same for several vector steps.
         """
@@ -270,6 +274,7 @@ def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Any
 
 
 def _check_rows(final: np.ndarray, envs: np.ndarray) -> None:
+    """Raise `TrackMismatch` if `final` lacks rows for some of the environments `envs`, which ended."""
     if len(final) <= envs[-1]:
         raise TrackMismatch(
             f"environments {envs.tolist()} ended, and infos['final_obs'] has {len(final)} rows; give one for each "

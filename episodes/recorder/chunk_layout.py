@@ -50,6 +50,9 @@ class Chunks:
 
 
 def _runs(first_rows: np.ndarray, sizes: np.ndarray, envs: np.ndarray, num_envs: int) -> np.ndarray:
+    """Return the indices row * N + environment of consecutive rows of each chunk, from `first_rows` on, chunk after
+    chunk.
+    """
     ends = sizes.cumsum()
     index = ((first_rows - ends + sizes) * num_envs + envs).repeat(sizes)
     index += np.arange(0, len(index) * num_envs, num_envs)

@@ -140,6 +140,13 @@ class InfoRows:
     def _put_first(
         self, presence: list[tuple[_InfoBlock, np.ndarray, np.ndarray]], num_kept: int, num_slots: int
     ) -> None:
+        """Move the rows that are kept to the front, and clear the rest. Keys that no row has any more are dropped.
+
+        Args:
+            presence: for each key: its block, the values to keep, and which environments have them.
+            num_kept: number of slots that are kept.
+            num_slots: number of slots so far.
+        """
         for block, values, present in presence:
             block.values[:num_kept], block.present[:num_kept] = values, present
         self._clear_presence(slice(num_kept, num_slots))
@@ -149,10 +156,12 @@ class InfoRows:
             self._last_keys = [usual for usual in self._last_keys if usual[-1].present.any()]
 
     def _clear_presence(self, slots: slice) -> None:
+        """Note that no environment has a value of any key in these slots."""
         for block in self._blocks.values():
             block.present[slots] = False
 
     def _resize(self, capacity: int) -> None:
+        """Copy all blocks to arrays with space for `capacity` rows."""
         for block in self._blocks.values():
             block.set_arrays(_longer(block.values, capacity), _longer(block.present, capacity))
         self._capacity = capacity
@@ -182,7 +191,13 @@ _NOTHING: dict[str, Any] = {}
 
 
 class _InfoBlock:
-    """Recorded values of one info key, [slots, N, ...], with a mask of the environments that have the key."""
+    """Recorded values of one info key, [slots, N, ...], with a mask of the environments that have the key.
+
+    Args:
+        row: the first values, [N, ...].
+        plain: whether the values are Python numbers.
+        capacity: number of slots.
+    """
 
     __slots__ = ("dtype", "flags", "numbers", "plain", "present", "shape", "values")
 
@@ -221,6 +236,7 @@ class _InfoBlock:
         self.values[at] = row
 
     def _convert_to_objects(self) -> None:
+        """Convert the values to Python objects, because a later value does not fit the dtype."""
         values = np.empty(self.present.shape, object)
         for at in np.flatnonzero(self.present.any(axis=1)).tolist():
             values[at] = as_object_array(self.values[at].tolist() if self.plain else list(self.values[at]))
@@ -242,7 +258,12 @@ class _InfoBlock:
 
 
 def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
-    """Yield key path, value and mask [N] of each value in the (possibly nested) info of a vector environment."""
+    """Yield key path, value and mask [N] of each value in the (possibly nested) info of a vector environment. The mask
+    of environments that have the value is None for all. Masks themselves and final observations are left out.
+
+    Raises:
+        WrongType: a key is not a str.
+    """
     for key, value in info.items():
         if not isinstance(key, str):
             place = f"infos[{prefix[:-1]!r}]" if prefix else "infos"
@@ -261,7 +282,12 @@ def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterat
 
 
 def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
-    """Convert an info value to an array [N, ...]. Return it, and whether its items are Python numbers."""
+    """Convert an info value to an array [N, ...]. Return it, and whether its items are Python numbers. A value that is
+    not one per environment is shared by all.
+
+    Raises:
+        TrackMismatch: an array has another number of rows than `num_envs`.
+    """
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()  # from a simulator in torch
     if isinstance(value, np.ndarray) and value.ndim:
@@ -287,11 +313,13 @@ def _nothing() -> None:
 
 
 def _longer(array: np.ndarray, capacity: int) -> np.ndarray:
+    """Return a copy of an array with `capacity` rows. The new rows are zeros."""
     longer = np.zeros((capacity, *array.shape[1:]), array.dtype)
     longer[: len(array)] = array
     return longer
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
+    """Make an array read-only, and return the same array."""
     array.flags.writeable = False
     return array

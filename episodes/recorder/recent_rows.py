@@ -89,7 +89,8 @@ class RecentRows:
     def recent(self, track: str, num_items: int, ages: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return the newest items of a time series, [k, N, ...], and a mask [k, N] of the items in ongoing episodes.
 
-        From then on, at least as many vector steps are kept as this call has read. See `OngoingEpisodes.recent`.
+        From then on, at least as many vector steps are kept as this call has read. See `OngoingEpisodes.recent`. `ages`
+        are the numbers of steps of the ongoing episodes, [N].
         """
         if track == "observations" and num_items == 1:
             newest = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], self._observations)

@@ -111,7 +111,11 @@ class RecordedRows:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def begin(self, observations: Any, info: dict[str, Any]) -> None:
-        """Write the first reset observations, which follow no step, as row 0."""
+        """Write the first reset observations, which follow no step, as row 0.
+
+        Raises:
+            ShapeMismatch: observations have no array, or not one row per environment.
+        """
         observations = self._regular("observations", observations, self._observation_space)
         blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
         put_row(blocks, 0, observations)
@@ -168,6 +172,17 @@ class RecordedRows:
             self._started = None
 
     def _start_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> None:
+        """Allocate blocks for actions, rewards and extra model outputs at their first row, or at other keys of extra
+        outputs.
+
+        Args:
+            at: the row that is being written.
+            base: first row since the last `take`. Other keys are only allowed for the row after it.
+
+        Raises:
+            TrackMismatch: the keys of `extras` differ from those of earlier rows since the last `take`.
+            ShapeMismatch: rewards are not one number per environment.
+        """
         if at - 1 > base:
             late = [key for key in extras if key not in self.extras]
             missing = [key for key in self.extras if key not in extras]
@@ -208,12 +223,14 @@ class RecordedRows:
         return make_blocks(name, row, self.num_envs, self._capacity, dtypes)
 
     def _grow(self) -> None:
+        """Double the space of all blocks."""
         capacity = 2 * self._capacity
         for block in self._all_blocks():
             block.resize(capacity)
         self._capacity = capacity  # after all blocks are resized
 
     def _all_blocks(self) -> list[RowBlock]:
+        """Return the blocks of all time series, flags included."""
         tracks = (self.observations, self.actions, self.rewards, *self.extras.values())
         blocks = [block for track in tracks if track is not None for block in nested.leaves(track)]
         return [*blocks, self.terminateds, self.truncateds, self.replaced, self.resets]
@@ -269,6 +286,14 @@ class RecordedRows:
         numbers: dict[str, Any],
         move_infos: Callable[[], None],
     ) -> None:
+        """Move the rows that are kept to the front.
+
+        Args:
+            stored: the rows to keep of each block.
+            free: the rows behind them, whose reset flags are cleared.
+            numbers: attributes with their new values.
+            move_infos: function that moves the infos.
+        """
         for block, rows in stored:
             block.data[: len(rows)] = rows
         self.resets.data[free] = False
@@ -309,7 +334,8 @@ class RecordedRows:
         """Return the newest `num` items of a time series, [num, N, ...], and a mask [num, N] of the valid items.
 
         Items from before the start of an ongoing episode or of the stored rows are not valid: they are zeros. If the
-        time series was never recorded, the items are None.
+        time series was never recorded, the items are None. `ages` are the numbers of steps of the ongoing episodes,
+        [N].
         """
         if track == "observations":
             blocks, steps, oldest = self.observations, 0, 0
@@ -326,6 +352,9 @@ class RecordedRows:
         return nested.map_leaves(lambda block: self._recent_of(block, num, valid), blocks), valid
 
     def _recent_of(self, block: RowBlock, num: int, valid: np.ndarray) -> np.ndarray:
+        """Return a copy of the newest `num` rows [num, N, ...] of a block. Missing rows, and those where `valid` is
+        False, are 0.
+        """
         newest = block.data[max(self.num_rows - num, 0) : self.num_rows]
         rows = np.zeros((num, *block.shape), block.dtype)
         rows[num - len(newest) :] = newest

@@ -93,6 +93,9 @@ class _EarlierRows(History):
         return self._last(track, k)
 
     def _last(self, track: str, k: int) -> Any:
+        """Return the `k` items of a track up to each earlier row, [rows, k, ...], or None if the recorder has no such
+        track.
+        """
         reach = int(self._before.max(initial=0)) + k
         rows = self._of.last(track, reach)  # [N, reach, ...]
         if rows is None:

@@ -38,6 +38,9 @@ class RowBlock:
         num_envs: number of environments N.
         capacity: number of rows.
         dtype: dtype of the rows, or None.
+
+    Raises:
+        ShapeMismatch: `row` is not of `num_envs` environments.
     """
 
     __slots__ = ("data", "dtype", "fixed", "name", "numbers", "shape")
@@ -56,6 +59,7 @@ class RowBlock:
         self._hold(np.zeros((capacity, *row.shape), self.dtype))
 
     def _hold(self, data: np.ndarray) -> None:
+        """Use `data` as the memory of the rows."""
         self.numbers = None  # an interrupt must not leave a view of the previous data
         self.data = data
         # All numbers of all rows, if each environment has one number; else None.
@@ -132,6 +136,7 @@ class RowBlock:
 
 
 def _kind_of(dtype: np.dtype) -> str:
+    """Return "number" for bools and numbers, else numpy's kind. Values of one kind can be widened to a common dtype."""
     return "number" if dtype.kind in "biufc" else dtype.kind
 
 
@@ -140,6 +145,7 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
 
     Raises:
         ShapeMismatch: the row is ragged, or has objects.
+        WrongType: the row is a masked array.
     """
     refuse_masked(row, name)
     try:
@@ -154,7 +160,14 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
 
 
 def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
-    """Allocate a `RowBlock` for each array of the nested items `row` [N, ...] of a vector step."""
+    """Allocate a `RowBlock` for each array of the nested items `row` [N, ...] of a vector step.
+
+    Args:
+        dtypes: dtypes of the arrays, which then stay. Ignored if `row` has another structure.
+
+    Raises:
+        ShapeMismatch: there is no array, or an array has not `num_envs` rows.
+    """
     if not nested.leaves(row):
         raise ShapeMismatch(f"{name}: a row is {nested.describe(row)}: it has no array; give at least one [N, ...]")
     paths = nested.skeleton(row, name)

@@ -62,6 +62,10 @@ class VectorRecorder:
         stand_ins: items [...] by key, for lookback steps without that extra model output, in place of zeros. A policy's
             initial state as "state_out" makes a learner start after random steps as the policy did.
         acting_pipeline: rewriters and views with which the policy acts, as JSON text, or None. Chunks store it.
+
+    Raises:
+        InvalidArgument: `num_envs` or the lookback is out of range, or the autoreset mode is unknown.
+        WrongType: a space is not a Gymnasium space, or `reward_dtype` is not a dtype of numbers.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class VectorRecorder:
         Raises:
             EpisodeStateError: the first reset is not of all environments.
             ShapeMismatch, TrackMismatch: the observations do not fit the space or earlier ones.
+            WrongType: `infos` is not a dict.
         """
         mask, infos = self._classified.boundaries.checked_mask(reset_mask), checked_infos(infos)
         if self._rows.num_rows:
@@ -203,6 +208,7 @@ class VectorRecorder:
         Raises:
             EpisodeStateError: a reset is missing.
             ShapeMismatch, TrackMismatch: an item does not fit the space or earlier ones.
+            WrongType: `infos` or `extra_model_outputs` is not a dict.
         """
         if self._carry_over is not None:
             self._finish_take()
@@ -321,6 +327,9 @@ class VectorRecorder:
         return self._ongoing(np.arange(self.num_envs))
 
     def _ongoing(self, envs: np.ndarray) -> list[SingleAgentEpisode]:
+        """Return the ongoing episodes of the environments `envs`, with the steps since the last `take` and the
+        lookback.
+        """
         ages, last = self.ages[envs], self._rows.num_rows - 1
         lengths = np.minimum(ages, last - self._base)
         lookbacks = np.minimum(ages - lengths, self._rows.lookback_at(self._base))
@@ -415,6 +424,7 @@ class VectorRecorder:
         )
 
     def _find_chunks(self, envs: Any) -> Chunks:
+        """Return the chunks, lookback included, that the environments `envs` have recorded since the last `take`."""
         self._classify()
         span = slice(self._base, self._rows.num_rows)
         room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._base)))
@@ -427,6 +437,11 @@ class VectorRecorder:
         )
 
     def _pack(self, chunks: Chunks, name: bool = False) -> EpisodePack:
+        """Return the pack of recorded chunks, with copied arrays.
+
+        Args:
+            name: whether the next `take` gives these chunks the same ids.
+        """
         num_envs, rows = self.num_envs, self._rows
         index = chunks.observation_index(num_envs)
         last = chunks.last_rows * num_envs + chunks.envs
@@ -459,12 +474,20 @@ class VectorRecorder:
         return pack
 
     def _versions_of(self, chunks: Chunks) -> VersionColumn | None:
+        """Return the policy versions of the chunks' steps, or None if no version was ever set."""
         if self._versions == [(0, UNKNOWN)]:
             return None
         changes, versions = np.array(self._versions).T
         return VersionColumn.of_rows(changes, versions, chunks.start_rows + 1, chunks.lengths)
 
     def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, which_last: np.ndarray | None) -> Infos:
+        """Return the infos of observations.
+
+        Args:
+            index: the observations, as row * N + environment.
+            ends: places in `index` of last observations that the rows do not contain (same-step autoreset).
+            which_last: for each of `ends`, its entry in the list of last observations.
+        """
         infos, slots = self._rows.infos, np.array(self._rows.info_slots)
         if infos.num_slots == 1:
             return EmptyInfos(len(index))
@@ -484,7 +507,9 @@ class VectorRecorder:
         return infos.gather(at)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
-        """Return the episode id of each chunk. With `name`, new ids are remembered for the next `take`."""
+        """Return the episode id of each chunk. With `name`, new ids are remembered for the next `take`. `from_base`,
+        bool [n], is True for chunks that continue at the last `take`.
+        """
         ids = random_ids(len(chunks.envs), self._id_generator)
         at_base = from_base.nonzero()[0]
         going_on = self._ids[chunks.envs[at_base]]
@@ -495,6 +520,12 @@ class VectorRecorder:
         return ids
 
     def _assign_ids(self, chunks: Chunks, ids: np.ndarray, known: set[int], name: bool) -> None:
+        """Replace new ids in `ids` by those under which episodes were read already.
+
+        Args:
+            known: indices of chunks whose id is known from earlier chunks.
+            name: whether to keep the ids for the next `take`.
+        """
         for i, key in enumerate(chunks.places()):
             if name and i not in known:
                 self._named.setdefault(key, random_ids(1, self._id_generator).item())
@@ -534,6 +565,7 @@ class VectorRecorder:
         trim_rows = self._rows.prepare_trim(first)
 
         def carry_over() -> None:
+            """Drop the rows that were taken, and keep those that ongoing episodes need."""
             trim_rows()
             self.__dict__.update(afterwards)
 

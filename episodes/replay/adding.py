@@ -76,6 +76,11 @@ def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = Non
 
 
 def _add(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
+    """Check a pack, and add its steps to the ring. Episodes of ragged tracks that lose their beginning are evicted.
+
+    Args:
+        order: order in which the steps are written, or None for the order of the pack.
+    """
     check_pack(ring, pack)
     if not pack.num_steps:
         return
@@ -94,6 +99,9 @@ def _evict_cut_episodes(ring: LinkedRing) -> None:
 
 
 def _write(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
+    """Write a pack into the ring: at once, or in parts if two chunks have the same id or there are more steps than the
+    ring can hold. Of a chunk longer than the ring, only the last steps are written.
+    """
     ring.create_missing(pack.observations, step_tracks_of(pack), pack.facts.policy_versions is not None)
     ids = pack.ids.tolist()
     if len(set(ids)) == len(ids) and pack.num_steps <= ring.capacity:
@@ -108,7 +116,13 @@ def _write(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> Non
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
-    """Raise the error that `add_pack` would raise for this pack. Nothing is written."""
+    """Raise the error that `add_pack` would raise for this pack. Nothing is written.
+
+    Raises:
+        ChunkMismatch: a chunk does not continue the stored steps of its episode.
+        TrackMismatch, ShapeMismatch: tracks differ from the stored ones.
+        InvalidArgument: a ragged episode does not fit into the ring.
+    """
     ids = pack.ids.tolist()
     check_chunks(pack, ids, ring, len(set(ids)) == len(ids))
     if pack.columns.ragged_kinds():
@@ -188,6 +202,11 @@ def check_chunks(pack: EpisodePack, ids: list[str], ring: LinkedRing, distinct: 
 
 
 def _check_in_turn(pack: EpisodePack, ids: list[str], ring: LinkedRing, entries: np.ndarray) -> None:
+    """Raise `ChunkMismatch` unless each chunk continues a stored episode that has not ended, or starts a new one.
+
+    Args:
+        entries: the entry of each chunk's id in the ring's table, or -1.
+    """
     known = np.flatnonzero(entries >= 0)
     stored: dict[str, tuple[int, bool]] = {}
     if len(known):
@@ -202,6 +221,7 @@ def _check_in_turn(pack: EpisodePack, ids: list[str], ring: LinkedRing, entries:
 
 
 def _mismatch_error(id_: str, t_started: int, t_next: int, ended: bool) -> ChunkMismatch:
+    """Return the error for a chunk that does not continue the stored episode at `t_next`, or that ended."""
     stored = f"ended at t={t_next}" if ended else f"continues at t={t_next}"
     return ChunkMismatch(
         f"episode {id_}: a chunk that begins at t={t_started}, but the episode in the buffer {stored}; "
@@ -257,6 +277,11 @@ class NewChunks:
 
 
 def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passed: int) -> NewChunks:
+    """Return how the chunks with the indices `chunks` are linked to stored steps, before they are written.
+
+    Args:
+        num_passed: number of steps that are counted as added but not written.
+    """
     table, lengths = ring.table, pack.lengths[chunks]
     stops = np.cumsum(lengths)
     num_steps = int(stops[-1])
@@ -275,7 +300,12 @@ def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_pas
 def _build_addition(
     ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0
 ) -> Addition:
-    """Compute all writes that add a pack to the ring: positions and links of its steps, and evictions of old steps."""
+    """Compute all writes that add a pack to the ring: positions and links of its steps, and evictions of old steps.
+
+    Args:
+        order: order in which the steps are written, or None for the order of the pack.
+        num_passed: number of steps before the pack's that are counted as added, but not written.
+    """
     chunks = np.flatnonzero(pack.lengths)
     incoming = _new_chunks(ring, pack, chunks, num_passed)
     if order is not None:  # observation rows are not in the order of the steps
@@ -299,7 +329,12 @@ def _build_addition(
 def _build_block(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, slots: np.ndarray
 ) -> Block:
-    """Return the steps of a pack with their links, to be written at the ring positions `slots` [n]."""
+    """Return the steps of a pack with their links, to be written at the ring positions `slots` [n].
+
+    Args:
+        incoming: how the chunks are linked to stored steps.
+        entries: entry of each chunk in the episode table.
+    """
     first, lengths, reuses = incoming.first, incoming.lengths, incoming.reuses
     steps = np.arange(incoming.num_steps)
     links = np.empty((NUM_LINKS, len(steps)), np.int64)
@@ -330,7 +365,8 @@ def _build_block(
 def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) -> Any:
     """Return the indices of the pack's observations that the ring does not store yet.
 
-    A chunk's first observation is left out if the ring has it already.
+    Of the chunks `chunks`, the first observation is left out if `reuses` is True, since the ring has it; so is that of
+    chunks without steps.
     """
     rows = pack.all_observation_rows()
     skipped = np.ones(len(pack), bool)

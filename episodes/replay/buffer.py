@@ -107,9 +107,11 @@ class EpisodeReplayBuffer(SampleCounts):
         num_sampled: number of steps sampled so far.
 
     Raises:
-        InvalidArgument: an argument is out of range, or another buffer uses `path`.
+        InvalidArgument: an argument is out of range, another buffer uses `path`, `resume` is True without a `path`, or
+            the files in `path` were saved with another capacity.
         UnreadableData: the files in `path` are damaged.
         StateMismatch: the files in `path` were saved by a buffer of another class.
+        WrongType: `resume`, `path` or `limit` has another type.
 
     >>> buffer = EpisodeReplayBuffer(1000, seed=0)
     >>> buffer.add([SingleAgentEpisode.from_arrays(np.arange(4.0), [0, 1, 0], [1.0, 1.0, 1.0], terminated=True)])
@@ -158,7 +160,9 @@ class EpisodeReplayBuffer(SampleCounts):
         self._ring.keep_log(lineage)
 
     def _start_empty(self) -> None:
-        """Reset what subclasses store in addition to the steps, such as priorities, when the buffer becomes empty."""
+        """Reset what subclasses store in addition to the steps, such as priorities, when the buffer becomes empty. It
+        is called at construction and by `clear`.
+        """
 
     def close(self) -> None:
         """Close the buffer: release its memory, and close and unlock its memory-mapped files.
@@ -279,6 +283,10 @@ class EpisodeReplayBuffer(SampleCounts):
             action_space: space of one environment's actions, likewise.
             len_lookback_buffer: number of past vector steps that the recorder keeps for views of the newest row.
             keys: names of the extra model outputs to store. None for all.
+
+        Raises:
+            InvalidArgument: an argument is out of range.
+            TrackMismatch: the buffer's action space has other units than `action_space` (`PolicyBox`).
         """
         options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
         recorder = ReplayRecorder(self.get_ring(), num_envs, autoreset_mode, observation_space, action_space, **options)
@@ -336,6 +344,7 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeStateError: no steps are stored, or none is recent enough.
             UnknownKey: no column has a name in `keys`.
             InvalidArgument: an argument is out of range.
+            WrongType: `keys` is not a list of names.
         """
         with self.lock:  # not by `@locked`: passing the arguments on takes longer than the lock itself
             if not (
@@ -366,7 +375,11 @@ class EpisodeReplayBuffer(SampleCounts):
         keys: Sequence[str] | None = None,
         max_age: int | None = None,
     ) -> Sequence[str]:
-        """Validate the arguments of `sample`, and return the column names of the batch that it would return."""
+        """Validate the arguments of `sample`, and return the column names of the batch that it would return.
+
+        Raises:
+            InvalidArgument, UnknownKey, WrongType: as in `sample`.
+        """
         check_sample(n, n_step, gamma, max_age)
         return checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
 
@@ -395,6 +408,7 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeStateError: nothing was ever stored.
             StepOutOfRange: a step is not stored.
             WrongType: indices that are no ints.
+            ShapeMismatch: `indices` are not [n].
         """
         keys = self.checked_sample_keys(1, n_step, gamma, include_infos, keys)
         indices = checked_step_indices(indices, ndim=1)
@@ -453,6 +467,9 @@ class EpisodeReplayBuffer(SampleCounts):
         views: BoundViews | None,
         keys: Sequence[str],
     ) -> Batch:
+        """Return a batch of n-step transitions from the steps at `slots`. With a pair `n_step`, each has a random
+        number of steps.
+        """
         ring = self._ring
         if ring.ragged:
             check_rows(ring, keys)
@@ -519,6 +536,7 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeStateError: no steps are stored, or none at which a sequence may begin.
             UnknownKey: no column has a name in `keys`.
             InvalidArgument: an argument is out of range.
+            WrongType: `keys` is not a list of names.
         """
         with self.lock:  # not by `@locked`, as in `sample`
             period = self.period if period is None else period
@@ -692,6 +710,7 @@ class EpisodeReplayBuffer(SampleCounts):
         return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
+        """Return the state besides the stored steps. Subclasses add to it."""
         return {
             "generator": self.generator.bit_generator.state,
             "spaces": self._spaces,
@@ -731,7 +750,12 @@ class EpisodeReplayBuffer(SampleCounts):
             raise StateMismatch("a state with priorities; restore it into a PrioritizedEpisodeReplayBuffer")
 
     def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Validate a checkpoint's random generator, spaces and sample count. Return a dict of attributes."""
+        """Validate a checkpoint's random generator, spaces and sample count. Return attributes with their new values.
+        This buffer does not change.
+
+        Raises:
+            WrongType, InvalidArgument: a value is invalid.
+        """
         generator = deepcopy(self.generator)
         generator.bit_generator.state = state["generator"]
         observation_space, action_space = state["spaces"]

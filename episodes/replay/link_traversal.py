@@ -35,7 +35,9 @@ def walk(links: np.ndarray, slots: np.ndarray, num_steps: int) -> list[np.ndarra
 
 
 def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[np.ndarray]:
-    """Follow `links` like `walk`, but stop early once every walk has reached the end of its episode."""
+    """Follow `links` like `walk`, but stop early once every walk has reached the end of its episode. Its positions
+    after at most `most_steps` steps are returned as a list, one array per step.
+    """
     path = walk(links, slots, min(most_steps, _STRIDE))
     while len(path) <= most_steps and (path[-1] != path[-2]).any():
         path += walk(links, path[-1], min(most_steps + 1 - len(path), _STRIDE))[1:]
@@ -86,6 +88,7 @@ def _few_discounts(num_steps: int, gamma: float, dtype: str) -> tuple[np.ndarray
 
 
 def _weights(k: int, num_steps: int, gamma: float, dtype: str) -> np.ndarray:
+    """Return the weights [num_steps] of the reward of step `k` in the return of 1, 2, ... steps: 0, then gamma**k."""
     weights = np.zeros(num_steps, dtype)
     weights[k:] = gamma**k
     return weights
@@ -116,7 +119,9 @@ def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
 def shift_starts_back(
     links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int
 ) -> tuple[np.ndarray, StepsAround]:
-    """Move sequence starts [B] back within their episodes, so that `length` stored steps follow if possible."""
+    """Move sequence starts [B] back within their episodes, so that `length` stored steps follow if possible. Return the
+    new starts, and their numbers of steps around (`extents` are those of the old ones).
+    """
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
     if back.any():
         path = walk(links.previous, slots, int(back.max()))

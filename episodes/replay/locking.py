@@ -18,6 +18,7 @@ def locked(
 
     @wraps(method)
     def alone(self: _Buffer, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        """Call the method while the buffer's lock is held."""
         with self.lock:
             return method(self, *args, **kwargs)
 

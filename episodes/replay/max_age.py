@@ -25,6 +25,9 @@ def sample_recent_steps(
     Older steps are replaced by new samples, so the probabilities of the others keep their ratios. Steps that are too
     old after several rounds are replaced by uniform samples of recent steps. Steps of unknown version count as old.
 
+    Args:
+        draw: function that samples steps of any age, and returns their positions and weights.
+
     Raises:
         EpisodeStateError: no stored step is recent enough. The generator stays as it was.
     """

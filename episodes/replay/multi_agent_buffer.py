@@ -45,6 +45,10 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
     Attributes:
         lock: reentrant lock that every call holds.
         num_sampled: number of steps sampled so far.
+
+    Raises:
+        InvalidArgument: an argument is out of range.
+        WrongType: `limit` is not a `SamplesPerInsert`.
     """
 
     _repr_html_ = notebook_repr("episodes.inspect.html", "multi_agent_replay")
@@ -140,9 +144,11 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return [episode.slice(slice(start, start + self._part_size), len_lookback_buffer=0) for start in starts]
 
     def _checked_buffers(self, parts: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Validate the parts of added episodes, and return all modules' buffers by id, new ones included.
+        """Validate the parts of added episodes, and return all modules' buffers by id, new ones included. Each part
+        also gets its pack for each module. The buffer itself is not changed.
 
-        Each part also gets its pack for each module. An error is raised if a part does not fit.
+        Raises:
+            TrackMismatch: a track is ragged, or does not fit the stored steps of its module.
         """
         buffers = dict(self.modules)
         for part in parts:
@@ -201,6 +207,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         Raises:
             EpisodeStateError: no steps are stored.
             UnknownKey: there is no such module or column.
+            WrongType: `views` is not a dict by module.
         """
         views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         chosen = self._checked_module_ids(module_ids)
@@ -248,6 +255,9 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
         Raises:
             InvalidArgument: an agent has acted for several of the modules.
+            EpisodeStateError: no steps are stored.
+            UnknownKey: there is no such module or column.
+            WrongType: `views` is not a dict by module.
         """
         views = {} if views is None else checked_mapping("views", views, "of bound views by module id")
         check_counts(n=n)
@@ -296,6 +306,12 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return EpisodeStateError("nothing is stored to sample from; add(episodes) first")
 
     def _checked_module_ids(self, module_ids: Sequence[Hashable] | None) -> Sequence[Hashable]:
+        """Return the modules to sample from: all for None.
+
+        Raises:
+            EpisodeStateError: the buffer is empty.
+            UnknownKey: there is no such module.
+        """
         if not self.modules:
             raise self._empty()
         if module_ids is None:

@@ -136,6 +136,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
     def _draw(self, n: int, period: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Sample `n` positions in proportion to their priority. Return them and their importance weights, at most 1,
+        float32 [n].
+
+        Raises:
+            InvalidArgument: `period` is not the period of the buffer's priorities.
+            EpisodeStateError: there is nothing to sample.
+        """
         if period != self.period:
             if period is None:
                 raise InvalidArgument(
@@ -181,6 +188,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             WrongType: indices that are no ints, or priorities that are no numbers.
             InvalidArgument: a priority is negative or not finite, or an index is not the start of a sequence.
             StepOutOfRange: an index belongs to no step added so far.
+            WrongType: indices are not ints, or priorities are not numbers.
         """
         numbers, values = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != values.shape:
@@ -203,7 +211,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return numbers, values, self._scaled_priority(values) if is_safe else self._finite_shares(values)
 
     def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
-        """Set priorities that `checked_priorities` returned. Evicted steps are ignored."""
+        """Set priorities that `checked_priorities` returned. Evicted steps are ignored. `shares` are priority ** alpha.
+        Those of evicted steps are counted in `num_stale`.
+        """
         ring = self.get_ring()
         tail = ring.tail
         if numbers.size and numbers.min() < tail:
@@ -233,6 +243,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         Raises:
             StepOutOfRange: a step is not stored.
+            WrongType: the indices are not ints.
         """
         numbers = checked_step_indices(indices)
         ring = self.get_ring()
@@ -253,6 +264,12 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             raise StateMismatch("a state without priorities; restore it into an EpisodeReplayBuffer")
 
     def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Check the state besides the stored steps, and return attributes with their new values. This buffer does not
+        change.
+
+        Raises:
+            ValueError: a value is invalid.
+        """
         priorities = state["priorities"]
         for name in ("alpha", "beta", "min_priority"):
             checked_number(name, priorities[name], 0.0)

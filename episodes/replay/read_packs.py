@@ -54,6 +54,14 @@ def entries_in_order(ring: LinkedRing) -> np.ndarray:
 def _pack(
     ring: LinkedRing, entries: np.ndarray, lengths: np.ndarray, slots: np.ndarray, spaces: tuple[Any, Any]
 ) -> EpisodePack:
+    """Return a pack of stored episodes, with copied arrays.
+
+    Args:
+        entries: the episodes' entries in the table.
+        lengths: stored steps of each episode.
+        slots: positions of all these steps, episode after episode.
+        spaces: observation and action space of the pack.
+    """
     table, begins = ring.table, np.cumsum(lengths) - lengths
     firsts, lasts = slots[begins], table.last[entries]
     rows = np.insert(ring.links.next_row[slots], begins, ring.links.row[firsts])

@@ -64,7 +64,9 @@ class ReplayHistory(History):
     def around(
         cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
     ) -> ReplayHistory:
-        """Create a history with the observations before the steps `slots` [n] and after the steps `last` [m]."""
+        """Create a history with the observations before the steps `slots` [n] and after the steps `last` [m]. If `last`
+        is `slots`, the history has only the observations before the steps.
+        """
         if last is slots:
             return cls(ring, None, None, slots, spaces, lookback)
         rows = np.concatenate([ring.links.row[slots], ring.links.next_row[last]])
@@ -185,6 +187,7 @@ def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
 
 
 def _objects(values: list[Any]) -> np.ndarray:
+    """Return the values as an array of objects, without converting those that are lists or arrays."""
     array = np.empty(len(values), object)
     array[:] = values
     return array

@@ -62,6 +62,10 @@ class ReplayRecorder:
 
     Attributes:
         keys: names of the extra model outputs that are stored. None for all.
+
+    Raises:
+        InvalidArgument: `num_envs` is more than half the ring's capacity, or another argument is out of range.
+        WrongType: a space is not a Gymnasium space, or `keys` is not a list of names.
     """
 
     def __init__(
@@ -156,6 +160,7 @@ class ReplayRecorder:
 
     @property
     def _is_current(self) -> bool:
+        """Whether the buffer was neither cleared nor restored since the last reset of all environments."""
         return self._generation == self._ring.generation
 
     @property
@@ -179,6 +184,7 @@ class ReplayRecorder:
         Raises:
             EpisodeStateError: the first reset is not of all environments, or other episodes can no longer continue.
             TrackMismatch, ShapeMismatch: the observations differ from the stored ones.
+            WrongType: `infos` is not a dict.
         """
         with self._ring.lock:
             self._ring.flush_staged()
@@ -186,6 +192,9 @@ class ReplayRecorder:
             self._reset(self._arrays(OBSERVATIONS, observations), infos, mask)
 
     def _reset(self, observations: Any, infos: dict[str, Any], mask: np.ndarray) -> None:
+        """Begin episodes of the environments in `mask`, bool [N]: write their first observations to the ring. Staged
+        rows must have been written before.
+        """
         ring, envs, everyone = self._ring, np.flatnonzero(mask), bool(mask.all())
         if not everyone:
             self._check_other_writes(0)
@@ -214,6 +223,7 @@ class ReplayRecorder:
             recent.replace(observations, infos, envs)
 
     def _checked_mask(self, reset_mask: np.ndarray | None) -> np.ndarray:
+        """Return the environments to reset, bool [N]. Raise `EpisodeStateError` if the first reset is not of all."""
         mask = self._staged.tails.boundaries.checked_mask(reset_mask)
         if not self._is_current and not mask.all():
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
@@ -247,6 +257,7 @@ class ReplayRecorder:
         Raises:
             EpisodeStateError: a reset is missing, or the ongoing episodes were evicted.
             TrackMismatch, ShapeMismatch: the items differ from the stored ones.
+            WrongType: `infos` or `extra_model_outputs` is not a dict.
         """
         ring = self._ring
         with ring.lock:
@@ -273,7 +284,11 @@ class ReplayRecorder:
     def _step(
         self, observations: Any, tracks: dict[str, Any], infos: dict[str, Any], outputs: Mapping[str, Any], finals: Any
     ) -> None:
-        """Validate one vector step, convert it to arrays, and stage it in memory until the next write to the ring."""
+        """Validate one vector step, convert it to arrays, and stage it in memory until the next write to the ring.
+
+        Raises:
+            EpisodeStateError: there was no reset, or an environment has ended and was not reset (autoreset disabled).
+        """
         ring, staged, raw_tracks = self._ring, self._staged, tracks
         if ring.staged is not staged or ring.work is not None:
             ring.flush_staged()
@@ -312,6 +327,10 @@ class ReplayRecorder:
 
         Args:
             ended: environments [k] whose last observations are not in the row (same-step autoreset).
+            finals: their last observations [k, ...], or None to take them from `infos`.
+
+        Raises:
+            ShapeMismatch: `finals` do not have one row for each of `ended`.
         """
         staged = self._staged
         if not len(ended):
@@ -422,6 +441,7 @@ class ReplayRecorder:
             return [self._stored_episode(env) for env in self.newest.ended.tolist()]
 
     def _stored_episode(self, env: int) -> SingleAgentEpisode:
+        """Return the stored steps of the environment's ongoing episode. Its custom data dict is the buffer's."""
         entry, table = int(self._staged.tails.entries[env]), self._ring.table
         episode = episode_at(self._ring, entry, *self._spaces)
         episode.custom_data = table.custom_data[entry] = table.custom_data[entry] or {}
@@ -434,6 +454,9 @@ class ReplayRecorder:
             self._hand_over_to(recorder)
 
     def _hand_over_to(self, recorder: VectorRecorder) -> None:
+        """Let a `VectorRecorder` continue the ongoing episodes, with their ids and custom data. This recorder then
+        needs a reset before its next step. Nothing happens if nothing was recorded.
+        """
         if self._staged.classified.newest is None and not self._is_current:
             return  # nothing was recorded
         ids, table = np.full(self.num_envs, "", "U32"), self._ring.table
@@ -451,7 +474,11 @@ class ReplayRecorder:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def _arrays(self, name: str, items: Any) -> Any:
-        """Convert a vector step's values to arrays [N, ...] in the dtypes of the spaces. Ending flags become bool."""
+        """Convert a vector step's values to arrays [N, ...] in the dtypes of the spaces. Ending flags become bool.
+
+        Raises:
+            ShapeMismatch: an array has not `num_envs` rows, there is no array, or flags are not [N].
+        """
         dtypes = self._dtypes.get(name)
         is_known = dtypes is not None and nested.same_structure(items, dtypes)
         if not is_known and name in self._dtypes:

@@ -29,7 +29,11 @@ from episodes.tracks.infos.joining import joined_infos
 
 
 def save(ring: LinkedRing, point: ResumePoint, buffer_state: dict[str, Any]) -> None:
-    """Save the state of a memory-mapped ring to disk, with `buffer_state` (random generator, spaces, counts)."""
+    """Save the state of a memory-mapped ring to disk, with `buffer_state` (random generator, spaces, counts).
+
+    Raises:
+        WrongType: infos or custom data have values that msgpack cannot hold.
+    """
     state = {
         "numbers": {name: getattr(ring, name) for name in NUMBERS},
         "files": _files(ring),
@@ -55,6 +59,7 @@ def restore(ring: LinkedRing, point: ResumePoint, set_rest: Callable[[dict[str, 
     """
 
     def restore_all(state: dict[str, Any], tail: int) -> None:
+        """Restore the ring from a saved state. Raise `InvalidArgument` if it is of another capacity."""
         if state["numbers"]["capacity"] != ring.capacity:
             raise InvalidArgument(
                 f"{point.files.folder} belongs to a buffer with capacity={state['numbers']['capacity']}, this one has "
@@ -68,6 +73,14 @@ def restore(ring: LinkedRing, point: ResumePoint, set_rest: Callable[[dict[str, 
 
 
 def _open(ring: LinkedRing, point: ResumePoint, state: dict[str, Any], tail: int) -> None:
+    """Reopen the ring's files, and restore its episode table, infos and links from a saved state.
+
+    Args:
+        tail: index of the first step that was not overwritten after the state was saved.
+
+    Raises:
+        UnreadableData: a file is damaged, or links of steps contradict each other.
+    """
     numbers = checked_numbers(state["numbers"])
     ring.num_rows = numbers["num_rows"]
     point.files.expect(state["files"])
@@ -131,11 +144,13 @@ def _empty(track: TrackRing) -> Any:
 
 
 def _encode_table(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the episode table as plain values."""
     facts = [None if fact is None else {**fact, "ending": fact["ending"].code} for fact in state["facts"]]
     return {**state, "facts": facts, "entries": list(state["entries"].items())}
 
 
 def _decode_table(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the episode table from what `_encode_table` returned."""
     facts = [None if fact is None else {**fact, "ending": Ending(fact["ending"])} for fact in state["facts"]]
     return {**state, "facts": facts, "entries": dict(state["entries"])}
 
@@ -161,6 +176,7 @@ def encode_infos(infos: InfoSegments) -> list[Any]:
 
 
 def _encode_column(column: Any) -> list[Any]:
+    """Return the arrays of an info column: three if it is typed or packed."""
     if isinstance(column, TypedColumn):
         return [column.values, column.mask, column.plain]
     return [column.buffer, column.starts, column.ends]
@@ -178,11 +194,13 @@ def decode_infos(written: list[Any]) -> InfoSegments:
 
 
 def _encode_rest(buffer_state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the buffer besides its ring as plain values. Spaces become JSON."""
     spaces = [space_json.to_json(space, name) for space, name in zip(buffer_state["spaces"], _SPACES, strict=True)]
     return {**buffer_state, "generator": json.dumps(buffer_state["generator"]), "spaces": spaces}
 
 
 def _decode_rest(buffer_state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the buffer besides its ring from what `_encode_rest` returned."""
     spaces = tuple(map(space_json.from_json, buffer_state["spaces"]))
     return {**buffer_state, "generator": json.loads(buffer_state["generator"]), "spaces": spaces}
 

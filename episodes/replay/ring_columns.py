@@ -97,7 +97,9 @@ def columns_of(
 def _view_columns(
     ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
 ) -> dict[str, Any]:
-    """Return the views' columns before the steps `slots`, and as "new_..." columns after the steps `last`."""
+    """Return the views' columns before the steps `slots`, and as "new_..." columns after the steps `last`. Only those
+    are computed for which `keys` has `obs` or `new_obs`.
+    """
     steps = slots.ravel()
     ends = steps if last is slots else last.ravel()
     before = steps if Columns.OBS in keys else steps[:0]
@@ -121,6 +123,7 @@ def _reshape_column(column: Any, shape: tuple[int, ...], padded: np.ndarray | No
     """Reshape the first axis of a (nested) column to `shape`, and set the items to zero where `padded` is True."""
 
     def reshape(leaf: np.ndarray) -> np.ndarray:
+        """Return the rows of one array as sequences, with zeros at padded places."""
         values = leaf.reshape(*shape, *leaf.shape[1:])
         if padded is not None:
             values = values.copy()
@@ -131,6 +134,12 @@ def _reshape_column(column: Any, shape: tuple[int, ...], padded: np.ndarray | No
 
 
 def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> Any:
+    """Return one column of a batch.
+
+    Args:
+        slots: positions of the sampled steps. Most columns, such as observations, are of these.
+        last: position of the last step of each n-step transition. Next observations and infos are of these.
+    """
     if key == Columns.OBS:
         return ring.observations.take(ring.links.row[slots])
     if key == Columns.NEXT_OBS:

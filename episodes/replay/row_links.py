@@ -225,6 +225,7 @@ class LinkedRows:
 
     @property
     def num_in_first_row(self) -> int:
+        """Number of environments that stepped in the first recorded row."""
         return int(np.count_nonzero(self.rows.stepped[0]))
 
     @property
@@ -295,12 +296,14 @@ class _Grid(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _grid(count: int, num_envs: int) -> _Grid:
+    """Return the (cached) indices of `count` rows of N environments: row * N + environment."""
     places = np.arange(count * num_envs)
     return _Grid(places, places // num_envs, places[:num_envs])
 
 
 def _positions(offsets: np.ndarray, number: int, size: int, bound: int, into: np.ndarray) -> np.ndarray:
-    """Return the ring positions of the items with numbers `number + offsets`, written into the array `into`.
+    """Return the ring positions of the items with numbers `number + offsets`, written into the array `into`. `offsets`
+    are less than `bound`.
 
     The modulo is skipped if no position wraps around.
     """

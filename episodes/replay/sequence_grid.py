@@ -38,6 +38,7 @@ class SequenceGrid:
         return self._numbers[self._first : self._stop]
 
     def _append(self, numbers: np.ndarray) -> None:
+        """Append step indices to the array of starts. If it is full, the array is replaced by a longer one."""
         if self._stop + len(numbers) > len(self._numbers):
             stored = self._numbers[self._first : self._stop]
             longer = np.zeros(2 * (len(stored) + len(numbers)) + 64, np.int64)

@@ -104,7 +104,8 @@ class StagedRows:
             _put(self.tracks[name], k, items)
 
     def put_arrays(self, k: int, observations: Any, actions: Any, rewards: Any, ends: Any, cuts: Any) -> bool:
-        """Copy a vector step of plain numpy arrays to index `k`. Return False if dtypes or shapes differ.
+        """Copy a vector step of plain numpy arrays to index `k`. Return False if dtypes or shapes differ. `ends` and
+        `cuts` are the terminated and truncated flags.
 
         A memoryview rejects other shapes and dtypes in the time that numpy needs to compare them. There is no loop,
         since it would cost as much as the copies.

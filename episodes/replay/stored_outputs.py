@@ -16,7 +16,12 @@ def checked_extra(extra_model_outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chosen_outputs(extra_model_outputs: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """Return the extra model outputs that `keys` names. Raise `UnknownKey` if one of them is missing."""
+    """Return the extra model outputs that `keys` names.
+
+    Raises:
+        WrongType: `keys` is a single str.
+        UnknownKey: an output is missing.
+    """
     if isinstance(keys, str):
         raise WrongType(f"keys={keys!r}: give a list of names of extra model outputs")
     missing = [key for key in keys if key not in extra_model_outputs]

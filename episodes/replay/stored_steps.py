@@ -27,7 +27,11 @@ class StoredSteps:
         self._ring: Any = weakref.ref(ring)
 
     def step(self, number: int) -> StepOrigin:
-        """Return the origin (episode, time, ending) of the step with index `number`. Raise an error if it is gone."""
+        """Return the origin (episode, time, ending) of the step with index `number`.
+
+        Raises:
+            EpisodeStateError: the step is no longer stored, or the buffer was freed or is in another process.
+        """
         with self._ring_of(number) as ring:
             slot = number % ring.capacity
             table, entry = ring.table, int(ring.links.entry[slot])
@@ -38,7 +42,11 @@ class StoredSteps:
             return StepOrigin(owner.id_, t, owner.agent_id, owner.module_id, *span, ending, str(self))
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the stored part of the episode that contains the step with index `number`."""
+        """Return the stored part of the episode that contains the step with index `number`.
+
+        Raises:
+            EpisodeStateError: the step is no longer stored, or the buffer was freed or is in another process.
+        """
         with self._ring_of(number) as ring:
             return episode_at(ring, int(ring.links.entry[number % ring.capacity]), None, None)
 
@@ -77,6 +85,7 @@ class StoredSteps:
             yield ring
 
     def _held(self) -> LinkedRing | None:
+        """Return the ring, or None if it was freed or replaced."""
         ring = self._ring and self._ring()
         return None if ring is None or ring.source is not self else ring
 
@@ -108,6 +117,9 @@ def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _key_of(ring: LinkedRing, key: int) -> EpisodeKey | None:
+    """Return the ids of an episode from its key: an entry of the table, or below -1 a serial number in the log. None if
+    unknown.
+    """
     if key >= 0:
         return ring.table.key_of(key)
     return None if key == NONE or ring.log is None else ring.log.key_of(-2 - key, ring.table)

@@ -64,6 +64,7 @@ class SumTree:
         self._sum_root()
 
     def _sum_root(self) -> None:
+        """Update the total, and the cumulative sums of the topmost level."""
         self._levels[-1].cumsum(out=self._begins[1:])
         self.total = float(self._begins[-1])
 
@@ -80,7 +81,11 @@ class SumTree:
         return [level.copy() for level in self._levels]
 
     def set_state(self, state: list[np.ndarray]) -> None:
-        """Restore the tree from the levels that `get_state` of a tree of the same size returned."""
+        """Restore the tree from the levels that `get_state` of a tree of the same size returned.
+
+        Raises:
+            ValueError: the state is of a tree of another size.
+        """
         if [level.shape for level in state] != [level.shape for level in self._levels]:
             raise ValueError("a sum tree of another size")
         self._levels = [level.copy() for level in state]
@@ -114,4 +119,5 @@ class SumTree:
 
 
 def _zeros(size: int) -> np.ndarray:
+    """Return zeros for one level of the tree, whose size is rounded up to a multiple of `_WIDTH`."""
     return np.zeros(-(-size // _WIDTH) * _WIDTH)

@@ -80,6 +80,7 @@ def gae(
     Raises:
         ShapeMismatch: shapes do not fit each other.
         InvalidArgument: `gamma` or `lambda_` is outside [0, 1].
+        WrongType: the flags are None.
     """
     gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
@@ -100,6 +101,10 @@ def n_step_returns(
     """Return n-step targets, and the number of rewards in each target, both of the shape of `rewards`.
 
     Near an ending a target sums the remaining steps, and bootstraps only if the ending is not a termination.
+
+    Raises:
+        ShapeMismatch: shapes do not fit each other.
+        InvalidArgument: `gamma` is outside [0, 1], or `n_step` is not an int of at least 1.
 
     >>> n_step_returns(np.ones(3), np.full(4, 10.0), [False], [True], gamma=0.5, n_step=2, offsets=[0, 3])
     (array([4., 4., 6.]), array([2, 2, 1]))
@@ -123,6 +128,10 @@ def discounted_returns(
     """Return the discounted sum of rewards from each step to the end of its episode, of the shape of `rewards`.
 
     With `values`, a truncated or cut episode adds the discounted value of its last observation.
+
+    Raises:
+        ShapeMismatch: shapes do not fit each other.
+        InvalidArgument: `gamma` is outside [0, 1].
 
     >>> discounted_returns([1.0, 1.0, 1.0, 5.0], [True, False], [False, False], gamma=0.5, offsets=[0, 3, 4])
     array([1.75, 1.5 , 1.  , 5.  ])
@@ -155,6 +164,10 @@ def vtrace(
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561. `ratios` are the learned policy's probability of each
     action over the acting policy's. `clip_rho` and `clip_pg_rho` are the upper bounds of the ratios in the targets and
     in the advantages. With all ratios and bounds 1 the targets equal those of `gae`.
+
+    Raises:
+        ShapeMismatch: shapes do not fit each other.
+        InvalidArgument: `gamma` or `lambda_` is outside [0, 1].
     """
     gamma, lambda_ = check_fraction("gamma", gamma), check_fraction("lambda_", lambda_)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
@@ -171,7 +184,14 @@ def align(
     offsets: ArrayLike | None,
     final_values: ArrayLike | None,
 ) -> AlignedSteps:
-    """Check the arguments of `gae` and similar functions, and return them, with next values, as `AlignedSteps`."""
+    """Check the arguments of `gae` and similar functions, and return them, with next values, as `AlignedSteps`. Number
+    types become floats, of at least float32.
+
+    Raises:
+        WrongType: flags are None.
+        InvalidArgument: `final_values` are given for concatenated episodes.
+        ShapeMismatch: shapes do not fit together, or offsets do not ascend from 0.
+    """
     check_flags(terminateds, truncateds)
     rewards, values = np.asarray(rewards), np.asarray(values)
     dtype = np.result_type(rewards, values, np.float32)
@@ -193,6 +213,12 @@ def align(
 def _align_packed(
     rewards: np.ndarray, values: np.ndarray, terminateds: np.ndarray, offsets: np.ndarray
 ) -> AlignedSteps:
+    """Align concatenated episodes. `values` have one row more than steps per episode. The value after a termination
+    counts as 0.
+
+    Raises:
+        ShapeMismatch: the offsets do not ascend from 0 to the number of steps.
+    """
     stops = offsets[1:]
     lengths = stops - offsets[:-1]
     check_offsets(int(offsets[0]), int(offsets[-1]), int(lengths.min(initial=0)), len(rewards))
@@ -213,6 +239,9 @@ def _align_columns(
     truncateds: np.ndarray,
     final_values: np.ndarray | None,
 ) -> AlignedSteps:
+    """Align steps of the layout [T, N]. The next value is 0 after a termination, and `final_values` after a truncation,
+    if they are given.
+    """
     next_values = values[1:] if final_values is None else np.where(truncateds, final_values, values[1:])
     next_values = np.where(terminateds, values.dtype.type(0), next_values)
     goes_on = (~(terminateds | truncateds)).astype(rewards.dtype)

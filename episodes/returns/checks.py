@@ -16,6 +16,9 @@ def shape_of_values(rewards: tuple[int, ...], num_episodes: int | None) -> tuple
     """Return the shape that `values` must have for rewards of the shape `rewards`.
 
     `num_episodes` is the number of concatenated episodes, or None for the layout [T, N].
+
+    Raises:
+        ShapeMismatch: `rewards` is the shape of a single number.
     """
     if not rewards:
         raise ShapeMismatch("rewards are a single number; give one per step, [S] with offsets or [T, N]")

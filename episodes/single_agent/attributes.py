@@ -22,6 +22,7 @@ def record_of(name: str, doc: str) -> property:
     """Return a property for all metadata or all time series of an episode. Setting the property clears cached lists."""
 
     def change(episode: Any, record: Any) -> None:
+        """Replace the record, after the lists of the old tracks were given up."""
         episode.growth = None  # before the change, since its lists belong to the old tracks
         setattr(episode, name, record)
 
@@ -32,6 +33,7 @@ def track_of(name: str, doc: str) -> Any:
     """Return a property for the time series `name` of an episode, such as `actions`. Only a `Track` can be assigned."""
 
     def change(episode: Any, track: Track) -> None:
+        """Replace a time series of the episode. Raise `WrongType` unless `track` is a `Track`."""
         if not isinstance(track, Track):
             raise WrongType(
                 f"{name} = a {type(track).__name__}: give a track, such as {name} of another episode; "

@@ -67,6 +67,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
     Raises:
         TrackMismatch: the lengths do not fit each other, or an extra model output has the name of a reserved column.
         InvalidArgument: the lookback is not an int of at least 0.
+        WrongType: `ragged` is not a dict of dtypes.
 
     >>> episode = SingleAgentEpisode()
     >>> episode.add_env_reset(np.zeros(4))
@@ -479,6 +480,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return ShapeMismatch(f"{self._place()}: {error}") if differs else self._extra_mismatch(outputs)
 
     def _extra_mismatch(self, outputs: Mapping[str, Any]) -> TrackMismatch:
+        """Return the error for a step whose extra model outputs have other names than those of earlier steps."""
         known = self._tracks.extra
         late, missing = [k for k in outputs if k not in known], [k for k in known if k not in outputs]
         problem = f"{late} would start late" if late else f"{missing} would stop early"
@@ -573,6 +575,10 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         Args:
             slice_: steps of this chunk.
             len_lookback_buffer: maximal number of items before the slice to keep, by default this episode's lookback.
+
+        Raises:
+            WrongType: `slice_` is not a slice.
+            InvalidArgument: its step is not 1, or the lookback is negative or not an int.
         """
         rewards = self._tracks.rewards
         num_steps, own_lookback = len(rewards), rewards.lookback
@@ -606,6 +612,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
         Raises:
             EpisodeStateError: the episode has ended.
+            InvalidArgument: the lookback is negative or not an int.
         """
         if self.is_done:
             raise self._not_growing_error("cut")
@@ -634,6 +641,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             EpisodeStateError: this episode has ended, or was not reset.
             TrackMismatch: only one of the chunks has an extra model output.
             ShapeMismatch: this episode is finalized, and items of `other` have another shape.
+            WrongType: `other` is not a `SingleAgentEpisode`.
         """
         self.check_follows(other)
         self.extend(other, self.joined_tracks(other) if self.is_numpy else None)
@@ -657,7 +665,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._is_cut = later._is_cut
 
     def check_follows(self, later: SingleAgentEpisode) -> None:
-        """Raise an error unless `later` is the next chunk of this episode and can be appended."""
+        """Raise an error unless `later` is the next chunk of this episode and can be appended.
+
+        Raises:
+            EpisodeStateError: this episode was not reset, or has ended.
+            WrongType: `later` is not a `SingleAgentEpisode`.
+            ChunkMismatch: `later` has another id, or another start than where this chunk stops.
+            TrackMismatch: `later` has other extra model outputs or ragged time series.
+        """
         if self.is_done or not self.is_reset:
             raise self._not_growing_error("concat_episode")
         if not isinstance(later, SingleAgentEpisode):
@@ -678,6 +693,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._tracks.check_follows(later._tracks, f"episode {self.id_}", self.t)
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:
+        """Return the error for a method `call` on an episode that was not reset, has ended, or was cut or finalized."""
         if self.is_done:
             ending = "terminated" if self.is_terminated else "truncated"
             return EpisodeStateError(
@@ -737,6 +753,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 def _restored(
     cls: Any, facts: Any, tracks: Any, custom_data: Any, shape: Any, duration: float, is_cut: Any = None
 ) -> SingleAgentEpisode:
+    """Return an episode from its pickled parts. Older pickles lack `is_cut`, which then is None."""
     episode = cls.of(facts, tracks, custom_data)
     episode._shape, episode._duration, episode._is_cut = shape, duration, is_cut
     return episode

@@ -105,12 +105,16 @@ class EpisodesHistory(History):
 
 
 def _step_track(episode: SingleAgentEpisode, track: str) -> Any:
+    """Return a time series with one item per step by its name: "actions", "rewards", or that of an extra output (None
+    if missing).
+    """
     if track == "actions":
         return episode.actions
     return episode.rewards if track == "rewards" else episode.extra_model_outputs.get(track)
 
 
 def _objects(values: list[Any]) -> np.ndarray:
+    """Return the values as an array of objects, without converting those that are lists or arrays."""
     array = np.empty(len(values), object)
     array[:] = values
     return array

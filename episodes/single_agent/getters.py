@@ -194,6 +194,7 @@ class TrackGetters:
 
         Raises:
             UnknownKey: there is no such output.
+            WrongType: `key` is not a str.
         """
         try:
             return self._extra(key).get(indices, neg_index_as_lookback, fill)
@@ -201,6 +202,12 @@ class TrackGetters:
             raise self._named(error) from None
 
     def _extra(self, key: str) -> Track:
+        """Return the time series of the extra model output `key`.
+
+        Raises:
+            WrongType: `key` is not a str.
+            UnknownKey: there is no such output.
+        """
         track = self._tracks.extra.get(checked_key("key", key))
         if track is None:
             raise UnknownKey(
@@ -209,6 +216,7 @@ class TrackGetters:
         return track
 
     def _named(self, error: StepOutOfRange) -> StepOutOfRange:
+        """Return the error with the episode's id in front of its message."""
         return StepOutOfRange(f"episode {self._facts.id_}: {error}")
 
     def set_observations(
@@ -228,6 +236,7 @@ class TrackGetters:
         self._write(self._tracks.rewards, new_data, at_indices, neg_index_as_lookback)
 
     def _write(self, track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> None:
+        """Set items of a time series. An error names the episode."""
         try:
             track = track_access.with_items_set(track, new_data, at_indices, neg_index_as_lookback)
         except StepOutOfRange as error:
@@ -235,6 +244,7 @@ class TrackGetters:
         self._replace(track)
 
     def _replace(self: Any, track: Track) -> None:
+        """Replace the time series of the same name. Ragged outputs must still have the lengths of the actions."""
         tracks = self._tracks.replaced(track)
         if track.ragged is not None:
             tracks.check_lengths_of_outputs(f"episode {self._facts.id_}")
@@ -248,6 +258,8 @@ class TrackGetters:
         Raises:
             TrackMismatch: the new key is the name of a column that batches get anyway.
             UnknownKey: a new key was given with `at_indices`.
+            ShapeMismatch: items have another shape, or a new key has not one item per step.
+            WrongType: `key` is not a str.
         """
         if checked_key("key", key) in self._tracks.extra:
             self._write(self._tracks.extra[key], new_data, at_indices, neg_index_as_lookback)

@@ -96,6 +96,9 @@ def documents_column(data: bytes | np.ndarray, bounds: np.ndarray, offsets: np.n
 
 
 def _to_lists(type_: Any, offsets: np.ndarray, values: Any) -> Any:
+    """Return an Arrow array of the list type `type_`, whose list i is `values[offsets[i]:offsets[i + 1]]`. Values are
+    shared.
+    """
     arrow = pyarrow()
     starts = arrow.py_buffer(np.ascontiguousarray(offsets, np.int64))
     return arrow.Array.from_buffers(type_, len(offsets) - 1, [None, starts], children=[values])
@@ -115,7 +118,11 @@ def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int
 
 def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the contents of an Arrow column of lists of byte strings: all bytes (uint8), the bounds of each string,
-    and the bounds of each list."""
+    and the bounds of each list.
+
+    Raises:
+        UnreadableData: the bounds do not lie in the column's bytes.
+    """
     _, lists, _, bounds, data = column.buffers()
     num_lists, num_documents = len(column), len(column.values)
     content = np.zeros(0, np.uint8) if data is None or not data.size else np.frombuffer(data, np.uint8)
@@ -133,6 +140,14 @@ def check_offsets(column: Any, expected: np.ndarray, name: str) -> None:
 
 
 def _numbers(buffer: Any, dtype: np.dtype, count: int, name: str) -> np.ndarray:
+    """Return the first `count` numbers of an Arrow buffer, without a copy.
+
+    Args:
+        name: name of the column, for errors.
+
+    Raises:
+        UnreadableData: the buffer is missing or too short.
+    """
     if buffer is None or buffer.size < count * dtype.itemsize:
         num_bytes = 0 if buffer is None else buffer.size
         raise UnreadableData(f"column {name!r}: {num_bytes} bytes where there should be {count * dtype.itemsize}")

@@ -51,7 +51,11 @@ def check_message(data: Any, at: int) -> bool:
 
 def _field(data: Any, table: int, number: int) -> int | None:
     """Return the byte position of field `number` of a table in a flatbuffer (the format of Arrow's headers),
-    or None if it is missing."""
+    or None if it is missing.
+
+    Raises:
+        UnreadableData: `table` is not the position of a table.
+    """
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if not 0 <= vtable < len(data):
         raise UnreadableData(f"no table at byte {table}")

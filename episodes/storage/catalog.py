@@ -44,6 +44,9 @@ def checked_name(name: Any, source: str) -> str:
 
 
 def _checked_count(value: Any, source: str) -> int:
+    """Return a number of episodes that was read from `source`. Raise `UnreadableData` if it is not an int of at least
+    0.
+    """
     if type(value) is not int or value < 0:
         raise UnreadableData(f"{source}: {value!r} is no number of episodes")
     return value
@@ -109,7 +112,8 @@ class Manifest:
         return manifest
 
     def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Record in the manifest file that an Arrow file is open or finished, and its number of episodes.
+        """Record in the manifest file that an Arrow file is open or finished, and its number of episodes. With `fsync`,
+        the line is on the disk when the call returns.
 
         The file is not replaced for each line, since some file systems flush a file that replaces another one, which
         takes milliseconds.
@@ -129,6 +133,9 @@ class Manifest:
         """Write the whole manifest file and keep it locked until `release`, to show that the writer is running."""
 
         def make_text(is_locked: bool) -> str:
+            """Return the file's text. `is_locked` is stored in it: whether the process locks the file while it is
+            alive.
+            """
             self.lock = is_locked
             return "".join(map(signed_line, [self._head, *map(self._entry, self.shards)]))
 
@@ -158,6 +165,7 @@ class Manifest:
 
     @property
     def _head(self) -> dict[str, Any]:
+        """The manifest's first line: which process writes, and to which data set."""
         head: dict[str, Any] = {"writer": self.writer, "host": self.host, "pid": self.pid, "started": self.started}
         if self.lock:
             head["lock"] = True
@@ -297,6 +305,14 @@ class Catalog:
             self.damaged.append(self.directory / name)
 
     def _put_commit(self, data: bytes, source: str) -> None:
+        """Add the content of a commit file: which shards it made, which it replaced, and which are kept aside.
+
+        Args:
+            source: path of the file, for error messages.
+
+        Raises:
+            UnreadableData: the commit makes a shard that was made or replaced before.
+        """
         commit = Commit.of(data, source)
         for name in commit.made:  # new names each time, so rows never come back to where they were
             if name in self.made or name in self.replaced or name in commit.replaces:
@@ -306,12 +322,16 @@ class Catalog:
         self.replaced |= commit.replaces
 
     def _put_manifest(self, data: bytes, source: str) -> None:
+        """Add the content of a manifest file. Raise `UnreadableData` if the file has another name than its writer's."""
         manifest = Manifest.of(data, source)
         if manifest.path(self.directory) != Path(source):
             raise UnreadableData(f"{source} is the manifest of {manifest.writer} under another name")
         self.manifests[manifest.writer] = manifest
 
     def _put_files(self, names: list[str]) -> None:
+        """Classify the directory's files: current shards, lost shards (also noted as problems), and leftovers of
+        compactions.
+        """
         files = set(names)
         counts = {
             name: shard["episodes"] for manifest in self.manifests.values() for name, shard in manifest.shards.items()
@@ -348,6 +368,7 @@ def _is_commit(name: str) -> bool:
 
 
 def _commit_number(name: str) -> int:
+    """Return the number in the name of a commit file, or -1 if the name has none."""
     number = _NUMBERED.match(name)
     return int(number[1]) if number else -1
 

@@ -98,6 +98,7 @@ def _find_problems(read: ShardRead) -> list[str]:
 
 
 def _check_splits(directory: Path, report: CheckReport, repair: bool) -> None:
+    """Note in `report` if the file of splits is damaged. With `repair`, the damaged file is renamed."""
     try:
         read_splits(directory)
     except UnreadableData as error:
@@ -107,6 +108,7 @@ def _check_splits(directory: Path, report: CheckReport, repair: bool) -> None:
 
 
 def _keep_aside(file: Path, report: CheckReport) -> None:
+    """Rename a damaged file, and note that in `report`."""
     os.replace(file, file.with_name(file.name + DAMAGED))
     report.repaired.append(f"{file}: kept as *{DAMAGED}")
 
@@ -119,6 +121,12 @@ def _rename_damaged(catalog: Catalog, report: CheckReport) -> Catalog:
 
 
 def _repair(catalog: Catalog, header: Header, damaged: list[ShardRead], report: CheckReport) -> None:
+    """Replace damaged shards by new ones of their intact record batches, give up lost shards, and remove what killed
+    compactions left. Damaged files are kept under another name. What was done is noted in `report`.
+
+    Raises:
+        UnreadableData: another process compacted the data set meanwhile.
+    """
     directory, commit = catalog.directory, Commit()
     with locked(directory, shared=True):
         for read in damaged:

@@ -41,8 +41,12 @@ def algorithm() -> str:
 
 
 def digest_of(name: str) -> Digest:
-    """Return the checksum function with the name "crc32" or "xxh3". Raise `MissingExtra` if the package
-    it needs is not installed."""
+    """Return the checksum function with the name "crc32" or "xxh3".
+
+    Raises:
+        MissingExtra: the package that "xxh3" needs is not installed.
+        UnreadableData: there is no such function.
+    """
     if name == "crc32":
         return zlib.crc32
     if name != "xxh3":
@@ -85,6 +89,10 @@ def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, 
     or [] if the batch is intact.
 
     The row columns (ids and other metadata of episodes) together are called "the rows".
+
+    Raises:
+        MissingExtra: the checksums need a package that is not installed.
+        UnreadableData: their algorithm is unknown.
     """
     digest = digest_of(name)
     sums = sums_of(batch, num_rows_columns, place, digest)
@@ -133,6 +141,7 @@ def _bounds_by_type() -> dict[int, Struct]:
 
 
 def _bytes(buffer: Any, size: int) -> memoryview:
+    """Return the first `size` bytes of an Arrow buffer. Raise `UnreadableData` if it is shorter."""
     num_bytes = 0 if buffer is None else buffer.size
     if not 0 <= size <= num_bytes:
         raise UnreadableData(f"{num_bytes} bytes where there should be {size}")
@@ -144,12 +153,19 @@ sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 
 def checksum_of_json(value: dict[str, Any], name: str | None = None) -> str:
-    """Return the checksum of a JSON object, as a text such as "xxh3:<hexadecimal>"."""
+    """Return the checksum of a JSON object, as a text such as "xxh3:<hexadecimal>". `name` is the algorithm, by default
+    the fastest that is installed.
+    """
     return checksum_of_text(sorted_json(value), name or algorithm())
 
 
 def checksum_of_text(text: str, name: str) -> str:
-    """Return the checksum of a text, as a text such as "xxh3:<hexadecimal>"."""
+    """Return the checksum of a text, as a text such as "xxh3:<hexadecimal>".
+
+    Raises:
+        MissingExtra: the package of the algorithm `name` is not installed.
+        UnreadableData: the algorithm is unknown.
+    """
     return f"{name}:{digest_of(name)(text.encode()):016x}"
 
 
@@ -183,7 +199,12 @@ def verify_json(text: str | bytes, source: str) -> dict[str, Any]:
 
 
 def verify_value(value: dict[str, Any], source: str) -> dict[str, Any]:
-    """Verify the checksum under the key "sum" of a JSON object, and return the object without the checksum."""
+    """Verify the checksum under the key "sum" of a JSON object, and return the object, from which the checksum is
+    removed. A checksum whose package is not installed is not verified.
+
+    Raises:
+        UnreadableData: the checksum is missing or another.
+    """
     stored_sum = value.pop("sum", None)
     try:
         matches = isinstance(stored_sum, str) and stored_sum == checksum_of_json(value, stored_sum.partition(":")[0])

@@ -46,6 +46,7 @@ def compact(path: str | Path) -> int:
     directory, header = _open_directory(path)
 
     def join(catalog: Catalog, commit: Commit) -> None:
+        """Join groups of small finished files, and files of many small batches, and note that in `commit`."""
         for group in _joinable_groups([file for file in catalog.shards if file.sealed]):
             if len(group) > 1 or len(list(_batches_to_join(group))) < len(group[0].batches):
                 replace_shards(directory, header, commit, group, _batches_to_join(group))
@@ -72,6 +73,9 @@ def seal(path: str | Path, *, force: bool = False) -> int:
     directory, header = _open_directory(path)
 
     def finish(catalog: Catalog, commit: Commit) -> None:
+        """Copy the complete batches of files whose writer was killed to finished files (with `force`, of all unfinished
+        files).
+        """
         for file in catalog.shards:
             if not file.sealed and (force or _is_left_behind(catalog, file)):
                 read = read_shard(file)
@@ -148,6 +152,7 @@ def write_commit(catalog: Catalog, commit: Commit) -> bool:
 
 
 def _discard(catalog: Catalog, commit: Commit) -> None:
+    """Delete the new files of a commit that is not written."""
     for name in commit.made:
         (catalog.directory / (name + MADE)).unlink(missing_ok=True)
 
@@ -192,7 +197,11 @@ def _is_left_behind(catalog: Catalog, file: ShardFile) -> bool:
 
 def _joinable_groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
     """Yield groups of consecutive Arrow files that can be joined to a single file:
-    equal schemas, and at most `SHARD_BYTES` in total."""
+    equal schemas, and at most `SHARD_BYTES` in total.
+
+    Raises:
+        UnreadableData: a file is damaged.
+    """
     group: list[ShardRead] = []
     for file in files:
         read = read_shard(file)
@@ -234,8 +243,12 @@ def intact_batches(read: ShardRead) -> Iterator[list[Any]]:
 def replace_shards(
     directory: Path, header: Header, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]
 ) -> None:
-    """Write the batches of `parts` to one new Arrow file, and note in `commit` that it replaces
-    the Arrow files in `group`."""
+    """Write the batches of `parts` to one new Arrow file, and note in `commit` that it replaces the Arrow files in
+    `group`. Without any batch there is no new file.
+
+    Raises:
+        UnreadableData: a batch is damaged.
+    """
     name, episodes = f"{writer_name()}-00000", 0
     writer: ShardWriter | None = None
     for part in parts:
@@ -257,6 +270,7 @@ def replace_shards(
 
 
 def _write(writer: ShardWriter, batches: list[Any]) -> int:
+    """Write batches, joined to one, to an Arrow file. Return the number of episodes."""
     arrow = pyarrow()
     if len(batches) > 1:
         bare = [batch.replace_schema_metadata(None) for batch in batches]
@@ -267,7 +281,11 @@ def _write(writer: ShardWriter, batches: list[Any]) -> int:
 
 
 def _copy_shard(directory: Path, commit: Commit, file: ShardFile) -> None:
-    """Copy an Arrow file of another data set into `directory`, and note it in `commit` as a new file."""
+    """Copy an Arrow file of another data set into `directory`, and note it in `commit` as a new file.
+
+    Raises:
+        UnreadableData: the file is damaged, or its writer has not finished it.
+    """
     if not file.sealed:
         raise UnreadableData(f"{file.path} is not finished; seal({str(file.path.parent)!r}) it first")
     read = read_shard(file)

@@ -40,8 +40,9 @@ def codec() -> Any:
 
 
 def compressed_column(array: np.ndarray, offsets: np.ndarray, num_rows: int) -> Any:
-    """Return an Arrow column with one list per episode: the items `array[offsets[i]:offsets[i + 1]]` of
-    episode i as compressed blocks."""
+    """Return an Arrow column with one list per episode: the items `array[offsets[i]:offsets[i + 1]]` of episode i as
+    compressed blocks. A block has `num_rows` items, the last one of an episode perhaps fewer.
+    """
     starts, stops, lists = _blocks(offsets, num_rows)
     array, compress = np.ascontiguousarray(array), codec().compress
     rows = array.reshape(len(array), -1).view(np.uint8) if array.size else np.zeros((len(array), 0), np.uint8)
@@ -87,7 +88,11 @@ class CompressedTrack:
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Return the items at the indices `rows` [k] as an array [k, *shape].
-        Only the blocks that contain them are decompressed."""
+        Only the blocks that contain them are decompressed.
+
+        Raises:
+            UnreadableData: a block is damaged.
+        """
         out = self.field.empty(len(rows))
         if not out.size:
             return out
@@ -103,7 +108,11 @@ class CompressedTrack:
         return out
 
     def span(self, start: int, stop: int) -> np.ndarray:
-        """Return the items at the indices start ... stop - 1 as an array [stop - start, *shape]."""
+        """Return the items at the indices start ... stop - 1 as an array [stop - start, *shape].
+
+        Raises:
+            UnreadableData: a block is damaged.
+        """
         first, last = np.searchsorted(self.starts, [start, stop], side="right") - 1
         parts = [
             self.decoded(block)[max(start - int(self.starts[block]), 0) : stop - int(self.starts[block])]
@@ -112,6 +121,11 @@ class CompressedTrack:
         return np.concatenate([self.field.empty(), *parts])
 
     def decoded(self, block: int) -> np.ndarray:
+        """Return the items of the compressed block with index `block`, [num_rows, ...].
+
+        Raises:
+            UnreadableData: the block is damaged.
+        """
         num_rows = int(self.stops[block] - self.starts[block])
         dtype = np.dtype(self.field.dtype)
         size = num_rows * dtype.itemsize * int(np.prod(self.field.shape, dtype=np.int64))

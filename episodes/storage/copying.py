@@ -59,7 +59,11 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
 
 def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
     """Copy episodes to a remote data set with the URL `target`, by way of a temporary local one,
-    and return the number of episodes."""
+    and return the number of episodes.
+
+    Raises:
+        InvalidArgument: there is a data set already.
+    """
     if NAME in RemoteDirectory(target).sizes():
         raise InvalidArgument(f"{target} exists already; give another path, or use upload to add the missing shards")
     with tempfile.TemporaryDirectory() as folder:
@@ -87,6 +91,9 @@ def condition(text: str) -> Callable[[Table], np.ndarray]:
         raise InvalidArgument(f"{text!r} is no condition: {error.args[0]}") from None
 
     def picks(table: Table) -> np.ndarray:
+        """Return which episodes satisfy the condition, bool [n]. Raise `InvalidArgument` if its types do not fit the
+        columns.
+        """
         num = len(next(iter(table.values())))
         try:
             return np.broadcast_to(np.asarray(_evaluate(body, _NamedColumns(table, columns)), bool), num).copy()
@@ -161,7 +168,11 @@ _COMBINE = {
 
 
 def _evaluate(node: Any, table: _NamedColumns) -> Any:
-    """Evaluate one node of a condition's syntax tree on a table of n episodes. Return an array [n] or a scalar."""
+    """Evaluate one node of a condition's syntax tree on a table of n episodes. Return an array [n] or a scalar.
+
+    Raises:
+        InvalidArgument: the node is of a kind that conditions do not have, such as a call.
+    """
     of = _COMBINE.get(type(getattr(node, "op", None)))
     match node:
         case ast.Constant(value=value) if isinstance(value, (int, float, str, bool)):

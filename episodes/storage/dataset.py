@@ -106,8 +106,12 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read the Arrow files of the data set. If `known` is given, read only files that contain the
-        episodes of these shards."""
+        """Read the Arrow files of the data set. If `known` is given, read only files that contain the episodes of these
+        shards. Problems are warnings, unless `verify` is True.
+
+        Raises:
+            UnreadableData: there is no data set, or with `verify` a part is damaged.
+        """
         pyarrow()
         catalog, shards, header = _read_all(files, known, verify)
         if header is None:
@@ -138,7 +142,9 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             self._opened = self._numbers = _episode_numbers(known, catalog, self._shards)
 
     def _add_shard(self, shard: ShardRead, verify: bool) -> list[str]:
-        """Append the episodes of one Arrow file to this sequence, and return texts on problems of the file."""
+        """Append the episodes of one Arrow file to this sequence, and return texts on problems of the file. With
+        `verify`, all checksums are verified.
+        """
         file, source = shard.file, str(shard.file.path)
         self._shards.append((file.name, shard.num_episodes))
         self._num_batches.append(len(shard.batches) if shard.layout is not None else 0)
@@ -187,12 +193,21 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         but read only these steps.
 
         Of compressed tracks, only the blocks with these steps are decompressed.
+
+        Raises:
+            WrongType: the index is no int.
+            StepOutOfRange: there is no such episode.
         """
         batch, row = self._locate(index)
         return batch.episode(row, slice(start, stop))
 
     def _locate(self, index: int) -> tuple[StoredBatch, int]:
-        """Return where the episode at `index` is stored: its record batch, and its row in the batch."""
+        """Return where the episode at `index` is stored: its record batch, and its row in the batch.
+
+        Raises:
+            WrongType: the index is no int.
+            StepOutOfRange: there is no such episode.
+        """
         if not isinstance(index, (int, np.integer)):
             raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
         size = len(self)
@@ -320,6 +335,12 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return Sampler(self, kind, order=order, weights=weights, seed=seed, collate=collate, **memory)
 
     def _picked(self, indices: Any) -> np.ndarray:
+        """Return the numbers of the episodes that a user's indices or mask select.
+
+        Raises:
+            WrongType: they are neither ints nor bools, or not one-dimensional.
+            StepOutOfRange: there is no such episode.
+        """
         numbers = self._all_numbers()
         if isinstance(indices, slice):
             return numbers[indices]
@@ -333,6 +354,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             raise StepOutOfRange(f"{error}; there are episodes 0..{len(self) - 1}") from None
 
     def _pack(self, numbers: np.ndarray) -> EpisodePack:
+        """Return the episodes with the numbers `numbers` as a pack, in this order. Each record batch is read once."""
         runs = self._runs(numbers)
         if len(runs) == 1:
             at = bisect_right(self._bounds, int(numbers[0])) - 1
@@ -397,6 +419,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         return {}
 
     def _stretches(self) -> list[BatchSteps]:
+        """Return the steps of this data set, or of this part of one, as consecutive parts of one record batch each."""
         numbers, parts, first, step = self._all_numbers(), list[BatchSteps](), 0, 0
         for start, stop in self._runs(numbers):
             at = bisect_right(self._bounds, int(numbers[start])) - 1
@@ -429,6 +452,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
         Raises:
             InvalidArgument: the shares add up to more than 1, or the data set is remote.
+            UnreadableData: the stored splits are damaged.
         """
         if self._files.is_elsewhere:
             raise InvalidArgument(f"{self.path} is remote: add splits to the local data set, and upload it again")
@@ -444,6 +468,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
         Raises:
             UnknownKey: there is no such split; the message lists the splits.
+            UnreadableData: the stored splits are damaged.
         """
         return self._view(self._all_numbers()[split_mask(name, read_splits(self._files.directory), self.metadata)])
 
@@ -591,8 +616,8 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read a data set, and return its catalog, Arrow files and header. With `known`, only files with the episodes
-    of these shards are read.
+    """Read a data set, and return its catalog, Arrow files and header. With `known`, only files with the episodes of
+    these shards are read. `verify` is that of `Files.read`.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing that was not missing in the listing before.
@@ -633,7 +658,11 @@ def _episode_numbers(
     known: list[tuple[str, int]], catalog: Catalog, shards: list[tuple[str, int]]
 ) -> np.ndarray | None:
     """Return the numbers of the episodes that the earlier shards `known` contained, int64 [n],
-    or None if these are all episodes."""
+    or None if these are all episodes.
+
+    Raises:
+        UnreadableData: an earlier shard's episodes no longer exist.
+    """
     starts = dict(zip([name for name, _ in shards], np.cumsum([0, *(num for _, num in shards)]).tolist(), strict=False))
     sizes, parts = dict(shards), []
     for name, num in known:

@@ -40,8 +40,9 @@ class Files(Protocol):
         ...
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
-        """Read Arrow files, and return the contents of each, or None for a file that another
-        process has renamed or replaced."""
+        """Read Arrow files, and return the contents of each, or None for a file that another process has renamed or
+        replaced. With `verify`, a remote file is downloaded whole, instead of its metadata only.
+        """
         ...
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
@@ -80,12 +81,16 @@ class LocalFiles:
         return [self._read(file) for file in files]
 
     def _read(self, file: ShardFile) -> ShardRead | None:
+        """Read an Arrow file, or return None if it does not exist (any more)."""
         try:
             return read_shard(file, mapped=self.mapped)
         except FileNotFoundError:
             return None
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
+        """Return the record batches of a file that was read. The list is empty if not even the file's schema could be
+        read.
+        """
         if read.layout is None:
             return []
         common = (read.layout, header, str(read.file.path))

@@ -109,7 +109,11 @@ def row_columns(pack: EpisodePack) -> list[Any]:
 
 def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any]]) -> Any:
     """Return ids as an Arrow column of `num` strings. Ids that are not strings become null,
-    and are added to `other_ids` by row."""
+    and are added to `other_ids` by row.
+
+    Raises:
+        WrongType: a str cannot be encoded as UTF-8.
+    """
     pa = pyarrow()
     if ids is None:
         return _nulls(num, pa.string())
@@ -125,6 +129,9 @@ def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any
 
 
 def _version_columns(versions: VersionColumn | None, num: int) -> list[Any]:
+    """Return the policy versions of `num` episodes as two Arrow columns of lists: versions, and the steps at which they
+    begin. All values are null if `versions` is None.
+    """
     pa = pyarrow()
     if versions is None:
         return [_nulls(num, pa.large_list(pa.int64()))] * 2
@@ -139,6 +146,7 @@ def _nulls(num: int, type_: Any) -> Any:
 
 
 def _seed(data: dict[str, Any] | None) -> int | None:
+    """Return the seed in an episode's custom data, or None if there is none that fits into int64."""
     seed = (data or {}).get(SEED)
     return int(seed) if isinstance(seed, (int, np.integer)) and 0 <= seed < 2**63 else None
 
@@ -235,7 +243,11 @@ class EpisodeRows:
 
 
 def _check_columns(batch: Any) -> None:
-    """Raise an error if the metadata columns of a record batch are inconsistent, or lack required values."""
+    """Check the metadata columns of a record batch.
+
+    Raises:
+        UnreadableData: an episode lacks a required value.
+    """
     names = [field.name for field in row_fields()]
     batch.select(names).validate(full=True)
     for name in ("t_started", "length", "lookback", "return", "terminated", "truncated"):
@@ -274,6 +286,9 @@ def _values_and_bounds(column: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lowest_and_highest(versions: VersionColumn | None, num: int) -> np.ndarray:
+    """Return the lowest and the highest policy version of each episode, int64 [2, num]. Both are `UNKNOWN` without
+    versions.
+    """
     return np.full((2, num), UNKNOWN) if versions is None else versions.lowest_and_highest().T
 
 

@@ -60,7 +60,11 @@ def open_file(path: Path) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a regular file."""
+    """Return the bytes of a regular file.
+
+    Raises:
+        UnreadableData: the path is not a regular file.
+    """
     with open(open_file(path), "rb", buffering=0) as file:
         return file.readall()
 
@@ -91,7 +95,11 @@ def read_or_map(path: Path, *, mapped: bool) -> np.ndarray:
 
 def _map(descriptor: int, size: int) -> np.ndarray:
     """Map an open file into memory, and return its bytes as an array, uint8 [size].
-    Writing to the array does not change the file."""
+    Writing to the array does not change the file.
+
+    Raises:
+        OSError: the file cannot be mapped.
+    """
     libc = _libc()
     if libc is None:
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY), np.uint8)
@@ -136,7 +144,8 @@ def _libc() -> Any:
 
 
 def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> None:
-    """Write a text file atomically. An existing file is replaced, or if `new` is True `FileExistsError` is raised.
+    """Write a text file atomically. An existing file is replaced, or if `new` is True `FileExistsError` is raised. With
+    `fsync`, the text is on the disk when the call returns.
 
     Raises:
         FileExistsError: the file exists, and `new` is True.
@@ -194,7 +203,8 @@ def _temporary_name(path: Path) -> str:
 
 
 def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
-    """Open a file with the `os.open` flags `flags`, and write the whole text to the file.
+    """Open a file with the `os.open` flags `flags`, and write the whole text to the file. With `fsync`, wait until it
+    is on the disk.
 
     Python's file objects would make three times as many system calls.
     """
@@ -208,6 +218,7 @@ def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
 
 
 def _write_all(descriptor: int, text: str) -> None:
+    """Write a text to an open file, if necessary in several calls."""
     data = memoryview(text.encode())
     while data:  # a disk that is almost full takes a part before the error
         data = data[os.write(descriptor, data) :]
@@ -231,7 +242,7 @@ _WORTH_RESERVING = 1 << 21  # bytes; one system call takes 50 us
 def reserve(descriptor: int, start: int, size: int) -> None:
     """Reserve disk space before a large write to an open file, which makes the write faster on ext4 file systems.
 
-    Without such a system call, or without space, nothing happens: the write raises the error.
+    Without such a system call, or without space, nothing happens: the write raises the `OSError`.
     """
     if size >= _WORTH_RESERVING and (call := _fallocate()) is not None:
         call(descriptor, _KEEP_SIZE, start, size)
@@ -302,6 +313,7 @@ def sync(file: Path) -> None:
 
 
 def _sync(path: Path) -> None:
+    """Wait until the system has written a file or directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -157,6 +157,7 @@ def header_of(text: bytes, file: str) -> Header:
 
 
 def _from_json(value: dict[str, Any]) -> Header:
+    """Return the header that a JSON object describes. Older files have no id. Their header's id is None."""
     return Header(
         observation_space=space_json.from_json(value["observation_space"]),
         action_space=space_json.from_json(value["action_space"]),
@@ -169,6 +170,7 @@ def _from_json(value: dict[str, Any]) -> Header:
 
 
 def _checked_id(id_: Any) -> str | None:
+    """Return the id of a data set. Raise `UnreadableData` if it is neither a str nor None."""
     if id_ is not None and not isinstance(id_, str):
         raise UnreadableData(f"the id {id_!r} is no text")
     return id_
@@ -213,6 +215,11 @@ def put_header(directory: Path, header: Header, *, new: bool) -> bool:
 
 
 def _spec_to_json(spec: EnvSpec | str | None) -> Any:
+    """Return an environment's spec as a JSON value. None and an id are returned as is.
+
+    Raises:
+        WrongType: `spec` is something else, or contains a value that JSON cannot represent.
+    """
     if spec is None or isinstance(spec, str):
         return spec
     if not isinstance(spec, EnvSpec):
@@ -241,6 +248,7 @@ def to_storable_spec(spec: EnvSpec | None) -> EnvSpec | str | None:
 
 
 def _spec_from_json(value: Any) -> EnvSpec | str | None:
+    """Return the `EnvSpec` that a JSON object describes. An id (a str) and None are returned unchanged."""
     return EnvSpec.from_json(json.dumps(value)) if isinstance(value, dict) else value
 
 

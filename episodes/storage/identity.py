@@ -15,8 +15,9 @@ from episodes.storage.shards import ShardRead
 
 
 def foreign_parts(path: Path | str, header: Header, catalog: Catalog, shards: Sequence[ShardRead]) -> list[str]:
-    """Return texts on those Arrow files and manifests in a data set's directory that belong to
-    another data set, by their ids."""
+    """Return texts on those Arrow files and manifests in a data set's directory that belong to another data set, by
+    their ids. Empty if the data set has no id.
+    """
     if header.id is None:
         return []
     foreign = [read.file.name for read in shards if not _belongs(read, header.id, catalog)]
@@ -35,5 +36,6 @@ def foreign_parts(path: Path | str, header: Header, catalog: Catalog, shards: Se
 
 
 def _belongs(read: ShardRead, data_set: str, catalog: Catalog) -> bool:
+    """Return True if a file is of the data set with the id `data_set`, was merged into it, or does not record an id."""
     merged_from = catalog.made.get(read.file.name, {}).get("data_set", data_set)
     return read.data_set in (None, data_set, merged_from)

@@ -44,6 +44,7 @@ class InfoField:
 
     @staticmethod
     def of(column: Column) -> InfoField:
+        """Return how a column is stored: typed if it has numbers, else as msgpack documents."""
         if isinstance(column, PackedColumn) or column.values.dtype.kind in "UO":
             return InfoField()  # strings of each length have another dtype
         return InfoField(column.values.dtype.str, column.values.shape[1:], column.plain)
@@ -68,10 +69,12 @@ InfoFields = dict[str, InfoField]
 
 
 def _values(path: str) -> str:
+    """Return the name of the Arrow column with the values of an info key."""
     return f"infos/{path}"
 
 
 def _present(path: str) -> str:
+    """Return the name of the Arrow column of flags: whether a row has this typed info key."""
     return f"infos.present/{path}"
 
 
@@ -91,7 +94,12 @@ def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
 
 
 def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.ndarray, copies: bool) -> list[Any]:
-    """Convert columns of infos to Arrow columns with one list of values per episode, for all keys in `fields`."""
+    """Convert columns of infos to Arrow columns with one list of values per episode, for all keys in `fields`.
+
+    Args:
+        offsets: bounds of each episode's infos.
+        copies: whether the result must not share memory with `columns`.
+    """
     num_rows, result = int(offsets[-1]), []
     for path, field in fields.items():
         if field.dtype is None:
@@ -103,11 +111,19 @@ def arrow_columns(fields: InfoFields, columns: dict[str, Column], offsets: np.nd
 
 
 def _absent(field: InfoField, num_rows: int) -> TypedColumn:
+    """Return a typed column in which no row has a value."""
     values = np.zeros((num_rows, *field.shape), np.dtype(field.dtype))
     return TypedColumn(values, np.zeros(num_rows, bool), field.plain)
 
 
 def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: int) -> Any:
+    """Return one key's infos as an Arrow column of lists of msgpack documents, with an empty document where a row has
+    no value.
+
+    Args:
+        column: the values, or None if no row has one.
+        offsets: bounds of each episode's rows.
+    """
     if column is None:
         return documents_column(b"", np.zeros(num_rows + 1, np.int64), offsets)
     if isinstance(column, TypedColumn):

@@ -109,7 +109,11 @@ class Layout:
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], copies: bool) -> Any:
         """Convert a pack of episodes and its infos to an Arrow record batch. It shares memory with the
-        pack unless `copies` is True."""
+        pack unless `copies` is True.
+
+        Raises:
+            WrongType: an item of a ragged track is too long.
+        """
         columns = rows.row_columns(pack)
         for path, field in self.tracks.items():
             array: Any = pack.tracks[path]
@@ -133,6 +137,7 @@ class Layout:
 
 @lru_cache(maxsize=16)  # the shards of a data set have one layout, or a few
 def _layout_of(document: bytes) -> Layout:
+    """Decode the layout in a file's schema metadata."""
     value = json.loads(document)
     tracks = {path: TrackField.from_json(field) for path, field in value["tracks"].items()}
     infos = {path: InfoField.from_json(field) for path, field in value["infos"].items()}
@@ -241,7 +246,11 @@ class StoredBatch:
         return result
 
     def _item_offsets(self, path: str) -> np.ndarray:
-        """Return the bounds of the items of a ragged array in the array of all values, int64 [num_rows + 1]."""
+        """Return the bounds of the items of a ragged array in the array of all values, int64 [num_rows + 1].
+
+        Raises:
+            UnreadableData: the stored lengths are inconsistent, or the track refers to one that is not ragged.
+        """
         bounds = self._layout.tracks[path].bounds
         if bounds is not None:
             if self._layout.tracks[bounds].bounds is not None or not self._layout.tracks[bounds].is_ragged:
@@ -268,6 +277,7 @@ class StoredBatch:
 
     @cached_property
     def _stepped_offsets(self) -> np.ndarray:
+        """First row of each episode in tracks with one item per step, lookback included, and the end, int64 [n + 1]."""
         offsets = np.zeros(len(self) + 1, np.int64)
         (self._rows.lengths + self._rows.lookbacks).cumsum(out=offsets[1:])
         return offsets
@@ -284,6 +294,12 @@ class StoredBatch:
             return self._make_pack()
 
     def _columns(self, num_steps: int) -> dict[str, Any]:
+        """Return the nested arrays of this batch, which share its memory. A compressed array is replaced by the indices
+        of its items, and a track that was added to the data set later has its fill value.
+
+        Args:
+            num_steps: steps of all episodes, lookback included.
+        """
         header, structure = self._header, self._layout.structure
         tracks: dict[str, Any] = {}
         stored = self._layout.tracks
@@ -311,6 +327,7 @@ class StoredBatch:
         return assemble(structure, tracks)
 
     def _make_pack(self) -> EpisodePack:
+        """Return the pack of this batch. Its arrays share memory with the batch."""
         known, header = self._rows, self._header
         num_steps = int((known.lengths + known.lookbacks).sum())
         infos = info_schema.infos_of(self._layout.infos, self.batch, self._episode_offsets(True))

@@ -18,8 +18,8 @@ except ImportError:  # Windows
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Try to lock an open file without waiting. Return False if another process holds the lock,
-    or the system has no locks.
+    """Try to lock an open file without waiting. Several processes may hold a `shared` lock at a time. Return False if
+    another process holds the lock, or the system has no locks.
 
     The lock is held until all descriptors of the file are closed.
     """
@@ -34,7 +34,8 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Context manager that tries to lock a file or directory without waiting.
+    """Context manager that tries to lock a file or directory without waiting. Several processes may hold a `shared`
+    lock at a time.
 
     It yields True if the lock was acquired, else False.
     """

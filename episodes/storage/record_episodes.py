@@ -129,7 +129,8 @@ class RecordEpisodes(gym.Wrapper):
 
 
 class RecordVectorEpisodes(gym.vector.VectorWrapper):
-    """Gymnasium vector wrapper that writes the episodes of all its environments to a data set on disk.
+    """Gymnasium vector wrapper that writes the episodes of all its environments to a data set on disk. The arguments
+    are those of `RecordEpisodes`.
 
     Raises:
         InvalidArgument: the environment's metadata has no autoreset mode; and as in `RecordEpisodes`.
@@ -180,11 +181,20 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 def _writer(
     path: str | Path, observed: spaces.Space, action_space: spaces.Space, spec: Any, options: Any
 ) -> EpisodeWriter:
+    """Return a writer to `path` for an environment's episodes. `options`, of the user, override what the environment
+    says.
+    """
     facts = {"observation_space": observed, "action_space": action_space, "env_spec": to_storable_spec(spec)}
     return EpisodeWriter(path, **facts | options)
 
 
 def _chunk_steps(chunk_steps: int | None, space: spaces.Space, num_envs: int) -> int:
+    """Return after how many steps a chunk is written: the user's `chunk_steps`, or as many as `CHUNK_BYTES` of
+    observations allow.
+
+    Raises:
+        InvalidArgument: `chunk_steps` is less than 1.
+    """
     if chunk_steps is not None:
         if chunk_steps < 1:
             raise InvalidArgument(f"chunk_steps={chunk_steps}: give at least 1")

@@ -49,6 +49,10 @@ class ShardWriter:
         path: of the unfinished file.
         num_episodes: number of episodes written.
         num_batches: number of record batches written.
+
+    Args:
+        end, sealed: suffixes of the file's name while it is unfinished, and once it is finished.
+        data_set: id of the data set, which is stored in the file.
     """
 
     def __init__(
@@ -166,8 +170,9 @@ def _batch_label(name: str, batch: int) -> bytes:
 
 
 def _with_checksum(schema: Any, name: str, data_set: str | None, name_of_sum: str) -> Any:
-    """Return an Arrow schema to whose metadata the file's name, the data set's id, and a checksum
-    of all metadata are added."""
+    """Return an Arrow schema to whose metadata the file's name, the data set's id, and a checksum of all metadata are
+    added. `name_of_sum` is the algorithm of the checksum.
+    """
     metadata = {**schema.metadata, _NAME: name.encode()}
     metadata.pop(_DATA_SET, None)
     if data_set is not None:
@@ -176,6 +181,7 @@ def _with_checksum(schema: Any, name: str, data_set: str | None, name_of_sum: st
 
 
 def _sum(metadata: dict[bytes, bytes], sum_name: str) -> str:
+    """Return the checksum of a batch's metadata, without the entry of the checksum itself, in hexadecimal digits."""
     items = sorted((key, value) for key, value in metadata.items() if key != _SUM)
     return f"{digest_of(sum_name)(b''.join(part for item in items for part in item)):016x}"
 
@@ -277,7 +283,9 @@ def read_shard(
 
 
 def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) -> None:
-    """Read record batches into `result`, until one is incomplete. If the file is finished, also validate its end."""
+    """Read record batches into `result`, until one is incomplete. If the file is finished, also validate its end. An
+    error is not raised, but noted in `result`.
+    """
     source = pyarrow().BufferReader(data.slice(min(_MAGIC_BYTES, data.size)))
     whole = 0
     try:
@@ -331,6 +339,9 @@ def data_set_of(schema: Any) -> str | None:
 
 
 def _batches(reader: Any, source: Any, data: Any, name: str) -> Iterator[ShardBatch]:
+    """Yield the record batches with their checksums, which are not verified yet, until the stream ends or is
+    incomplete.
+    """
     number = 0
     while check_message(data, source.tell() + _MAGIC_BYTES):
         batch, metadata = reader.read_next_batch_with_custom_metadata()

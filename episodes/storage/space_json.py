@@ -69,6 +69,7 @@ def _array_to_json(array: np.ndarray) -> Json:
 
 
 def _array_of(value: Json) -> np.ndarray:
+    """Return the array that a JSON object describes. Data of one number fill the whole array."""
     dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
     array = np.frombuffer(base64.b64decode(value["data"]), dtype)
     return np.full(shape, array[0]) if len(array) == 1 else array.reshape(shape).copy()

@@ -39,8 +39,9 @@ class TrackField:
 
     @staticmethod
     def of(path: str, array: np.ndarray, compression: str) -> TrackField:
-        """Determine the schema of an array [n, ...] with n items. Raise `WrongType` for dtypes
-        of objects and structures."""
+        """Determine the schema of an array [n, ...] with n items. Raise `WrongType` for dtypes of objects and
+        structures. `compression` is that of `EpisodeWriter`: "auto" compresses images.
+        """
         if array.dtype.kind in "OV" or not array.dtype.itemsize:
             raise WrongType(
                 f"track {path!r} has dtype {array.dtype}: a track on disk holds numbers, bools, times or strings of a "
@@ -55,6 +56,11 @@ class TrackField:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> TrackField:
+        """Return the field that a JSON object describes.
+
+        Raises:
+            UnreadableData: it shares the lengths of another array's items, but cannot.
+        """
         field = TrackField(
             value["dtype"], tuple(value["shape"]), value["compression"], value.get("fill"), value.get("bounds")
         )
@@ -66,6 +72,7 @@ class TrackField:
         return field
 
     def to_json(self) -> dict[str, Any]:
+        """Return this field as a JSON object. `fill` and `bounds` are left out if they are None."""
         value = {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
         value = value if self.fill is None else value | {"fill": self.fill}
         return value if self.bounds is None else value | {"bounds": self.bounds}
@@ -139,7 +146,8 @@ def has_bounds(path: str, field: TrackField) -> bool:
 
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
     """Return a pack, and its schemas, with strings widened to the width in the current file, so that this file can
-    contain the pack. Longer strings get a greater width.
+    contain the pack. Longer strings get a greater width. `fields` are the schemas of the pack, and `known` those of the
+    file.
 
     The width for longer text is the next power of two, so that ever longer text starts only a few shards.
     """
@@ -206,7 +214,14 @@ def check_same(stored: Fields, new: Fields, label: str) -> None:
 
 def structure_of(value: Any, prefix: str = "") -> Any:
     """Return the nesting of a value as JSON: a dict is `{"dict": [[key, ...]]}`, a tuple is `{"tuple":
-    [...]}`, and a leaf is its path."""
+    [...]}`, and a leaf is its path.
+
+    Args:
+        prefix: path of the value.
+
+    Raises:
+        WrongType: a key of a dict is neither a str nor an int.
+    """
     if nested.is_leaf(value):
         return prefix
     parts = [

@@ -166,6 +166,7 @@ class EpisodeWriter:
                 self._add_some(some)
 
     def _add_some(self, episodes: Sequence[Any]) -> None:
+        """Add episodes or a pack. Small ones are collected until they are enough for a record batch."""
         self._check_usable()
         if self._small.take(episodes, SMALL_BYTES):
             if self._small.nbytes >= SMALL_BYTES:
@@ -219,6 +220,7 @@ class EpisodeWriter:
         Raises:
             UnreadableData: the directory was moved, removed or replaced.
             OSError: for example a full disk. Call it again once there is space.
+            InvalidArgument, TrackMismatch: queued episodes no longer fit the data set, to which another process wrote.
         """
         with self._lock:
             if self._closed:
@@ -258,6 +260,7 @@ class EpisodeWriter:
     # --- what fits ---------------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
+        """Raise `EpisodeStateError` if the writer is closed, or was created in another process."""
         if self._closed:
             raise EpisodeStateError(f"the writer of {self.path} is closed; make another EpisodeWriter to append")
         if self._process != os.getpid():
@@ -267,6 +270,11 @@ class EpisodeWriter:
             )
 
     def _packed(self, episodes: Sequence[Any]) -> EpisodePack:
+        """Return the episodes as one pack.
+
+        Raises:
+            TrackMismatch: agents of multi-agent episodes have several kinds of tracks or spaces.
+        """
         if not isinstance(episodes, EpisodePack) and isinstance(episodes[0], MultiAgentEpisode):
             packs = pack_agents(episodes)
             if len(packs) > 1:
@@ -298,7 +306,11 @@ class EpisodeWriter:
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
         """Return the nesting of a pack's arrays as JSON. If its dict keys only have another order,
-        return the stored nesting."""
+        return the stored nesting.
+
+        Raises:
+            TrackMismatch: the arrays are nested otherwise.
+        """
         if header.knows_steps and not self._header.knows_steps:
             return header.structure  # of this pack
         if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
@@ -311,6 +323,11 @@ class EpisodeWriter:
         return stored
 
     def _with_spaces(self, pack: EpisodePack) -> Header:
+        """Return the header with the pack's spaces, if the data set has no episodes and no spaces yet.
+
+        Raises:
+            InvalidArgument: the pack has a space that differs from the data set's.
+        """
         changed = {}
         for name in ("observation_space", "action_space"):
             stored, new = getattr(self._header, name), getattr(pack, name)
@@ -377,6 +394,9 @@ class EpisodeWriter:
         self._waiting, self._waiting_bytes = [], 0
 
     def _write(self, batch: Any) -> None:
+        """Write a record batch to the current shard, or to a new one. A full shard is finished. If an error occurs, the
+        shard is given up, and the next batch starts another.
+        """
         self._check_file()
         if self._shard is None:
             self._check_directory()

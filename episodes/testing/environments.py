@@ -122,6 +122,9 @@ def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) ->
     remaining = iter(rows[1:])
 
     def next_actions(observations: Any) -> Any:
+        """Return the actions of the next recorded row. In rows with a reset they are replaced, if there is a function
+        for that.
+        """
         row = next(remaining)
         return changed(row) if changed is not None and row.is_reset.any() else copy.deepcopy(row.actions)
 
@@ -267,7 +270,9 @@ class _Watch:
             self.compare_reset(item_of(self.space, last.observations, env), item_of(self.space, row.observations, env))
 
     def check_finals(self, row: _Row, infos: dict[str, Any]) -> None:
-        """Raise an error unless `infos` has the last observations of ended environments (same-step autoreset)."""
+        """Raise `ContractViolation` unless `infos` has the last observations of ended environments (same-step
+        autoreset).
+        """
         done = row.dones
         for key in ("final_obs", "final_info"):
             mask = infos.get(f"_{key}")
@@ -333,7 +338,12 @@ class _Watch:
         self.resets_like_endings += nested.equal(last, first)
 
     def check_endings(self, num_steps: int) -> None:
-        """Raise an error if no episode ended in the run, or if all resets returned the last observation."""
+        """Check the run as a whole.
+
+        Raises:
+            InvalidArgument: no episode ended in `num_steps` steps.
+            ContractViolation: after all endings the observation of the reset was the last observation.
+        """
         if not self.endings:
             raise InvalidArgument(
                 f"{self.env}: no episode ended in {num_steps} steps, so nothing is known of its {self.mode}; "

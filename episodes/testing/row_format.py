@@ -66,6 +66,13 @@ def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **place: 
 
 
 def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken: Broken) -> None:
+    """Raise the error that `broken` makes if `rows` do not have the structure, shapes and dtypes of N items of the
+    space.
+
+    Args:
+        name: name of the rows in the error.
+        broken: function from what was expected and what was given to an error.
+    """
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(rows, dict) or rows.keys() != space.spaces.keys():
             raise broken(f"{name} to be a dict with the keys {list(space.spaces)}", brief(rows))
@@ -108,7 +115,9 @@ def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int
 
 
 def check_infos(infos: Any, num_envs: int, broken: Broken, name: str = "infos") -> None:
-    """Raise an error unless `infos` is a dict of values for all environments, or of arrays [N, ...] with masks."""
+    """Raise the error that `broken` makes unless `infos` is a dict of values for all environments, or of arrays [N,
+    ...] with masks.
+    """
     if not isinstance(infos, dict):
         raise broken(f"{name} to be a dict of arrays", brief(infos), "a list of dicts is no vector info")
     for key, value in infos.items():

@@ -14,6 +14,7 @@ from episodes.tracks import nested
 
 
 def _cropped(array: np.ndarray) -> np.ndarray:
+    """Return the array as a view of a larger one, so that it is not contiguous."""
     around = np.zeros([n + 2 for n in array.shape], array.dtype)
     inside = around[(slice(1, -1),) * array.ndim]
     inside[...] = array
@@ -21,6 +22,7 @@ def _cropped(array: np.ndarray) -> np.ndarray:
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
+    """Return a read-only copy of the array."""
     twin = array.copy()
     twin.setflags(write=False)
     return twin
@@ -40,6 +42,9 @@ _ARRANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def _as_python(value: Any) -> Any:
+    """Return a scalar as a Python number, if numpy would give it the same dtype. Any other scalar is returned
+    unchanged.
+    """
     number = np.asarray(value).item()
     return number if np.asarray(number).dtype == np.asarray(value).dtype else value
 
@@ -55,6 +60,7 @@ def arranged(item: Any, rng: np.random.Generator) -> Any:
     """Return an equal nested item whose arrays have random memory layouts, such as transposed or strided."""
 
     def of_leaf(leaf: Any) -> Any:
+        """Return the value in a random form: another memory layout, read-only, or a Python number."""
         if isinstance(leaf, str):
             return leaf
         kinds = _ARRANGED if np.ndim(leaf) else _ARRANGED_SCALARS

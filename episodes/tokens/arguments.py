@@ -121,7 +121,12 @@ def check_logp(logp: np.ndarray, label: Callable[[], str]) -> None:
 
 def _converted(values: Any, kind: RaggedKind, label: Callable[[], str], what: str) -> np.ndarray:
     """Convert a list, array or tensor to an array [L, ...] of the dtype and value shape in `kind`.
-    `label` and `what` are texts for errors."""
+    `label` and `what` are texts for errors.
+
+    Raises:
+        WrongType: the values are text or a dict, numpy cannot read the tensor, or token ids are bools.
+        ShapeMismatch: the values do not have the shape and dtype of `kind`.
+    """
     is_text = isinstance(values, (str, bytes, Mapping, Set)) or hasattr(values, "keys")
     if is_text or not (hasattr(values, "__array__") or isinstance(values, Sequence) or np.isscalar(values)):
         hint = "; encode text with the tokenizer, and take the list of ids" if what == "token ids" and is_text else ""

@@ -101,8 +101,17 @@ def token_batch(
 
 
 def _checked_advantages(name: str, values: Any, num: int, purpose: str) -> np.ndarray:
-    """Return user-given advantages as float32 [num]. Raise an error that names the argument `name` if they are
-    not `num` finite numbers."""
+    """Return user-given advantages as float32 [num].
+
+    Args:
+        name: name of the argument, for errors.
+        purpose: what there is an advantage for, such as "turns", for errors.
+
+    Raises:
+        WrongType: the values are not numbers.
+        ShapeMismatch: there are not `num` values.
+        InvalidArgument: a value is NaN or infinite.
+    """
     try:
         array = np.asarray(values)
         array = None if array.dtype.kind not in "biuf" else array.astype(np.float32)
@@ -129,6 +138,9 @@ def _token_columns(
 ) -> dict[str, np.ndarray]:
     """Return the batch columns with one value per token position: tokens, labels, loss mask, advantages and model
     outputs, [N] each.
+
+    Raises:
+        UnknownKey: `outputs` has a name that the pack lacks.
     """
     pack = sequences.pack
     extra = pack.extra_model_outputs

@@ -138,6 +138,15 @@ def check_token_batch(
 
 
 def _compare(logits: Any, batch: Mapping[str, Any] | Batch, lengths: np.ndarray) -> _Comparison:
+    """Return the model's and the recorded log-probability of each token of the batch, without padding.
+
+    Args:
+        logits: logits [*tokens, vocabulary], or an object with an attribute `logits`.
+        lengths: tokens of each sequence.
+
+    Raises:
+        ShapeMismatch: columns or logits have other shapes than the tokens, or a token is not in the vocabulary.
+    """
     tokens, labels, mask, recorded = (_as_numpy(batch[name]) for name in _NEEDED)
     is_packed = tokens.ndim == 1 and tokens.size == lengths.sum()
     shapes = [list(column.shape) for column in (tokens, labels, mask, recorded)]
@@ -182,8 +191,9 @@ def _log_probs(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
 
 
 def _find_label_problems(comparison: _Comparison) -> list[str]:
-    """Check that each label in the loss mask is the next token of its sequence.
-    Return the problems as a list of texts."""
+    """Check that each label in the loss mask is the next token of its sequence. Return a list with at most one text,
+    which names the first wrong label.
+    """
     learned = np.flatnonzero(comparison.mask)
     labels, has_next = comparison.labels[learned], ~np.isnan(comparison.model[learned])
     following = np.append(comparison.tokens, -1)[1:][learned]
@@ -200,8 +210,8 @@ def _find_label_problems(comparison: _Comparison) -> list[str]:
 
 
 def _find_difference_problems(comparison: _Comparison, differences: np.ndarray, tolerance: float) -> list[str]:
-    """Check that recorded and model log-probabilities agree within `tolerance`, and return a list with at most one
-    text, which names the probable cause.
+    """Check that recorded and model log-probabilities agree within `tolerance`, and return a list with at most one text
+    (empty if they agree), which names the probable cause.
     """
     learned = np.flatnonzero(comparison.mask)
     differs = differences > tolerance
@@ -237,7 +247,9 @@ def _find_difference_problems(comparison: _Comparison, differences: np.ndarray, 
 
 
 def _as_numpy(column: Any) -> np.ndarray:
-    """Convert an array, or a tensor on any device, to a numpy array."""
+    """Convert an array, or a tensor on any device, to a numpy array. A tensor is detached. Floating-point tensors
+    become float32 (also bfloat16, which numpy lacks).
+    """
     if hasattr(column, "detach"):
         column = column.detach().cpu()
         column = column.float() if column.is_floating_point() else column  # numpy has no bfloat16

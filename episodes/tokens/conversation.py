@@ -39,7 +39,8 @@ class Conversation:
 
     Args:
         id_: id of the episode, by default a random one.
-        outputs: dtypes, by name, of values that each sampled token has. `turn` takes them as keyword arguments.
+        outputs: dtypes, by name, of values that each sampled token has. `turn` takes them as keyword arguments. By
+            default only `logp`, as float32.
         dtype: integer dtype of the tokens.
         group: group of the episode, such as the index of its prompt, for advantages relative to the group. It is
             stored in the episode's custom data.
@@ -90,6 +91,7 @@ class Conversation:
         return self._tokens().copy()
 
     def _tokens(self) -> np.ndarray:
+        """Return all tokens so far, as a view of the buffer."""
         if self._pending:
             self._fill_buffer()
         return self._buffer[: self._num]
@@ -203,7 +205,11 @@ class Conversation:
         self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
         """Compare a turn's whole next prompt with the tokens so far. Return the number of leading tokens they share
-        (-1: all), the prompt's new tokens, and the infos to record."""
+        (-1: all), the prompt's new tokens, and the infos to record.
+
+        Raises:
+            InvalidArgument: the prompt is empty.
+        """
         if not len(prompt):
             raise InvalidArgument(
                 f"{self._label('turn')}: prompt is empty; give the whole next prompt, or leave it out in the last turn"
@@ -239,6 +245,7 @@ class Conversation:
         return _EMPTY.setdefault(self._kind.dtype, np.empty(0, self._kind.dtype))
 
     def _check_begun(self, call: str) -> None:
+        """Raise `EpisodeStateError` if `call` is used before `begin`."""
         if not self.episode.is_reset:
             raise EpisodeStateError(f"{self._label(call)} before begin(prompt)")
 
@@ -249,6 +256,7 @@ class Conversation:
         self.episode.growing("turn")
 
     def _wrong_outputs(self, outputs: Mapping[str, Any]) -> TrackMismatch:
+        """Return the error for a turn whose outputs have other names than the declared ones."""
         label, declared = self._label("turn"), list(self._kinds)
         unknown = [name for name in outputs if name not in self._kinds]
         if unknown:

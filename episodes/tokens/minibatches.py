@@ -86,6 +86,7 @@ def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
     Raises:
         WrongType: `batch` is not a `Batch` or dict of arrays or tensors, or the indices are not a list of ints.
         StepOutOfRange: an index is negative, or not less than the number of sequences.
+        InvalidArgument, ShapeMismatch: the batch has no valid lengths of sequences.
     """
     lengths = checked_lengths(batch, "select_sequences")
     indices = _checked_indices(indices)
@@ -129,6 +130,7 @@ def token_minibatches(
     Raises:
         InvalidArgument: a sequence alone has more tokens, or `max_tokens` is not an int of at least 1.
         WrongType: `batch` is not a `Batch` or dict, or `rng` is not a generator.
+        ShapeMismatch: the batch has no valid lengths of sequences.
     """
     lengths = checked_lengths(batch, "token_minibatches")
     if rng is not None and not isinstance(rng, np.random.Generator):
@@ -185,7 +187,9 @@ def _checked_indices(indices: Any) -> np.ndarray:
 
 
 def _as_numpy(column: Any) -> np.ndarray:
-    """Convert an array, or a tensor on any device, to a numpy array."""
+    """Convert an array, or a tensor on any device, to a numpy array of the same dtype. The tensor must require no
+    gradients, and have a dtype that numpy has.
+    """
     return np.asarray(column.cpu() if hasattr(column, "cpu") else column)
 
 

@@ -82,6 +82,9 @@ class TokenRecorder:
             group: the group. None: the conversation is a group of its own, of any `group_size`.
             id_: id of the episode, by default a random one.
             infos: info of the prompt.
+
+        Raises:
+            WrongType: the prompt is not a list of ints, or the group is not hashable.
         """
         check_group(group, "TokenRecorder.begin")
         talk = Conversation(id_, group=group, outputs=self._outputs, dtype=self._dtype)
@@ -127,6 +130,12 @@ class TokenRecorder:
         self._drop(talk, "drop()")
 
     def _drop(self, talk: Conversation, reason: str) -> None:
+        """Close a conversation without its episode, and note that its group is incomplete. Nothing happens if it was
+        closed.
+
+        Args:
+            reason: text on why, for later errors.
+        """
         if self._open.pop(id(talk), None) is None:
             return  # ended or dropped before
         self._num_dropped, self._newest_failure = self._num_dropped + 1, reason
@@ -171,6 +180,15 @@ class TokenRecorder:
         return len(self._incomplete.pop(group, ()))
 
     def _check_open(self, talk: Conversation, call: str) -> None:
+        """Raise an error unless `talk` is an open conversation of this recorder.
+
+        Args:
+            call: name of the method, for errors.
+
+        Raises:
+            WrongType: it is not a `Conversation`.
+            EpisodeStateError: it was ended or dropped, or is of another recorder.
+        """
         if not isinstance(talk, Conversation):
             raise WrongType(f"TokenRecorder.{call}: talk is a {type(talk).__name__}; give the Conversation of begin()")
         if self._open.get(id(talk)) is not talk:
@@ -212,11 +230,17 @@ class TokenRecorder:
 
         Args:
             num_groups: the largest number of groups; None for all.
+
+        Raises:
+            InvalidArgument: `num_groups` is not an int of at least 1.
         """
         num_taken = len(self._complete) if num_groups is None else checked_count("num_groups", num_groups)
         return self._take(min(num_taken, len(self._complete))) if self._complete else None
 
     def _take(self, num_groups: int) -> EpisodePack:
+        """Remove the oldest `num_groups` complete groups, and return their episodes as a pack. If packing fails, none
+        is removed.
+        """
         groups = list(islice(self._complete, num_groups))
         pack = EpisodePack.from_episodes([episode for members in groups for episode in members])
         for _ in groups:
@@ -225,7 +249,11 @@ class TokenRecorder:
 
     async def wait_for(self, num_groups: int) -> EpisodePack:
         """Wait until `num_groups` groups are complete, and then remove them from the recorder
-        and return them as one pack."""
+        and return them as one pack.
+
+        Raises:
+            InvalidArgument: `num_groups` is not an int of at least 1.
+        """
         checked_count("num_groups", num_groups)
         while len(self._complete) < num_groups:
             waiter = asyncio.get_running_loop().create_future()

@@ -154,6 +154,8 @@ class _Branch(NamedTuple):
 
 
 class _TooManyKept(Exception):
+    """Error of a segment `index` that is to keep more tokens than the `num_tokens` that precede it."""
+
     def __init__(self, index: int, num_tokens: int) -> None:
         super().__init__(index, num_tokens)
         self.index, self.num_tokens = index, num_tokens
@@ -161,7 +163,11 @@ class _TooManyKept(Exception):
 
 def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Iterator[_Branch]:
     """Yield the token sequences of one episode, whose segments are `start` to `stop`. A segment that keeps fewer than
-    all earlier tokens begins a new sequence."""
+    all earlier tokens begins a new sequence.
+
+    Raises:
+        _TooManyKept: a segment is to keep more tokens than precede it.
+    """
     branch, num_tokens = _Branch([], [], 0), 0
     for index in range(start, stop):
         keep = kept[index]

@@ -91,11 +91,21 @@ class TokenSequences:
         self._spans, self._is_learned = self._padded_segments()
 
     def _find_segments(self, with_last: bool) -> Segments:
+        """Return the segments of the sequences: one sequence per episode, or several if infos record that a context was
+        cut.
+
+        Args:
+            with_last: whether tokens after the last turn are included.
+
+        Raises:
+            ShapeMismatch: an info is to keep more tokens than there were.
+        """
         kept = self._kept_tokens()
         if kept is None:
             return whole_episodes(self._stream, self.pack.lengths, with_last)
 
         def error(i: int, t: int, num_tokens: int) -> Exception:
+            """Return the error for an info that is to keep more than the `num_tokens` tokens before it."""
             return ShapeMismatch(
                 f"episode {self.pack.ids[i]}: infos[{KEPT_TOKENS!r}] at t={t + self.pack.t_started[i]} is larger than "
                 f"the {num_tokens} tokens before the observation"
@@ -114,6 +124,7 @@ class TokenSequences:
         return kept
 
     def _count_tokens(self) -> np.ndarray:
+        """Return the number of tokens of each sequence, int64 [S]."""
         counts, lengths = self._segments.counts, self._segments.lengths
         totals = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=totals[1:])
@@ -121,6 +132,7 @@ class TokenSequences:
         return totals[ends] - totals[ends - counts]
 
     def _check_first_tokens(self) -> None:
+        """Raise `InvalidArgument` if the first token of a sequence is a sampled one, which no token predicts."""
         segments = self._segments
         starts = segments.lengths.cumsum() - segments.lengths
         is_first = starts == (self.lengths.cumsum() - self.lengths).repeat(segments.counts)
@@ -133,6 +145,11 @@ class TokenSequences:
             )
 
     def _checked_row_length(self, row_length: int | str) -> int:
+        """Return the length of padded rows: that of the longest sequence for "longest", or the given number.
+
+        Raises:
+            ShapeMismatch: the number is smaller than a sequence.
+        """
         longest = int(self.lengths.max(initial=0))
         if row_length == "longest":
             return longest
@@ -191,7 +208,11 @@ class TokenSequences:
         return int(self.lengths.sum()) if self.row_length is None else self.row_length * len(self)
 
     def tokens(self, pad_id: int = 0) -> np.ndarray:
-        """Return the token ids of all sequences, concatenated, [N]. Padded positions contain `pad_id`."""
+        """Return the token ids of all sequences, concatenated, [N]. Padded positions contain `pad_id`.
+
+        Raises:
+            InvalidArgument: `pad_id` is not an int that the tokens' dtype can hold.
+        """
         stream, segments = self._stream, self._segments
         observed, action_tokens = self.pack.observations.flat, self.pack.actions.flat
         is_action = stream.is_action.repeat(stream.lengths)
@@ -301,6 +322,9 @@ class TokenSequences:
 
 
 def _checked_pad_id(pad_id: Any, dtype: np.dtype) -> int:
+    """Return the padding token as an int. Raise `InvalidArgument` if it is not one, or the tokens' dtype cannot hold
+    it.
+    """
     number, limits = checked_count("pad_id", pad_id, at_least=-math.inf), np.iinfo(dtype)
     if not limits.min <= number <= limits.max:
         raise InvalidArgument(f"pad_id={pad_id!r}: tokens are {dtype}; give an int from {limits.min} to {limits.max}")

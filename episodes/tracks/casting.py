@@ -35,6 +35,7 @@ def try_cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """Return the values as `dtype`, rounded. Return None if a finite value becomes infinite."""
     try:
         with np.errstate(over="raise", invalid="ignore"):
             return values.astype(dtype)
@@ -43,6 +44,7 @@ def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def _unchanged(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """Return the values as `dtype`, or None if any would change. Complex values return None."""
     if values.dtype.kind == "c":
         return None
     with np.errstate(invalid="ignore", over="ignore"):

@@ -22,6 +22,9 @@ def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any
     Positions outside of [0, n) get the value `fill`.
 
     A range of positions inside [0, n) returns a view.
+
+    Raises:
+        InvalidFill: `fill` does not fit the items.
     """
     if type(data) is Ragged:
         return take_filled_ragged(data, positions, fill)
@@ -38,7 +41,11 @@ def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any
 
 def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
     """Return the items of `data` [n, ...] at the positions of the range `span`.
-    Positions outside of [0, n) get the value `fill`."""
+    Positions outside of [0, n) get the value `fill`.
+
+    Raises:
+        InvalidFill: `fill` does not fit the items.
+    """
     size, start, step = len(span), span.start, span.step
     if step == 1:
         missing = start + size - len(data)
@@ -95,6 +102,7 @@ def check_fill(fill: Any, data: np.ndarray) -> Any:
 
 
 def _filler(fill: Any, data: np.ndarray) -> Any:
+    """Return `fill` as an item of the shape and dtype of the items of `data` [n, ...]."""
     filler = np.empty(data.shape[1:], data.dtype)
     filler[...] = check_fill(fill, data)
     return filler[()]
@@ -128,6 +136,7 @@ class ItemKinds:
         return nested.map_leaves(_filler_like, first, self._dtypes, fill)
 
     def _look_at(self, items: Sequence[Any]) -> None:
+        """Add the dtypes of these items to those that were seen."""
         if type(self._dtypes) is set:
             self._dtypes.update([item.dtype for item in items if type(item) is np.ndarray])
             items = [item for item in items if type(item) is not np.ndarray]
@@ -136,6 +145,7 @@ class ItemKinds:
 
 
 def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
+    """Return `fill` as an item like `first`, in the common dtype of all items: a Python value if `first` is one."""
     filler = _filler(fill, np.empty((0, *np.shape(first)), np.result_type(*dtypes)))
     return filler.item() if isinstance(first, (bool, int, float, str)) else filler
 

@@ -84,7 +84,11 @@ class _Part:
             vector[self.start : self.start + self.size] = spaces.flatten(self.space, item)
 
     def vectors(self, rows: Any) -> Any:
-        """Return N items of this subspace, which are arrays of another library such as JAX, as vectors [N, size]."""
+        """Return N items of this subspace, which are arrays of another library such as JAX, as vectors [N, size].
+
+        Raises:
+            TypeError: in this base class, whose items are flattened one by one.
+        """
         raise TypeError(f"items of {self.space} are flattened one by one")
 
 
@@ -115,6 +119,9 @@ class _OneHot(_Part):
 
 
 def _part_of(space: gym.Space, path: Path, start: int) -> _Part:
+    """Return the object that flattens items of a subspace to the columns from `start` on. Subspaces of other kinds than
+    Box, MultiBinary, Discrete and MultiDiscrete are flattened item by item.
+    """
     size = spaces.flatdim(space)
     match space:
         case spaces.Box() | spaces.MultiBinary():

@@ -107,6 +107,9 @@ def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback:
     without checking that these positions hold items.
 
     The result is an int for an int, else a range or an array.
+
+    Raises:
+        WrongType: the indices are not ints.
     """
     if isinstance(indices, slice):
         return span_of(indices, lookback, size, neg_index_as_lookback)
@@ -126,6 +129,7 @@ def existing_positions(
 
     Raises:
         StepOutOfRange: names the track and the first index without an item.
+        WrongType: the indices are not ints.
     """
     result = positions(indices, lookback, size, neg_index_as_lookback)
     total = lookback + size
@@ -168,7 +172,12 @@ def out_of_range(name: str, index: Any, lookback: int, size: int) -> StepOutOfRa
 
 def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
     """Return the first and the stop step that a user's slice of an episode with `num_steps` steps
-    selects, clipped as for lists."""
+    selects, clipped as for lists.
+
+    Raises:
+        WrongType: `slice_` is not a slice.
+        InvalidArgument: its step is not 1.
+    """
     if not isinstance(slice_, slice):
         raise WrongType(
             f"episode[{slice_!r}]: an episode is sliced by steps, episode[a:b]; read one item with a getter"
@@ -182,8 +191,14 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
 
 
 def checked_lookback(length: Any, unit: str = "items") -> int:
-    """Return `length`, a user's number of lookback steps, as an int. Raise `InvalidArgument` unless it is
-    an integer of at least 0."""
+    """Return `length`, a user's number of lookback steps, as an int.
+
+    Args:
+        unit: word in the error message for what is counted, such as "env steps".
+
+    Raises:
+        InvalidArgument: the length is not an integer of at least 0.
+    """
     if not isinstance(length, (int, np.integer)) or length < 0:
         raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of {unit}, 0 or more")
     return int(length)

@@ -60,7 +60,11 @@ def children(container: Any) -> list[tuple[str, Any]]:
 
 def map_leaves(fn: Callable[..., Any], nested: Any, *parallel: Any) -> Any:
     """Apply `fn` to each leaf of a nested value, and return the results nested in the same way. Leaves of the values in
-    `parallel` are further arguments of `fn`."""
+    `parallel` are further arguments of `fn`.
+
+    Raises:
+        TrackMismatch: a value in `parallel` has dicts with other keys.
+    """
     if is_leaf(nested):
         return fn(nested, *parallel)
     if parallel:
@@ -140,7 +144,8 @@ def unescape(part: str) -> str:
 
 
 def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
-    """Return the leaves of a nested value as a flat dict, by paths such as "camera/left".
+    """Return the leaves of a nested value as a flat dict, by paths such as "camera/left". A `prefix` is the first part
+    of all paths. The path of a leaf itself is `prefix` or "".
 
     >>> flatten({"camera": 1, "joints": (2, 3)}, "observations")
     {'observations/camera': 1, 'observations/joints/0': 2, 'observations/joints/1': 3}
@@ -154,7 +159,9 @@ def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
 
 
 def skeleton(nested: Any, prefix: str | None = None) -> Any:
-    """Return a copy of a nested value in which each leaf is replaced by its path, such as "camera/left"."""
+    """Return a copy of a nested value in which each leaf is replaced by its path, such as "camera/left". A `prefix` is
+    the first part of all paths.
+    """
     return unflatten_like(nested, list(flatten(nested, prefix)))
 
 
@@ -187,7 +194,11 @@ def with_tuples_like(pattern: Any, nested: Any) -> Any:
 
 
 def transpose(items: Sequence[Any]) -> Any:
-    """Convert a list of nested items to one nested value of lists, such as [{"a": 1}, {"a": 2}] to {"a": [1, 2]}."""
+    """Convert a list of nested items to one nested value of lists, such as [{"a": 1}, {"a": 2}] to {"a": [1, 2]}.
+
+    Raises:
+        TrackMismatch: the items have dicts with different keys.
+    """
     first = items[0]
     if is_leaf(first):
         return list(items)
@@ -219,6 +230,7 @@ def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
     the items of `new` [k, ...]."""
 
     def changed(leaf: np.ndarray, items: np.ndarray) -> np.ndarray:
+        """Return a copy of an array with new items at `rows`."""
         copy = leaf.copy()
         copy[rows] = items
         return copy
@@ -308,6 +320,7 @@ def as_array(leaf: Any) -> Any:
 
 
 def _frozen_array(array: Any) -> Any:
+    """Return a read-only view of an array, or the array itself if it is read-only."""
     array = as_array(array)
     if type(array) is Ragged:  # its arrays are read-only
         return array

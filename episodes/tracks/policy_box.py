@@ -158,6 +158,7 @@ def to_env_items(space: gym.Space | None, items: Any) -> Any:
 
 
 def _bounded_boxes(space: gym.Space | None) -> list[spaces.Box]:
+    """Return all Box spaces with bounds in a nested space. The list is empty if there is none, or for None."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return [box for part in parts for box in _bounded_boxes(part)]
@@ -165,6 +166,7 @@ def _bounded_boxes(space: gym.Space | None) -> list[spaces.Box]:
 
 
 def _is_bounded(box: spaces.Box) -> bool:
+    """Return True for a `PolicyBox`, and for a Box with at least one finite bound."""
     return isinstance(box, PolicyBox) or bool((box.bounded_below | box.bounded_above).any())
 
 
@@ -183,6 +185,7 @@ def _map_boxes(space: Any, change: Callable[[spaces.Box], spaces.Box]) -> Any:
 
 
 def _map_items(space: gym.Space | None, actions: Any, change: Callable[[PolicyBox, Any], Any]) -> Any:
+    """Apply `change` to the parts of nested actions whose space is a `PolicyBox`. Other parts stay as they are."""
     if isinstance(space, PolicyBox):
         return change(space, actions)
     if isinstance(space, spaces.Dict):

@@ -122,7 +122,9 @@ class Ragged:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[np.ndarray], kind: RaggedKind) -> Ragged:
-        """Create a `Ragged` from a list of arrays of the same dtype and value shape, without any check."""
+        """Create a `Ragged` from a list of arrays of the same dtype and value shape, without any check. `kind` is used
+        if all are empty.
+        """
         values = [array for array in arrays if len(array)]
         joined = np.concatenate(values) if values else np.zeros((0, *kind.value_shape), kind.dtype)
         return cls.of(joined, _offsets(list(map(len, arrays))))
@@ -200,7 +202,9 @@ class Ragged:
         return self.take(np.arange(len(self))[index if index.size else index.astype(np.int64)])
 
     def take(self, indices: Any, axis: int = 0) -> Ragged:
-        """Return a new `Ragged` with copies of the items at `indices` [k]."""
+        """Return a new `Ragged` with copies of the items at `indices` [k]. `axis`, an argument of numpy's `take`, has
+        no effect.
+        """
         indices = np.asarray(indices, np.int64)
         starts, lengths = self.offsets[:-1].take(indices), self.lengths.take(indices)
         offsets = _offsets(lengths)
@@ -220,7 +224,9 @@ class Ragged:
         return Ragged.of(self.flat.copy(), self.bounds.copy())
 
     def astype(self, dtype: Any, copy: bool = True) -> Ragged:
-        """Return a `Ragged` of the same items with their values cast to `dtype`."""
+        """Return a `Ragged` of the same items with their values cast to `dtype`. With `copy=False`, values that have
+        this dtype are shared.
+        """
         return Ragged.of(self.flat.astype(dtype, copy=copy), self.bounds)
 
     def tolist(self) -> list[Any]:
@@ -315,12 +321,14 @@ class Ragged:
 
 
 def _offsets(lengths: Any) -> np.ndarray:
+    """Return 0 and the cumulative sums of `lengths`, int64 [n + 1]."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
+    """Return a read-only view of an array, or the array itself if it is read-only."""
     if array.flags.writeable:
         array = array.view()
         array.flags.writeable = False

@@ -45,6 +45,7 @@ def declared_kinds(ragged: Mapping[str, Any], label: str) -> dict[str, Kinds]:
 
 
 def _declared(kind: Any) -> Kinds:
+    """Convert the dtypes in a user's declaration of ragged items, possibly nested, to `RaggedKind`."""
     if isinstance(kind, Mapping):
         return {key: _declared(part) for key, part in kind.items()}
     return kind if isinstance(kind, RaggedKind) else RaggedKind(kind)
@@ -111,7 +112,11 @@ def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
 
 def _with_ragged_parts(item: Any, kinds: dict[Any, Any], label: Callable[[], str]) -> Any:
     """Return a nested item in which each part named in `kinds`, the ragged parts, is converted to an
-    array of its declared dtype."""
+    array of its declared dtype.
+
+    Raises:
+        ShapeMismatch: the item lacks a part of `kinds`, or a part has another shape or dtype.
+    """
     is_nested = not nested.is_leaf(item)
     keys = [] if not is_nested else list(item) if isinstance(item, dict) else list(range(len(item)))
     missing = [key for key in kinds if key not in keys]
@@ -169,7 +174,11 @@ def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback
 
 
 def as_ragged_items(items: Sequence[Any], kind: Kinds, name: str) -> list[Any]:
-    """Convert each item of the ragged time series `name` to an array with the dtype and value shape in `kind`."""
+    """Convert each item of the ragged time series `name` to an array with the dtype and value shape in `kind`.
+
+    Raises:
+        WrongType, ShapeMismatch: an item cannot be converted.
+    """
     return [as_ragged_item(item, kind, lambda i=i: f"{name}: item {i}") for i, item in enumerate(items)]
 
 
@@ -185,7 +194,11 @@ def ragged_filler(fill: Any, kind: Kinds) -> Any:
 
 def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: Any) -> Any:
     """Return the items of a `Ragged` with n items at the given positions.
-    Positions outside of [0, n) get the item `fill`."""
+    Positions outside of [0, n) get the item `fill`.
+
+    Raises:
+        InvalidFill: `fill` is a scalar, which has no length, or does not fit.
+    """
     kind, num = data.kind, len(data)
     filler = ragged_filler(fill, kind)
     if isinstance(positions, int):
@@ -201,7 +214,11 @@ def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: 
 
 
 def with_ragged_items(data: Ragged, rows: Sequence[int], items: Sequence[Any], name: str) -> Ragged:
-    """Return a copy of a `Ragged` in which the items at the indices `rows` are replaced by `items`."""
+    """Return a copy of a `Ragged` in which the items at the indices `rows` are replaced by `items`.
+
+    Raises:
+        WrongType, ShapeMismatch: an item cannot be converted.
+    """
     arrays, kind = list(data), data.kind
     for row, item in zip(rows, items, strict=True):
         arrays[row] = as_ragged_item(item, kind, lambda row=row: f"{name}: item {row}")

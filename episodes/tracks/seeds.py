@@ -36,6 +36,7 @@ def unseeded(value: Any) -> Any:
 
 
 def _bare(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Return a copy of a space, and of the spaces in it, without random generators."""
     bare = copy(space)
     inner = {name: unseeded(part) for name, part in vars(space).items() if spaces_in(part)}
     vars(bare).update(inner, _np_random=None)

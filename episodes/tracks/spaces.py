@@ -79,6 +79,7 @@ def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
 
 
 def _objects(items: Sequence[Any]) -> np.ndarray:
+    """Return the items as an array of objects, without converting those that are lists or arrays."""
     array = np.empty(len(items), object)
     for i, item in enumerate(items):
         array[i] = item
@@ -98,8 +99,9 @@ def irregular_part(space: spaces.Space | None, path: str = "") -> tuple[str, spa
 
 
 def varying_shapes_error(name: str, part: tuple[str, spaces.Space]) -> ShapeMismatch:
-    """Return the `ShapeMismatch` error for items that vary in shape, such as graphs, and
-    cannot be stacked to an array."""
+    """Return the `ShapeMismatch` error for items that vary in shape, such as graphs, and cannot be stacked to an array.
+    `part` is the path and the space of the irregular part.
+    """
     path, space = part
     advice = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
     if isinstance(space, spaces.OneOf):
@@ -125,6 +127,7 @@ def dtypes_of(space: spaces.Space | None) -> Any:
 
 
 def _all_or_none(dtypes: Any) -> Any:
+    """Return nested dtypes unchanged, or None if the dtype of any part is unknown."""
     return None if any(leaf is None for leaf in nested.leaves(dtypes)) else dtypes
 
 
@@ -174,6 +177,7 @@ def _one_hot(indices: np.ndarray, size: int) -> np.ndarray:
 
 
 def _multi_one_hot(values: np.ndarray, space: spaces.MultiDiscrete) -> np.ndarray:
+    """Return items of a MultiDiscrete space as concatenated one-hot vectors, one per dimension of the space."""
     sizes = space.nvec.reshape(-1)
     batch = values.shape[: values.ndim - space.nvec.ndim]
     indices = (values - space.start).reshape(*batch, len(sizes))

@@ -95,6 +95,7 @@ def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any 
 
 
 def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.ndarray:
+    """Stack items to an array of `dtype`. Raise `ShapeMismatch` if that would change an item."""
     array = joined_bytes(column)
     return cast_without_loss(_stacked(column, name, lookback) if array is None else array, name, dtype)
 
@@ -111,6 +112,16 @@ _NO_MASK = "Its mask would be lost: give its data, and the mask as a part of its
 
 
 def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
+    """Stack items to an array. Tensors are detached and moved to the CPU.
+
+    Args:
+        name: name of the time series, for errors.
+        lookback: number of lookback items, so that errors count from step 0.
+
+    Raises:
+        WrongType: an item is masked.
+        ShapeMismatch: the items differ in shape, or are neither numbers nor strings.
+    """
     if not _MASKED.isdisjoint(map(type, column)):
         i = next(i for i, item in enumerate(column, -lookback) if type(item) in _MASKED)
         raise WrongType(f"{name}: item {i} is masked. {_NO_MASK}")
@@ -181,6 +192,7 @@ def cast_without_loss(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
 
 
 def _first_misfit(column: Sequence[Any], name: str, lookback: int, kind: Callable[[Any], Any]) -> ShapeMismatch:
+    """Return the error for the first item whose `kind(item)` differs from the first item's, or is False."""
     kinds = [kind(item) for item in column]
     step = next((i for i, k in enumerate(kinds) if k != kinds[0] or k is False), 0)
     first, misfit = column[0], column[step]
@@ -192,6 +204,7 @@ def _first_misfit(column: Sequence[Any], name: str, lookback: int, kind: Callabl
 
 
 def _kind_of(item: Any) -> str:
+    """Describe an item for an error: its shape, or its type if it is an object."""
     try:
         array = np.asarray(item)
     except ValueError:

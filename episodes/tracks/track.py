@@ -117,8 +117,9 @@ class ListTrack(_Items):
         return len(self.items)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return the item at an int index, or a list of items for a slice, a list of indices or None (all).
-        `fill` replaces missing items."""
+        """Return the item at an int index, or a list of items for a slice, a list of indices or None (all). `fill`
+        replaces missing items. With `neg_index_as_lookback`, -1 is the item just before step 0.
+        """
         if fill is not None:
             return self._get_filled(indices, neg_index_as_lookback, fill)
         items, lookback = self.items, self.lookback
@@ -135,6 +136,7 @@ class ListTrack(_Items):
         return items[positions] if isinstance(positions, int) else [items[p] for p in positions]
 
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
+        """Return the items at a user's indices, with `fill` for those that do not exist."""
         positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
         total = len(self.items)
         if isinstance(self.ragged, RaggedKind) or (self.ragged is not None and not total):
@@ -182,7 +184,11 @@ class ListTrack(_Items):
 
     def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
         """Return the time series as read-only arrays, with the dtypes of `space`, or without a space the
-        dtypes that numpy chooses."""
+        dtypes that numpy chooses.
+
+        Raises:
+            ShapeMismatch: items have different shapes, or a dtype of `space` would change them.
+        """
         items, lookback, field = self.items, self.lookback, self.field
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
@@ -263,7 +269,8 @@ class ArrayTrack(_Items):
         """Return the item at an int index, or nested arrays [k, ...] for a slice, a list of
         indices or None (all items).
 
-        `fill` replaces missing items, in the item's shape and dtype.
+        `fill` replaces missing items, in the item's shape and dtype. With `neg_index_as_lookback`, -1 is the item just
+        before step 0.
         """
         data, lookback = self.data, self.lookback
         if fill is None and type(indices) is slice and not lookback and not neg_index_as_lookback:
@@ -321,7 +328,11 @@ class ArrayTrack(_Items):
 
     def joined(self, later: Track, skip: int = 0) -> ArrayTrack:
         """Return a new time series of these items followed by the items of `later`, except the lookback of `later`
-        and the next `skip` items."""
+        and the next `skip` items.
+
+        Raises:
+            ShapeMismatch: the items have different shapes.
+        """
         tail = later.finalize().whole()
         tail = nested.take(tail, slice(later.lookback + skip, None))
         try:
@@ -335,7 +346,11 @@ class ArrayTrack(_Items):
 
     def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
         """Return a copy of the time series with `new_items`, nested arrays [k, ...], at k stored positions.
-        Dtypes are widened if needed."""
+        Dtypes are widened if needed.
+
+        Raises:
+            ShapeMismatch: `new_items` have another shape.
+        """
         rows = list(positions) if isinstance(positions, range) else positions
         name = self.field.label
         if type(new_items) is list and not nested.is_leaf(self.data):
@@ -380,8 +395,9 @@ class InfoTrack(_Items):
         return self.data[position]
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return the info dict at an int index, or a list of dicts for a slice, a list of indices or None (all).
-        `fill` replaces missing infos."""
+        """Return the info dict at an int index, or a list of dicts for a slice, a list of indices or None (all). `fill`
+        replaces missing infos. With `neg_index_as_lookback`, -1 is the info just before step 0.
+        """
         infos, size = self.data, len(self)
         if fill is None:
             positions = indexing.existing_positions(

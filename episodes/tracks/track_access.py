@@ -133,9 +133,11 @@ def new_growing_outputs(outputs: Mapping[str, Any]) -> tuple[dict[str, Track], t
 
 
 def _checked(track: Any, shape: tuple[int, ...]) -> _Appends:
+    """Return the `append` of a time series that raises `ShapeMismatch` for an item of another shape than `shape`."""
     append = track.items.append
 
     def add(item: Any) -> None:
+        """Append an item. Raise `ShapeMismatch` if it has another shape than the first item."""
         if getattr(item, "shape", None) != shape and np.shape(item) != shape:
             raise ShapeMismatch(
                 f"{track.field.label} has shape {np.shape(item)}, earlier items have shape {shape}; give that shape"
@@ -170,6 +172,7 @@ def with_ragged_conversion(targets: tuple[Any, ...], tracks: Tracks) -> tuple[An
     ]
 
     def append_action(action: Any) -> None:
+        """Append an action. Raise `ShapeMismatch` if an output, which was appended before, has another length."""
         append(action)
         stored = items[-1]
         for values, label in outputs:
@@ -191,6 +194,7 @@ def _ragged_appends(track: Any, items: Any) -> Any:
     dtype, shape, ndim = kind.dtype, kind.value_shape, len(kind.value_shape) + 1
 
     def add(item: Any) -> None:
+        """Append an item, which is converted to an array of the declared dtype if necessary."""
         if type(item) is np.ndarray and item.dtype is dtype and item.ndim == ndim and item.shape[1:] == shape:
             append(item)
         else:
@@ -221,7 +225,11 @@ def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tup
 
 
 def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None:
-    """Check a nested item with ragged parts, convert these parts to arrays, and append the item to the time series."""
+    """Check a nested item with ragged parts, convert these parts to arrays, and append the item to the time series.
+
+    Raises:
+        ShapeMismatch: a part that is not ragged has another shape than in earlier items.
+    """
     kind, label = track.ragged, track.field.label
     item = as_ragged_item(item, kind, lambda: label)
     if track.items and fixed_shapes(item, kind) != fixed_shapes(track.items[-1], kind):
@@ -233,8 +241,9 @@ def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None
 
 
 def check_regular(track: Track, space: spaces.Space | None) -> None:
-    """Raise `ShapeMismatch` if the items of a time series cannot be stacked to arrays because they
-    vary in shape, like graphs."""
+    """Raise `ShapeMismatch` if the items of a time series vary in shape, so that they cannot be stacked to arrays. Only
+    a space with an irregular part (Sequence, Graph, OneOf) is checked.
+    """
     part = irregular_part(space)
     try:
         if part is not None:
@@ -246,7 +255,12 @@ def check_regular(track: Track, space: spaces.Space | None) -> None:
 def read_one_hot(
     track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
 ) -> Any:
-    """Return the items at a user's indices, with the values of discrete subspaces encoded as one-hot vectors."""
+    """Return the items at a user's indices, with the values of discrete subspaces encoded as one-hot vectors.
+
+    Raises:
+        ShapeMismatch: the time series is ragged.
+        StepOutOfRange: `fill` is None, and there is no such item.
+    """
     if track.ragged is not None:
         raise ShapeMismatch(f"{track.field.label} are ragged: one_hot_discrete needs items of one shape")
     if fill is None:
@@ -278,6 +292,7 @@ def read_empty(
 
 
 def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -> Any:
+    """Return the items at positions that exist, stacked to arrays. Without positions the arrays have no rows."""
     selected = track.take(positions)
     if isinstance(selected, ArrayTrack):
         return selected.whole()
@@ -352,6 +367,11 @@ def _check_rewards(new_data: Any) -> None:
 
 
 def _num_rows(name: str, new_data: Any) -> int:
+    """Return the number of rows of new data. Raise `ShapeMismatch` if it has no row axis, as a single item has none.
+
+    Args:
+        name: name of the time series, for the error.
+    """
     leaves = nested.leaves(new_data)
     first: Any = leaves[0] if leaves else None
     if not np.ndim(first):

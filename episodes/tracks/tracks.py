@@ -435,7 +435,8 @@ def _extra_tracks(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> dict[str, list[Track]]:
     """Return a dict from each extra model output to a list of its time series, one per episode. Raise `TrackMismatch`
-    if episodes with steps have different keys."""
+    if episodes with steps have different keys. `ids` are those of the episodes, for the error.
+    """
     if sum(map(len, extras)) == len(extras) * len(extras[0]):
         try:
             return {key: list(map(itemgetter(key), extras)) for key in extras[0]}
@@ -464,7 +465,15 @@ def _common_extra(
 
 
 def _column(tracks: Sequence[Any], have_items: bool, ids: Sequence[Any]) -> ArrayTrack:
-    """Concatenate one time series, such as the rewards, of several finished episodes."""
+    """Concatenate one time series, such as the rewards, of several finished episodes.
+
+    Args:
+        have_items: whether every episode has items of this time series.
+        ids: ids of the episodes, for errors.
+
+    Raises:
+        TrackMismatch: items of two episodes differ in shape.
+    """
     data, field = list(map(_DATA, tracks)), tracks[0].field
     if have_items:
         try:

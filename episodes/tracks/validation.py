@@ -48,10 +48,10 @@ def checked_number(name: str, value: Any, low: float = -math.inf, high: float = 
 
 
 def checked_flag(name: str, value: Any) -> bool:
-    """Return an argument as a bool. Raise `WrongType` unless it is a bool.
+    """Return an argument, a Python or numpy bool, as a Python bool.
 
     Raises:
-        WrongType: the value is not a bool, for example "False".
+        WrongType: the value is not a bool, for example 1 or "False".
     """
     if not isinstance(value, (bool, np.bool_)):
         raise WrongType(f"{name}={value!r}: give True or False")
@@ -59,7 +59,8 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def checked_items(name: str, value: Any, contents: str) -> list[Any]:
-    """Return an iterable argument as a list. Raise `WrongType` if it is a string or not iterable.
+    """Return an iterable argument as a list. The error names the `contents` that it must have. Raise `WrongType` if it
+    is a string or not iterable.
 
     Raises:
         WrongType: the value is not iterable, or is text.
@@ -70,7 +71,8 @@ def checked_items(name: str, value: Any, contents: str) -> list[Any]:
 
 
 def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
-    """Return a mapping argument as a dict. Raise `WrongType` if it is not a mapping.
+    """Return a mapping argument as a dict. The error names the `contents` that it must have, such as "of a space for
+    each module". Raise `WrongType` if it is not a mapping.
 
     Raises:
         WrongType: the value is not a mapping.
@@ -120,7 +122,7 @@ def checked_seed(seed: Any) -> int | None:
 
 
 def checked_generator(seed: Any) -> np.random.Generator:
-    """Create a numpy random generator from a seed. Raise `InvalidArgument` for an invalid seed.
+    """Create a numpy random generator from a seed. None is a random seed. A generator is returned itself.
 
     Raises:
         InvalidArgument: the seed is neither an int of at least 0 nor None.

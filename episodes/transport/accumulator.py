@@ -152,6 +152,11 @@ class _Timescale:
         self.index = 0
 
     def _zeros(self, example: Any) -> Any:
+        """Return arrays of zeros like those of an example.
+
+        Raises:
+            InvalidArgument: the example has no arrays, or arrays of objects.
+        """
         try:
             zeros = tree.map_structure(np.zeros_like, example)
             arrays = tree.flatten(zeros)
@@ -165,6 +170,9 @@ class _Timescale:
         return zeros
 
     def _common_length(self, arrays: list[np.ndarray]) -> int:
+        """Return the first dimension N that all arrays of the example share. Raise `InvalidArgument` if they differ or
+        N is 0.
+        """
         lengths = {path: len(array) for path, array in zip(self.paths, arrays, strict=True)}
         if len(set(lengths.values())) > 1 or 0 in lengths.values():
             raise InvalidArgument(
@@ -174,6 +182,14 @@ class _Timescale:
         return len(arrays[0])
 
     def add(self, data: Any) -> None:
+        """Write one item into the next row. Nothing changes if an error is raised.
+
+        Raises:
+            StepOutOfRange: all rows are filled.
+            TrackMismatch: the item is nested otherwise than the example.
+            ShapeMismatch: an array has another shape.
+            InvalidArgument: an array has another dtype, or a number does not fit into it.
+        """
         index = self.index
         if index == self.capacity:
             raise StepOutOfRange(
@@ -195,6 +211,7 @@ class _Timescale:
         self.index = index + 1
 
     def check_full(self) -> None:
+        """Raise `EpisodeStateError` if rows are not filled."""
         if self.index < self.capacity:
             raise EpisodeStateError(
                 f"timescale {self.name!r} has {self.index} of {self.capacity} items; add the rest, reset(), or make it "
@@ -202,11 +219,18 @@ class _Timescale:
             )
 
     def clear_rest(self) -> None:
+        """Set the rows that are not filled to zero."""
         for array in self.arrays:
             array[self.index :] = np.zeros((), array.dtype)
 
     def fitted(self, data: Any) -> list[Any]:
-        """Validate an item, and return its leaves as a list of arrays with the shapes and dtypes of the example."""
+        """Validate an item, and return its leaves as a list of arrays with the shapes and dtypes of the example.
+
+        Raises:
+            TrackMismatch: the item is nested otherwise.
+            ShapeMismatch: an array has another shape.
+            InvalidArgument: an array has another dtype, or a number does not fit into it.
+        """
         leaves: list[Any] = []
         self._collect(self.buffers, data, (), leaves)
         fitted = [self._fit(i, item) for i, item in enumerate(leaves)]
@@ -216,6 +240,14 @@ class _Timescale:
         return fitted
 
     def _collect(self, expected: Any, item: Any, path: tuple[Any, ...], leaves: list[Any]) -> None:
+        """Append the leaves of an item to `leaves`, in the order of the example `expected`.
+
+        Args:
+            path: keys of the part in the whole item, for errors.
+
+        Raises:
+            TrackMismatch: the item is nested otherwise.
+        """
         if isinstance(expected, np.ndarray):
             leaves.append(item)
             return
@@ -230,6 +262,13 @@ class _Timescale:
             self._collect(expected[key], item[key], (*path, key), leaves)
 
     def _fit(self, i: int, item: Any) -> Any:
+        """Return leaf `i` of an item in the form that can be written: a missing or additional first axis of length 1 is
+        adapted.
+
+        Raises:
+            ShapeMismatch: it has another shape.
+            InvalidArgument: it has another dtype, or is not an array.
+        """
         shape, dtype = self.kinds[i]
         if dtype.kind in _PYTHON.get(type(item), "") and not shape:
             return self._number(i, item)
@@ -249,6 +288,7 @@ class _Timescale:
         return array
 
     def _number(self, i: int, number: float) -> Any:
+        """Return a Python number as an array of the dtype of leaf `i`. Raise `InvalidArgument` if it does not fit."""
         dtype = self.kinds[i][1]
         try:
             with np.errstate(over="raise"):
@@ -297,11 +337,13 @@ def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
     inner = [(key, _reader(node[key])) for key in _keys(node, of_leaves=False)]
 
     def read(data: Any) -> Sequence[Any]:
+        """Return the leaves of an item that has no nested parts. Raise `_OtherNesting` if the example differs."""
         if type(data) is not kind or len(data) != size:
             raise _OtherNesting
         return get_leaves(data)
 
     def read_nested(data: Any) -> Sequence[Any]:
+        """Return the leaves of an item. Raise `_OtherNesting` if it is nested otherwise than the example."""
         if type(data) is not kind or len(data) != size:
             raise _OtherNesting
         leaves = [*get_leaves(data)]
@@ -341,6 +383,7 @@ def _range(dtype: np.dtype) -> tuple[Any, Any]:
 
 
 def _words(value: Any) -> str:
+    """Describe a value for an error: its keys, length or shape."""
     if isinstance(value, Mapping):
         return f"a dict with keys {sorted(map(str, value))}"
     if isinstance(value, (tuple, list)):

@@ -67,6 +67,12 @@ def _encode_ids(ids: np.ndarray) -> Any:
 
 
 def _read_ids(value: Any, num: int) -> np.ndarray:
+    """Decode the ids of `num` episodes: text as an array of str, others as an array of objects.
+
+    Raises:
+        UnreadableData: there are not `num` ids.
+        ValueError: a text is not valid.
+    """
     if isinstance(value, bytes):
         return _as_many(objects(msgpack_codec.decode(value) or ()) if num else np.zeros(0, "U1"), num)
     width, data = value
@@ -85,18 +91,21 @@ def _letters(width: int) -> np.dtype:
 
 
 def _read_endings(data: bytes, num: int) -> np.ndarray:
+    """Decode the ending codes of `num` episodes. Raise `UnreadableData` for another number or an unknown code."""
     if len(data) != num or data.strip(_ENDINGS):
         raise UnreadableData(f"invalid ending codes {set(data)} for {num} episodes; expected 0 to 3")
     return np.ndarray(num, _BYTE, data)
 
 
 def _read_integers(data: bytes, num: int) -> np.ndarray:
+    """Decode `num` integers, as a read-only view of `data`. Raise `UnreadableData` if there are not as many."""
     if len(data) != INTEGERS.itemsize * num:
         raise UnreadableData(f"{len(data)} bytes for {num} integers")
     return np.ndarray(num, INTEGERS, data)
 
 
 def _as_many(values: Any, num: int) -> Any:
+    """Return `values` unchanged. Raise `UnreadableData` if there are neither `num` values nor None."""
     if values is not None and len(values) != num:
         raise UnreadableData(f"{len(values)} values for {num} episodes")
     return values
@@ -125,6 +134,7 @@ def _encode_versions(column: VersionColumn) -> bytes | list[bytes]:
 
 
 def _read_versions(data: bytes | list[bytes], num: int) -> VersionColumn | None:
+    """Decode the policy versions of `num` episodes: one for all, one each, or a list of runs of versions."""
     if isinstance(data, list):
         runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in data]
         return _as_many(VersionColumn.of_runs(*runs), num)
@@ -134,6 +144,11 @@ def _read_versions(data: bytes | list[bytes], num: int) -> VersionColumn | None:
 
 
 def _of_versions(data: bytes, num: int) -> VersionColumn | None:
+    """Decode one policy version per episode. Return None if all are unknown.
+
+    Raises:
+        UnreadableData: there is not one version per episode, or one is less than -1.
+    """
     versions = _read_integers(data, num)
     if (low := versions.min(initial=0)) < UNKNOWN:
         raise UnreadableData(f"policy version {low}")
@@ -142,8 +157,9 @@ def _of_versions(data: bytes, num: int) -> VersionColumn | None:
 
 @lru_cache(maxsize=64)
 def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
-    """Return the (cached) policy version column of `num` chunks whose steps all have the same
-    version, given as 8 bytes."""
+    """Return the (cached) policy version column of `num` chunks whose steps all have the same version, given as 8
+    bytes. None if the version is unknown.
+    """
     return _of_versions(version * num, num)
 
 
@@ -180,6 +196,7 @@ def _encode_texts(values: np.ndarray) -> str | bytes:
 
 
 def _read_texts(data: str | bytes, num: int) -> np.ndarray | None:
+    """Decode one text per episode, or one for all. Raise `UnreadableData` if a value is neither text nor None."""
     values = [data] * num if isinstance(data, str) else _as_many(msgpack_codec.decode(data), num)
     if not set(map(type, values)) <= {str, type(None)}:
         raise UnreadableData(f"texts of {num} episodes: {values!r:.80}")
@@ -210,8 +227,12 @@ _NOT_SENT = [None] * len(FACTS)
 
 
 def read_facts(columns: Sequence[Any], num: int) -> list[Any]:
-    """Decode the metadata of `num` episodes, given as encoded columns (ids, endings, ...).
-    Columns that were not sent become None."""
+    """Decode the metadata of `num` episodes, given as encoded columns (ids, endings, ...). Columns that were not sent
+    become None. Columns of a newer sender that are unknown are ignored.
+
+    Raises:
+        UnreadableData: a column that is always sent is missing.
+    """
     if len(columns) < _ALWAYS or None in columns[:_ALWAYS]:
         raise UnreadableData(f"facts without {[*FACTS][:_ALWAYS]}")
     metadata = [None if column is None else read(column, num) for column, read in zip(columns, READERS)]  # noqa: B905

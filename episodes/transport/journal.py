@@ -102,6 +102,15 @@ class Journal:
                 self._write(slot, sender, slot.progress.num_taken, slot.progress.num_taken, slot.time)
 
     def _read_slots(self, name: str) -> None:
+        """Read the progress of all senders. If one of a slot's two records is damaged, the other one counts, with a
+        warning.
+
+        Args:
+            name: name of the file, for messages.
+
+        Raises:
+            UnreadableData: both records of a slot are damaged, or two slots are of one sender.
+        """
         for index in reversed(range(_SLOTS)):
             start = _FIRST + index * _SLOT_SIZE
             if self._map[start : start + _SLOT_SIZE] == _EMPTY + _EMPTY:
@@ -149,6 +158,9 @@ class Journal:
         self._write(slot, sender, num_taken, num_done, time.time())
 
     def _write(self, slot: _Slot, sender: bytes, num_taken: int, num_done: int, when: float) -> None:
+        """Write a sender's progress into the older record of its slot. If the process is killed meanwhile, the other
+        one is valid.
+        """
         record = _RECORD.pack(sender, num_taken, num_done, when)
         start = _FIRST + slot.index * _SLOT_SIZE + (slot.num_writes & 1) * _RECORD_SIZE
         self._map[start : start + _RECORD_SIZE] = record + _SUM.pack(zlib.crc32(record))
@@ -156,6 +168,7 @@ class Journal:
         slot.progress, slot.time = Progress(num_taken, num_done), when
 
     def _new_slot(self) -> _Slot:
+        """Return a free slot. If there is none, the sender that was silent for longest loses its slot."""
         if self._free:
             return _Slot(self._free.pop())
         oldest = min(self._slots, key=lambda sender: self._slots[sender].time)

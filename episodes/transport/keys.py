@@ -70,11 +70,16 @@ def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
 
 
 def public_key(folder: str | os.PathLike[str], name: str) -> bytes:
-    """Load the public key from the file `<name>.key` in a folder."""
+    """Load the public key from the file `<name>.key` in a folder.
+
+    Raises:
+        UnreadableData: there is no such file, or it is not a key.
+    """
     return _loaded(Path(folder) / f"{name}.key")[0]
 
 
 def _auth() -> Any:
+    """Import zmq.auth. Raise `MissingExtra` if pyzmq is not installed."""
     zeromq()
     import zmq.auth
 

@@ -97,7 +97,11 @@ class PartsReader:
 
     def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
         """Return the message's next arrays, given (dtype, shape, bytes, is_observed) of each one's items. The arrays
-        have `num_observed` or `num_steps` items."""
+        have `num_observed` or `num_steps` items.
+
+        Raises:
+            UnreadableData: the message has too few bytes.
+        """
         body, limit, result = self.body, self.limit, []
         for dtype, shape, size, is_observed in items:
             rows = num_observed if is_observed else num_steps

@@ -43,6 +43,7 @@ def lock_of_path(address: str) -> list[Callable[[], None]]:
     is_locked = [True]
 
     def unlock() -> None:
+        """Delete and unlock the lock file. A second call does nothing."""
         if is_locked:
             is_locked.clear()
             os.unlink(file)

@@ -132,6 +132,7 @@ class EpisodeReceiver(Endpoint):
         MissingExtra: pyzmq is not installed.
         InvalidArgument: the address cannot be used, or another receiver uses the address or the journal.
         UnreadableData: the folder has no keys or an invalid one, or the journal is damaged.
+        WrongType: an argument has another type.
 
     >>> with EpisodeReceiver() as receiver:
     ...     receiver.address.startswith("tcp://127.0.0.1:")
@@ -184,6 +185,12 @@ class EpisodeReceiver(Endpoint):
             raise
 
     def _listen(self, address: str, keys: Any, max_message_bytes: int, max_queued_messages: int) -> None:
+        """Bind the socket, and start the threads that check keys and watch connections. `address` becomes the bound
+        address.
+
+        Raises:
+            InvalidArgument: the address is invalid, or still in use after some retries.
+        """
         zmq = self.zmq
         self._sockets.closers += lock_of_path(address)
         socket = self.open(zmq.ROUTER, max_message_bytes)
@@ -299,6 +306,9 @@ class EpisodeReceiver(Endpoint):
 
         Args:
             oldest: version that is too old after the next version was published.
+
+        Raises:
+            EpisodeStateError: steps have no policy version.
         """
         while True:
             late = [peer for peer in self._peers.values() if UNKNOWN < peer.lowest_version <= oldest]
@@ -519,8 +529,9 @@ class EpisodeReceiver(Endpoint):
         return True
 
     def _decode_and_take(self, index: int, *, into_batch: bool = False) -> None:
-        """Decode the queued message at `index`, and return its packs to the user with the current call,
-        unless it must be rejected."""
+        """Decode the queued message at `index`, and return its packs to the user with the current call, unless it must
+        be rejected. With `into_batch`, they become part of the batch that `sample` collects.
+        """
         peer, head, parts, nbytes, _ = self._queue[index]
         layouts = self._layouts.get(head.schema, "the receiver dropped this schema for newer ones; send it again")
         if isinstance(layouts, str):
@@ -542,6 +553,7 @@ class EpisodeReceiver(Endpoint):
         self._take(index, result, into_batch)
 
     def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
+        """Count a received message, with its steps and episodes, for `stats`."""
         self._last, self._lag = head, time.time() - head.time
         counts = self._counts
         counts["received"] += 1
@@ -676,6 +688,9 @@ class EpisodeReceiver(Endpoint):
                 self._share_weights(peer)
 
     def _share_weights(self, peer: Peer) -> None:
+        """Send the published weights to a sender, unless it has them, or has not confirmed the weights that were sent
+        before.
+        """
         if self._published is None or peer.has_unconfirmed_weights or peer.weights == self._published[0]:
             return
         number, version, parts = self._published

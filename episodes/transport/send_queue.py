@@ -74,6 +74,7 @@ class SendQueue:
         return took
 
     def _take_episode(self, episode: Any) -> bool:
+        """Queue a small episode, to be packed with the queued episodes. Return False if that is not possible."""
         if not self._coalesce or not isinstance(episode, SingleAgentEpisode) or self._packs:
             return False
         if not self:
@@ -81,6 +82,9 @@ class SendQueue:
         return self._episodes.take([episode], self._coalesce // 4)
 
     def _take_pack(self, pack: EpisodePack) -> bool:
+        """Queue a small pack, to be sent with the packs that are queued. Return False if it must be sent by itself, or
+        if the queue must be sent before.
+        """
         if not self._join or len(self._episodes):
             return False
         arrays = arrays_of(pack)

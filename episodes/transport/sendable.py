@@ -17,15 +17,17 @@ Sendable = (
 
 
 def finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return an episode as arrays. An episode that can still grow is copied, so that its owner can continue it."""
+    """Return an episode as arrays. A finalized episode is returned itself. Any other stays unchanged, so that its owner
+    can continue it. Its arrays are in a new episode with a shallow copy of the custom data.
+    """
     if episode.is_numpy:
         return episode
     return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
 
 
 def packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
-    """Convert the argument of `send` to packs. Return the message kind (single-agent or multi-agent) and a
-    list of packs per message.
+    """Convert the argument of `send` to packs. Return the message kind (single-agent or multi-agent) and a list of
+    packs per message, which is empty if there are no episodes.
 
     Raises:
         WrongType: `episodes` are not a pack, an episode or an iterable of episodes.

@@ -211,6 +211,7 @@ class EpisodeSender(Endpoint):
         Raises:
             TransportTimeout: not everything was acknowledged in time. It is kept, and sent again.
             NotAdmitted, TrackMismatch, EpisodeStateError: as in `send`.
+            InvalidArgument: `timeout` is not a number.
         """
         deadline = deadline_of(timeout)
         while True:
@@ -239,6 +240,7 @@ class EpisodeSender(Endpoint):
         Raises:
             NotAdmitted: the receiver does not accept the keys, or needs some.
             EpisodeStateError: the sender is closed.
+            InvalidArgument: `timeout` is not a number.
         """
         deadline = deadline_of(timeout)
         while True:
@@ -260,8 +262,9 @@ class EpisodeSender(Endpoint):
         return SenderStats(**self._counts)
 
     def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
-        """Add a small episode or pack to the queue, and send the queue if it is due.
-        Return False if the item cannot be queued."""
+        """Add a small episode or pack to the queue, and send the queue if it is due. Return False if the item cannot be
+        queued. While the sender `awaits_connection`, nothing is sent, and packs are not queued.
+        """
         queue = self._queue
         if awaits_connection and isinstance(episodes, EpisodePack):
             return False  # the first pack is not queued: it is sent at once
@@ -355,7 +358,11 @@ class EpisodeSender(Endpoint):
     # --- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Connect a new socket to the receiver. Once it is connected, unacknowledged messages are sent again."""
+        """Connect a new socket to the receiver. Once it is connected, unacknowledged messages are sent again.
+
+        Raises:
+            InvalidArgument: ZeroMQ does not accept the address.
+        """
         self._sockets.close_socket()
         zmq = self.zmq
         socket = self.open(zmq.DEALER, self._most)
@@ -383,6 +390,7 @@ class EpisodeSender(Endpoint):
         self._connect()
 
     def _too_late(self) -> Exception:
+        """Return the error for a timeout: `NotAdmitted` if all handshakes failed, else `TransportTimeout`."""
         unsent = f"{len(self._unacked)} messages are not acknowledged by the receiver at {self.address}"
         if self._counts["connections"]:
             return TransportTimeout(f"{unsent}; it acknowledges messages when its recv() is called")
@@ -400,7 +408,11 @@ class EpisodeSender(Endpoint):
                 self._poll()
 
     def _poll(self) -> None:
-        """Process connection events and all messages that the receiver has sent, such as acknowledgements."""
+        """Process connection events and all messages that the receiver has sent, such as acknowledgements.
+
+        Raises:
+            NotAdmitted: the receiver rejects the sender's key.
+        """
         zmq = self.zmq
         while self._monitor.getsockopt(_EVENTS) & _POLLIN:
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
@@ -422,6 +434,9 @@ class EpisodeSender(Endpoint):
             self._handle_message(parts)
 
     def _handle_message(self, parts: list[Any]) -> None:
+        """Process a message of the receiver: an acknowledgement, a request for a hello, a refusal of a schema, or
+        weights.
+        """
         head = read_head(parts[0])
         if isinstance(head, str):
             return

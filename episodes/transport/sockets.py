@@ -32,6 +32,7 @@ _own_process = os.getpid()  # cached, because the system call takes as long as t
 
 
 def _is_forked() -> None:
+    """Record the id of a forked process, which must not close its parent's sockets."""
     global _own_process
     _own_process = os.getpid()
 
@@ -82,7 +83,9 @@ class OpenSockets:
             self.monitor = None
 
     def release(self) -> None:
-        """Close all sockets and other resources. If a call is interrupted, the next call continues."""
+        """Close the sockets, call the functions in `closers` (last first), and terminate the ZeroMQ context. If a call
+        is interrupted, the next call continues, and may call the interrupted closer again.
+        """
         self.close_socket()
         while self.closers:
             self.closers[-1]()

@@ -342,6 +342,7 @@ def _arrays_at(arrays: list[np.ndarray], place: Any) -> Any:
 
 
 def _dtype(text: Any) -> np.dtype:
+    """Return a received dtype. Raise `UnreadableData` if it is not one of numbers, times or text."""
     dtype = np.dtype(text) if isinstance(text, str) and len(text) < 32 else np.dtype(object)
     if dtype.kind not in "biufcMmSU" or dtype.hasobject or not dtype.itemsize:
         raise UnreadableData(f"items of dtype {text!r}")
@@ -349,6 +350,7 @@ def _dtype(text: Any) -> np.dtype:
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
+    """Return a received item shape. Raise `UnreadableData` if it is invalid or too large."""
     if len(shape) > 32 or not all(isinstance(size, int) and 0 <= size < 1 << 32 for size in shape):
         raise UnreadableData(f"items of shape {shape!r}")
     return tuple(shape)
@@ -474,7 +476,11 @@ def _write_infos(infos: ColumnInfos, writer: PartsWriter) -> bytes:
 @lru_cache(maxsize=256)
 def _decode_description(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[int, ...], int, bool, bool], ...]:
     """Decode the description of info columns. For each column return path, dtype (None:
-    msgpack), item shape and size, and two flags."""
+    msgpack), item shape and size, and two flags.
+
+    Raises:
+        UnreadableData: a path is not a str, or a dtype or shape is not allowed.
+    """
     columns = []
     for path, dtype, shape, plain, masked in msgpack.unpackb(data):
         if not isinstance(path, str):
@@ -487,6 +493,12 @@ def _decode_description(data: bytes) -> tuple[tuple[str, np.dtype | None, tuple[
 
 
 def _read_infos(data: bytes, num_rows: int, source: PartsReader) -> Infos:
+    """Decode the infos of `num_rows` observations.
+
+    Args:
+        data: description of the columns.
+        source: the arrays of the message, of which the next ones are read.
+    """
     columns: dict[str, Column] = {}
     for path, dtype, shape, size, plain, masked in _decode_description(data):
         if dtype is None:
@@ -498,6 +510,11 @@ def _read_infos(data: bytes, num_rows: int, source: PartsReader) -> Infos:
 
 
 def _read_documents(num_rows: int, source: PartsReader) -> PackedColumn:
+    """Decode a column of msgpack documents, which are not unpacked yet.
+
+    Raises:
+        UnreadableData: their sizes are impossible.
+    """
     sizes = source.array(INTEGERS, (num_rows,), num_rows * INTEGERS.itemsize)
     if num_rows and not 0 <= sizes.min() <= sizes.max() < MOST_ROWS // num_rows:
         raise UnreadableData("infos of sizes that cannot be")

@@ -61,6 +61,9 @@ def _is_complete(trial: Trial) -> bool:
 
 
 def _only_first_is_zero(rewards: list[np.ndarray]) -> bool:
+    """Return True if each episode's first reward is 0 and all others are the same number, and there are enough
+    episodes.
+    """
     later = np.concatenate([trial_rewards[1:] for trial_rewards in rewards])
     return (
         len(rewards) >= FEWEST_EPISODES

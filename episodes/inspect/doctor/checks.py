@@ -28,6 +28,7 @@ def not_finite(trials: Trials) -> Iterator[Finding]:
 
 
 def _not_finite(trials: Trials) -> Iterator[Place]:
+    """Yield the place of each array with a NaN or an infinity, among observations, rewards and actions."""
     for trial in trials:
         for name, items in (("observation", trial.observations), ("reward", trial.rewards), ("action", trial.actions)):
             for step, item in enumerate(items):
@@ -84,6 +85,9 @@ def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, s
 
 
 def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each way in which an item does not fit a Box: shape, dtype or bounds. A small rounding
+    error beyond a bound is ignored. After another shape, nothing else is checked.
+    """
     array = array_of(item)
     if array.shape != space.shape:
         yield "shape", f"{path} has shape {array.shape}, and its space {space.shape}"
@@ -154,6 +158,7 @@ def clocks(trials: Trials) -> Iterator[Finding]:
 
 
 def _clock_values(pair: tuple[Any, Any]) -> Iterator[tuple[str, float]]:
+    """Yield name and value of each number in an observation and its info whose key suggests a time."""
     for name, nest in zip(("observation", "info"), pair, strict=True):
         for key, value in nest.items() if isinstance(nest, dict) else ():
             array = array_of(value) if CLOCK.search(str(key)) else np.empty(0)
@@ -254,6 +259,7 @@ def limits_without_reset(trials: Trials) -> Iterator[Finding]:
 
 
 def _by_agent(trials: Trials) -> list[Trials]:
+    """Return the episodes grouped by agent."""
     agents: dict[Any, Trials] = {}
     for trial in trials:
         agents.setdefault(trial.agent, []).append(trial)
@@ -377,6 +383,7 @@ def constants(trials: Trials) -> Iterator[Finding]:
 
 
 def _has_one_item(space: Any) -> bool:
+    """Return True if a Discrete, Box or MultiDiscrete space contains a single item, and False for other spaces."""
     if isinstance(space, spaces.Discrete):
         return space.n == 1
     if isinstance(space, spaces.Box):

@@ -46,6 +46,7 @@ def _watch(layer: Any, notes: list[str]) -> bool:
     name, is_ended = type(layer).__name__, False
 
     def recording_step(*args: Any, **kwargs: Any) -> Any:
+        """Call `step`, and add a text to `notes` if the episode has ended before."""
         nonlocal is_ended
         if is_ended:
             notes.append(f"a wrapper steps {name} after its ending")
@@ -55,6 +56,7 @@ def _watch(layer: Any, notes: list[str]) -> bool:
         return answer
 
     def recording_reset(*args: Any, **kwargs: Any) -> Any:
+        """Call `reset`, after which the episode has not ended."""
         nonlocal is_ended
         is_ended = False
         return reset(*args, **kwargs)

@@ -98,7 +98,12 @@ def _of_data(subject: Any, num_steps: int) -> Findings:
 
 
 def _episodes_of(subject: Any) -> Iterator[Any]:
-    """Yield the episodes of a data set, a pack or a sequence, or the given single episode."""
+    """Yield the episodes of a data set, a pack or a sequence, or the given single episode.
+
+    Raises:
+        InvalidArgument: the subject is not iterable, or has an item that is neither an episode nor a mapping of
+            columns.
+    """
     if isinstance(subject, Episode):
         subject = [subject]
     elif not isinstance(subject, Iterable):
@@ -115,7 +120,11 @@ def _episodes_of(subject: Any) -> Iterator[Any]:
 
 
 def _make_env(name: str) -> Any:
-    """Create an environment from a Gymnasium id or from "module:function"."""
+    """Create an environment from a Gymnasium id, or from "module:function", a function without required arguments.
+
+    Raises:
+        InvalidArgument: there is no such environment, or the function requires arguments.
+    """
     module, _, attribute = name.partition(":")
     try:
         make = getattr(importlib.import_module(module), attribute, None) if module and attribute else None
@@ -131,12 +140,16 @@ def _make_env(name: str) -> Any:
 
 
 def _run_checks(trials: list[Trial]) -> Iterator[Finding]:
+    """Yield the findings of all checks of recorded episodes. Episodes without an observation are left out."""
     trials = [trial for trial in trials if trial.observations]
     for check in checks.ALL:
         yield from check(trials) if trials else ()
 
 
 def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
+    """Run an environment with random actions, at most `num_steps` and about `seconds`, and return the findings: one of
+    each kind. If the environment has no basic fault, the rollout is repeated to check the seed.
+    """
     with env_checks.watched_layers(env) as notes:
         play = Play(env, num_steps, seconds).run(seed)
     findings = [*play.findings(), *gather_findings("steps_after_end", [(None, None, note) for note in notes])]
@@ -169,6 +182,9 @@ def _differences(first: list[Trial], second_run: list[Trial]) -> Iterator[tuple[
 
 
 def _of_vector_env(env: VectorEnv, num_steps: int, seed: int) -> Findings:
+    """Run a vector environment with random actions, and return the findings. If no episode ends, that is only a finding
+    if the environment ran long enough.
+    """
     rows = max(50, min(num_steps // max(env.num_envs, 1), 500))
     findings = []
     try:

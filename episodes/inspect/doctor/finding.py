@@ -144,7 +144,12 @@ class Finding:
 
     @classmethod
     def of(cls, kind: str, evidence: str, episode: Any = None, step: int | None = None, times: int = 1) -> Finding:
-        """Create a finding of the given kind. Its texts on harm and advice come from a table of kinds."""
+        """Create a finding of the given kind. Its texts on harm and advice come from a table of kinds.
+
+        Args:
+            episode: id of the episode, or its index; None if unknown.
+            times: how often the problem occurred.
+        """
         return cls(kind, evidence, episode, step, times, *KINDS[kind])
 
     def __str__(self) -> str:

@@ -55,11 +55,14 @@ class Play:
         return self
 
     def findings(self) -> Iterator[Finding]:
+        """Yield the findings that were noted in this rollout, one per kind."""
         for kind, places in self.places.items():
             yield from gather_findings(kind, places)
 
     def note(self, kind: str, words: str, trial: Trial | None = None, step: int | None = None) -> None:
-        """Record that a problem of this kind occurred at a step of an episode."""
+        """Record that a problem of this kind occurred at a step of an episode. Without `trial`, it is the newest
+        episode.
+        """
         latest = len(self.trials) - 1 if self.trials else None
         self.places.setdefault(kind, []).append((trial.id_ if trial else latest, step, words))
 
@@ -90,6 +93,7 @@ class Play:
         return action
 
     def check_flags(self, trial: Trial, terminated: Any, truncated: Any) -> None:
+        """Note flags that are not bools, and end the recorded episode if one is set."""
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, (bool, np.bool_)):
                 self.note("flag_type", f"{name} is {flag!r}, {type(flag).__name__}", trial, len(trial))
@@ -119,6 +123,9 @@ def _players(env: Any) -> Any:
 
 
 def _alone(play: Play, seed: int) -> Iterator[None]:
+    """Run episodes of a Gymnasium environment, and yield after each step. Stop if `reset` or `step` returns something
+    else than Gymnasium's API requires, which is noted.
+    """
     play.env.action_space.seed(seed)
     first: int | None = seed
     while True:
@@ -170,6 +177,9 @@ def _equal_infos(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
 
 
 def _in_parallel(play: Play, seed: int) -> Iterator[None]:
+    """Run episodes of a PettingZoo parallel environment, and yield after each step. Stop if there are no agents after a
+    reset.
+    """
     env, number = play.env, 0
     for i, agent in enumerate(env.possible_agents):
         env.action_space(agent).seed(seed + i)
@@ -196,6 +206,7 @@ def _in_parallel(play: Play, seed: int) -> Iterator[None]:
 
 
 def _check_dead(play: Play, lives: dict[Any, Trial], agents: list[Any]) -> None:
+    """Note each agent that has ended and is still among the living `agents`."""
     for agent in agents:
         if agent in lives and lives[agent].is_done:
             trial = lives[agent]
@@ -203,7 +214,16 @@ def _check_dead(play: Play, lives: dict[Any, Trial], agents: list[Any]) -> None:
 
 
 def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], answer: Any, number: int) -> None:
-    """Append the results of a multi-agent step to the record of each agent's episode."""
+    """Append the results of a multi-agent step to the record of each agent's episode, and start those of new agents.
+
+    Args:
+        lives: the record of each agent of the ongoing episode. New agents are added.
+        answer: what `step` returned.
+        number: index of the episode.
+
+    Raises:
+        TypeError: `answer` is not a tuple of five.
+    """
     if not isinstance(answer, tuple) or len(answer) != 5:
         raise TypeError("step did not return observations, rewards, terminations, truncations and infos")
     observations, rewards, terminations, truncations, infos = answer
@@ -230,6 +250,9 @@ def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], ans
 
 
 def _in_turns(play: Play, seed: int) -> Iterator[None]:
+    """Run episodes of a PettingZoo AEC environment, in which agents take turns, and yield after each turn. An agent
+    that acts after its end is noted, and ends the episode.
+    """
     env, number = play.env, 0
     for i, agent in enumerate(env.possible_agents):
         env.action_space(agent).seed(seed + i)

@@ -48,6 +48,9 @@ class Scan:
         return [finding for kind, places in self.places.items() for finding in gather_findings(kind, places)]
 
     def _add_episode(self, episode: SingleAgentEpisode) -> None:
+        """Check an episode of a data set. Note a gap or an overlap if it does not continue at the end of the chunk
+        before it with the same id and agent.
+        """
         self.num_steps += len(episode)
         self.num_ended += episode.is_done
         key, started = (episode.id_, episode.agent_id), episode.t_started
@@ -67,6 +70,7 @@ class Scan:
             self._check_bounds(columns["action"], episode.action_space, "action_outside_space", episode.id_)
 
     def _add_columns(self, columns: Mapping[str, Any], number: int) -> None:
+        """Check an episode that is given as a mapping of columns. Its id is `columns["id"]`, or else `number`."""
         self.num_steps += len(columns["rewards"])
         flags = [
             columns[name] for name in ("terminations", "truncations", "terminated", "truncated") if name in columns
@@ -77,6 +81,7 @@ class Scan:
         self._add_arrays(extra_columns, columns.get("id", number), len(columns["rewards"]))
 
     def _note(self, kind: str, id_: Any, step: int | None, text: str) -> None:
+        """Record the place of a problem."""
         self.places.setdefault(kind, []).append((id_, step, text))
 
     def _add_arrays(self, columns: dict[str, Any], id_: Any, num_steps: int) -> None:
@@ -100,6 +105,7 @@ class Scan:
                 self._note("duplicate_episode", id_, None, f"every number equals that of episode {first}")
 
     def _check_bounds(self, items: Any, space: Any, kind: str, id_: Any) -> None:
+        """Note items outside the bounds of their space, at most `MOST_PLACES` per episode."""
         name = "action" if kind == "action_outside_space" else "observation"
         for place in islice(outside_bounds(items, space, name), MOST_PLACES):
             label = f"{place.path}{list(place.indices)}" if place.indices else place.path

@@ -140,6 +140,7 @@ class EpisodeTable:
         return self._pipelines
 
     def _name(self, entry: int, id_: str) -> None:
+        """Register the id of an entry."""
         self._entries[id_] = entry
         self._ids[entry] = id_
 
@@ -197,6 +198,7 @@ class EpisodeTable:
         self.custom_data.update(change.custom_data or ())
 
     def _grow(self) -> None:
+        """Double the number of entries that the table can hold."""
         size = len(self._all)
         self.first, self.last, self.serials = (
             _longer(column, size) for column in (self.first, self.last, self.serials)

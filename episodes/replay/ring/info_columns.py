@@ -38,6 +38,7 @@ class InfoColumns:
         self._reset(0)
 
     def _reset(self, num_rows: int) -> None:
+        """Drop all columns. They are built again when infos are next sampled."""
         self._paths: dict[str, _PathColumn] = {}
         self._num_rows = num_rows
         self._seen = 0  # rows with smaller numbers are copied
@@ -64,6 +65,7 @@ class InfoColumns:
         return ColumnInfos(columns, len(rows)).dicts()
 
     def _add_new_rows(self, ring: HasInfos) -> None:
+        """Copy the infos of observations that were added to the ring since the last call into the columns."""
         if self._num_rows != ring.num_rows:
             self._reset(ring.num_rows)
         if self._seen == ring.rows_head:
@@ -80,6 +82,7 @@ class InfoColumns:
         self._seen = stop
 
     def _put(self, path: str, row: int, column: Column) -> None:
+        """Copy a part of a column to the rows from `row` on. A new key gets a column."""
         column = _typed(column)
         own_column = self._paths.get(path)
         if own_column is None:
@@ -139,6 +142,7 @@ class _PathColumn:
         return dtype == other_dtype
 
     def _convert_to_objects(self) -> None:
+        """Convert the values to Python objects, because a later value does not fit the dtype."""
         if self.values.dtype != object:
             present_rows = self.present.nonzero()[0]
             before = self.values[present_rows].tolist() if self.plain else list(self.values[present_rows])

@@ -57,7 +57,7 @@ class InfoSegments:
         return self.starts[segment] + len(self.parts[segment])
 
     def item(self, row: int) -> dict[str, Any]:
-        """Return the info dict of the observation with number `row`."""
+        """Return the info dict of the observation with number `row`. It is empty if no info is stored for it."""
         segment = bisect_right(self.starts, row) - 1
         if segment < 0 or row >= self._stop(segment):
             return {}

@@ -304,6 +304,7 @@ class LinkedRing:
         self._run(partial(self.write, addition))
 
     def _write_staged(self, addition: Addition, staged: StagedSource, continuation: Any) -> None:
+        """Write the staged steps of a recorder, and let the recorder continue behind them."""
         self.write(addition)
         staged.proceed(continuation)
         self.staged = None
@@ -314,6 +315,7 @@ class LinkedRing:
         self._finish()
 
     def _finish(self) -> None:
+        """Complete a write that was interrupted, if there is one."""
         if self.work is not None:
             self.work()
             self.work = None
@@ -341,7 +343,9 @@ class LinkedRing:
         return reservation
 
     def _plan_eviction(self, stop: int, head: int, tail: int) -> Reservation:
-        """Determine which episodes lose some or all steps if the steps with indices below `stop` are evicted."""
+        """Determine which episodes lose some or all steps if the steps with indices below `stop` are evicted. `head`
+        and `tail` are those of the reservation that is returned.
+        """
         if stop == self.tail:
             return Reservation(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)
         count, start = stop - self.tail, self.tail % self.capacity
@@ -405,7 +409,9 @@ class LinkedRing:
             self.allocator.remove(old.file_names)
 
     def _put_rows(self, observations: TrackRing | None, num_rows: int, first: int, rows: list[np.ndarray]) -> None:
-        """Install a larger observation ring of `num_rows` rows, and the links `rows` from the steps to the new rows."""
+        """Install a larger observation ring of `num_rows` rows, and the links `rows` from the steps to the new rows.
+        `first` is the number of the oldest row that is stored.
+        """
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         self._observations = observations
@@ -439,6 +445,7 @@ class LinkedRing:
         self.kept_from = reservation.kept_from
 
     def _write_block(self, reservation: Reservation, block: Block) -> None:
+        """Write the observations, infos, steps and links of a block to their reserved places."""
         self.observations.write(reservation.rows_head, block.observations, block.observation_rows)
         if self.infos.starts:
             self.infos.drop_before(max(self.lost_rows, reservation.rows_head + block.num_rows - self.num_rows))

@@ -88,6 +88,7 @@ class MappedFiles:
             OSError: the file cannot be created, for example because the disk is full.
             UnreadableData: an existing file does not hold such an array.
             EpisodeStateError: the directory was closed.
+            InvalidArgument: there is a file of this name that was not announced.
         """
         if self._lock is None:
             raise EpisodeStateError(f"the replay buffer of {self.folder} is closed; open another one")
@@ -102,6 +103,12 @@ class MappedFiles:
         return array
 
     def _created(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Create the next file with disk space for an array of zeros, and return the array. If this fails, the file is
+        removed.
+
+        Raises:
+            InvalidArgument: there is a file of this name.
+        """
         self._num_files += 1
         file = self.folder / f"ring_{self._num_files}.npy"
         header = _header(shape, dtype)
@@ -168,6 +175,7 @@ def _locked(file: Path) -> int:
 
 
 def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    """Return the header of an `.npy` file of this shape and dtype."""
     stream = BytesIO()
     entries = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, entries)
@@ -188,7 +196,10 @@ def _reserve(descriptor: int, size: int) -> None:
 def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Memory-map an existing `.npy` file, after checking that it holds an array of this shape and dtype.
 
-    Reading a map beyond the end of its file would end the process.
+    Reading a map beyond the end of its file would end the process. Symbolic links are not followed.
+
+    Raises:
+        UnreadableData: the file cannot be opened, or is damaged, or holds another array.
     """
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -213,6 +224,7 @@ def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read shape, Fortran order and dtype from an `.npy` file. Raise `ValueError` if it is not of version 1.0."""
     version = np.lib.format.read_magic(stream)
     if version != (1, 0):
         raise ValueError(f"a .npy file of version {version}")

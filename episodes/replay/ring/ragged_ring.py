@@ -93,7 +93,9 @@ class RaggedRing:
         self._contents = values, starts, tail, head
 
     def take(self, slots: np.ndarray, axis: int = 0) -> Ragged:
-        """Return copies of the items at the positions `slots` [k]."""
+        """Return copies of the items at the positions `slots` [k]. `axis`, an argument of numpy's `take`, has no
+        effect.
+        """
         values, starts, _, _ = self._contents
         firsts, lengths = starts[slots], self._lengths[slots]
         if len(slots) and (firsts[1:] == firsts[:-1] + lengths[:-1]).all():
@@ -109,4 +111,5 @@ class RaggedRing:
 
 
 def _wrapped(values: np.ndarray, start: int, stop: int) -> Any:
+    """Return the values from `start` to `stop` in a ring, if `stop` lies beyond the end of the array."""
     return np.concatenate([values[start:], values[: stop - len(values)]])

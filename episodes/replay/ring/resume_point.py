@@ -99,6 +99,7 @@ class ResumePoint:
         return True
 
     def _with_moved(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state with the file names and numbers that were saved after it, if they belong to this state."""
         file = self.files.folder / _MOVED
         if not os.path.lexists(file):
             return state
@@ -110,6 +111,7 @@ class ResumePoint:
         return {**state, "numbers": numbers, "files": [*names, *files[len(names) :]], "rows": moved["rows"]}
 
     def _mapped_tail(self) -> np.ndarray:
+        """Memory-map the file with the index of the oldest whole step. Raise `UnreadableData` if its size is wrong."""
         file = self.files.folder / _TAIL
         if len(_bytes_of(file)) != 8:
             raise UnreadableData(f"{file} is damaged: it does not have 8 bytes")

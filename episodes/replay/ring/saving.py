@@ -30,9 +30,11 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
 
 def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
     """Create a ring with the contents of a dict that `ring_state` returned, in arrays from the allocator of `ring`.
+    `ring` itself is not changed.
 
     Raises:
         InvalidArgument: the state has another capacity.
+        ValueError: the state's infos are damaged.
     """
     if state["capacity"] != ring.capacity:
         raise InvalidArgument(
@@ -79,4 +81,5 @@ def checked_numbers(numbers: dict[str, Any]) -> dict[str, int]:
 
 
 def _front(track: TrackRing, size: int) -> Any:
+    """Return copies of the first `size` items of a ring."""
     return nested.map_leaves(lambda leaf: leaf[:size].copy(), track.data)

@@ -35,6 +35,7 @@ class StepLog:
             self._named.update(zip(range(change.serial, change.serial + len(change.opened)), change.ids, strict=True))
 
     def _name(self, table: EpisodeTable, entries: np.ndarray) -> None:
+        """Record the ids of the episodes at `entries` of the table."""
         for entry, serial in zip(entries.tolist(), table.serials[entries].tolist(), strict=True):
             self._named[serial] = table.key_of(entry)
 
@@ -49,6 +50,7 @@ class StepLog:
             self._drop_old_ids(head)
 
     def _drop_old_ids(self, head: int) -> None:
+        """Forget the ids of episodes none of whose steps is in the log any more."""
         first = self._reaches(head)
         oldest = self._serials[positions(first, head - first, self.size)].min()
         self._named = {serial: key_of for serial, key_of in self._named.items() if serial >= oldest}

@@ -64,6 +64,7 @@ class StepVersions:
         return versions
 
     def _made(self) -> np.ndarray:
+        """Allocate the array of versions. The row of padding has no version."""
         array = self._allocator.empty(self.capacity, np.zeros(0, np.int64))
         array[self.capacity] = UNKNOWN  # version of padding
         return array

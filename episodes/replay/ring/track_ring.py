@@ -44,6 +44,9 @@ class Allocator:
         """Allocate a ring array [size + 1, ...] in the dtype and shape of `item` [k, ...]. The last row is zeros.
 
         For ragged items it is a `RaggedRing`.
+
+        Raises:
+            TrackMismatch: the allocator makes files, and the items are ragged or Python objects.
         """
         if type(item) in (Ragged, RaggedRing):
             if self.files is not None:
@@ -139,6 +142,12 @@ class TrackRing:
             self._check_leaf(leaf, leaves[path], path)
 
     def _check_leaf(self, leaf: Any, items: Any, path: str) -> None:
+        """Check that items can be written to an array of the ring.
+
+        Raises:
+            ShapeMismatch: they have another shape.
+            TrackMismatch: the array's dtype does not represent all values of their dtype.
+        """
         if items.shape[1:] != leaf.shape[1:]:
             raise ShapeMismatch(f"{path}: items of shape {items.shape[1:]}; the buffer holds items of {leaf.shape[1:]}")
         if items.dtype != leaf.dtype and not np.can_cast(items.dtype, leaf.dtype, "safe"):
@@ -178,6 +187,7 @@ class TrackRing:
         """Return a copy of the ring with another size, which contains the items with numbers [first, stop)."""
 
         def copy_leaf(old: Any) -> Any:
+            """Return an array of the new size with the stored items."""
             new: Any = allocator.empty(size, old)
             for number, count in contiguous_ranges(first, stop, self.size, size):
                 a, b = number % self.size, number % size

@@ -64,6 +64,7 @@ def _describe_update(update: LedgerUpdate | None) -> str:
 
 
 def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: LedgerReader) -> Difference | None:
+    """Return the first difference between two updates: of settings, then of rows, then of weights. None if equal."""
     update, module = first.update, first.module
     if first.settings != second.settings:
         return Difference(update, module, None, "settings", f"{first.settings:016x}", f"{second.settings:016x}")

@@ -153,6 +153,7 @@ class Ledger:
         return episode, t
 
     def _number(self, id_: str, named: list[str]) -> int:
+        """Return the number of an episode id. A new id gets the next number, and is appended to `named`."""
         if id_ not in self._numbers:
             self._numbers[id_] = len(self._numbers)
             named.append(id_)
@@ -214,11 +215,13 @@ def _first_steps(numbers: np.ndarray) -> np.ndarray:
 
 
 def _record_batch(notes: Sequence[_Note], schema: Any) -> Any:
+    """Return the notes of several updates as an Arrow record batch, one row per update."""
     columns = dict(zip(_Note._fields, zip(*notes, strict=True), strict=True))
     return pyarrow().record_batch([_column(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def _column(values: Sequence[Any], type_: Any) -> Any:
+    """Return one field of several notes as an Arrow column. Fields that are arrays become lists."""
     if not isinstance(values[0], np.ndarray):
         return pyarrow().array(values, type_)
     offsets = np.cumsum([0, *map(len, values)])

@@ -102,6 +102,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         return map(self._at, self._places)
 
     def _at(self, place: _Place) -> LedgerUpdate:
+        """Read the update at a place."""
         batch = self._shards[place.shard][place.batch]
         weights, settings = (batch[name][place.row].as_py() for name in ("weights", "settings"))
         episode, t, content = (batch[name][place.row].values.to_numpy() for name in ("episode", "t", "content"))
@@ -137,6 +138,7 @@ def _folder(path: Path) -> Path:
 
 
 def _files(path: Path) -> list[ShardFile]:
+    """Return the ledger's Arrow files in `path`, finished or not, in the order of their names."""
     paths = [(file, end) for end in (UNFINISHED, SEALED) for file in path.glob(f"*{end}")]
     files = [ShardFile(file.name.removesuffix(end), file.name, file) for file, end in paths]
     return sorted(files, key=lambda file: file.name)
@@ -154,6 +156,7 @@ def _batches(file: ShardFile) -> list[Any]:
 
 
 def _check_schema(file: ShardFile, column_types: Any) -> None:
+    """Raise `UnreadableData` unless a file's columns are those of a ledger of this version."""
     if not column_types.equals(schema()) or not FORMAT.items() <= (column_types.metadata or {}).items():
         raise UnreadableData(f"{file.path.name} is not of a ledger, or of one of another version")
 

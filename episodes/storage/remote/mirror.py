@@ -93,6 +93,9 @@ class Mirror:
         """
 
         def read(file: ShardFile) -> ShardRead | None:
+            """Return the metadata of a file's episodes, or None if the file does not exist. With `verify`, the file is
+            downloaded.
+            """
             try:
                 return self._fetch(file) if verify else self._rows(file)
             except FileNotFoundError:
@@ -102,8 +105,9 @@ class Mirror:
             return list(pool.map(read, files))
 
     def stored_batches(self, read: ShardRead, header: Header) -> list[StoredBatch]:
-        """Return the record batches of an Arrow file as `StoredBatch` objects, whose arrays are
-        downloaded when first read."""
+        """Return the record batches of an Arrow file as `StoredBatch` objects, whose arrays are downloaded when first
+        read. Empty if not even the file's schema could be read.
+        """
         if read.layout is None:
             return []
         size = self._sizes.get(read.file.path.name) or 0
@@ -114,7 +118,11 @@ class Mirror:
 
     def batch(self, file: ShardFile, number: int, header: Header) -> StoredBatch:
         """Return one record batch of an Arrow file by its index `number`. The file is downloaded
-        if it is not in the cache."""
+        if it is not in the cache.
+
+        Raises:
+            UnreadableData: the file no longer exists, is damaged, or lacks this batch.
+        """
         with self._lock:
             batches = self._open.get(file.name)
             if batches is None:
@@ -171,6 +179,9 @@ class Mirror:
             total -= size
 
     def _rows(self, file: ShardFile) -> ShardRead:
+        """Return the metadata of an Arrow file's episodes, from the cache or by reading that part of the remote file. A
+        file that is unfinished or damaged is downloaded whole.
+        """
         cached = self.directory / f"{file.path.name}.{self._sizes.get(file.path.name)}{_ROWS}"
         try:
             with suppress(FileNotFoundError, UnreadableData), as_unreadable_data(cached.name):
@@ -188,11 +199,13 @@ class Mirror:
         return result
 
     def _read_small(self, name: str) -> bytes | None:
+        """Download a small file, and return its bytes, or None if it does not exist."""
         with suppress(FileNotFoundError):
             return self.place.read(name)
         return None
 
     def _put(self, name: str, data: bytes) -> None:
+        """Write a file to the cache directory, so that it appears when it is complete."""
         draft = self.directory / f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
         try:
             draft.write_bytes(data)
@@ -245,7 +258,11 @@ def _extract_metadata(source: Any) -> bytes:
 
 
 def _decode_metadata(file: ShardFile, data: bytes) -> ShardRead:
-    """Decode the episode metadata of an Arrow file from bytes that `_extract_metadata` returned."""
+    """Decode the episode metadata of an Arrow file from bytes that `_extract_metadata` returned.
+
+    Raises:
+        UnreadableData: the bytes are of another Arrow file, or lack episodes.
+    """
     arrow, read = pyarrow(), ShardRead(file)
     reader = arrow.ipc.open_stream(data)
     whole = arrow.BufferReader(base64.b64decode(reader.schema.metadata[_SCHEMA]))

@@ -89,7 +89,15 @@ class RemoteDirectory:
             return self.system.cat_file(self.path(name))
 
     def fetch(self, name: str, file: Path, size: int | None) -> None:
-        """Download a file of `size` bytes to the local path `file`. Raise `FileNotFoundError` if it does not exist."""
+        """Download a file to the local path `file`.
+
+        Args:
+            size: expected number of bytes. None if unknown.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ConnectionError: the download failed, or has another size.
+        """
         with self.reached():
             self.system.get_file(self.path(name), str(file))
         num_bytes = file.stat().st_size
@@ -120,7 +128,12 @@ class RemoteDirectory:
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """Context manager that converts the remote file system's own errors to `OSError`."""
+        """Context manager that converts the remote file system's own errors to `OSError`.
+
+        Raises:
+            FileNotFoundError: the server answered with status 404.
+            ConnectionError: any other error of the file system.
+        """
         try:
             yield
         except (OSError, EpisodeError, ValueError, LookupError, TypeError, pyarrow().ArrowException):

@@ -66,7 +66,11 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
 
 def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | None:
     """Return the header of the remote data set, or None if nothing was uploaded yet.
-    Raise an error if it belongs to a different data set."""
+
+    Raises:
+        InvalidArgument: it is another data set.
+        TrackMismatch: its tracks differ.
+    """
     try:
         remote_header = header_of(place.read(NAME), place.path(NAME))
     except FileNotFoundError:
@@ -82,6 +86,12 @@ def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | Non
 
 
 def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str, int | None]) -> None:
+    """Raise `InvalidArgument` if the remote data set has a commit (a compaction) that the local one lacks or has
+    otherwise.
+
+    Args:
+        sizes: the remote files.
+    """
     for file in commits:
         if file.name in sizes and place.read(file.name) != file.read_bytes():
             raise InvalidArgument(
@@ -97,7 +107,8 @@ def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str,
 
 
 def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int | None]) -> int:
-    """Upload the finished Arrow files that the remote directory does not have yet, and return their number.
+    """Upload the finished Arrow files that the remote directory does not have yet, and return their number. `sizes` are
+    the sizes of the files that it has.
 
     A commit's shards get names that count only after the commit.
 

@@ -23,7 +23,11 @@ class DatasetSteps:
 
     def step(self, number: int) -> StepOrigin:
         """Return where the step with index `number` comes from, as a `StepOrigin`:
-        episode, time, and how the episode ends."""
+        episode, time, and how the episode ends.
+
+        Raises:
+            EpisodeStateError: this object was pickled and is in another process.
+        """
         tracks, chunk = self._chunk_of(number)
         table, (batch, row) = tracks.table, tracks.place(chunk)
         facts, chain = batch.whole.facts.at(row), table.chain(chunk)
@@ -41,7 +45,11 @@ class DatasetSteps:
         )
 
     def episode(self, number: int) -> SingleAgentEpisode:
-        """Return the whole episode that contains the step with index `number`. Chunks stored separately are joined."""
+        """Return the whole episode that contains the step with index `number`. Chunks stored separately are joined.
+
+        Raises:
+            EpisodeStateError: this object was pickled and is in another process.
+        """
         tracks, chunk = self._chunk_of(number)
         return tracks.episode(chunk)
 
@@ -58,6 +66,11 @@ class DatasetSteps:
         return StepLocations([EpisodeKey(fact.id_, fact.agent_id, fact.module_id) for fact in facts], owners, times)
 
     def _chunk_of(self, number: int) -> tuple[StoredTracks, int]:
+        """Return the arrays of the data set, and the index of the chunk that contains the step with index `number`.
+
+        Raises:
+            EpisodeStateError: this object was pickled and is in another process.
+        """
         if self._tracks is None:
             raise EpisodeStateError(
                 f"step {number}: this batch came from another process; ask the sampler there, or sampler.at([{number}])"

@@ -97,6 +97,9 @@ class DecodedColumn:
         return result.reshape(*units.shape, *self.shape)
 
     def _taken(self, rows: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        """Return the items at `rows` [n], whose blocks are `blocks` [n]. Blocks that are not in the pool are
+        decompressed into it, in several rounds if it is too small for all.
+        """
         distinct = np.unique(blocks)
         if len(distinct) <= self.num_slots:
             self._put(distinct)
@@ -151,6 +154,9 @@ def cached_rows(directory: Path, name: str, rows: BlockRows, like: np.ndarray, s
         rows: of the track.
         like: an array of no rows with the dtype and item shape.
         source: the file of the shard, for error messages.
+
+    Raises:
+        UnreadableData: the file has another size, or a block is damaged.
     """
     file = directory / name
     num = int(rows.stops[-1]) if len(rows.stops) else 0

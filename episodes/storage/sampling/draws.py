@@ -164,8 +164,9 @@ class WindowDraw(_Draw):
         return result
 
     def _items_of(self, track: int, cells: np.ndarray, after: bool) -> np.ndarray:
-        """Return items [k, ...] of the array with the index `track` at those k window steps where the mask
-        `cells`, bool [B, W], is True."""
+        """Return items [k, ...] of the array with the index `track` at those k window steps where the mask `cells`,
+        bool [B, W], is True. With `after`, they are the items after these steps, such as next observations.
+        """
         table, positions = self.tracks.table, self._positions[cells]
         owners = table.owners(positions, np.repeat(self.episodes, cells.sum(1)))
         units = table.known[FIRST_BASE + track][owners] + (positions + after) * self.tracks.columns[track].step
@@ -243,7 +244,13 @@ def _take_or_fill(
     take, units: np.ndarray, chunks_without: np.ndarray, item: np.ndarray, episodes: np.ndarray
 ) -> np.ndarray:
     """Return the items at the memory offsets `units` [n, ...], or the default `item` for steps of chunks
-    that do not have the array."""
+    that do not have the array.
+
+    Args:
+        take: function that reads items at memory offsets.
+        chunks_without: which chunks do not have the array, bool.
+        episodes: chunk of each step, [n].
+    """
     missing = chunks_without[episodes]
     result = np.empty((*units.shape, *item.shape), item.dtype)
     result[missing] = item

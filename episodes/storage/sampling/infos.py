@@ -100,6 +100,7 @@ def _kinds(parts: list[Any]) -> dict[str, Kind]:
 
 
 def _kind(column: Column) -> Kind:
+    """Return dtype and item shape of a column's values, or None if they are Python objects."""
     if isinstance(column, TypedColumn):
         return None if column.holds_objects else (column.values.dtype, column.values.shape[1:])
     dtype = column.text_dtype()
@@ -107,6 +108,7 @@ def _kind(column: Column) -> Kind:
 
 
 def _values(column: Column, rows: np.ndarray, as_objects: bool) -> np.ndarray:
+    """Return the values of a column at `rows`."""
     if isinstance(column, TypedColumn) and not as_objects:
         return column.values[rows]
     values = column.list(rows)

@@ -51,6 +51,9 @@ class OrderCursor:
         return self._found[start - self._start : stop - self._start]
 
     def _taken_in_parts(self, num: int) -> Any:
+        """Return what was found for the next `num` positions, which reach beyond the precomputed block, and move the
+        cursor.
+        """
         parts, numbers, stop = list[slice](), list[np.ndarray](), self.position + num
         while self.position < stop:
             if not self._start <= self.position < self._stop:

@@ -41,13 +41,17 @@ class InOrder:
 
 
 class ShuffledOrder:
-    """Sampling order in which each step (or episode) comes once per epoch, with a new random order in each epoch.
-    It needs constant memory."""
+    """Sampling order in which each step (or episode) comes once per epoch, with a new random order in each epoch. It
+    needs constant memory: an order of more than `small` positions is computed piecewise.
+    """
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:
         self.num, self.seed, self._small = num, seed, small
 
     def at(self, start: int, stop: int) -> np.ndarray:
+        """Return the numbers at the positions `start` to `stop`, which must be in one epoch. A large order is computed
+        piecewise.
+        """
         epoch, first = divmod(start, self.num)
         last = first + stop - start
         if self.num <= self._small:
@@ -83,14 +87,16 @@ def generator(*numbers: int) -> np.random.Generator:
 
 @lru_cache(maxsize=8)
 def _permutation(num: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the (cached, read-only) permutation of 0..num - 1 for an epoch."""
     result = generator(seed, epoch).permutation(num)
     result.flags.writeable = False
     return result
 
 
 def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
-    """Return a reproducible random number in [0, 1) for each position from `start` to
-    `stop`, float64 [stop - start]."""
+    """Return a reproducible random number in [0, 1) for each position from `start` to `stop`, float64 [stop - start].
+    Each `stream` has other numbers.
+    """
     (key,) = _keys(seed, stream, 1)
     hashed = _hash(np.arange(start, stop, dtype=np.uint64) * _ODD, key)
     hashed >>= _11
@@ -99,6 +105,7 @@ def uniforms(seed: int, start: int, stop: int, stream: int = 0) -> np.ndarray:
 
 def permute(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
     """Evaluate a pseudo-random permutation of 0 ... num - 1 at the indices `places` [n], without computing all of it.
+    Each `seed` and `epoch` has another permutation.
 
     The permutation is a Feistel network on a rectangle slightly larger than `num`. Values outside pass it again.
     """
@@ -114,6 +121,7 @@ def permute(places: np.ndarray, num: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def _network(numbers: np.ndarray, wide: int, high: int, keys: np.ndarray) -> np.ndarray:
+    """Return a permutation of `numbers` in 0..high * wide - 1, by one round of a Feistel network per key."""
     left, right = np.divmod(numbers, np.uint64(wide))  # left < high, right < wide
     sides = [left, right]
     sizes = (np.uint64(high), np.uint64(wide))
@@ -138,6 +146,7 @@ def _hash(values: np.ndarray, key: np.uint64) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _keys(seed: int, stream: int, num: int) -> np.ndarray:
+    """Return `num` reproducible 64-bit keys for a seed. Each `stream` has other keys."""
     return np.random.SeedSequence([seed, stream]).generate_state(num, np.uint64)
 
 
@@ -162,6 +171,7 @@ class Blocks:
         self._mixed = np.zeros(0, np.int64)
 
     def at(self, start: int, stop: int) -> np.ndarray:
+        """Return the numbers at the positions `start` to `stop`, which must be in one epoch."""
         epoch, first = divmod(start, self.num)
         if epoch != self._epoch:
             self._begin(epoch)
@@ -176,12 +186,14 @@ class Blocks:
         return np.concatenate(parts)
 
     def _begin(self, epoch: int) -> None:
+        """Shuffle the runs for an epoch, and determine where each group of runs that are mixed together ends."""
         self._runs = generator(self.seed, epoch).permutation(len(self._starts))
         ends = np.cumsum(self._sizes[self._runs])
         self._chunk_ends = np.append(ends[self._at_once - 1 : -1 : self._at_once], ends[-1:])
         self._epoch, self._chunk = epoch, -1
 
     def _mix(self, chunk: int) -> None:
+        """Shuffle the steps of the group of runs with index `chunk`."""
         runs = self._runs[chunk * self._at_once : (chunk + 1) * self._at_once]
         numbers = ranges(self._starts[runs], self._sizes[runs])
         self._mixed = numbers[generator(self.seed, self._epoch, 1, chunk).permutation(len(numbers))]

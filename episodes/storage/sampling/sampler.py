@@ -101,6 +101,11 @@ class Sampler:
         seed: of the order.
         source: source of the batches' `origin`.
         num_sampled: number of steps that were ever sampled to learn from.
+
+    Raises:
+        InvalidArgument: `order` is unknown or does not fit `weights` or whole episodes, or a number is out of range.
+        EpisodeStateError: the data set has nothing to sample.
+        TrackMismatch: an extra model output has the name of a column that batches have anyway.
     """
 
     def __init__(
@@ -133,6 +138,13 @@ class Sampler:
         self._open()
 
     def _open(self) -> None:
+        """Open the data set's arrays, and create the order. It is called again if the data set changes, and after
+        unpickling.
+
+        Raises:
+            EpisodeStateError: the data set has nothing to sample.
+            TrackMismatch: an extra model output has the name of a column that batches have anyway.
+        """
         self._lock = threading.RLock()
         self._tracks = StoredTracks(*self.dataset.stored_batches(), self._pool_bytes, self._cache)
         check_extra_output_names(self._tracks.extra, str(self.dataset.path))
@@ -148,6 +160,7 @@ class Sampler:
         self._ahead = OrderCursor(self._made_order(num), np.asarray if is_whole else table.located)
 
     def _made_order(self, num: int) -> Order:
+        """Return the order of the `num` steps or episodes."""
         if self.weights is not None:
             is_whole = isinstance(self.what, EpisodeBatches)
             find = find_episodes(self.weights, num) if is_whole else find_steps(self.weights, self._tracks)
@@ -160,7 +173,11 @@ class Sampler:
 
     def _block_order(self) -> Order:
         """Create the sampling order "blocks", which shuffles only as many compressed blocks at a time as
-        fit into the memory pool."""
+        fit into the memory pool.
+
+        Raises:
+            InvalidArgument: whole episodes are sampled.
+        """
         if isinstance(self.what, EpisodeBatches):
             raise InvalidArgument("order='blocks' is for steps and windows; whole episodes are near each other anyway")
         decoded = [column for column in self._tracks.columns if isinstance(column, DecodedColumn)]
@@ -232,6 +249,7 @@ class Sampler:
         return EpisodePack.from_episodes(windows)
 
     def _moments(self, kind: TimeWindows, num: int) -> Batch:
+        """Return the next batch of items at times around `num` steps."""
         steps = self._ahead.take(num)
         columns = kind.columns(StepDraw(self._tracks, steps))
         columns[INDICES] = indices = steps.indices.copy()
@@ -267,17 +285,23 @@ class Sampler:
     def _checked_keys(
         self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
     ) -> Sequence[str]:
-        """Validate arguments of `sample` and `at`, and return the names of the columns in the batch."""
+        """Validate arguments of `sample` and `at`, and return the names of the columns in the batch.
+
+        Raises:
+            InvalidArgument, UnknownKey, WrongType: an argument is invalid.
+        """
         check_n_step(n_step)
         check_fraction("gamma", gamma)
         return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
 
     def _num_steps_of(self, n_step: int | tuple[int, int], start: int, num: int) -> int | np.ndarray:
-        """Return the number of steps of each of `num` n-step returns: an int, or if `n_step` is a range,
-        random ints, int64 [num]."""
+        """Return the number of steps of each of `num` n-step returns: an int, or if `n_step` is a range, random ints,
+        int64 [num]. `start` is the position of the first one in the order.
+        """
         return self._random_steps(n_step, start, num) if isinstance(n_step, tuple) else int(n_step)
 
     def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
+        """Return `n` random ints within `bounds`, both included, for the samples from position `start` on."""
         low, high = bounds
         return low + (uniforms(self.seed, start, start + n, stream=1) * (high - low + 1)).astype(np.int64)
 
@@ -289,6 +313,7 @@ class Sampler:
         views: BoundViews | None,
         keys: Sequence[str],
     ) -> Batch:
+        """Return a batch of n-step transitions from the located steps. All weights are 1."""
         draw, known = StepDraw(self._tracks, steps), {}
         if isinstance(n_step, int) and n_step == 1:
             counts = ones(len(steps.numbers), np.int32)
@@ -317,6 +342,8 @@ class Sampler:
 
         Raises:
             StepOutOfRange: a step is not in the data set.
+            WrongType: the indices are no ints.
+            ShapeMismatch: they are not [n].
         """
         names = self._checked_keys(n_step, gamma, include_infos, keys)
         numbers = checked_step_indices(indices, ndim=1)
@@ -363,7 +390,9 @@ class Sampler:
         include_infos: bool | Literal["columns"] = False,
         keys: Sequence[str] | None = None,
     ) -> Batch:
-        """Return a batch of the next `batch_size` windows of successive steps, with columns [B, W, ...]."""
+        """Return a batch of the next `batch_size` windows of successive steps, with columns [B, W, ...]. The arguments,
+        columns and errors are those of `EpisodeReplayBuffer.sample_sequences`.
+        """
         check_sequences(batch_size, length, burn_in, lookback, boundary, None)
         names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
         with self._lock:
@@ -481,6 +510,7 @@ class Sampler:
 
     @classmethod
     def _of(cls, state: dict[str, Any]) -> Sampler:
+        """Return a sampler from its pickled state."""
         sampler = cls.__new__(cls)
         sampler.__setstate__(state)
         return sampler

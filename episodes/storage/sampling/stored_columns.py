@@ -50,8 +50,9 @@ def columns_of(
 
 
 def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
-    """Compute what the policy sees: the views' columns at the sampled observations and, as "new_<column>",
-    at the next observations."""
+    """Compute what the policy sees: the views' columns at the sampled observations and, as "new_<column>", at the next
+    observations. Only those are computed for which `keys` has `obs` or `new_obs`.
+    """
     steps, last, episodes = draw.places()
     none = steps[:0]
     before, after = (steps if Columns.OBS in keys else none), (last + 1 if Columns.NEXT_OBS in keys else none)
@@ -70,6 +71,7 @@ def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[st
 
 
 def _column(draw: Draw, key: str) -> Any:
+    """Return one column of a batch."""
     tracks = draw.tracks
     if key in tracks.plain:
         place, after = tracks.plain[key]
@@ -117,6 +119,7 @@ def states_before(draw: WindowDraw, burn_in: int) -> Any:
     steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, numbers, draw.episodes[has_state], indices))
 
     def states(place: int) -> np.ndarray:
+        """Return the stored state before each window, zeros if there is none."""
         column = draw.tracks.columns[place]
         result = np.zeros((len(has_state), *column.shape), column.dtype)
         result[has_state] = steps.at(place, steps.numbers - burn_in - 1)

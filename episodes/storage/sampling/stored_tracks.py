@@ -111,6 +111,7 @@ class StoredTracks:
         ]
 
         def column(path: str, field: TrackField) -> Column:
+            """Return the column of an array, in the form that its storage needs."""
             if field.is_ragged:
                 return RaggedColumn(path, field, len(batches))
             if _are_of_several_widths(batches, path, field):
@@ -137,6 +138,9 @@ class StoredTracks:
         ]
 
     def _plain(self) -> dict[str, tuple[int, bool]]:
+        """Return the columns that are a single array as it is stored, by name: index of the array, and whether items
+        after the step are read (next observations). Rewards of a narrow dtype are not among them.
+        """
         result = {name: (place, False) for name, place in self.structure.items() if isinstance(place, int)}
         if Columns.REWARDS in result and self.columns[result[Columns.REWARDS][0]].dtype not in SUMS:
             del result[Columns.REWARDS]
@@ -252,6 +256,7 @@ class StoredTracks:
 
 
 def _fact(batch: StoredBatch, name: str) -> np.ndarray:
+    """Return one fact of each episode of a batch, [n]. All are None if the batch does not have the fact."""
     values = getattr(batch.whole, name)
     return np.full(len(batch), None, object) if values is None else values
 
@@ -281,6 +286,7 @@ def _widest_schema(batches: Sequence[StoredBatch], path: str, field: TrackField)
 
 
 def _are_of_several_widths(batches: Sequence[StoredBatch], path: str, field: TrackField) -> bool:
+    """Return True if strings at `path` have another width in some record batch than `field` has."""
     return any(batch.fields[path].dtype != field.dtype for batch in batches if path in batch.written)
 
 
@@ -296,6 +302,9 @@ def _joined_strings(batches: Sequence[StoredBatch], path: str, field: TrackField
 
 
 def _mapped(batches: Sequence[StoredBatch], path: str, field: TrackField, cache: Path | None) -> MappedColumn:
+    """Return a column over all batches, memory-mapped. Compressed arrays are decompressed into files in `cache`, unless
+    it is None. A batch without the array has no items.
+    """
     arrays = []
     for batch in batches:
         if cache is not None and path in batch.compressed:
@@ -307,6 +316,7 @@ def _mapped(batches: Sequence[StoredBatch], path: str, field: TrackField, cache:
 
 
 def _decoded(batches: Sequence[StoredBatch], path: str, field: TrackField, pool_bytes: int) -> DecodedColumn:
+    """Return a column over all batches whose compressed blocks are decompressed into a pool of `pool_bytes`."""
     size = rows_per_block(field)
     rows = [batch.compressed.get(path) or PlainRows(batch.whole.tracks[path], size) for batch in batches]
     sources = [batch.source for batch in batches]

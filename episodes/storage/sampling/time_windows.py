@@ -70,8 +70,12 @@ class TimeWindows:
                 self._to_steps(name, times)
 
     def columns(self, draw: StepDraw) -> dict[str, Any]:
-        """Return the batch columns for the sampled steps `draw`. Raise `InvalidArgument` if no item
-        is near a requested time."""
+        """Return the batch columns for the sampled steps `draw`.
+
+        Raises:
+            InvalidArgument: no item is near a requested time.
+            UnknownKey: there is no such column, or no column of time stamps.
+        """
         result: dict[str, Any] = {}
         for name, times in self.delta_timestamps.items():
             places, column, observed = _resolve_name(name, draw.tracks)
@@ -110,6 +114,10 @@ class TimeWindows:
         relative to n sampled steps.
 
         A position is outside the episode if no step is near.
+
+        Raises:
+            UnknownKey: `timestamps` names no column of one number per step.
+            InvalidArgument: no step within an episode is near enough.
         """
         stamps = draw.tracks.structure.get(str(self.timestamps))
         if not isinstance(stamps, int) or not _is_time(draw.tracks.columns[stamps]):
@@ -153,7 +161,11 @@ def _first_not_before(
 
 def _resolve_name(name: str, tracks: StoredTracks) -> tuple[Any, str, bool]:
     """Resolve a user's column name: return the indices of its arrays, the batch column's name,
-    and whether it is an observation."""
+    and whether it is an observation.
+
+    Raises:
+        UnknownKey: there is no such column.
+    """
     head, *parts = name.split(".")
     track = head if head in tracks.structure else _NAMES.get(head, head)
     places = tracks.structure.get(track)

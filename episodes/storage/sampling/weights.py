@@ -42,7 +42,12 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
 
 def find_episodes(weights: Any, num: int) -> Find:
     """Return a function from uniform random numbers [n] to episodes, whose probabilities are
-    proportional to `weights` [num]."""
+    proportional to `weights` [num].
+
+    Raises:
+        WrongType: the weights are not numbers.
+        InvalidArgument: there are not `num` weights, or one is negative or not finite, or all are 0.
+    """
     array = _checked(np.zeros(0) if isinstance(weights, str) else _numbers(weights), "weights")
     if array.shape != (num,):
         raise InvalidArgument(f"weights={weights!r}: give one number for each of {num} episodes")
@@ -50,6 +55,7 @@ def find_episodes(weights: Any, num: int) -> Find:
 
 
 def _numbers(weights: Any) -> np.ndarray:
+    """Return weights as float64. Raise `WrongType` if they are not numbers."""
     try:
         return np.asarray(weights, np.float64)
     except (TypeError, ValueError) as error:
@@ -57,6 +63,7 @@ def _numbers(weights: Any) -> np.ndarray:
 
 
 def _checked(weights: np.ndarray, label: str) -> np.ndarray:
+    """Return `weights` unchanged. Raise `InvalidArgument` if one is negative, infinite or NaN."""
     if weights.size and not (np.isfinite(weights).all() and (weights >= 0).all()):
         raise InvalidArgument(f"{label}: some are negative, infinite or NaN; give numbers that are at least 0")
     return weights
@@ -76,7 +83,11 @@ def _cumulative_sums(sums: np.ndarray) -> np.ndarray:
 
 class _EpisodeWeights:
     """Callable that maps uniform random numbers [n] to steps. Each step is sampled with a probability
-    proportional to its episode's weight."""
+    proportional to its episode's weight.
+
+    Raises:
+        InvalidArgument: all weights are 0, or their sum is infinite.
+    """
 
     def __init__(self, weights: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
         self._weights, self._lengths, self._starts = weights, lengths, starts
@@ -98,6 +109,9 @@ class _StepWeights:
     proportional to its own weight.
 
     It stores one sum per block of steps, and reads the weights of sampled blocks.
+
+    Raises:
+        InvalidArgument: a weight is negative or not finite, all are 0, or their sum is infinite.
     """
 
     def __init__(self, weights: Callable[[np.ndarray], np.ndarray], num_steps: int) -> None:
@@ -108,6 +122,7 @@ class _StepWeights:
         self._last = int(np.flatnonzero(joined)[-1])
 
     def _sums(self, start: int) -> np.ndarray:
+        """Return the sum of the weights of each block of `_BLOCK` steps, for up to `_AT_ONCE` steps from `start` on."""
         stop = min(start + _AT_ONCE, self._num_steps)
         weights = _checked(self._weights(np.arange(start, stop)).astype(np.float64), "weights")
         padded = np.zeros(-(-len(weights) // _BLOCK) * _BLOCK)
@@ -129,7 +144,11 @@ class _StepWeights:
 
 
 def _column_weights(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that reads the column `name` at given step indices, so that its numbers can be weights."""
+    """Return a function that reads the column `name` at given step indices, so that its numbers can be weights.
+
+    Raises:
+        UnknownKey: there is no such column of one number per step.
+    """
     names = [key for key, place in tracks.structure.items() if _is_number(place, tracks)]
     if name not in names:
         raise UnknownKey(f"weights={name!r}: no column of one number a step has this name; there are {names}")
@@ -142,6 +161,7 @@ def _column_weights(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], n
 
 
 def _is_number(place: Any, tracks: StoredTracks) -> bool:
+    """Return True if a column has one number per step, so that it can be weights. Observations do not count."""
     if not isinstance(place, int):
         return False
     column = tracks.columns[place]

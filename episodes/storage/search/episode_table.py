@@ -23,6 +23,10 @@ class EpisodeTable(Mapping[str, np.ndarray]):
     `pyarrow.table(table)`, `polars.DataFrame(table)` and DuckDB take it as it is, and numpy's masks work on its
     columns: `table["return"] > 100`. Values of `custom_data` are columns `custom_data/KEY`, if all values of the key
     are bools, numbers or strings; episodes without the key have NaN (numbers) or None.
+
+    Args:
+        columns: columns that are known.
+        later: functions that compute further columns, by name.
     """
 
     def __init__(self, columns: Mapping[str, np.ndarray], later: Mapping[str, Callable[[], np.ndarray]]) -> None:
@@ -105,6 +109,7 @@ _EXACT = 2.0**53  # floats hold all integers below
 
 
 def _arrow(column: np.ndarray) -> Any:
+    """Return a column of the table as an Arrow array. Objects other than None become text."""
     if column.dtype != object:
         return pyarrow().array(column)
     return pyarrow().array([value if value is None else str(value) for value in column], pyarrow().string())

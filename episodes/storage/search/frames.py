@@ -20,5 +20,6 @@ def as_polars(table: Any) -> Any:
 
 
 def _needed(name: str) -> Any:
+    """Import a package. Raise `MissingExtra` if it is not installed."""
     with needing(f"{name}", f"a table of {name} needs {name}"):
         return import_module(name)

@@ -129,7 +129,9 @@ def _without_ambiguous(names: Iterable[str], words: set[str]) -> list[str]:
 
 
 def _in_any_case(word: str, by_lower: dict[str, list[str]]) -> list[str]:
-    """Return the columns whose names equal `word` if case is ignored. An index at the end, such as "/2", is kept."""
+    """Return the columns whose names equal `word` if case is ignored. An index at the end, such as "/2", is kept. The
+    list is empty if there is no such column.
+    """
     name, numbers = word.lower(), ""
     while name not in by_lower:
         name, slash, number = name.rpartition("/")

@@ -145,6 +145,12 @@ class Selection(Generic[Data]):
 
     @cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Episode indices of the rows, and their steps within the episodes. The steps are None if the query selects
+        episodes.
+
+        Raises:
+            InvalidArgument: the query has neither a column `step` nor `episode`, or has steps that do not exist.
+        """
         if self._hits is not None:
             return self._hits
         ends = np.cumsum(self.dataset.lengths)
@@ -224,7 +230,13 @@ _ROWS = 1 << 40  # more than any shard has
 
 
 def _changes(earlier: Shards, places: Sequence[Place | None], shards: Shards) -> list[str]:
-    """Return texts on the Arrow files that were removed, or have new episodes, since a selection was saved."""
+    """Return texts on the Arrow files that were removed, or have new episodes, since a selection was saved.
+
+    Args:
+        earlier: the files and their numbers of episodes when the selection was saved.
+        places: where the episodes of each of these files are now, or None.
+        shards: the files and their numbers of episodes now.
+    """
     sizes, known, words = dict(shards), Counter[str](), []
     for (name, num), place in zip(earlier, places, strict=True):
         if place is None or place[0] not in sizes:

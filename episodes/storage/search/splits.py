@@ -27,8 +27,9 @@ Split = dict[str, Any]  # {"from", "to", "seed"} or {"ids"}
 
 
 def read_splits(directory: Path) -> dict[str, Split]:
-    """Read the definitions of a data set's splits, as a dict by split name.
-    Raise `UnreadableData` if the file is damaged."""
+    """Read the definitions of a data set's splits, as a dict by split name, which is empty if there are none. Raise
+    `UnreadableData` if the file is damaged.
+    """
     try:
         data = read_file(directory / NAME)
     except FileNotFoundError:

@@ -83,13 +83,15 @@ class BatchSteps:
         return int(self.lengths.sum())
 
     def items(self, path: str, *, later: bool = False) -> Any:
-        """Return the index (a slice, mask or int array) by which one item per step is selected
-        from the array at `path`."""
+        """Return the index (a slice, mask or int array) by which one item per step is selected from the array at
+        `path`. With `later`, observations are those after the steps.
+        """
         observed = is_observed(path) or path.startswith(INFO)
         return self._observed(later) if observed else self._stepped
 
     @cached_property
     def _stepped(self) -> Any:
+        """Index of the steps in tracks with one item per step, lookback excluded: a slice or row numbers."""
         pack = self.stored.whole
         if self.rows is None and not pack.lookbacks.any():
             return slice(None)
@@ -97,6 +99,9 @@ class BatchSteps:
         return ranges(starts if self.rows is None else starts[self.rows], self.lengths)
 
     def _observed(self, later: bool) -> Any:
+        """Return the index of the steps' observations, lookback excluded: a mask or row numbers. With `later`, the
+        index of the observations after the steps.
+        """
         pack = self.stored.whole
         starts = pack.observation_offsets[:-1]
         if self.rows is None and not pack.lookbacks.any():  # all but the last one of each episode, or but the first
@@ -216,17 +221,20 @@ class StepTable:
             yield StepTable([part], self._paths, self._decode).table(names)
 
     def _is_compressed(self, name: str) -> bool:
+        """Return True if a column is stored compressed in any batch. An unknown column is not."""
         place = self.resolve(name)
         fields = (part.stored.fields.get(place.path) for part in self.stretches) if place is not None else ()
         return any(field is not None and field.compression == "zstd" for field in fields)
 
     def _place(self, name: str) -> ColumnLocation:
+        """Return where a column is stored. Raise `InvalidArgument` if there is no such column."""
         place = self.resolve(name)
         if place is None:
             raise InvalidArgument(f"steps have no column {name!r}; there are {', '.join(self.names)}")
         return place
 
     def _column(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
+        """Return one column of one batch as an Arrow array. Computed values are written to `spill`."""
         if place.path in OWN:
             return _to_arrow(spill.keep(part.own(place.path)))
         if place.path.startswith(INFO):
@@ -234,6 +242,12 @@ class StepTable:
         return _to_arrow(self._values(part, place, spill))
 
     def _values(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
+        """Return the values of an SQL column for the steps of one batch. What is not a view of the data set goes to
+        `spill`.
+
+        Raises:
+            InvalidArgument: the batch has no such array, or it is compressed and `decode` is False.
+        """
         array: Any = part.stored.whole.tracks.get(place.path)
         if array is None:
             raise InvalidArgument(f"some episodes have no {place.path!r}")
@@ -269,7 +283,11 @@ class Spill:
 
 
 def _select_part(array: Any, place: ColumnLocation) -> Any:
-    """Return `array` [n, ...] or, if the SQL column is a single number of each item, these numbers [n]."""
+    """Return `array` [n, ...] or, if the SQL column is a single number of each item, these numbers [n].
+
+    Raises:
+        InvalidArgument: the items are ragged, or have no such part.
+    """
     if type(array) is Ragged and place.part:
         raise InvalidArgument(f"{place.path!r} is ragged: its column is a list, whose values SQL reads as column[1]")
     try:
@@ -282,7 +300,11 @@ def _select_part(array: Any, place: ColumnLocation) -> Any:
 
 
 def _to_arrow(array: Any) -> Any:
-    """Convert a numpy array to an Arrow array. Items that are arrays become lists."""
+    """Convert a numpy array to an Arrow array. Items that are arrays become lists.
+
+    Raises:
+        InvalidArgument: the numbers are complex.
+    """
     arrow = pyarrow()
     if type(array) is Ragged:
         return arrow.LargeListArray.from_arrays(arrow.array(np.array(array.bounds)), _to_arrow(array.flat))
@@ -305,6 +327,7 @@ def _to_arrow(array: Any) -> Any:
 
 
 def _infos(stored: StoredBatch) -> dict[str, Column]:
+    """Return the info columns of a batch by key path, empty if it has no infos."""
     return getattr(stored.whole.infos, "columns", {})
 
 

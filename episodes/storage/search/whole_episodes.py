@@ -30,6 +30,7 @@ def columns_of_whole_episodes(
 
     @cache
     def compute() -> dict[str, np.ndarray]:
+        """Return all columns, computed at the first call."""
         num = len(table["length"])
         chunks = np.arange(num) if rows is None else rows
         result = {}

@@ -41,6 +41,11 @@ class MultiAgentHistory:
         return self._grown(len_lookback_buffer, self.cuts, **arguments)
 
     def _grown(self, lookback: int, cuts: Sequence[int], **arguments: Any) -> list[MultiAgentEpisode]:
+        """Return the episode as chunks that are cut before the steps `cuts`, with `lookback` env steps each.
+
+        Args:
+            arguments: replace those of `MultiAgentEpisode`.
+        """
         chunks = [MultiAgentEpisode(**{**self.arguments, **arguments})]
         chunks[0].add_env_reset(**copy.deepcopy(self.reset))
         for at, step in enumerate(self.steps):
@@ -126,15 +131,18 @@ class _World:
         return [agent for agent in self.agents if self.status[agent] in statuses]
 
     def reset(self) -> dict[str, Any]:
+        """Start the episode, and return the arguments of `add_env_reset`. Some agents may join later."""
         first = [agent for agent in self.agents if self.pace == "together" or self.chance(0.5)]
         self.status = {agent: RESTS if agent in first else ABSENT for agent in self.agents}
         return {"observations": {agent: self.observed.next() for agent in first}, "infos": self.infos(first)}
 
     def infos(self, agents: Sequence[Any]) -> dict[Any, Any]:
+        """Return infos of some of the agents, and sometimes of all in common."""
         infos: dict[Any, Any] = {agent: {"t": self.t, f"k{self.t % 3}": "x"} for agent in agents if self.chance(0.25)}
         return infos | ({"__common__": {"level": self.t}} if self.chance(0.2) else {})
 
     def step(self) -> dict[str, Any]:
+        """Make one env step, and return the arguments of `add_env_step`."""
         self.t += 1
         actors = self.actors()
         waiting = [*self.those(WAITS), *actors]
@@ -157,6 +165,7 @@ class _World:
         return step
 
     def actors(self) -> list[Any]:
+        """Return the agents that act in this env step: all, some, or one at a time."""
         remaining = self.those(RESTS)
         if self.pace == "turns":
             return remaining[self.t % len(remaining) :][:1] if remaining else []

@@ -142,6 +142,7 @@ def episode_arguments(
 
 
 def _drawn_kinds(draw: st.DrawFn, ragged: bool | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the ragged tracks of an episode: the given ones, or drawn ones for True, and sometimes for None."""
     if isinstance(ragged, Mapping):
         return ragged
     return draw(_ragged_kinds()) if ragged or (ragged is None and draw(st.booleans())) else {}

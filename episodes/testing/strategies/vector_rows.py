@@ -138,6 +138,9 @@ class _RowWriter:
     flags_on_resets: bool
 
     def write(self, num_rows: int) -> VectorRows:
+        """Generate `num_rows` vector steps after a reset, and the episodes that they consist of. The same seed repeats
+        them.
+        """
         self.rng = np.random.default_rng(self.seed)
         self.observations = ItemSource(self.observed, self.seed, arrange=False)
         self.actions = ItemSource(self.one_action_space, self.seed + 1, arrange=False)
@@ -196,6 +199,7 @@ class _RowWriter:
         return nested.stack(items)
 
     def row(self) -> VectorRow:
+        """Generate one vector step: a step of each environment, or its reset with next-step autoreset."""
         actions = [self.actions.next() for _ in range(self.num_envs)]
         outputs = self.rng.integers(0, 99, self.num_envs) / 4
         resting = [self.mode is AutoresetMode.NEXT_STEP and episode.is_done for episode in self.going]
@@ -229,6 +233,7 @@ class _RowWriter:
         )
 
     def step(self, episode: EnvEpisode, action: Any, output: float) -> None:
+        """Add a step to an episode, which may end with this step."""
         episode.actions.append(action)
         episode.outputs.append(output)
         episode.rewards.append(self.rng.integers(-8, 9) / 4)
@@ -257,6 +262,12 @@ class _RowWriter:
         return [episode.observations[-1] for episode in lasts], step_info, (self.stacked(begun), reset_info, mask)
 
     def finals(self, lasts: list[EnvEpisode], ended: list[int]) -> dict[str, Any]:
+        """Return the infos on the last observations of ended environments (same-step autoreset), in Gymnasium's form.
+
+        Args:
+            lasts: the episode of each environment.
+            ended: environments whose episode ended.
+        """
         mask = np.isin(np.arange(self.num_envs), ended)
         if self.dense_finals:
             final_obs = self.stacked([episode.observations[-1] for episode in lasts])

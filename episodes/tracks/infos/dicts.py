@@ -39,11 +39,13 @@ class _Values:
     types: set[type] = field(default_factory=set)
 
     def add(self, rows: np.ndarray, values: Sequence[Any], types: set[type]) -> None:
+        """Add values of the infos `rows`. `types` are the types that occur among them."""
         self.rows.append(rows)
         self.values.append(values)
         self.types |= types
 
     def column(self, num: int) -> TypedColumn:
+        """Return the values as the column of `num` infos. It is masked if some infos have no value."""
         values = self.values[0] if len(self.values) == 1 else list(chain.from_iterable(self.values))
         rows = np.concatenate(self.rows)
         array = as_typed_array(values, self.types)
@@ -85,6 +87,11 @@ def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]
 
 
 def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[str, _Values]) -> None:
+    """Add the values of one key to `columns`. Values that are dicts are added key by key.
+
+    Args:
+        rows: index of the info of each value.
+    """
     types = set(map(type, values))
     if dict not in types:
         columns.setdefault(path, _Values()).add(rows, values, types)

@@ -78,6 +78,7 @@ class TypedColumn:
         return values.tolist() if self.plain else list(values)
 
     def value(self, row: int) -> Any:
+        """Return the value in row `row` as it was recorded. Mutable objects are copied. The mask is not checked."""
         value = self.values[row]
         if self.holds_objects:
             return copy_mutable(value)
@@ -104,6 +105,7 @@ class PackedColumn:
 
     @property
     def mask(self) -> np.ndarray:
+        """Which infos have a value, bool [n]: those whose document is not empty."""
         return self.ends > self.starts
 
     @property
@@ -170,7 +172,14 @@ def copy_mutable(value: Any) -> Any:
 
 class ColumnInfos(Infos):
     """Immutable sequence of info dicts, stored as one array per key path. A dict is created
-    each time an item is read."""
+    each time an item is read.
+
+    Args:
+        columns: columns by key path, which may have more rows than these infos.
+        num: number of infos.
+        start: row of the first one.
+        keys: the parsed paths, if they are known.
+    """
 
     __slots__ = ("columns", "keys", "num", "start")
 
@@ -299,6 +308,7 @@ def from_parts(paths: list[str], parts: list[tuple[Any, Any, Any]], num: int) ->
 
 
 def _key_of(path: str) -> Key:
+    """Return the keys of the dicts around a value, and its own key, from its path. A whole info has no key (None)."""
     if path == WHOLE:
         return (), None
     *parents, last = map(nested.unescape, path.split("/"))
@@ -319,6 +329,7 @@ def _put(infos: list[dict[str, Any]], parents: tuple[str, ...], last: str | None
 
 
 def _without_objects(path: str, column: Column) -> Column:
+    """Return a column without Python objects: they are packed as msgpack. Any other column is returned itself."""
     if isinstance(column, PackedColumn) or not column.holds_objects:
         return column
     rows = column.present.nonzero()[0].tolist()

@@ -68,6 +68,9 @@ def joined_column(parts: Sequence[np.ndarray], mask: np.ndarray | None, plain: b
 
 
 def _may_wait(parts: Sequence[np.ndarray]) -> bool:
+    """Return True if the parts may be concatenated later: they are large, immutable, of one dtype, and keep little
+    other memory alive.
+    """
     nbytes, dtype = sum([part.nbytes for part in parts]), parts[0].dtype
     if nbytes < _LEAST * len(parts) or any(part.dtype != dtype for part in parts):
         return False

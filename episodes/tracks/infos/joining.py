@@ -86,6 +86,7 @@ def _values_of(columns: Sequence[TypedColumn], spans: Sequence[slice]) -> list[n
 
 
 def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndarray | None:
+    """Return the masks of consecutive parts as one, or None if no part has a mask."""
     if all(mask is None for mask in masks):
         return None
     mask_of_part = zip(masks, spans, strict=True)
@@ -103,6 +104,7 @@ class _Place:
 
 
 def _places(parts: Sequence[Infos]) -> list[_Place]:
+    """Return the columns of each part that has any, with their rows in the part and in the result."""
     places, at = [], 0
     for part in parts:
         if isinstance(part, ColumnInfos) and part.num:
@@ -112,6 +114,7 @@ def _places(parts: Sequence[Infos]) -> list[_Place]:
 
 
 def _joined(path: str, places: list[_Place], num: int) -> Column:
+    """Return the column of one key for all `num` infos. Parts without the key are masked."""
     parts = [(place, place.columns[path]) for place in places if path in place.columns]
     columns = [column for _, column in parts]
     if not _have_one_kind(columns):
@@ -149,6 +152,7 @@ def _have_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]
 
 
 def _joined_mask(parts: list[tuple[_Place, Column]], num: int) -> np.ndarray:
+    """Return which of `num` infos have a value. Infos of parts that lack the column have none."""
     mask = np.zeros(num, bool)
     for place, column in parts:
         mask_of_part = column.mask
@@ -157,6 +161,7 @@ def _joined_mask(parts: list[tuple[_Place, Column]], num: int) -> np.ndarray:
 
 
 def _joined_objects(parts: list[tuple[_Place, Column]], num: int) -> TypedColumn:
+    """Return a column of Python objects from parts whose dtypes or shapes differ."""
     values, mask = np.full(num, None), _joined_mask(parts, num)
     for place, column in parts:
         rows = mask[place.rows].nonzero()[0]

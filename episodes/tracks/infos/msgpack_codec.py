@@ -69,6 +69,14 @@ def _inside(depth: int) -> int:
 
 
 def _to_ext(depth: int, value: Any) -> msgpack.ExtType:
+    """Return the msgpack extension for a value that msgpack itself cannot encode. A tensor becomes an array.
+
+    Args:
+        depth: how deep the value is nested.
+
+    Raises:
+        TypeError: the value is of another type, or a masked array.
+    """
     if isinstance(value, tuple):
         return msgpack.ExtType(_TUPLE, _packed(list(value), _inside(depth)))
     if isinstance(value, np.str_):  # an array would lose trailing NULs
@@ -90,6 +98,11 @@ def _to_ext(depth: int, value: Any) -> msgpack.ExtType:
 
 
 def _from_ext(depth: int, code: int, data: bytes) -> Any:
+    """Return the value of a msgpack extension. An array is a copy.
+
+    Raises:
+        UnreadableData: the extension is unknown.
+    """
     if code == _TUPLE:
         return tuple(_unpacked(data, _inside(depth)))
     if code == _STRING:
@@ -104,6 +117,11 @@ def _from_ext(depth: int, code: int, data: bytes) -> Any:
 
 
 def _first_bad_key(value: Any, name: str) -> str:
+    """Return the path of the first value that cannot be encoded, such as `infos['a'][0]`, given that `value` cannot.
+
+    Args:
+        name: path of `value`.
+    """
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     for key, item in items:
         try:
