@@ -32,8 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exit status. Wrong arguments end the process with status 2.
     """
     chosen, unknown = _make_parser().parse_known_args(arguments)
+    parser: argparse.ArgumentParser = chosen.parser
     if unknown:
-        chosen.parser.error(f"unrecognized arguments: {' '.join(unknown)}; see episodes {chosen.command} --help")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; see episodes {chosen.command} --help")
     import gymnasium as gym
     import torch
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return {"train": _train, "evaluate": _evaluate, "play": _play, "export": _export}[chosen.command](chosen)
     except (EpisodeError, gym.error.Error, OSError, TypeError) as error:
-        chosen.parser.error(str(error))
+        parser.error(str(error))
 
 
 def _train(chosen: argparse.Namespace) -> int:

@@ -128,7 +128,7 @@ class League:
 
     def _count_game(self, module_id: Hashable, other_id: Hashable, points: float) -> None:
         """Add the result of a game between the players of two modules. Games before the first snapshot do not count.
-        `points` are those of `module_id`.
+        `points` are the points of `module_id`.
         """
         if any(module in self.opponents and module not in self.players for module in (module_id, other_id)):
             return  # before the first snapshot

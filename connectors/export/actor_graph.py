@@ -78,7 +78,9 @@ def explained(part: str, made: Any = None) -> Iterator[None]:
 
 
 def _user_line(traceback: TracebackType | None) -> str:
-    """Return " (at FILE:LINE)" for the innermost frame of the user's code in a traceback, or "" if there is none."""
+    """Return " (at FILE:LINE)" for the innermost frame of the user's code in a traceback, or "" if no such frame
+    exists.
+    """
     place = ""
     while traceback is not None:
         frame = traceback.tb_frame

@@ -116,7 +116,7 @@ def _suspects(actor: Actor) -> str:
 
 def _stack_observations(actor: Actor, observations: list[Any]) -> Any:
     """Return observations as a batch. Raise `InvalidArgument` that names `check_on` if the environment or the episodes
-    are not those of the actor.
+    do not fit the actor.
     """
     space = actor.observation_space
     expected = nested.map_leaves(np.shape, nested.take(empty_items(space, 1), 0))
@@ -134,7 +134,7 @@ def _stack_observations(actor: Actor, observations: list[Any]) -> Any:
 
 
 class _Comparison:
-    """Step-by-step comparison of an actor's outputs with those of its file. The first difference raises an error."""
+    """Step-by-step comparison of an actor's outputs with the outputs of its file. The first difference raises an error."""
 
     def __init__(self, actor: Actor, tolerance: float) -> None:
         self.actor, self.tolerance = actor, tolerance
@@ -194,7 +194,7 @@ class _Comparison:
         return abs(values[0] - values[1]) <= 10 * self.tolerance * self._scale
 
     def _distribution(self) -> Any:
-        """Return the policy's action distribution, or else that of the action space."""
+        """Return the policy's action distribution, or else the distribution of the action space."""
         distribution = module_of(self.actor.policy).distribution
         return distribution_for(self.actor.action_space) if distribution is None else distribution  # type: ignore[arg-type]
 

@@ -126,7 +126,7 @@ class ServedPolicy:
         return self.outputs
 
     def _check_noise(self, noise):
-        """Raise `ValueError` if random numbers are infinite, or those of an exponential distribution are not > 0."""
+        """Raise `ValueError` if random numbers are infinite, or not above 0 for an exponential distribution."""
         kinds = np.repeat([kind for kind, _ in self.about["noise"]], [size for _, size in self.about["noise"]])
         if not np.isfinite(noise).all() or (noise[:, kinds == "exponential"] <= 0).any():
             raise ValueError("noise is infinite, or not above 0 where it is exponential: draw it from its distribution")
@@ -142,7 +142,7 @@ class ServedPolicy:
 
 
 def _check_checksum(path, data):
-    """Raise `ValueError` if the bytes of a file differ from those that `export` wrote."""
+    """Raise `ValueError` if the bytes of a file differ from the bytes that `export` wrote."""
     head, key, tail = data.rpartition(b'"sha256": "')
     if not key:
         raise ValueError(f"{path} was not written by rl-episodes, or is damaged: export it again, or copy it again")

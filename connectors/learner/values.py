@@ -69,7 +69,7 @@ class ValueFunction:
         self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, pack_views: PackViews | None = None
     ) -> np.ndarray:
         """Return the values of all observations of n episodes, [num_steps + n]. They are read in sequences if the batch
-        is padded. `pack_views` are the views of the policy's input. By default there are none.
+        is padded. `pack_views` are the views of the policy's input. By default no views are applied.
         """
         pack_views, mask = pack_views or PackViews(pack), batch.get(Columns.LOSS_MASK)
         return (

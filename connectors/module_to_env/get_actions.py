@@ -111,7 +111,7 @@ class GetActions(Connector):
         return inputs, distribution
 
     def seed(self, seed: int | None) -> None:
-        """Seed this connector's random generator. If a seed was set earlier, or `seed` is None, nothing changes.
+        """Seed this connector's random generator. If a seed was set earlier, or `seed` is `None`, nothing changes.
 
         Raises:
             InvalidArgument: the seed is not an int.

@@ -352,7 +352,7 @@ P = TypeVar("P", bound=Policy)
 
 def split_actor(policy: P | Actor) -> tuple[P, Actor | None]:
     """Return a tuple of a policy and its actor (the policy with its pipelines), given either a policy or an actor. For
-    a policy, the second item is None.
+    a policy, the second item is `None`.
     """
     return (cast(P, policy.policy), policy) if isinstance(policy, Actor) else (policy, None)
 

@@ -180,7 +180,7 @@ class R2D2(DQN):
         rows = torch.arange(len(stops), device=stops.device)
 
         def whole(obs: Tensor, new_obs: Tensor) -> Tensor:
-            """Return T + 1 observations of each sequence: those of the steps, and after the last step the next one."""
+            """Return T + 1 observations of each sequence: one before each step, and one after the last step."""
             extended = torch.cat([obs, obs[:, -1:]], 1)
             extended[rows, stops] = new_obs[rows, stops - 1]
             return extended

@@ -326,7 +326,7 @@ class Trainer(ABC, Generic[Config]):
             self.save()
 
     def _checkpoints(self) -> list[Path]:
-        """Return the paths of all checkpoints in the folder, oldest first. There are none without a folder."""
+        """Return the paths of all checkpoints in the folder, oldest first. The list is empty without a folder."""
         return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
 
     def resume(self, allow: Iterable[str] = ()) -> bool:

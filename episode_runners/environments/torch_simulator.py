@@ -178,8 +178,8 @@ class TorchVectorEnv(VectorEnv):
         return observations, rewards, dones & ~late, dones & late, extras
 
     def _select_observations(self, observations: Any) -> Any:
-        """Return the observations under `observation_key`, or all if that is None. Raise `UnknownKey` if they lack the
-        key.
+        """Return the observations under `observation_key`, or all if that is `None`. Raise `UnknownKey` if they lack
+        the key.
         """
         if self._observation_key is None:
             return observations

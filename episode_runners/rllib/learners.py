@@ -154,8 +154,8 @@ class EpisodesLearner(Learner):
             self._learner_connector = connector
 
     def _make_view_pieces(self, observation_space: Any, action_space: Any) -> list[Connector]:
-        """Translate the user's env-to-module connectors for the learner pipeline, and return the translations. There
-        are none if the user gave no such connectors.
+        """Translate the user's env-to-module connectors for the learner pipeline, and return the translations. The list
+        is empty if the user gave no such connectors.
 
         The user's function is called with an object that has the spaces of the stored observations in place of an
         environment.

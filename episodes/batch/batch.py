@@ -62,7 +62,7 @@ class Batch:
 
     @classmethod
     def _of(cls, columns: dict[str, Any], lazy_origin: LazyOrigin | None = None) -> Batch:
-        """Create a batch around a dict of valid columns, without a copy. `lazy_origin` is None if the episodes and
+        """Create a batch around a dict of valid columns, without a copy. `lazy_origin` is `None` if the episodes and
         steps of its rows are unknown.
         """
         batch = cls.__new__(cls)

@@ -129,7 +129,7 @@ class Origin:
         return self._laid_out(real, times)
 
     def _of_episodes(self, fact: Callable[[EpisodeKey], Any]) -> np.ndarray:
-        """Return a fact of each row's episode, object array of the batch's shape. It is None for padding and unknown
+        """Return a fact of each row's episode, object array of the batch's shape. It is `None` for padding and unknown
         episodes.
         """
         real, (keys, episode_of_step, _) = self._places

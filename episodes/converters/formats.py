@@ -151,7 +151,7 @@ def format_of(path: str | Path) -> str | None:
 
 
 def _known(name: str) -> Format:
-    """Return the format with this name. Raise `InvalidArgument` if there is none."""
+    """Return the format with this name. Raise `InvalidArgument` if the name is unknown."""
     if name not in FORMATS:
         raise InvalidArgument(f"unknown format {name!r}; known formats: {', '.join(FORMATS)}")
     return FORMATS[name]

@@ -241,7 +241,7 @@ def _no_step(episode: SingleAgentEpisode, report: LossReport) -> None:
 
 
 def _check_spaces(observation_space: Any, action_space: Any, dataset_id: str) -> None:
-    """Raise `InvalidArgument` if a space is None, or has a key with a slash, which Minari does not take."""
+    """Raise `InvalidArgument` if a space is `None`, or has a key with a slash, which Minari does not take."""
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is None:
             raise InvalidArgument(f"to_minari({dataset_id!r}): the first episode has no {name}; give {name}=")

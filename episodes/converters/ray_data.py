@@ -65,7 +65,7 @@ def to_ray_data(episodes: Given, *, strict: bool = False) -> tuple[Any, LossRepo
 
 
 def _some(items: list[Any]) -> list[Any]:
-    """Return `items` unchanged. Raise `InvalidArgument` if there are none."""
+    """Return `items` unchanged. Raise `InvalidArgument` if they are empty."""
     if not items:
         raise InvalidArgument("to_ray_data: no episodes with a step were given")
     return items

@@ -45,7 +45,7 @@ def to_rllib(
 
 
 def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield an RLlib episode for each episode, and add losses to `report`. `action_mapping` is that of `to_rllib`."""
+    """Yield an RLlib episode for each episode, and add losses to `report`. `action_mapping` as in `to_rllib`."""
     with needing("rllib", "RLlib's episodes need RLlib"):
         from ray.rllib.env import multi_agent_episode, single_agent_episode
     for original in episodes:
@@ -88,7 +88,7 @@ def from_rllib(
 
 
 def rllib_episodes(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:
-    """Yield an episode of this library for each RLlib episode, and add losses to `report`. `action_mapping` is that of
+    """Yield an episode of this library for each RLlib episode, and add losses to `report`. `action_mapping` as in
     `from_rllib`.
 
     Raises:

@@ -83,7 +83,7 @@ def to_sb3(
 
 
 def _check_spaces(observation_space: Any, action_space: Any) -> None:
-    """Raise `InvalidArgument` if a space is None, or is of a kind that SB3's buffers do not store."""
+    """Raise `InvalidArgument` if a space is `None`, or is of a kind that SB3's buffers do not store."""
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is None:
             raise InvalidArgument(f"to_sb3: the first episode has no {name}; give {name}=")

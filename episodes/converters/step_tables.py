@@ -217,7 +217,7 @@ def read_description(schema: Any, source: str) -> dict[str, Any]:
 
 
 def _interleaved(array: np.ndarray, last: np.ndarray, rows: np.ndarray, last_rows: np.ndarray) -> np.ndarray:
-    """Return an array with the rows of `array` at `rows`, and those of `last` at `last_rows`."""
+    """Return an array with rows of `array` at the positions `rows`, and rows of `last` at `last_rows`."""
     dtype = np.promote_types(array.dtype, last.dtype) if array.dtype.kind == "U" else array.dtype
     whole = np.empty((len(rows) + len(last_rows), *array.shape[1:]), dtype)
     whole[rows], whole[last_rows] = array, last
@@ -235,7 +235,7 @@ def _read_facts(table: Any, firsts: np.ndarray, ends: np.ndarray) -> dict[str, A
     pa = pyarrow()
 
     def at(name: str, rows: np.ndarray) -> list[Any]:
-        """Return the values of a column at `rows`. All are None if the table has no such column."""
+        """Return the values of a column at `rows`. All are `None` if the table has no such column."""
         exists = name in table.column_names
         return table[name].take(pa.array(rows)).to_pylist() if exists else [None] * len(rows)
 

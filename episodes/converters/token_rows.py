@@ -320,7 +320,7 @@ def _report_truncation(samples: Sequence[TokenSample], name: str, report: LossRe
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
-    """Return the values as an array of objects, without converting those that are lists or arrays."""
+    """Return the values as an array of objects, without converting lists or arrays among them."""
     array = np.empty(len(values), object)
     array[:] = values
     return array

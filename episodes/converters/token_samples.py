@@ -176,7 +176,7 @@ def report_turn_rewards(samples: Sequence[TokenSample], name: str, report: LossR
 
 
 def _last_sampled(sample: TokenSample) -> int:
-    """Return the index of the last sampled token in the completion, or its length if there is none."""
+    """Return the index of the last sampled token in the completion, or its length if no token was sampled."""
     places = np.flatnonzero(sample.mask)
     return int(places[-1]) if len(places) else len(sample.mask)
 

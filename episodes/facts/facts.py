@@ -131,7 +131,7 @@ def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFac
 
 def join_pipelines(first: str | None, second: str | None) -> str | None:
     """Return the distinct lines of two texts that describe the preprocessing of two joined chunks, in order, joined
-    with line breaks. If one text is None (unknown), return the other.
+    with line breaks. If one text is `None` (unknown), return the other.
     """
     if first == second or second is None:
         return first
@@ -309,8 +309,8 @@ def _common_spaces(
 
 
 def _common_space(name: str, values: Sequence[Any], ids: Sequence[Any]) -> Any:
-    """Return the space that all episodes share. An episode whose space is None has no influence. The result is None if
-    all are.
+    """Return the space that all episodes share. An episode whose space is `None` has no influence. The result is `None`
+    if all are.
 
     Raises:
         TrackMismatch: two spaces differ.
@@ -331,8 +331,8 @@ def _common_space(name: str, values: Sequence[Any], ids: Sequence[Any]) -> Any:
 
 
 def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Concatenate the same metadata column of several packs. The result is None if it is None in all packs. Otherwise,
-    an episode of a pack without the column has None.
+    """Concatenate the same metadata column of several packs. The result is `None` if it is `None` in all packs.
+    Otherwise, an episode of a pack without the column has None.
 
     Args:
         sizes: number of episodes of each pack.
@@ -370,7 +370,7 @@ def from_band(band: Any) -> Any:
 
 
 def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
-    """Return a pack's facts from a pickle. Facts that are newer than the pickle are None."""
+    """Return a pack's facts from a pickle. Facts that are newer than the pickle are `None`."""
     later = [None] * (len(_COLUMNS) - len(bands))  # facts that are newer than the pickle
     return PackFacts._make([*map(from_band, bands), *later, *values])
 
@@ -452,7 +452,7 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
 
 
 def _object_array(values: Any) -> np.ndarray:
-    """Return the values as a read-only array of objects, without converting those that are lists or arrays."""
+    """Return the values as a read-only array of objects, without converting lists or arrays among them."""
     array = np.empty(len(values), object)
     array[:] = values
     array.flags.writeable = False

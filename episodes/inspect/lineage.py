@@ -171,7 +171,7 @@ def _episode(origin: Origin, row: int) -> Any:
 
 
 def _identity(step: StepOrigin) -> list[tuple[str, str]]:
-    """Return names and values that identify the step's chunk. Ids that are None are left out."""
+    """Return names and values that identify the step's chunk. Ids that are `None` are left out."""
     facts = {"episode": step.id_, "agent": step.agent_id, "module": step.module_id}
     chunk = f"t={step.t_started} … {step.t_stop}"
     return [

@@ -71,7 +71,9 @@ def outputs_of(key: str) -> Callable[[Timeline], AgentTrack | None]:
     """Return a function that reads the extra model output `key` from an agent's `Timeline`, or None if it is absent."""
 
     def agent_track(timeline: Timeline) -> AgentTrack | None:
-        """Return the items of one extra model output of an agent, a pending one included, or None if there are none."""
+        """Return the items of one extra model output of an agent, a pending one included, or None if the agent has no
+        such output.
+        """
         agent_episode = timeline.episode
         track = agent_episode.extra_model_outputs.get(key)
         pending = (timeline.extra[key],) if timeline.phase == WAITS and timeline.extra and key in timeline.extra else ()

@@ -259,7 +259,7 @@ class _InfoBlock:
 
 def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
     """Yield key path, value and mask [N] of each value in the (possibly nested) info of a vector environment. The mask
-    of environments that have the value is None for all. Masks themselves and final observations are left out.
+    of environments that have the value is `None` for all. Masks themselves and final observations are left out.
 
     Raises:
         WrongType: a key is not a str.

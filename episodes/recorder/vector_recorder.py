@@ -565,7 +565,7 @@ class VectorRecorder:
         trim_rows = self._rows.prepare_trim(first)
 
         def carry_over() -> None:
-            """Drop the rows that were taken, and keep those that ongoing episodes need."""
+            """Drop the rows that were taken, and keep the rows that ongoing episodes need."""
             trim_rows()
             self.__dict__.update(afterwards)
 

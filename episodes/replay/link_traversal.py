@@ -120,7 +120,7 @@ def shift_starts_back(
     links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int
 ) -> tuple[np.ndarray, StepsAround]:
     """Move sequence starts [B] back within their episodes, so that `length` stored steps follow if possible. Return the
-    new starts, and their numbers of steps around (`extents` are those of the old ones).
+    new starts, and their numbers of steps around (`extents`: for the old starts).
     """
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
     if back.any():

@@ -212,7 +212,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
         """Set priorities that `checked_priorities` returned. Evicted steps are ignored. `shares` are priority ** alpha.
-        Those of evicted steps are counted in `num_stale`.
+        Priorities of evicted steps are counted in `num_stale`.
         """
         ring = self.get_ring()
         tail = ring.tail

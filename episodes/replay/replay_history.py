@@ -187,7 +187,7 @@ def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
 
 
 def _objects(values: list[Any]) -> np.ndarray:
-    """Return the values as an array of objects, without converting those that are lists or arrays."""
+    """Return the values as an array of objects, without converting lists or arrays among them."""
     array = np.empty(len(values), object)
     array[:] = values
     return array

@@ -480,7 +480,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         return ShapeMismatch(f"{self._place()}: {error}") if differs else self._extra_mismatch(outputs)
 
     def _extra_mismatch(self, outputs: Mapping[str, Any]) -> TrackMismatch:
-        """Return the error for a step whose extra model outputs have other names than those of earlier steps."""
+        """Return the error for a step whose extra model outputs have other names than at earlier steps."""
         known = self._tracks.extra
         late, missing = [k for k in outputs if k not in known], [k for k in known if k not in outputs]
         problem = f"{late} would start late" if late else f"{missing} would stop early"
@@ -753,7 +753,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 def _restored(
     cls: Any, facts: Any, tracks: Any, custom_data: Any, shape: Any, duration: float, is_cut: Any = None
 ) -> SingleAgentEpisode:
-    """Return an episode from its pickled parts. Older pickles lack `is_cut`, which then is None."""
+    """Return an episode from its pickled parts. Older pickles lack `is_cut`, which then is `None`."""
     episode = cls.of(facts, tracks, custom_data)
     episode._shape, episode._duration, episode._is_cut = shape, duration, is_cut
     return episode

@@ -105,7 +105,7 @@ class EpisodesHistory(History):
 
 
 def _step_track(episode: SingleAgentEpisode, track: str) -> Any:
-    """Return a time series with one item per step by its name: "actions", "rewards", or that of an extra output (None
+    """Return a time series with one item per step by its name: "actions", "rewards", or an extra output's name (None
     if missing).
     """
     if track == "actions":
@@ -114,7 +114,7 @@ def _step_track(episode: SingleAgentEpisode, track: str) -> Any:
 
 
 def _objects(values: list[Any]) -> np.ndarray:
-    """Return the values as an array of objects, without converting those that are lists or arrays."""
+    """Return the values as an array of objects, without converting lists or arrays among them."""
     array = np.empty(len(values), object)
     array[:] = values
     return array

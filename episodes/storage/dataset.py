@@ -617,7 +617,7 @@ def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
     """Read a data set, and return its catalog, Arrow files and header. With `known`, only files with the episodes of
-    these shards are read. `verify` is that of `Files.read`.
+    these shards are read. `verify` as in `Files.read`.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing that was not missing in the listing before.

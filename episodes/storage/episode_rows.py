@@ -130,7 +130,7 @@ def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any
 
 def _version_columns(versions: VersionColumn | None, num: int) -> list[Any]:
     """Return the policy versions of `num` episodes as two Arrow columns of lists: versions, and the steps at which they
-    begin. All values are null if `versions` is None.
+    begin. All values are null if `versions` is `None`.
     """
     pa = pyarrow()
     if versions is None:
@@ -146,7 +146,7 @@ def _nulls(num: int, type_: Any) -> Any:
 
 
 def _seed(data: dict[str, Any] | None) -> int | None:
-    """Return the seed in an episode's custom data, or None if there is none that fits into int64."""
+    """Return the seed in an episode's custom data, or None if no seed fits into int64."""
     seed = (data or {}).get(SEED)
     return int(seed) if isinstance(seed, (int, np.integer)) and 0 <= seed < 2**63 else None
 

@@ -157,7 +157,7 @@ def header_of(text: bytes, file: str) -> Header:
 
 
 def _from_json(value: dict[str, Any]) -> Header:
-    """Return the header that a JSON object describes. Older files have no id. Their header's id is None."""
+    """Return the header that a JSON object describes. Older files have no id. Their header's id is `None`."""
     return Header(
         observation_space=space_json.from_json(value["observation_space"]),
         action_space=space_json.from_json(value["action_space"]),

@@ -129,8 +129,8 @@ class RecordEpisodes(gym.Wrapper):
 
 
 class RecordVectorEpisodes(gym.vector.VectorWrapper):
-    """Gymnasium vector wrapper that writes the episodes of all its environments to a data set on disk. The arguments
-    are those of `RecordEpisodes`.
+    """Gymnasium vector wrapper that writes the episodes of all its environments to a data set on disk. It has the
+    arguments of `RecordEpisodes`.
 
     Raises:
         InvalidArgument: the environment's metadata has no autoreset mode; and as in `RecordEpisodes`.
@@ -181,8 +181,8 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 def _writer(
     path: str | Path, observed: spaces.Space, action_space: spaces.Space, spec: Any, options: Any
 ) -> EpisodeWriter:
-    """Return a writer to `path` for an environment's episodes. `options`, of the user, override what the environment
-    says.
+    """Return a writer to `path` for an environment's episodes. `options`, of the user, override the environment's
+    settings.
     """
     facts = {"observation_space": observed, "action_space": action_space, "env_spec": to_storable_spec(spec)}
     return EpisodeWriter(path, **facts | options)

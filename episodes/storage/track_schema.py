@@ -40,7 +40,7 @@ class TrackField:
     @staticmethod
     def of(path: str, array: np.ndarray, compression: str) -> TrackField:
         """Determine the schema of an array [n, ...] with n items. Raise `WrongType` for dtypes of objects and
-        structures. `compression` is that of `EpisodeWriter`: "auto" compresses images.
+        structures. `compression` as in `EpisodeWriter`: "auto" compresses images.
         """
         if array.dtype.kind in "OV" or not array.dtype.itemsize:
             raise WrongType(
@@ -72,7 +72,7 @@ class TrackField:
         return field
 
     def to_json(self) -> dict[str, Any]:
-        """Return this field as a JSON object. `fill` and `bounds` are left out if they are None."""
+        """Return this field as a JSON object. `fill` and `bounds` are left out if they are `None`."""
         value = {"dtype": self.dtype, "shape": list(self.shape), "compression": self.compression}
         value = value if self.fill is None else value | {"fill": self.fill}
         return value if self.bounds is None else value | {"bounds": self.bounds}
@@ -146,8 +146,8 @@ def has_bounds(path: str, field: TrackField) -> bool:
 
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
     """Return a pack, and its schemas, with strings widened to the width in the current file, so that this file can
-    contain the pack. Longer strings get a greater width. `fields` are the schemas of the pack, and `known` those of the
-    file.
+    contain the pack. Longer strings get a greater width. `fields` are the schemas of the pack, and `known` the schemas
+    of the file.
 
     The width for longer text is the next power of two, so that ever longer text starts only a few shards.
     """

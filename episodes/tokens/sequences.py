@@ -145,7 +145,7 @@ class TokenSequences:
             )
 
     def _checked_row_length(self, row_length: int | str) -> int:
-        """Return the length of padded rows: that of the longest sequence for "longest", or the given number.
+        """Return the length of padded rows: for "longest" the length of the longest sequence, else the given number.
 
         Raises:
             ShapeMismatch: the number is smaller than a sequence.

@@ -136,7 +136,7 @@ class ItemKinds:
         return nested.map_leaves(_filler_like, first, self._dtypes, fill)
 
     def _look_at(self, items: Sequence[Any]) -> None:
-        """Add the dtypes of these items to those that were seen."""
+        """Add the dtypes of these items to the dtypes seen so far."""
         if type(self._dtypes) is set:
             self._dtypes.update([item.dtype for item in items if type(item) is np.ndarray])
             items = [item for item in items if type(item) is not np.ndarray]

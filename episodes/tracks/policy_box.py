@@ -158,7 +158,7 @@ def to_env_items(space: gym.Space | None, items: Any) -> Any:
 
 
 def _bounded_boxes(space: gym.Space | None) -> list[spaces.Box]:
-    """Return all Box spaces with bounds in a nested space. The list is empty if there is none, or for None."""
+    """Return all Box spaces with bounds in a nested space. The list is empty for None and for spaces without bounds."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return [box for part in parts for box in _bounded_boxes(part)]

@@ -79,7 +79,7 @@ def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
 
 
 def _objects(items: Sequence[Any]) -> np.ndarray:
-    """Return the items as an array of objects, without converting those that are lists or arrays."""
+    """Return the items as an array of objects, without converting lists or arrays among them."""
     array = np.empty(len(items), object)
     for i, item in enumerate(items):
         array[i] = item

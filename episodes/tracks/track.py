@@ -136,7 +136,7 @@ class ListTrack(_Items):
         return items[positions] if isinstance(positions, int) else [items[p] for p in positions]
 
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
-        """Return the items at a user's indices, with `fill` for those that do not exist."""
+        """Return the items at a user's indices, with `fill` in place of items that do not exist."""
         positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
         total = len(self.items)
         if isinstance(self.ragged, RaggedKind) or (self.ragged is not None and not total):

@@ -152,7 +152,7 @@ class _Timescale:
         self.index = 0
 
     def _zeros(self, example: Any) -> Any:
-        """Return arrays of zeros like those of an example.
+        """Return arrays of zeros with the shapes and dtypes of an example.
 
         Raises:
             InvalidArgument: the example has no arrays, or arrays of objects.

@@ -168,7 +168,7 @@ class Journal:
         slot.progress, slot.time = Progress(num_taken, num_done), when
 
     def _new_slot(self) -> _Slot:
-        """Return a free slot. If there is none, the sender that was silent for longest loses its slot."""
+        """Return a free slot. If all are taken, the sender that was silent for longest loses its slot."""
         if self._free:
             return _Slot(self._free.pop())
         oldest = min(self._slots, key=lambda sender: self._slots[sender].time)

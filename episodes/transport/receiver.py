@@ -429,7 +429,7 @@ class EpisodeReceiver(Endpoint):
         return False
 
     def _refuse(self, reason: str) -> None:
-        """Count a rejected message in `stats.refused`. Reasons are the texts at the calls, and those of `read_head`."""
+        """Count a rejected message in `stats.refused`. Reasons are the texts at the calls and in `read_head`."""
         self._refused[reason] += 1
 
     def _register_sender(self, address: bytes, head: Head) -> None:

@@ -82,7 +82,7 @@ class SendQueue:
         return self._episodes.take([episode], self._coalesce // 4)
 
     def _take_pack(self, pack: EpisodePack) -> bool:
-        """Queue a small pack, to be sent with the packs that are queued. Return False if it must be sent by itself, or
+        """Queue a small pack, to be sent with the packs that are queued. Return False if it must be sent alone, or
         if the queue must be sent before.
         """
         if not self._join or len(self._episodes):

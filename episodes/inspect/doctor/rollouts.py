@@ -214,7 +214,7 @@ def _check_dead(play: Play, lives: dict[Any, Trial], agents: list[Any]) -> None:
 
 
 def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], answer: Any, number: int) -> None:
-    """Append the results of a multi-agent step to the record of each agent's episode, and start those of new agents.
+    """Append the results of a multi-agent step to the record of each agent's episode, and start records of new agents.
 
     Args:
         lives: the record of each agent of the ongoing episode. New agents are added.

@@ -344,7 +344,7 @@ class LinkedRing:
 
     def _plan_eviction(self, stop: int, head: int, tail: int) -> Reservation:
         """Determine which episodes lose some or all steps if the steps with indices below `stop` are evicted. `head`
-        and `tail` are those of the reservation that is returned.
+        and `tail` are stored in the reservation that is returned.
         """
         if stop == self.tail:
             return Reservation(head, self.rows_head, tail, _NOTHING, _NOTHING, _NOTHING, self.kept_from)

@@ -111,5 +111,5 @@ class RaggedRing:
 
 
 def _wrapped(values: np.ndarray, start: int, stop: int) -> Any:
-    """Return the values from `start` to `stop` in a ring, if `stop` lies beyond the end of the array."""
+    """Return the values from `start` to `stop` in a ring, if `stop` is beyond the end of the array."""
     return np.concatenate([values[start:], values[: stop - len(values)]])

@@ -156,7 +156,7 @@ def _batches(file: ShardFile) -> list[Any]:
 
 
 def _check_schema(file: ShardFile, column_types: Any) -> None:
-    """Raise `UnreadableData` unless a file's columns are those of a ledger of this version."""
+    """Raise `UnreadableData` unless a file has the columns of a ledger of this version."""
     if not column_types.equals(schema()) or not FORMAT.items() <= (column_types.metadata or {}).items():
         raise UnreadableData(f"{file.path.name} is not of a ledger, or of one of another version")
 

@@ -119,7 +119,7 @@ def states_before(draw: WindowDraw, burn_in: int) -> Any:
     steps = StepDraw(draw.tracks, LocatedSteps(draw.tracks.table, numbers, draw.episodes[has_state], indices))
 
     def states(place: int) -> np.ndarray:
-        """Return the stored state before each window, zeros if there is none."""
+        """Return the stored state before each window, zeros if no state is stored."""
         column = draw.tracks.columns[place]
         result = np.zeros((len(has_state), *column.shape), column.dtype)
         result[has_state] = steps.at(place, steps.numbers - burn_in - 1)

@@ -256,7 +256,7 @@ class StoredTracks:
 
 
 def _fact(batch: StoredBatch, name: str) -> np.ndarray:
-    """Return one fact of each episode of a batch, [n]. All are None if the batch does not have the fact."""
+    """Return one fact of each episode of a batch, [n]. All are `None` if the batch does not have the fact."""
     values = getattr(batch.whole, name)
     return np.full(len(batch), None, object) if values is None else values
 
@@ -303,7 +303,7 @@ def _joined_strings(batches: Sequence[StoredBatch], path: str, field: TrackField
 
 def _mapped(batches: Sequence[StoredBatch], path: str, field: TrackField, cache: Path | None) -> MappedColumn:
     """Return a column over all batches, memory-mapped. Compressed arrays are decompressed into files in `cache`, unless
-    it is None. A batch without the array has no items.
+    it is `None`. A batch without the array has no items.
     """
     arrays = []
     for batch in batches:

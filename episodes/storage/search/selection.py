@@ -145,7 +145,7 @@ class Selection(Generic[Data]):
 
     @cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Episode indices of the rows, and their steps within the episodes. The steps are None if the query selects
+        """Episode indices of the rows, and their steps within the episodes. The steps are `None` if the query selects
         episodes.
 
         Raises:

@@ -27,7 +27,7 @@ Split = dict[str, Any]  # {"from", "to", "seed"} or {"ids"}
 
 
 def read_splits(directory: Path) -> dict[str, Split]:
-    """Read the definitions of a data set's splits, as a dict by split name, which is empty if there are none. Raise
+    """Read the definitions of a data set's splits, as a dict by split name, which is empty without splits. Raise
     `UnreadableData` if the file is damaged.
     """
     try:

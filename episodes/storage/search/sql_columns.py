@@ -84,7 +84,7 @@ class BatchSteps:
 
     def items(self, path: str, *, later: bool = False) -> Any:
         """Return the index (a slice, mask or int array) by which one item per step is selected from the array at
-        `path`. With `later`, observations are those after the steps.
+        `path`. With `later`, observations after the steps are selected.
         """
         observed = is_observed(path) or path.startswith(INFO)
         return self._observed(later) if observed else self._stepped
@@ -170,7 +170,7 @@ class StepTable:
 
     def resolve(self, name: str) -> ColumnLocation | None:
         """Return the source of the column `name`: an array, an info or a computed column such as "step". Return None if
-        there is none.
+        no such column exists.
 
         The index of a single number, as in `observations/2`, is not checked.
         """
@@ -242,8 +242,8 @@ class StepTable:
         return _to_arrow(self._values(part, place, spill))
 
     def _values(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
-        """Return the values of an SQL column for the steps of one batch. What is not a view of the data set goes to
-        `spill`.
+        """Return the values of an SQL column for the steps of one batch. Values that are not a view of the data set go
+        to `spill`.
 
         Raises:
             InvalidArgument: the batch has no such array, or it is compressed and `decode` is False.

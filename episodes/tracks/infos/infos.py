@@ -37,7 +37,7 @@ class Infos(Sequence[dict[str, Any]]):
         return self
 
     def arrays(self) -> list[np.ndarray]:
-        """Return the list of all arrays in which the infos are stored. By default there are none."""
+        """Return the list of all arrays in which the infos are stored. By default the list is empty."""
         return []
 
     @abstractmethod
