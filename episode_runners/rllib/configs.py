@@ -7,14 +7,9 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+from episode_runners.rllib.connector_functions import TranslatedEnvToModule, TranslatedFunction, TranslatedModuleToEnv
 from episode_runners.rllib.env_runners import EpisodesEnvRunner, EpisodesMultiAgentEnvRunner, EpisodesRunner
-from episode_runners.rllib.learners import learner_class_with_episodes
-from episode_runners.rllib.pipelines import (
-    EnvToModuleInRLlib,
-    ModuleToEnvInRLlib,
-    MultiAgentEnvToModuleInRLlib,
-    MultiAgentModuleToEnvInRLlib,
-)
+from episode_runners.rllib.learners import learner_class_with_episodes, learner_class_without_episodes
 from episode_runners.rllib.support import check_support
 from episodes.errors import InvalidArgument, WrongType
 
@@ -33,6 +28,7 @@ def install_in(config: Any) -> None:
     if isinstance(config, InstalledConfig):
         return
     _check_not_frozen(config, "install")
+    uninstall_from(config)  # a copy of an algorithm's config
     check_support(config)
     _set_class(config, _installed_class(type(config)))
 
@@ -47,6 +43,7 @@ def uninstall_from(config: Any) -> None:
         _set_class(config, type(config).original)
     elif issubclass(getattr(config, "env_runner_cls", None) or object, EpisodesRunner):
         _check_not_frozen(config, "uninstall")
+        _restore_settings(config)
 
 
 def _check_not_frozen(config: Any, call: str) -> None:
@@ -67,53 +64,6 @@ class InstalledConfig:
 
     __slots__ = ()
     original: type[AlgorithmConfig]  # the class before `install`
-
-
-class TranslatedEnvToModule:
-    """Function for the setting `env_to_module_connector` that translates the user's RLlib
-    pipeline into one of this library.
-
-    Args:
-        original: a copy of the config before its connectors were replaced.
-    """
-
-    def __init__(self, original: AlgorithmConfig) -> None:
-        self.original = original
-
-    @property
-    def users_function(self) -> Any:
-        """Function that the user has set as `env_to_module_connector`, or None."""
-        return vars(self.original)["_env_to_module_connector"]
-
-    def __call__(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
-        replaced = self.original.build_env_to_module_connector(env, spaces, device)
-        if not self.original.is_multi_agent:
-            return EnvToModuleInRLlib(replaced=replaced, device=device)
-        connector = MultiAgentEnvToModuleInRLlib(replaced=replaced, device=device)
-        connector.add_modules(self.original.policies)
-        return connector
-
-
-class TranslatedModuleToEnv:
-    """Function for the setting `module_to_env_connector` that translates the user's RLlib
-    pipeline into one of this library.
-
-    Args:
-        original: a copy of the config before its connectors were replaced.
-    """
-
-    def __init__(self, original: AlgorithmConfig) -> None:
-        self.original = original
-
-    def __call__(self, env: Any = None, spaces: Any = None) -> Any:
-        original = self.original
-        replaced = original.build_module_to_env_connector(env, spaces)
-        options = {"normalize_actions": original.normalize_actions, "clip_actions": original.clip_actions}
-        if not original.is_multi_agent:
-            return ModuleToEnvInRLlib(replaced=replaced, options=options)
-        connector = MultiAgentModuleToEnvInRLlib(replaced=replaced, options=options)
-        connector.add_modules(original.policies)
-        return connector
 
 
 def _resolved(config: Any) -> Any:
@@ -140,6 +90,20 @@ def _resolve(config: Any) -> None:
         add_default_connectors_to_module_to_env_pipeline=False,
     )
     config.learners(learner_class=learner_class_with_episodes(config.learner_class))
+
+
+def _restore_settings(config: Any) -> None:
+    """Restore RLlib's classes and the user's connectors in a config that `_resolve` has changed."""
+    config.env_runners(
+        env_runner_cls=None,
+        add_default_connectors_to_env_to_module_pipeline=True,
+        add_default_connectors_to_module_to_env_pipeline=True,
+    )
+    for name in ("_env_to_module_connector", "_module_to_env_connector"):
+        function = vars(config)[name]
+        if isinstance(function, TranslatedFunction):
+            vars(config)[name] = function.users_function
+    config.learners(learner_class=learner_class_without_episodes(config.learner_class))
 
 
 @cache

@@ -19,6 +19,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner as RLlibS
 
 from episode_runners.multi_agent import MultiAgentEnvRunner
 from episode_runners.multi_agent_pipelines import seed_of_module
+from episode_runners.rllib.connector_functions import use_settings_of
 from episode_runners.rllib.conversion import rllib_episodes
 from episode_runners.rllib.episode_counts import EpisodeCounts, log_multi_agent_steps
 from episode_runners.rllib.events import hooks_of
@@ -95,6 +96,8 @@ class EpisodesRunner(RLlibEnvRunner):
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         self._counts = EpisodeCounts()
+        config = config.copy(copy_frozen=False)
+        use_settings_of(config)
         super().__init__(config=config, **kwargs)
 
     def set_state(self, state: dict[str, Any]) -> None:

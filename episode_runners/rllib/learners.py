@@ -21,11 +21,24 @@ from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from episode_runners.rllib.advantages import RLlibAdvantages
 from episode_runners.rllib.module_policy import ModulePolicy
-from episode_runners.rllib.translation import DEFAULTS, module_pieces, translated, users_connectors, views_of
+from episode_runners.rllib.translation import (
+    DEFAULTS,
+    is_rllibs,
+    module_pieces,
+    translated,
+    users_connectors,
+    views_of,
+    without_defaults,
+)
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 
-__all__ = ["EpisodesLearner", "EpisodesPPOTorchLearner", "learner_class_with_episodes"]
+__all__ = [
+    "EpisodesLearner",
+    "EpisodesPPOTorchLearner",
+    "learner_class_with_episodes",
+    "learner_class_without_episodes",
+]
 
 _VIEWS = ("FlattenObservations", "FrameStacking", "PrevActionsPrevRewards")  # the views of the env runners replace them
 
@@ -121,12 +134,13 @@ def _pieces_of(replaced: Any) -> list[tuple[Connector, str]]:
     Returns:
         Pairs of a connector and "" (before the default ones), "columns" or "returns".
     """
-    pieces, after = [], ""
+    pieces: list[tuple[Connector, str]] = []
+    after = ""
     for connector in replaced.connectors:
         name = type(connector).__name__
         if connector in users_connectors(replaced):
-            if name not in _VIEWS:
-                pieces.append((translated(connector), after))
+            if name not in _VIEWS or not is_rllibs(connector):
+                pieces.append((translated(connector, others=[piece for piece, _ in pieces]), after))
         elif _is_gae(connector):
             after = "returns"
         elif name in DEFAULTS and name != "AddOneTsToEpisodesAndTruncate":
@@ -183,7 +197,7 @@ class EpisodesLearner(Learner):
                 "observation_space and action_space: let it read the spaces only"
             ) from error
         connectors: Iterable[Any] = made if isinstance(made, list | tuple) else [made]
-        return module_pieces(connectors)
+        return module_pieces(without_defaults(connectors))
 
 
 class EpisodesPPOTorchLearner(EpisodesLearner, PPOTorchLearner):
@@ -199,3 +213,10 @@ def learner_class_with_episodes(learner_class: type[Learner]) -> type[Learner]:
     if learner_class is PPOTorchLearner:
         return EpisodesPPOTorchLearner
     return type(f"Episodes{learner_class.__name__}", (EpisodesLearner, learner_class), {})
+
+
+def learner_class_without_episodes(learner_class: type[Learner]) -> type[Learner]:
+    """Return the learner class from which `learner_class_with_episodes` has made this class."""
+    if not issubclass(learner_class, EpisodesLearner):
+        return learner_class
+    return next(base for base in learner_class.__bases__ if base is not EpisodesLearner)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
-from episode_runners.rllib.translation import joint_pieces, module_pieces, users_connectors
-from episodes.errors import EpisodeStateError, StateMismatch
+from episode_runners.rllib.translation import DEFAULTS, is_joint, joint_pieces, module_pieces, users_connectors
+from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
 
 __all__ = [
     "EnvToModuleInRLlib",
@@ -79,6 +81,7 @@ class EnvToModuleInRLlib(PipelineInRLlib):
     """RLlib connector that contains an env-to-module pipeline of this library."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
+        check_not_joint(connectors)
         spaces = self.replaced.input_observation_space, self.replaced.input_action_space
         return env_to_module_pipeline(*spaces, pieces=module_pieces(connectors), device=self.device)
 
@@ -87,6 +90,7 @@ class ModuleToEnvInRLlib(PipelineInRLlib):
     """RLlib connector that contains a module-to-env pipeline of this library."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
+        check_module_to_env(self.replaced)
         spaces = self.replaced.input_observation_space, self.replaced.input_action_space
         return module_to_env_pipeline(*spaces, pieces=module_pieces(connectors), log_probs=False, **self.options)
 
@@ -129,10 +133,52 @@ class MultiAgentModuleToEnvInRLlib(MultiAgentPipelineInRLlib):
     """RLlib connector that contains a module-to-env pipeline of this library per module."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
+        check_module_to_env(self.replaced)
         return MultiAgentModuleToEnv({})
 
     def _make_module_pipeline(self) -> Any:
         return module_to_env_pipeline(pieces=module_pieces(users_connectors(self.replaced)), **self.options)
+
+
+def check_not_joint(connectors: Iterable[Any]) -> None:
+    """Raise `InvalidArgument` if a connector for several agents is in the pipeline of a single agent."""
+    for connector in connectors:
+        if is_joint(connector):
+            raise InvalidArgument(
+                f"install(config): {type(connector).__name__} is made for several agents, and the config has one; "
+                "remove multi_agent= or agent_ids=, or derive it from SingleAgentObservationPreprocessor"
+            )
+
+
+def check_module_to_env(replaced: Any) -> None:
+    """Check that RLlib's module-to-env pipeline can be replaced.
+
+    Raises:
+        InvalidArgument: the user has added a connector that RLlib adds automatically, or the action space has a
+            `start`, which the action distributions and losses of RLlib ignore.
+    """
+    names = [type(connector).__name__ for connector in replaced.connectors]
+    for name in DEFAULTS:
+        if names.count(name) > 1:
+            raise InvalidArgument(
+                f"install(config): module_to_env_connector returns {name}, which is added automatically, too; remove "
+                "it, and use config.env_runners(normalize_actions=..., clip_actions=...)"
+            )
+    for space in _parts_of(replaced.input_action_space):
+        if np.any(getattr(space, "start", 0)):
+            raise InvalidArgument(
+                f"install(config): the action space {space} does not start at 0, as RLlib's losses require; subtract "
+                "the start with gymnasium.wrappers.TransformAction"
+            )
+
+
+def _parts_of(space: Any) -> Iterator[Any]:
+    """Yield the spaces in a nested space that are neither `Dict` nor `Tuple`."""
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        for part in space.values() if isinstance(space, gym.spaces.Dict) else space:
+            yield from _parts_of(part)
+    else:
+        yield space
 
 
 def connector_in(connectors: Any) -> Any:

@@ -54,6 +54,12 @@ def check_support(config: Any) -> None:
             f"install(config): multi_agent(count_steps_by={config.count_steps_by!r}) is not supported; set "
             "count_steps_by='env_steps', and divide batch sizes by the number of agents per step"
         )
+    for pipeline in ("env_to_module", "module_to_env"):
+        if not getattr(config, f"add_default_connectors_to_{pipeline}_pipeline"):
+            raise InvalidArgument(
+                f"install(config): env_runners(add_default_connectors_to_{pipeline}_pipeline=False) is not supported; "
+                f"leave it True, and add connectors with {pipeline}_connector"
+            )
     if issubclass(config.algo_class, PPO) and not config.add_default_connectors_to_learner_pipeline:
         raise InvalidArgument(
             "install(config): training(add_default_connectors_to_learner_pipeline=False) is not supported for PPO; "

@@ -27,7 +27,17 @@ from connectors.env_to_module import (
 from connectors.views.piece import ViewPiece
 from episodes.errors import InvalidArgument
 
-__all__ = ["DEFAULTS", "joint_pieces", "module_pieces", "translated", "users_connectors", "views_of"]
+__all__ = [
+    "DEFAULTS",
+    "is_joint",
+    "is_rllibs",
+    "joint_pieces",
+    "module_pieces",
+    "translated",
+    "users_connectors",
+    "views_of",
+    "without_defaults",
+]
 
 # Connectors that RLlib adds by itself. Pipelines of this library have connectors of the same purpose.
 DEFAULTS = frozenset(
@@ -62,6 +72,8 @@ TRANSLATIONS: dict[str, tuple[Callable[..., Connector], tuple[str, ...]]] = {
     "PrevActionsPrevRewards": (PrevActionsPrevRewards, ("n_prev_actions", "n_prev_rewards")),
 }
 
+_RLLIBS = "ray.rllib.connectors"  # package of RLlib's connectors
+
 # Methods of RLlib's connectors that expect episodes of RLlib.
 _BATCH_METHODS = (
     "single_agent_episode_iterator",
@@ -77,11 +89,12 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
     Args:
         connector: the preprocessor of RLlib, which has its spaces.
         by_agent: whether these are `Dict` spaces by agent. RLlib's have them if there are several agents.
+        name: its name in its pipeline.
     """
 
-    def __init__(self, connector: RLlibPreprocessor, by_agent: bool) -> None:
+    def __init__(self, connector: RLlibPreprocessor, by_agent: bool, name: str) -> None:
         self.connector, self.by_agent = connector, by_agent
-        super().__init__(name=type(connector).__name__)
+        super().__init__(name=name)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
@@ -109,11 +122,12 @@ class JointPreprocessorOfRLlib(MultiAgentObservationPreprocessor):
 
     Args:
         connector: the preprocessor of RLlib.
+        name: its name in its pipeline.
     """
 
-    def __init__(self, connector: RLlibMultiAgentPreprocessor) -> None:
+    def __init__(self, connector: RLlibMultiAgentPreprocessor, name: str) -> None:
         self.connector = connector
-        super().__init__(name=type(connector).__name__)
+        super().__init__(name=name)
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
@@ -131,13 +145,14 @@ class ConnectorOfRLlib(Connector):
 
     Args:
         connector: the connector of RLlib.
+        name: its name in its pipeline.
     """
 
-    def __init__(self, connector: ConnectorV2) -> None:
+    def __init__(self, connector: ConnectorV2, name: str) -> None:
         self.connector = connector
-        for name in _BATCH_METHODS:
-            setattr(connector, name, getattr(Connector, name))
-        super().__init__(name=type(connector).__name__)
+        for method in _BATCH_METHODS:
+            setattr(connector, method, getattr(Connector, method))
+        super().__init__(name=name)
 
     def __call__(self, **arguments: Any) -> Any:
         return self.connector(**{**arguments, "episodes": list(arguments["episodes"])})
@@ -157,21 +172,27 @@ class ConnectorOfRLlib(Connector):
 
 def users_connectors(pipeline: Any) -> list[Any]:
     """Return the connectors of RLlib's pipeline, except connectors that RLlib adds automatically."""
-    return [connector for connector in pipeline.connectors if not _is_default(connector)]
+    return without_defaults(pipeline.connectors)
 
 
-def translated(connector: Any, by_agent: bool = False) -> Connector:
+def without_defaults(connectors: Iterable[Any]) -> list[Any]:
+    """Return the connectors, except connectors that RLlib adds automatically."""
+    return [connector for connector in connectors if not _is_default(connector)]
+
+
+def translated(connector: Any, by_agent: bool = False, others: Iterable[Connector] = ()) -> Connector:
     """Return a connector of this library that does the same as an RLlib connector, which may be the user's own.
 
     Args:
         connector: the connector of RLlib.
         by_agent: whether its spaces are `Dict` spaces by agent.
+        others: earlier connectors of its pipeline, where names are unique.
 
     Raises:
-        InvalidArgument: a connector of RLlib that has no translation.
+        InvalidArgument: a connector of RLlib that has no translation, or a subclass that inherits its `__call__`.
     """
     name = type(connector).__name__
-    if _is_rllibs(connector) and name in TRANSLATIONS:
+    if is_rllibs(connector) and name in TRANSLATIONS:
         kind, names = TRANSLATIONS[name]
         arguments = connector.get_ctor_args_and_kwargs()[1]
         if arguments.get("keys_to_remove"):
@@ -181,15 +202,21 @@ def translated(connector: Any, by_agent: bool = False) -> Connector:
             )
         return kind(**{key: arguments[key] for key in names if key in arguments})
     if isinstance(connector, RLlibPreprocessor):
-        return PreprocessorOfRLlib(connector, by_agent)
+        return PreprocessorOfRLlib(connector, by_agent, name=_free_name(name, others))
     if isinstance(connector, RLlibMultiAgentPreprocessor):
-        return JointPreprocessorOfRLlib(connector)
-    if _is_rllibs(connector):
+        return JointPreprocessorOfRLlib(connector, name=_free_name(name, others))
+    if is_rllibs(connector):
         raise InvalidArgument(
             f"install(config): RLlib's connector {name} has no translation; derive a connector from ConnectorV2 that "
             f"does the same (class My{name}(ConnectorV2): def __call__(self, *, batch, episodes, **kwargs): ...)"
         )
-    return ConnectorOfRLlib(connector)
+    inherited = next(kind for kind in type(connector).__mro__ if "__call__" in vars(kind))
+    if inherited.__module__.startswith(_RLLIBS):
+        raise InvalidArgument(
+            f"install(config): {name} inherits __call__ of RLlib's connector {inherited.__name__}, which needs RLlib's "
+            f"episodes; give {inherited.__name__} itself, or derive {name} from ConnectorV2 with a __call__ of its own"
+        )
+    return ConnectorOfRLlib(connector, name=_free_name(name, others))
 
 
 def is_joint(connector: Any) -> bool:
@@ -198,23 +225,31 @@ def is_joint(connector: Any) -> bool:
     These are `MultiAgentObservationPreprocessor`s, and RLlib's `MeanStdFilter` with `multi_agent` and
     `FlattenObservations` with `agent_ids`.
     """
-    arguments = connector.get_ctor_args_and_kwargs()[1] if _is_rllibs(connector) else {}
+    arguments = connector.get_ctor_args_and_kwargs()[1] if is_rllibs(connector) else {}
     name = type(connector).__name__
     return (
         isinstance(connector, RLlibMultiAgentPreprocessor)
-        or (_is_rllibs(connector) and name == "MeanStdFilter" and bool(arguments.get("multi_agent")))
-        or (_is_rllibs(connector) and name == "FlattenObservations" and arguments.get("agent_ids") is not None)
+        or (is_rllibs(connector) and name == "MeanStdFilter" and bool(arguments.get("multi_agent")))
+        or (is_rllibs(connector) and name == "FlattenObservations" and arguments.get("agent_ids") is not None)
     )
 
 
 def joint_pieces(connectors: Iterable[Any]) -> list[Any]:
     """Return translations of those RLlib connectors that process the observations of all agents at once."""
-    return [translated(connector) for connector in connectors if is_joint(connector)]
+    return translated_all(connector for connector in connectors if is_joint(connector))
 
 
 def module_pieces(connectors: Iterable[Any], by_agent: bool = False) -> list[Connector]:
     """Return this library's equivalents of the RLlib connectors that process one agent at a time."""
-    return [translated(connector, by_agent) for connector in connectors if not is_joint(connector)]
+    return translated_all((connector for connector in connectors if not is_joint(connector)), by_agent)
+
+
+def translated_all(connectors: Iterable[Any], by_agent: bool = False) -> list[Connector]:
+    """Return new translations of RLlib connectors, with unique names. See `translated`."""
+    pieces: list[Connector] = []
+    for connector in connectors:
+        pieces.append(translated(connector, by_agent, pieces))
+    return pieces
 
 
 def views_of(pieces: Iterable[Connector]) -> list[Connector]:
@@ -229,9 +264,17 @@ def views_of(pieces: Iterable[Connector]) -> list[Connector]:
     return views
 
 
+def _free_name(name: str, others: Iterable[Connector]) -> str:
+    """Return the name, with a number appended if one of the other connectors has it."""
+    taken = {other.name for other in others}
+    numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+    return next(free for free in (name, *numbered) if free not in taken)
+
+
 def _is_default(connector: Any) -> bool:
-    return _is_rllibs(connector) and type(connector).__name__ in DEFAULTS
+    return is_rllibs(connector) and type(connector).__name__ in DEFAULTS
 
 
-def _is_rllibs(connector: Any) -> bool:
-    return type(connector).__module__.startswith("ray.rllib.connectors")
+def is_rllibs(connector: Any) -> bool:
+    """Return True if a connector's class is one of RLlib's."""
+    return type(connector).__module__.startswith(_RLLIBS)
