@@ -15,6 +15,7 @@ from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import (
+    AddObservationsFromEpisodesToBatch,
     FlattenObservations,
     MeanStdFilter,
     PrevActionsPrevRewards,
@@ -23,6 +24,7 @@ from ray.rllib.connectors.env_to_module import (
 from ray.rllib.connectors.env_to_module.frame_stacking import FrameStackingEnvToModule
 from ray.rllib.connectors.env_to_module.observation_preprocessor import SingleAgentObservationPreprocessor
 from ray.rllib.connectors.learner.frame_stacking import FrameStackingLearner
+from ray.rllib.connectors.module_to_env import NormalizeAndClipActions
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.examples.envs.classes.action_mask_env import ActionMaskEnv
 from ray.rllib.examples.rl_modules.classes.action_masking_rlm import ActionMaskingTorchRLModule
@@ -201,6 +203,93 @@ def test_connector_without_translation_raises() -> None:
         config.build_algo()
 
 
+class OwnFilter(MeanStdFilter):
+    """Connector of a user that inherits the methods of RLlib's."""
+
+
+UNSUPPORTED: dict[str, tuple[str, Callable[[], Any]]] = {
+    "OwnFilter inherits __call__ of RLlib's connector MeanStdFilter": ("env_to_module_connector", OwnFilter),
+    "MeanStdFilter is made for several agents": (
+        "env_to_module_connector",
+        lambda: MeanStdFilter(multi_agent=True),
+    ),
+    "module_to_env_connector returns NormalizeAndClipActions, which is added automatically": (
+        "module_to_env_connector",
+        lambda: NormalizeAndClipActions(normalize_actions=False, clip_actions=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", UNSUPPORTED)
+def test_unsupported_connector_raises_when_the_algorithm_is_built(message: str) -> None:
+    setting, make = UNSUPPORTED[message]
+    config = install(ppo()).env_runners(**{setting: lambda *args: make()})
+    with pytest.raises(InvalidArgument, match=message):
+        config.build_algo()
+
+
+class StartsAtOne(Scripted):
+    """The scripted environment with actions 1 and 2."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.action_space = spaces.Tuple([spaces.Discrete(2, start=1)])
+
+
+def test_action_space_with_a_start_raises_when_the_algorithm_is_built() -> None:
+    with pytest.raises(InvalidArgument, match=r"action space Discrete\(2, start=1\) does not start at 0"):
+        install(ppo(StartsAtOne)).build_algo()
+
+
+class Scaled(ConnectorV2):
+    """Env-to-module connector of a user that multiplies the observations by a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
+        self.foreach_batch_item_change_in_place(batch, "obs", lambda item, *ids: self.factor * np.asarray(item))
+        return batch
+
+
+def test_connectors_of_one_class_change_observations_as_in_rllib() -> None:
+    outputs = []
+    for choose in (lambda config: config, install):
+        Scripted.num_copies = 0
+        make = lambda *_: [AddObservationsFromEpisodesToBatch(), Scaled(2.0), Scaled(3.0)]  # noqa: E731
+        algorithm = choose(ppo(Scripted)).env_runners(env_to_module_connector=make).build_algo()
+        episode = algorithm.env_runner.sample(num_timesteps=20)[0]
+        outputs.append(np.asarray(episode.get_extra_model_outputs("action_dist_inputs")))
+        algorithm.train()
+        algorithm.stop()
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-6)
+
+
+class Ranged(Scripted):
+    """The scripted environment with actions between 2 and 6. It records them by its name."""
+
+    taken: dict[str, list[float]] = {}
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__()
+        self.action_space, self.name = spaces.Box(2.0, 6.0, (1,)), (config or {}).get("name", "train")
+
+    def step(self, action: Any) -> Any:
+        self.taken.setdefault(self.name, []).append(float(action[0]))
+        return super().step(action)
+
+
+def test_evaluation_has_its_settings_of_actions() -> None:
+    Ranged.taken = {}
+    other = {"normalize_actions": False, "clip_actions": False, "env_config": {"name": "evaluation"}}
+    config = install(ppo(Ranged)).evaluation(evaluation_interval=1, evaluation_config=other)
+    algorithm, _ = train(config, 1)
+    algorithm.stop()
+    assert 2.0 <= min(Ranged.taken["train"]) <= max(Ranged.taken["train"]) <= 6.0
+    assert min(Ranged.taken["evaluation"]) < 2.0
+
+
 # --- callbacks and metrics ---------------------------------------------------------------------------------------
 
 
@@ -296,6 +385,17 @@ def test_checkpoint_restores_filters_and_continues(agents: bool, tmp_path: Any) 
     assert restored.train()["num_env_steps_sampled_lifetime"] >= 1200
     algorithm.set_state(restored.get_state())
     algorithm.train()
+
+
+def test_checkpoint_with_an_added_module_is_restored(tmp_path: Any) -> None:
+    algorithm = install(multi_agent(ppo())).build_algo()
+    spec = RLModuleSpec.from_module(algorithm.get_module("q"))
+    algorithm.add_module("r", spec, new_agent_to_module_mapping_fn=lambda agent_id, episode, **kwargs: "r")
+    algorithm.save_to_path(tmp_path)
+    algorithm.stop()
+    restored = Algorithm.from_checkpoint(tmp_path)
+    assert restored.train()["env_runners"]["num_module_steps_sampled"].keys() == {"r"}
+    restored.stop()
 
 
 @pytest.mark.parametrize("agents", [slow(False), True])

@@ -10,6 +10,8 @@ import pytest
 import ray
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner as RLlibSingleAgentEnvRunner
 
@@ -30,7 +32,8 @@ def small(config: PPOConfig) -> PPOConfig:
 
 
 def settings_of(config: Any) -> dict[str, str]:
-    return {name: repr(value) for name, value in vars(config).items()}
+    """Return the settings by name, without the policies, which have no equality."""
+    return {name: repr(value) for name, value in vars(config).items() if name != "policies"}
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -54,6 +57,35 @@ def test_uninstall_restores_the_config() -> None:
     assert settings_of(config) == before
     algorithm = config.build_algo()
     assert type(algorithm.env_runner) is RLlibSingleAgentEnvRunner
+    algorithm.stop()
+
+
+class OwnLearner(PPOTorchLearner):
+    """Learner of a user."""
+
+
+@pytest.mark.parametrize("learner_class", [PPOTorchLearner, OwnLearner])
+def test_copy_of_a_built_config_is_installed_again_and_uninstalled(learner_class: Any) -> None:
+    connector = lambda *args: MeanStdFilter()  # noqa: E731
+    config = small(PPOConfig()).env_runners(env_to_module_connector=connector).learners(learner_class=learner_class)
+    before = settings_of(config)
+    install(config).freeze()  # as RLlib does when it builds an algorithm
+    again = install(config.copy(copy_frozen=False))
+    assert again.to_dict()["env_runner_cls"].__name__ == "EpisodesEnvRunner"
+    for built in (config, again):
+        copied = uninstall(built.copy(copy_frozen=False))
+        assert type(copied) is PPOConfig
+        assert settings_of(copied) == before
+
+
+def test_connector_that_is_set_in_a_copy_of_a_built_config_needs_install() -> None:
+    config = install(small(PPOConfig()))
+    config.freeze()
+    changed = config.copy(copy_frozen=False).env_runners(env_to_module_connector=lambda *args: MeanStdFilter())
+    with pytest.raises(InvalidArgument, match="env_to_module_connector was set in a copy of an algorithm's config"):
+        changed.build_algo()
+    algorithm = install(changed).build_algo()
+    assert algorithm.env_runner._env_to_module.get_state()["EnvToModuleInRLlib"].keys() == {"MeanStdFilter"}
     algorithm.stop()
 
 
@@ -83,6 +115,12 @@ def test_install_of_unsupported_settings_raises() -> None:
         install(PPOConfig().multi_agent(**agents))
     with pytest.raises(InvalidArgument, match="add_default_connectors_to_learner_pipeline=False"):
         install(PPOConfig().training(add_default_connectors_to_learner_pipeline=False))
+    for setting in (
+        "add_default_connectors_to_env_to_module_pipeline",
+        "add_default_connectors_to_module_to_env_pipeline",
+    ):
+        with pytest.raises(InvalidArgument, match=setting):
+            install(PPOConfig().env_runners(**{setting: False}))
     later = install(small(PPOConfig())).env_runners(env_runner_cls=RLlibSingleAgentEnvRunner)
     with pytest.raises(InvalidArgument, match="env_runner_cls=SingleAgentEnvRunner would be replaced"):
         later.build_algo()
