@@ -28,6 +28,7 @@ from episode_runners.rllib.module_policy import ModulePolicy
 from episode_runners.rllib.pipelines import check_restored_connectors, connector_in
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
 
 __all__ = ["EpisodesEnvRunner", "EpisodesMultiAgentEnvRunner"]
 
@@ -45,6 +46,11 @@ def environment_errors() -> Iterator[None]:
         yield
     except Exception as error:
         raise EnvironmentFailed from error
+
+
+def _is_whole(chunk: Any) -> bool:
+    """Return True if a chunk of a single-agent or multi-agent episode has the episode's first and last step."""
+    return chunk.is_done and len(chunk) == (chunk.env_t if isinstance(chunk, MultiAgentEpisode) else chunk.t)
 
 
 class GuardedVectorEnv(gym.vector.VectorWrapper):
@@ -148,7 +154,8 @@ class EpisodesRunner(RLlibEnvRunner):
         force_reset: bool = False,
     ) -> list[Any]:
         """Sample episodes with this library's runner. With `config.restart_failed_sub_environments`, all environments
-        are restarted if one fails. The steps that were sampled before the failure are part of the result.
+        are restarted if one fails. The steps that were sampled before the failure are part of the result. If
+        `num_episodes` is given, only those of whole episodes are.
         """
         options = {"explore": explore, "random_actions": random_actions}
         interrupted: list[Any] = []
@@ -165,14 +172,21 @@ class EpisodesRunner(RLlibEnvRunner):
                 logger.error(message, exc_info=error.__cause__)
                 self._runner = None
                 self.make_env()
-                if num_timesteps is not None:
-                    recovered = list(runner.take())
+                recovered = list(runner.take())
+                if num_episodes is None:
                     interrupted += recovered
-                    num_timesteps = max(num_timesteps - sum(map(len, recovered)), 1)
+                    num_timesteps = max((num_timesteps or 0) - sum(map(len, recovered)), 1)
+                    continue
+                whole = [episode for episode in recovered if _is_whole(episode)][:num_episodes]
+                interrupted += whole
+                num_episodes -= len(whole)
+                if not num_episodes:
+                    sampled = []
+                    break
         sampled = list(sampled)
         episodes = [*interrupted, *sampled]
         num_steps = sum(map(len, episodes))
-        in_order = [*interrupted, *self._in_ending_order(sampled)]
+        in_order = [*interrupted, *(self._in_ending_order(sampled) if sampled else [])]
         num_ended = self._counts.add(in_order, (perf_counter() - began) * self.num_envs / max(num_steps, 1))
         self._count_steps(episodes, num_ended)
         return episodes

@@ -433,6 +433,20 @@ def test_failing_environment_keeps_samples_of_all_environments(agents: bool) -> 
     assert float(counts["num_env_steps_sampled_lifetime"].peek()) >= 800
 
 
+@pytest.mark.parametrize("agents", [False, True])
+def test_failing_environment_keeps_whole_episodes(agents: bool) -> None:
+    env = ScriptedAgents if agents else Scripted
+    config = install(multi_agent(ppo(num_envs=2), env) if agents else ppo(env, num_envs=2))
+    config.environment(env, env_config={"raises_every": 40}).fault_tolerance(restart_failed_sub_environments=True)
+    runner = config.build_algo().env_runner
+    episodes = runner.sample(num_episodes=20)  # an environment raises before it has taken the steps of ten episodes
+    assert len({episode.id_ for episode in episodes}) == len(episodes) == 20
+    assert all(episode.is_terminated for episode in episodes)
+    counts = runner.get_metrics()
+    assert counts["num_episodes"].peek() == 20
+    assert counts["num_env_steps_sampled"].peek() == sum(map(len, episodes))
+
+
 def test_error_of_a_callback_is_not_taken_for_a_failed_environment() -> None:
     def fail(**arguments: Any) -> None:
         raise KeyError("of the callback")
