@@ -71,7 +71,11 @@ class PipelineInRLlib(ConnectorV2):
         self.pipeline.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        return self.pipeline.merge_states(states)
+        """Return one state that combines the states of remote env runners with this state, which comes last.
+
+        After a checkpoint was restored, only this pipeline has its statistics.
+        """
+        return self.pipeline.merge_states([*states, self.pipeline.get_state()])
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (), {"replaced": self.replaced, "device": self.device, "options": self.options}
@@ -115,7 +119,7 @@ class MultiAgentPipelineInRLlib(PipelineInRLlib):
     def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
         for state in states:
             self.add_modules(state)
-        return self.pipeline.merge_states(states)
+        return super().merge_states(states)
 
 
 class MultiAgentEnvToModuleInRLlib(MultiAgentPipelineInRLlib):

@@ -61,6 +61,7 @@ DEFAULTS = frozenset(
     }
 )
 
+
 # Connectors of RLlib, and the arguments that are passed on.
 TRANSLATIONS: dict[str, tuple[Callable[..., Connector], tuple[str, ...]]] = {
     "MeanStdFilter": (
@@ -167,7 +168,7 @@ class ConnectorOfRLlib(Connector):
         self.connector.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        return self.connector.merge_states(states)
+        return self.connector.merge_states(states[:-1] or states)  # RLlib passes states of remote env runners only
 
 
 def users_connectors(pipeline: Any) -> list[Any]:

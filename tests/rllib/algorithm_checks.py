@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -379,8 +380,13 @@ def test_checkpoint_restores_filters_and_continues(agents: bool, tmp_path: Any) 
     algorithm, _ = train(config)
     algorithm.save_to_path(tmp_path)
     state = algorithm.env_runner._env_to_module.get_state()
+    untrained = config.build_algo().env_runner._env_to_module.get_state()  # as that of a new remote env runner
     restored = Algorithm.from_checkpoint(tmp_path)
     assert repr(restored.env_runner._env_to_module.get_state()) == repr(state)
+    merged = restored.env_runner._env_to_module.merge_states([untrained, untrained])
+    counts = re.findall(r"'count': (\d+)", repr(merged))
+    assert counts == re.findall(r"'count': (\d+)", repr(state))
+    assert counts
     assert repr(restored.learner_group.get_weights()) == repr(algorithm.learner_group.get_weights())
     assert restored.train()["num_env_steps_sampled_lifetime"] >= 1200
     algorithm.set_state(restored.get_state())
