@@ -59,6 +59,6 @@ def carry_versions(chunk: MultiAgentEpisode, successor: MultiAgentEpisode) -> No
 
 
 def _of(versions: Any, line: Timeline) -> int:
-    """Return the policy version of an agent: one for all, or its module's version in a dict. `UNKNOWN` if it has none."""
+    """Return the policy version of an agent: one for all, or its module's version in a dict, or `UNKNOWN`."""
     version = versions.get(line.episode.module_id) if isinstance(versions, Mapping) else versions
     return UNKNOWN if version is None else int(version)

@@ -134,7 +134,7 @@ def _stack_observations(actor: Actor, observations: list[Any]) -> Any:
 
 
 class _Comparison:
-    """Step-by-step comparison of an actor's outputs with the outputs of its file. The first difference raises an error."""
+    """Step-by-step comparison of the outputs of an actor and its file. The first difference raises an error."""
 
     def __init__(self, actor: Actor, tolerance: float) -> None:
         self.actor, self.tolerance = actor, tolerance
