@@ -1,6 +1,6 @@
 """Random conversations are equal after each way of storing and moving them.
 
-The slow test has 10,000 of them: `pytest tests/storage/test_conversations_through_all_stores.py -m slow`.
+The slow tests have 10,000 of them: `pytest tests/storage/test_conversations_through_all_stores.py -m slow`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, upload
 from episodes.transport.wire import Schemas, decoded, encoded, encoded_as_one, layouts_of
 
-MANY = pytest.param(10_000, marks=pytest.mark.slow)
+MANY = [
+    pytest.param(range(first, first + 2500), marks=pytest.mark.slow, id=str(first)) for first in range(0, 10_000, 2500)
+]
 
 
-@pytest.fixture(params=[150, MANY])
+@pytest.fixture(params=[pytest.param(range(150), id="few"), *MANY])
 def whole(request: pytest.FixtureRequest) -> list[SingleAgentEpisode]:
     """Return growing episodes: some of them are terminated or truncated."""
-    return [conversation(seed, mean=40 if request.param > 1000 else 6) for seed in range(request.param)]
+    return [conversation(seed, mean=40 if len(request.param) > 1000 else 6) for seed in request.param]
 
 
 @pytest.fixture
