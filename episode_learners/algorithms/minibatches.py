@@ -48,7 +48,7 @@ def shuffled(
 ) -> Iterator[dict[str, Any]]:
     """Yield minibatches of `size` rows that together contain each row of `columns` once, in random order.
 
-    If fewer than half of `size` rows are left over, they join the last minibatch.
+    If at most half of `size` rows are left over, they join the last minibatch.
     """
     order = torch.randperm(num_rows, generator=generator).to(device)
     mixed = rows_of(columns, order)
