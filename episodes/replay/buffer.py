@@ -516,7 +516,7 @@ class EpisodeReplayBuffer(SampleCounts):
                 sequence starts earlier, so that it ends with the episode; it is shorter only if the episode is. So the
                 last full sequence of an episode is sampled `length` times as often as each sequence before it.
             period: sequences start only at steps with `t` divisible by it, as in the fixed grid of R2D2: neighbours
-                overlap by `length - period` steps. By default the `period` of the buffer, which is None: any step.
+                overlap by `length - period` steps. By default the `period` of the buffer; if it has none, any step.
             views: as for `sample`.
             keys: as for `sample`.
             include_infos: as for `sample`.
