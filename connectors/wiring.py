@@ -34,8 +34,8 @@ def name_connectors(
 
 
 def _free_name(piece: Connector, by_name: Mapping[str, Connector]) -> str:
-    """Return a unique name for connector `piece`. Raise `InvalidArgument` if the name that the connector was given is
-    taken.
+    """Return a unique name for connector `piece`, such as "AddStates" or "AddStates_2". Raise `InvalidArgument` if the
+    name that the connector was given is taken.
     """
     name = piece.name
     if name not in by_name:

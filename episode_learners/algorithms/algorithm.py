@@ -116,7 +116,7 @@ class Algorithm(nn.Module, ABC):
     def shuffled(self, batch: Mapping[str, Any], size: int) -> Iterator[dict[str, Any]]:
         """Yield minibatches of `size` rows that together contain each row of a train batch once, in random order.
 
-        If fewer than half of `size` rows are left over, they join the last minibatch. Columns that are not tensors are
+        If at most half of `size` rows are left over, they join the last minibatch. Columns that are not tensors are
         left out.
         """
         columns = tensors_of(batch)

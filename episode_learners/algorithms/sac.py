@@ -170,7 +170,9 @@ class SAC(ReplayAlgorithm[SACConfig]):
         return loss, {"temperature": self.log_temperature.detach().exp()}
 
     def _noise(self) -> torch.Generator:
-        """Return the random generator for actions that the losses sample. It is on the policy's device."""
+        """Return the random generator for actions that the losses sample. If the policy has moved to
+        another device, a new generator is made there.
+        """
         if self._noise_generator.device != self.policy.device:
             seed = int(torch.randint(2**62, (), generator=self.generator))
             self._noise_generator = torch.Generator(self.policy.device).manual_seed(seed)

@@ -44,6 +44,7 @@ class Batch:
 
     Raises:
         WrongType: a name is not a str, also in nested columns.
+        UnknownKey: `batch[key]` of a column that does not exist.
     """
 
     __slots__ = ("_columns", "_lazy_origin")

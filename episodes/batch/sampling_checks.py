@@ -52,7 +52,9 @@ def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: i
 def check_sequences(
     batch_size: int, length: int, burn_in: int, lookback: int, boundary: str, period: int | None
 ) -> None:
-    """Raise `InvalidArgument` unless these arguments for sampling sequences are valid."""
+    """Raise `InvalidArgument` unless these arguments for sampling sequences are valid. `boundary="stop"` and `period`
+    exclude each other.
+    """
     check_counts(batch_size=batch_size, length=length)
     check_counts(0, burn_in=burn_in, lookback=lookback)
     if not isinstance(boundary, str) or boundary not in ("pad", "stop"):

@@ -41,7 +41,9 @@ def size(nbytes: float) -> str:
 
 
 def clipped(value: Any, max_length: int = MOST_CHARACTERS) -> str:
-    """Return a value as text of at most `max_length` printable characters."""
+    """Return a value as text of at most `max_length` printable characters. If its `__str__` fails, the text names its
+    type and the error.
+    """
     try:
         text = value if isinstance(value, str) else str(value)
     except Exception as error:  # an error in a user's __str__ must not hide the other values

@@ -73,7 +73,10 @@ class LiveDataset:
         return encode(message | {"version": version})
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the HTTP response to a request: the page, new table rows, an episode, or problems found."""
+        """Return the HTTP response to a request: the page, new table rows, an episode, or problems found.
+
+        An unknown address gives status 404.
+        """
         if path == "":
             return 200, HTML, live_page(self.newest()[1]).encode()
         if path == "rows":
@@ -111,7 +114,10 @@ class LiveRuns:
         self._datasets: dict[Path, LiveDataset] = {}
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the HTTP response to a request: the page, its curves, or the episodes of a run."""
+        """Return the HTTP response to a request: the page, its curves, or the episodes of a run.
+
+        An unknown address gives status 404.
+        """
         if path == "":
             return 200, HTML, training_page([run.path for run in self.files.runs]).encode()
         if path == "runs":

@@ -21,7 +21,8 @@ __all__ = ["PackSteps"]
 class PackSteps:
     """Source of `Batch.origin` for packs: maps the index of a step in the pack to its episode and time.
 
-    The object does not keep the episodes alive.
+    A step's index counts the steps of all episodes of the pack, without lookbacks. The object does not keep the
+    episodes alive.
 
     Args:
         pack: the pack of the episodes.

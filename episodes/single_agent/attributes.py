@@ -30,7 +30,9 @@ def record_of(name: str, doc: str) -> property:
 
 
 def track_of(name: str, doc: str) -> Any:
-    """Return a property for the time series `name` of an episode, such as `actions`. Only a `Track` can be assigned."""
+    """Return a property for the time series `name` of an episode, such as `actions`. Assigning anything but a
+    `Track` raises `WrongType`.
+    """
 
     def change(episode: Any, track: Track) -> None:
         """Replace a time series of the episode. Raise `WrongType` unless `track` is a `Track`."""

@@ -25,8 +25,9 @@ def pyarrow() -> Any:
 
 @contextmanager
 def as_unreadable_data(source: str) -> Iterator[None]:
-    """Return a context manager that converts Arrow's errors for damaged files to `UnreadableData`.
-    Its message names `source`."""
+    """Return a context manager that converts errors of reading damaged files to `UnreadableData`, with a message that
+    names `source`. These are Arrow's errors, and builtin ones such as `ValueError`, `KeyError` and `OSError`.
+    """
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
     damages = (*damages, MemoryError, RecursionError, AttributeError)
     try:

@@ -178,7 +178,7 @@ class Journal:
         return _Slot(index)
 
     def close(self) -> None:
-        """Close the file. Later calls have no effect."""
+        """Close the file. Closing it again has no effect."""
         if self._handle >= 0:
             self._map.close()
             os.close(self._handle)

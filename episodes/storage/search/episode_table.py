@@ -88,6 +88,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
     @property
     def _custom_columns(self) -> dict[str, Any]:
+        """Return the columns of custom data, as Arrow arrays by name, such as "custom_data/seed"."""
         if self._custom is None:
             self._custom = _custom_data_columns(self._later[CUSTOM]() if CUSTOM in self._later else ())
         return self._custom
