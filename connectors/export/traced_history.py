@@ -72,7 +72,7 @@ class TracedHistory(History):
             self.reach[TIME] = 1
 
         def read(leaf: Tensor) -> TracedArray:
-            """Return the last `k` items before each observation of the history. Items before the start are zeros."""
+            """Return the `k` newest items of one array of the track for each row, zeros before the start."""
             length = leaf.shape[1]
             windows: list[Tensor] = []  # by offset
             for offset in range(furthest + 1):

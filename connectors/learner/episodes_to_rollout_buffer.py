@@ -81,11 +81,11 @@ class EpisodesToRolloutBuffer(Connector):
         return batch
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return, for each environment, the id of its unfinished episode and the number of its steps."""
+        """Return the ids and the numbers of steps of the environments' unfinished episodes, and pending resets."""
         return self._edge.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore the unfinished episodes (their ids and numbers of steps) that `get_state` returned."""
+        """Restore the unfinished episodes and pending resets that `get_state` returned."""
         self.reset_state()
         self._edge.set_state(state)
 

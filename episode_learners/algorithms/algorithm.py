@@ -336,8 +336,10 @@ class Algorithm(nn.Module, ABC):
             self.pipeline.set_state(state["pipeline"])  # type: ignore[operator]
 
     def get_progress(self) -> dict[str, Any]:
-        """Return the random state and counts, such as `num_updates`: everything that an update changes besides weights
-        and optimizers.
+        """Return the random state and counts, such as `num_updates`, for checkpoints and to undo an update.
+
+        Algorithms with further state that an update changes add it. Weights, optimizers, learning rate schedules and
+        the learner pipeline are stored separately.
         """
         return {"generator": self.generator.get_state(), "num_updates": self.num_updates}
 

@@ -63,7 +63,7 @@ class EventHook(CallbackHook):
         return any(event in self._handled for event in _EVENTS.get(name, ()))
 
     def _arguments(self, runner: Any) -> dict[str, Any]:
-        """Return the arguments that all of RLlib's callbacks have."""
+        """Return the arguments that all of RLlib's callbacks on episodes have."""
         env_runner = self._env_runner
         return {
             "env_runner": env_runner,

@@ -37,6 +37,7 @@ def to_rllib(
     Raises:
         MissingExtra: RLlib is not installed.
         LostInConversion: with `strict`, something would be lost.
+        InvalidArgument: `action_mapping` is unknown, or given for an episode without an action space.
         TrackMismatch: an episode has ragged tracks.
     """
     episodes = refuse_ragged(episodes)

@@ -43,8 +43,8 @@ def to_tensordict(
 
     Raises:
         MissingExtra: tensordict is not installed.
-        InvalidArgument: no episode has a step, items are not numbers or are tuples, or an extra model output has a
-            name that TorchRL uses.
+        InvalidArgument: no episode has a step, items are not numbers or are tuples, an extra model output has a
+            name that TorchRL uses, or `action_mapping` is unknown or given for an episode without an action space.
         LostInConversion: with `strict`, something would be lost.
         TrackMismatch: an episode has ragged tracks.
     """

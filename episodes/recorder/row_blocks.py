@@ -77,7 +77,7 @@ class RowBlock:
         """Copy the items [N, ...] of one vector step to index `at`.
 
         Raises:
-            ShapeMismatch: the row has another shape, or values that the dtype cannot hold.
+            ShapeMismatch, WrongType: the block cannot store the row, see `fitted`.
         """
         if type(row) is not np.ndarray or row.dtype is not self.dtype or row.shape != self.shape:
             row = self.fitted(row, self.shape)
@@ -87,8 +87,12 @@ class RowBlock:
     def fitted(self, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
         """Convert items to an array that this block can store. Raise `ShapeMismatch` if that is impossible.
 
+        The array keeps the dtype of the items. Into a block of floats, numbers are rounded when they are copied.
+
         Raises:
-            ShapeMismatch: the rows have another shape than `shape`, or values that the dtype cannot hold.
+            ShapeMismatch: the rows have another shape than `shape`, strings are given for numbers or the reverse, or a
+                given integer or bool dtype of the block cannot hold the values.
+            WrongType: the rows are a masked array.
         """
         rows = as_numbers(self.name, rows)
         if rows.shape != shape:

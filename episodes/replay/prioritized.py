@@ -185,10 +185,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         Raises:
             ShapeMismatch: there is not one priority per index.
-            WrongType: indices that are no ints, or priorities that are no numbers.
-            InvalidArgument: a priority is negative or not finite, or an index is not the start of a sequence.
-            StepOutOfRange: an index belongs to no step added so far.
             WrongType: indices are not ints, or priorities are not numbers.
+            InvalidArgument: a priority is negative or not finite, or an index is not the start of a sequence.
+            StepOutOfRange: an index is larger than that of the newest step.
         """
         numbers, values = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != values.shape:

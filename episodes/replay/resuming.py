@@ -106,7 +106,9 @@ def _open(ring: LinkedRing, point: ResumePoint, state: dict[str, Any], tail: int
 
 
 def _check_links(ring: LinkedRing, slots: np.ndarray) -> None:
-    """Raise `UnreadableData` if episodes, times or observation links of the steps at `slots` [n] are inconsistent."""
+    """Raise `UnreadableData` if episodes, times or observation links of the steps at `slots` [n] are inconsistent. The
+    slots are ordered by episode and time.
+    """
     links = ring.links
     entries, t = links.entry[slots], links.t[slots]
     joined = entries[1:] == entries[:-1]

@@ -179,7 +179,9 @@ def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
 
 
 def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
-    """Return the policy's recurrent state before each step at `slots` [n], or zeros before an episode's first step."""
+    """Return the policy's recurrent state before each step at `slots` [n]. It is zero before the oldest stored step of
+    an episode, also if earlier steps were evicted, and for padding.
+    """
     before = ring.links.previous[slots]
     states = ring.tracks[Columns.STATE_OUT].take(before)
     blank(states, before == slots)

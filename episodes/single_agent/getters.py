@@ -258,7 +258,9 @@ class TrackGetters:
         Raises:
             TrackMismatch: the new key is the name of a column that batches get anyway.
             UnknownKey: a new key was given with `at_indices`.
-            ShapeMismatch: items have another shape, or a new key has not one item per step.
+            ShapeMismatch: there is another number of items than of indices or, for a new key, of steps; or items at
+                `at_indices` of a finalized episode have another shape or kind.
+            StepOutOfRange: an index has no item.
             WrongType: `key` is not a str.
         """
         if checked_key("key", key) in self._tracks.extra:

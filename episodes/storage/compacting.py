@@ -197,7 +197,7 @@ def _is_left_behind(catalog: Catalog, file: ShardFile) -> bool:
 
 def _joinable_groups(files: Sequence[ShardFile]) -> Iterator[list[ShardRead]]:
     """Yield groups of consecutive Arrow files that can be joined to a single file:
-    equal schemas, and at most `SHARD_BYTES` in total.
+    equal schemas, and at most `SHARD_BYTES` in total. A larger file is a group of one.
 
     Raises:
         UnreadableData: a file is damaged.

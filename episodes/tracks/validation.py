@@ -72,7 +72,7 @@ def checked_items(name: str, value: Any, contents: str) -> list[Any]:
 
 def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
     """Return a mapping argument as a dict. The error names the `contents` that it must have, such as "of a space for
-    each module". Raise `WrongType` if it is not a mapping.
+    each module".
 
     Raises:
         WrongType: the value is not a mapping.

@@ -342,8 +342,8 @@ class EpisodeSender(Endpoint):
                 self._never_put = number + 1
 
     def _send_schema(self, schema: bytes, schema_id: int) -> None:
-        """Send the schema (dtypes, shapes, spaces) of packs once per connection.
-        Later messages refer to it by its id."""
+        """Send the schema (dtypes, shapes, spaces) of packs. If it was sent, record that this connection has it,
+        because later messages refer to it by its id."""
         if self._put([Head(Kind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
             self._sent_schemas.add(schema_id)
 

@@ -22,7 +22,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
 
     `pyarrow.table(table)`, `polars.DataFrame(table)` and DuckDB take it as it is, and numpy's masks work on its
     columns: `table["return"] > 100`. Values of `custom_data` are columns `custom_data/KEY`, if all values of the key
-    are bools, numbers or strings; episodes without the key have NaN (numbers) or None.
+    are bools, all are numbers, or all are strings; episodes without the key have NaN (numbers) or None.
 
     Args:
         columns: columns that are known.
@@ -117,8 +117,8 @@ def _arrow(column: np.ndarray) -> Any:
 
 
 def _custom_data_columns(facts: Any) -> dict[str, Any]:
-    """Return Arrow columns of the `custom_data` of all episodes: one for each key whose values are all
-    bools, strings or numbers."""
+    """Return Arrow columns of the `custom_data` of all episodes: one for each key whose values are all bools, all
+    strings, or all numbers of at most 64 bits."""
     facts = [fact or {} for fact in facts]
     columns = {}
     for key in dict.fromkeys(key for fact in facts for key in fact if isinstance(key, str)):

@@ -234,7 +234,7 @@ class StepTable:
         return place
 
     def _column(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
-        """Return one column of one batch as an Arrow array. Computed values are written to `spill`."""
+        """Return one column of one batch as an Arrow array. Computed values, except infos, are kept by `spill`."""
         if place.path in OWN:
             return _to_arrow(spill.keep(part.own(place.path)))
         if place.path.startswith(INFO):
