@@ -37,6 +37,7 @@ def stored(path: Path) -> EpisodeDataset:
 
 CASES: dict[str, tuple[str, str, str, Call]] = {
     "EpisodeWriter": ("pyarrow", "episodes on disk", "rl-episodes[arrow]", lambda path: EpisodeWriter(path / "a")),
+    "EpisodeDataset": ("pyarrow", "episodes on disk", "rl-episodes[arrow]", stored),
     "sums": ("xxhash", "sums", "rl-episodes[arrow]", stored),
     "url": ("fsspec", "memory://a", "rl-episodes[remote]", lambda path: EpisodeDataset("memory://a")),
     "url of a kind": (

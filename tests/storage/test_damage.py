@@ -82,12 +82,6 @@ def test_verify_names_file_and_column_of_flipped_bit(tmp_path: Path) -> None:
         EpisodeDataset(tmp_path, verify=True)
 
 
-def test_verify_of_intact_data_set_passes(tmp_path: Path) -> None:
-    for mmap in (True, False):
-        result = EpisodeDataset(made(tmp_path / str(mmap)), verify=True, mmap=mmap)
-        assert all(a.equals(episode(i)) for i, a in enumerate(result))
-
-
 def test_verify_finds_batch_of_another_shard(tmp_path: Path) -> None:
     made(tmp_path)
     first, second = sorted(tmp_path.glob("*.arrow"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import pickle
 from collections.abc import Callable
@@ -19,13 +18,11 @@ from episodes.errors import (
     EpisodeError,
     EpisodeStateError,
     InvalidArgument,
-    MissingExtra,
     TrackMismatch,
     UnreadableData,
     WrongType,
 )
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.storage import arrow as arrow_files
 from episodes.storage import compressed_tracks as frame_blocks
 from episodes.storage.checksums import with_checksum
 
@@ -106,26 +103,6 @@ def test_views_of_views_select_from_the_view(stored: tuple[EpisodePack, EpisodeD
     assert view[-1].equals(pack[expected[-1]])
     assert view.pack([0, 1]) == pack.select(expected[:2])
     assert len(dataset) == len(pack)
-
-
-def test_select_by_return_reads_only_metadata(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
-    pack, dataset = stored
-    good = dataset.select(lambda rows: (rows["return"] > 2) & rows["terminated"])
-    expected = (pack.returns() > 2) & pack.terminated
-    assert 0 < len(good) == expected.sum() < len(pack)
-    assert good.pack() == pack.select(expected)
-
-
-def test_metadata_equals_episode_facts(stored: tuple[EpisodePack, EpisodeDataset]) -> None:
-    pack, dataset = stored
-    rows = dataset.metadata
-    assert rows["length"].tolist() == pack.lengths.tolist()
-    assert rows["return"].tolist() == pytest.approx(pack.returns().tolist())
-    assert rows["terminated"].tolist() == pack.terminated.tolist()
-    assert rows["truncated"].tolist() == pack.truncated.tolist()
-    assert rows["t_started"].tolist() == [0] * len(pack)
-    assert rows["seed"].tolist() == [-1] * len(pack)
-    assert rows["agent_id"].tolist() == [None] * len(pack)
 
 
 def test_episode_arrays_are_views_of_the_mapped_file(tmp_path: Path) -> None:
@@ -424,11 +401,6 @@ def test_newer_or_foreign_header_raises(tmp_path: Path, name: str) -> None:
         EpisodeWriter(tmp_path)
 
 
-def test_directory_without_data_set_raises(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableData, match=r"it has no episodes\.json; EpisodeWriter\(path\) creates one"):
-        EpisodeDataset(tmp_path)
-
-
 def test_index_out_of_range_names_the_range(tmp_path: Path) -> None:
     dataset = in_batches(tmp_path, some(3), 3)
     for ask in (lambda: dataset[3], lambda: dataset[-4], lambda: dataset.pack([0, 3]), lambda: dataset.steps(5)):
@@ -462,21 +434,6 @@ def test_foreign_arrow_file_is_named(tmp_path: Path) -> None:
         repeated = EpisodeDataset(tmp_path)
     assert repeated.pack() == dataset.pack()
     assert list(repeated.unread) == ["zz"]
-
-
-def test_without_pyarrow_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.split(".")[0] == "pyarrow":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    arrow_files.pyarrow.cache_clear()
-    monkeypatch.setattr(builtins, "__import__", without)
-    for make in (EpisodeWriter, EpisodeDataset):
-        with pytest.raises(MissingExtra, match=r"rl-episodes\[arrow\]"):
-            make(tmp_path)
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])

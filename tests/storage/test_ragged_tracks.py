@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from reference_conversations import conversation
 
 from episodes import EpisodePack, Ragged, SingleAgentEpisode
@@ -36,15 +35,6 @@ def assert_equal(dataset: EpisodeDataset, episodes: list[SingleAgentEpisode]) ->
     assert dataset.pack(order) == EpisodePack.from_episodes([episodes[i] for i in order])
     pack = dataset.pack()
     assert pack.extra_model_outputs["logp"].has_lengths_of(pack.actions)
-
-
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("mmap", [True, False])
-def test_conversations_round_trip(tmp_path: Path, compression: str, mmap: bool) -> None:
-    episodes = some(space=spaces.Sequence(spaces.Discrete(100), stack=True))
-    written(tmp_path, episodes, compression=compression)
-    assert_equal(EpisodeDataset(tmp_path, mmap=mmap), episodes)
-    assert EpisodeDataset(tmp_path).action_space == spaces.Sequence(spaces.Discrete(100), stack=True)
 
 
 def test_only_data_sets_with_ragged_tracks_have_version_2(tmp_path: Path) -> None:

@@ -14,24 +14,20 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
-import torch
-from gymnasium import spaces
 from reference_conversations import conversation
 from typer.testing import CliRunner
 
 from connectors.prefetch import Prefetch
-from episode_learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
-from episode_learners.trainers import OfflineConfig, OfflineTrainer
 from episodes import Batch, EpisodePack, Ragged, SingleAgentEpisode
 from episodes.command.app import app
-from episodes.errors import InvalidArgument, MissingExtra, TrackMismatch, UnreadableData
+from episodes.errors import InvalidArgument, TrackMismatch, UnreadableData
 from episodes.inspect.html_report import write_report
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
@@ -123,45 +119,6 @@ def test_upload_again_sends_new_and_compacted_shards(tmp_path: Path, s3: dict[st
     assert [first.id_ for first in pickle.loads(pickle.dumps(view))] == ["e2", "e5", "e8"]
     with pytest.raises(UnreadableData, match="is gone; open the data set again"):
         early[0]
-
-
-BOX, TWO = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
-
-
-def behind_s3(folder: Path, s3: dict[str, Any], bucket: str, *, good: bool) -> EpisodeDataset:
-    """Upload episodes whose first observation number is the right action, which has reward 1."""
-    rng, known = np.random.default_rng(0), {"observation_space": BOX, "action_space": TWO}
-    with EpisodeWriter(folder / "data", **known) as writer:
-        for _ in range(20):
-            observed = rng.uniform(-1, 1, (51, 2)).astype(np.float32)
-            right = (observed[:-1, 0] > 0).astype(np.int64)
-            action = right if good else rng.integers(0, 2, 50)
-            payment = (action == right).astype(np.float32)
-            writer.add(SingleAgentEpisode.from_arrays(observed, action, payment, terminated=True, **known))
-    upload(folder / "data", bucket, storage_options=s3)
-    return EpisodeDataset(bucket, cache=folder / "cache", storage_options=s3)
-
-
-def share_right(policy: MLPPolicy | QPolicy) -> float:
-    observed = np.random.default_rng(1).uniform(-1, 1, (200, 2)).astype(np.float32)
-    return float(np.mean([policy.compute_action(first, explore=False)[0] == (first[0] > 0) for first in observed]))
-
-
-def test_bc_learns_from_s3_data_set(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
-    dataset = behind_s3(tmp_path, s3, bucket, good=True)
-    policy = MLPPolicy(BOX, TWO, generator=torch.Generator().manual_seed(0))
-    config = OfflineConfig(max_epochs=8, steps_per_epoch=1000, episodes_per_update=5, shows_progress=False)
-    OfflineTrainer(BC(policy, BCConfig(learning_rate=1e-2), seed=0), dataset, config).run()
-    assert share_right(policy) > 0.85
-
-
-def test_cql_learns_from_s3_data_set(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
-    dataset = behind_s3(tmp_path, s3, bucket, good=False)
-    policy = QPolicy(BOX, TWO, hidden_sizes=(16,), generator=torch.Generator().manual_seed(0))
-    learner = CQL(policy, CQLConfig(conservatism=0.5, gamma=0.0, batch_size=64, learning_rate=1e-2), seed=0)
-    config = OfflineConfig(max_epochs=1, steps_per_epoch=200, gradient_steps_per_update=200, shows_progress=False)
-    OfflineTrainer(learner, dataset.sampler(steps=64, order="drawn", seed=0), config).run()
-    assert share_right(policy) > 0.85
 
 
 FLAT = """
@@ -297,22 +254,8 @@ def test_remote_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_http_data_set_is_read_and_errors_are_named(tmp_path: Path) -> None:
-    made(tmp_path / "data")
     failing: list[int] = []
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            pass
-
-        def send_head(self) -> Any:
-            if failing and ".arrow" in self.path:
-                return self.send_error(failing[0])
-            return super().send_head()
-
-    handler = functools.partial(Quiet, directory=str(tmp_path / "data"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/"
+    with served(made(tmp_path / "data"), failing) as url:
         dataset = EpisodeDataset(url, cache=tmp_path / "cache")
         failing.append(503)
         with pytest.raises(ConnectionError, match=r"http://127.*503"):
@@ -324,16 +267,20 @@ def test_http_data_set_is_read_and_errors_are_named(tmp_path: Path) -> None:
             list(dataset)
         failing.clear()
         assert all(result.equals(episode(i).to_numpy()) for i, result in enumerate(dataset))
-        server.shutdown()
 
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP, and return its URL."""
+def served(folder: Path, failing: Sequence[int] = ()) -> Iterator[str]:
+    """Serve a folder over HTTP, and return its URL. Requests of shards fail with the first status of `failing`."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *args: object) -> None:
             pass
+
+        def send_head(self) -> Any:
+            if failing and ".arrow" in self.path:
+                return self.send_error(failing[0])
+            return super().send_head()
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -419,12 +366,6 @@ def test_upload_to_another_data_set_raises(tmp_path: Path) -> None:
         EpisodeDataset(url, cache=tmp_path / "cache").add_splits({"train": 0.5})
     with pytest.raises(InvalidArgument, match="nonsense"):
         EpisodeDataset("nonsense://data", cache=tmp_path / "cache")
-
-
-def test_without_fsspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingExtra, match=r"rl-episodes\[remote\]"):
-        EpisodeDataset("s3://bucket/data")
 
 
 def test_copy_command_works_in_both_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

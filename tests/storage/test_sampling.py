@@ -25,7 +25,6 @@ from episodes.errors import (
     EpisodeStateError,
     InvalidArgument,
     StateMismatch,
-    StepOutOfRange,
     UnknownKey,
     UnreadableData,
     WrongType,
@@ -160,22 +159,16 @@ def with_infos(num: int) -> EpisodePack:
     return pack.replace(infos=infos, extra_model_outputs={"logp": np.arange(float(steps))})
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"views": Seen()}, {"include_infos": True}, {"include_infos": "columns"}],
-    ids=["views", "infos", "columns of infos"],
-)
-def test_views_and_infos_equal_those_of_a_buffer(options: dict[str, Any]) -> None:
+def test_views_equal_those_of_a_buffer() -> None:
     with stored(with_infos(12), [3, 7]) as dataset:
-        buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
-        numbers = np.arange(len(buffer))
-        result = dataset.sampler(steps=StepBatches(99, **options), order="stored").draw().to_dict()
-        expected = buffer.at(numbers, **options).to_dict()
+        buffer, views = EpisodeReplayBuffer.from_dataset(dataset, seed=0), Seen()
+        result = dataset.sampler(steps=StepBatches(99, views=views), order="stored").draw().to_dict()
+        expected = buffer.at(np.arange(len(buffer)), views=views).to_dict()
         assert result.keys() == expected.keys()
         assert same(result, expected)
-        drawn = dataset.sampler(windows=WindowBatches(50, 4, burn_in=2, **options), seed=0).draw()
+        drawn = dataset.sampler(windows=WindowBatches(50, 4, burn_in=2, views=views), seed=0).draw()
         buffer._draw = lambda n, period=None: (drawn.indices[:, 2], np.ones(n, np.float32))  # type: ignore[method-assign]
-        expected = buffer.sample_sequences(50, 4, burn_in=2, **options).to_dict()
+        expected = buffer.sample_sequences(50, 4, burn_in=2, views=views).to_dict()
         assert same(drawn.to_dict(), expected)
 
 
@@ -559,16 +552,6 @@ def test_sampler_rejects_wrong_options(options: dict[str, Any], message: str) ->
         dataset.sampler(**options)
 
 
-def test_unknown_columns_and_steps_are_named() -> None:
-    with stored(chunks(6)) as dataset:
-        sampler = dataset.sampler(steps=4)
-        with pytest.raises(UnknownKey, match="no column 'logp'"):
-            sampler.sample(4, keys=["logp"])
-        with pytest.raises(UnknownKey, match="always comes"):
-            sampler.sample(4, keys=["weights"])
-        with pytest.raises(StepOutOfRange, match=r"step 21: .* 0\.\.20"):
-            sampler.at(np.array([3, 21]))
-        with pytest.raises(StateMismatch, match="is of StepBatches"):
-            dataset.sampler(windows=(4, 2)).load_state_dict(sampler.state_dict())
-        with pytest.raises(InvalidArgument, match="a part of a data set"):
-            dataset.select([0, 2]).sampler(steps=1).refresh()
+def test_refresh_of_a_part_raises() -> None:
+    with stored(chunks(6)) as dataset, pytest.raises(InvalidArgument, match="a part of a data set"):
+        dataset.select([0, 2]).sampler(steps=1).refresh()

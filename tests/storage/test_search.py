@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from strategies import lists_of_episodes
 
 from episodes import Ragged, SingleAgentEpisode
-from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, UnknownKey, UnreadableData
+from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact
-from episodes.storage.search import query as query_module
 from episodes.storage.search import sql_columns
 
 
@@ -285,16 +284,6 @@ def test_wrong_query_lists_columns(tmp_path: Path, query: str, message: str) -> 
     with pytest.raises(InvalidArgument, match=message):
         made(tmp_path).sql(query)
     assert local_table.num_rows == 1
-
-
-def test_without_duckdb_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    for function in (query_module.duckdb, query_module.database):
-        function.cache_clear()
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(MissingExtra, match=r"rl-episodes\[sql\]"):
-        made(tmp_path).sql("select 1")
 
 
 # --- selections -------------------------------------------------------------------------------------------------------

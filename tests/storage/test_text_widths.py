@@ -24,14 +24,14 @@ def with_texts(texts: list[str]) -> SingleAgentEpisode:
 @settings(max_examples=25)
 @given(st.lists(st.lists(TEXTS, min_size=1, max_size=3), min_size=1, max_size=5))
 def test_text_columns_widen_to_the_next_power_of_two(episodes: list[list[str]]) -> None:
-    path = tempfile.mkdtemp()
     width = 0
-    with EpisodeWriter(path) as writer:
-        for texts in episodes:
-            writer.add(with_texts(texts))
-            longest = max(map(len, texts))
-            if longest > width:
-                width = longest if not width else 1 << (longest - 1).bit_length()
-    stored = [episode.get_extra_model_outputs("said") for episode in EpisodeDataset(path)]
-    assert [list(texts) for texts in stored] == episodes
-    assert stored[-1].dtype == np.dtype(f"U{width}")
+    with tempfile.TemporaryDirectory() as path:
+        with EpisodeWriter(path) as writer:
+            for texts in episodes:
+                writer.add(with_texts(texts))
+                longest = max(map(len, texts))
+                if longest > width:
+                    width = longest if not width else 1 << (longest - 1).bit_length()
+        stored = [episode.get_extra_model_outputs("said") for episode in EpisodeDataset(path)]
+        assert [list(texts) for texts in stored] == episodes
+        assert stored[-1].dtype == np.dtype(f"U{width}")

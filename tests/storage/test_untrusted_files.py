@@ -88,19 +88,6 @@ def test_writers_in_two_pid_namespaces_lose_nothing(tmp_path: Path) -> None:
     assert dataset.recovered == 0
 
 
-def test_seal_takes_shards_of_a_killed_writer(tmp_path: Path) -> None:
-    program = (
-        "import os, sys, numpy as np; from episodes import SingleAgentEpisode\n"
-        "from episodes.storage import EpisodeWriter\n"
-        "writer = EpisodeWriter(sys.argv[1])\n"
-        "writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_='0')])\n"
-        "writer.flush(); os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=False)
-    assert seal(tmp_path) == 1
-    assert (ids(tmp_path), EpisodeDataset(tmp_path).recovered) == ([0], 0)
-
-
 def test_forced_seal_of_a_live_writer_raises_at_close(tmp_path: Path) -> None:
     writer = EpisodeWriter(tmp_path)
     writer.add([episode(0)])
