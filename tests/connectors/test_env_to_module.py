@@ -70,12 +70,6 @@ def test_recorder_and_growing_episodes_give_equal_input(num_steps: int, done_at:
         assert pipeline.observation_space[key].contains(left[key][0].numpy())
 
 
-def test_frames_of_the_previous_episode_are_zeros() -> None:
-    recorder, _ = play(3, done_at=2)  # environment 0 ended at step 2 and was reset at step 3
-    frames = env_to_module_pipeline(BOX, ACTIONS, pieces=[FrameStacking(num_frames=3)])(episodes=recorder.episodes)
-    assert frames["obs"].tolist() == [[0, 0, 0, 0, 4, 0], [2, 10, 3, 10, 4, 10]]
-
-
 @pytest.mark.parametrize(
     ("shape", "axis", "stacked"),
     [((4, 4, 1), -1, (4, 4, 3)), ((4, 4, 3), -1, (4, 4, 9)), ((3, 4, 4), 0, (9, 4, 4)), ((5,), -1, (15,))],

@@ -140,14 +140,6 @@ def test_views_compose() -> None:
     assert batch["obs"]["prev_n_rewards"].tolist() == [[0.0], [1.0]]
 
 
-def test_frames_with_channels_first_are_joined_on_first_axis() -> None:
-    frames = np.arange(3 * 2 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2, 2)
-    episode = SingleAgentEpisode.from_arrays(frames, [0, 1], [0.0, 0.0])
-    batch = learner_pipeline(pieces=[FrameStacking(num_frames=2, axis=0)])(episodes=[episode])
-    assert np.array_equal(batch["obs"][1], np.concatenate([frames[0], frames[1]]))
-    assert batch["obs"].dtype == torch.uint8
-
-
 def test_returns_to_go_stop_at_the_end_of_each_chunk() -> None:
     episodes = [
         SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [1.0, 2.0], terminated=True),

@@ -1,6 +1,6 @@
 """Connectors written for RLlib's documented interface work after a change of imports.
 
-In RLlib the two base classes below are `ray.rllib.connectors.connector_v2.ConnectorV2` and
+In RLlib their base classes are `ray.rllib.connectors.connector_v2.ConnectorV2` and
 `ray.rllib.connectors.env_to_module.observation_preprocessor.SingleAgentObservationPreprocessor`.
 """
 
@@ -11,52 +11,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
 from connectors import Connector as ConnectorV2
-from connectors import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from connectors.env_to_module import ObservationPreprocessor as SingleAgentObservationPreprocessor
+from connectors import env_to_module_pipeline, learner_pipeline
 from episodes import EpisodePack, SingleAgentEpisode, VectorRecorder
 from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey
-
-
-class CountBasedCuriosity(ConnectorV2):
-    """Reward shaping connector: adds a bonus for rare observations, with counts as its state."""
-
-    def __init__(self, input_observation_space=None, input_action_space=None, *, coefficient=1.0, **kwargs):
-        super().__init__(input_observation_space, input_action_space, **kwargs)
-        self._counts = {}
-        self._coefficient = coefficient
-
-    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, **kwargs):
-        for sa_episode in self.single_agent_episode_iterator(episodes=episodes, agents_that_stepped_only=False):
-            observations = sa_episode.get_observations(slice(1, None))
-            rewards = sa_episode.get_rewards().copy()
-            for i, observation in enumerate(observations):
-                key = tuple(observation)
-                self._counts[key] = self._counts.get(key, 0) + 1
-                rewards[i] += self._coefficient / self._counts[key]
-            sa_episode.set_rewards(new_data=rewards)
-        return batch
-
-    def get_state(self, components=None, *, not_components=None, **kwargs):
-        return {"counts": dict(self._counts)}
-
-    def set_state(self, state):
-        self._counts = dict(state["counts"])
-
-
-class OneHotObservations(SingleAgentObservationPreprocessor):
-    """Observation preprocessor: converts a Discrete observation to a vector."""
-
-    def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        return gym.spaces.Box(0.0, 1.0, (int(input_observation_space.n),), np.float32)
-
-    def preprocess(self, observation, episode):
-        vector = np.zeros(self.input_observation_space.n, np.float32)
-        vector[observation] = 1.0
-        return vector
+from tests.moving.test_learner_pieces import CountBasedCuriosity
+from tests.moving.test_preprocessors import OneHot
 
 
 def two_episodes() -> list[SingleAgentEpisode]:
@@ -66,7 +28,7 @@ def two_episodes() -> list[SingleAgentEpisode]:
 
 def test_reward_shaping_affects_later_connectors_only() -> None:
     for episodes in (two_episodes(), EpisodePack.from_episodes(two_episodes())):
-        pipeline = learner_pipeline(pieces=[CountBasedCuriosity(coefficient=1.0)])
+        pipeline = learner_pipeline(pieces=[CountBasedCuriosity()])
         assert pipeline(episodes=episodes)["rewards"].tolist() == [1.0, 0.5, 1.0]
         assert [episode.get_return() for episode in episodes] == [0.0, 0.0]
         state = pipeline.get_state()
@@ -75,16 +37,8 @@ def test_reward_shaping_affects_later_connectors_only() -> None:
         assert pipeline(episodes=episodes)["rewards"].tolist() == pytest.approx([1 / 3, 1 / 4, 1 / 2])
 
 
-def test_preprocessor_rewrites_recorded_observations() -> None:
-    pipeline = env_to_module_pipeline(spaces.Discrete(3), spaces.Discrete(2), pieces=[OneHotObservations()])
-    assert pipeline.observation_space == spaces.Box(0.0, 1.0, (3,), np.float32)
-    rows = pipeline.rewrite(np.array([2, 0]))
-    assert rows.tolist() == [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
-    assert pipeline(batch={"obs": rows})["obs"].tolist() == rows.tolist()
-
-
 def test_preprocessor_rewrites_last_observation_once() -> None:
-    pipeline = env_to_module_pipeline(spaces.Discrete(3), spaces.Discrete(2), pieces=[OneHotObservations()])
+    pipeline = env_to_module_pipeline(spaces.Discrete(3), spaces.Discrete(2), pieces=[OneHot()])
     episodes = [SingleAgentEpisode(), SingleAgentEpisode()]
     for i, episode in enumerate(episodes):
         episode.add_env_reset(i)
@@ -97,7 +51,7 @@ def test_preprocessor_rewrites_last_observation_once() -> None:
 
 def test_preprocessor_in_learner_rewrites_all_observations() -> None:
     episode = SingleAgentEpisode.from_arrays(np.array([0, 2, 1]), [0, 0], [0.0, 0.0])
-    pipeline = learner_pipeline(spaces.Discrete(3), pieces=[OneHotObservations()], next_observations=True)
+    pipeline = learner_pipeline(spaces.Discrete(3), pieces=[OneHot()], next_observations=True)
     batch = pipeline(episodes=[episode])
     assert batch["new_obs"].argmax(-1).tolist() == [2, 1]
     assert episode.get_observations().tolist() == [0, 2, 1]
@@ -112,20 +66,6 @@ def test_writing_to_recorded_episode_raises() -> None:
     pipeline = env_to_module_pipeline(spaces.Box(0, 1, (1,)), spaces.Discrete(2), pieces=[CountBasedCuriosity()])
     with pytest.raises(InvalidArgument, match=r"CountBasedCuriosity wrote .* put it into the learner pipeline"):
         pipeline(batch={"obs": np.zeros((1, 1), np.float32)}, episodes=recorder.episodes)
-
-
-class Doubled(ConnectorV2):
-    """Module-to-env connector that changes items in place."""
-
-    def __call__(self, *, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs):
-        self.foreach_batch_item_change_in_place(batch, "actions", lambda item, eps_id, agent_id, module_id: 2 * item)
-        return batch
-
-
-def test_module_to_env_connector_changes_env_actions() -> None:
-    space = spaces.Box(-10, 10, (1,), np.float32)
-    pipeline = module_to_env_pipeline(action_space=space, pieces=[Doubled()], normalize_actions=False)
-    assert pipeline(batch={"actions": torch.tensor([[1.0], [2.0]])})["actions_for_env"].tolist() == [[2.0], [4.0]]
 
 
 class Bare(ConnectorV2):
@@ -182,12 +122,6 @@ def test_items_are_appended_to_existing_column() -> None:
     batch: dict[str, Any] = {"c": np.array([1.0, 2.0])}
     ConnectorV2.add_batch_item(batch, "c", 3.0)
     assert batch["c"].joined().tolist() == [1.0, 2.0, 3.0]
-
-
-def test_episodes_are_paired_with_the_rows_of_a_column() -> None:
-    episodes = two_episodes()
-    pairs = ConnectorV2.single_agent_episode_iterator(episodes, zip_with_batch_column=np.array([5, 6]))
-    assert [(episode.id_, item) for episode, item in pairs] == [(episodes[0].id_, 5), (episodes[1].id_, 6)]
 
 
 def test_columns_by_module_become_modules_of_columns() -> None:

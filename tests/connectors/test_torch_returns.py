@@ -82,17 +82,6 @@ def test_missing_flags_raise():
         on_tensors.gae(torch.ones(2), torch.ones(3), None, None, gamma=0.9, lambda_=0.9, offsets=[0, 2])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("terminated", [True, False])
-def test_four_step_table_on_tensors(device, terminated):
-    ending = {"terminateds": torch.tensor([terminated]), "truncateds": torch.tensor([not terminated])}
-    arguments = {"rewards": torch.ones(4), "values": torch.full((5,), 10.0)} | ending
-    arguments = {name: tensor.to(device) for name, tensor in arguments.items()}
-    targets = on_tensors.gae(**arguments, gamma=0.9, lambda_=1.0, offsets=[0, 4])[1]
-    expected = [3.439, 2.71, 1.9, 1.0] if terminated else [10.0] * 4
-    torch.testing.assert_close(targets.cpu(), torch.tensor(expected))
-
-
 def test_offsets_may_be_a_list_an_array_or_a_tensor():
     made = columns(np.random.default_rng(1), 9, 2, 0.3)
     arguments = packed([piece for _, _, piece in made.pieces])

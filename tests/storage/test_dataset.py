@@ -163,14 +163,14 @@ def test_auto_compresses_only_images(tmp_path: Path) -> None:
     assert dataset.nbytes < bare.nbytes / 10
 
 
-@pytest.mark.parametrize(("context", "compression"), [("fork", "zstd"), ("spawn", "none")])
-def test_data_set_works_in_data_loader_workers(tmp_path: Path, context: str, compression: str) -> None:
+@pytest.mark.parametrize(("context", "num_workers"), [("fork", 2), ("spawn", 1)])
+def test_data_set_works_in_data_loader_workers(tmp_path: Path, context: str, num_workers: int) -> None:
     pack = some(10)
-    dataset = in_batches(tmp_path, pack, 4, compression=compression)
+    dataset = in_batches(tmp_path, pack, 4, compression="zstd")
     loader = DataLoader(
         dataset[1:],  # type: ignore[arg-type]
         batch_size=4,
-        num_workers=2,
+        num_workers=num_workers,
         collate_fn=EpisodePack.from_episodes,
         multiprocessing_context=context,
     )
