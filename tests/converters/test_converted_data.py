@@ -10,11 +10,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from episode_learners import BC, CQL, BCConfig, CQLConfig, MLPPolicy, QPolicy
+from episode_learners import BC, BCConfig, MLPPolicy
 from episodes import SingleAgentEpisode
 from episodes.converters import from_minari, read, to_minari, to_parquet, to_sb3
 from episodes.inspect import examine
-from episodes.replay import EpisodeReplayBuffer
 
 BOX, TWO = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2)
 
@@ -50,19 +49,6 @@ def test_bc_learns_from_minari_data(home: Path) -> None:
     policy = MLPPolicy(BOX, TWO, hidden_sizes=(16,), generator=torch.Generator().manual_seed(0))
     BC(policy, BCConfig(learning_rate=1e-2, num_epochs=20, minibatch_size=64)).update(data)
     assert share_right(policy, "action_dist_inputs") > 0.9
-
-
-def test_cql_learns_from_minari_data(home: Path) -> None:
-    to_minari(played(15, good=False), "some/mixed-v0")
-    data, _ = from_minari("some/mixed-v0")
-    buffer = EpisodeReplayBuffer(1000, seed=0)
-    buffer.add(data)
-    policy = QPolicy(BOX, TWO, hidden_sizes=(16,), generator=torch.Generator().manual_seed(0))
-    algorithm = CQL(policy, CQLConfig(conservatism=0.5, gamma=0.0, batch_size=64, learning_rate=1e-2))
-    algorithm.update_from(buffer, 150)
-    observations = torch.rand(200, 2, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    chosen = policy.q_values({"obs": observations}).argmax(-1)
-    assert float((chosen == (observations[:, 0] > 0)).float().mean()) > 0.9
 
 
 def test_examine_reads_converted_data(home: Path) -> None:

@@ -228,6 +228,7 @@ def test_returns_any_outlier_and_ending_is_a_dot(sample: Sample, endings: list[t
 def test_training_curve_any_outlier_is_in_a_cell(sample: Sample) -> None:
     curve = _curve(np.arange(sample.num_steps, dtype=float), sample.values)
     assert len(curve["step"]) <= 400
+    assert curve["step"][-1] == sample.num_steps - 1
     cell = int(np.searchsorted(curve["step"], sample.outlier_at))
     assert curve["low" if sample.is_low else "high"][cell] == sample.outlier
 

@@ -219,7 +219,6 @@ def test_view_of_ten_agents_has_a_timeline_each() -> None:
 def test_views_of_packs_batches_buffers_and_data_sets(tmp_path: Any) -> None:
     pack = EpisodePack.from_episodes([cartpole(n, id_=f"e{n}", terminated=n % 2 > 0) for n in range(1, 40)])
     assert "39 episodes" in shown(pack).words
-    assert "39 episodes" in shown(pack).words
     with EpisodeWriter(tmp_path, env_spec=HOSTILE, metadata={"who": HOSTILE}) as writer:
         writer.add(pack)
     assert HOSTILE in shown(EpisodeDataset(tmp_path)).words

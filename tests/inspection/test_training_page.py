@@ -16,7 +16,7 @@ from episode_learners.__main__ import main
 from episode_learners.loggers import CSVLogger
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.inspect.page_server import PageServer
-from episodes.inspect.training_page import CSVFile, RunFiles
+from episodes.inspect.training_page import CSVFile
 from tests.inspection.test_looking_page import SHORT
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, plain, served, tab, write
 
@@ -61,18 +61,6 @@ def test_csv_file_with_a_new_column_is_read_again(tmp_path: Path) -> None:
         assert file.read()
     assert np.array_equal(file.columns["b"], [np.nan, 5.0], equal_nan=True)
     assert file.columns["a"] == [1.0, 2.0]
-
-
-def test_curve_of_many_rows_keeps_an_outlier(tmp_path: Path) -> None:
-    with CSVLogger(tmp_path) as logger:
-        for k in range(5000):
-            logger.log("update", {"kl": 9.0 if k == 3210 else 0.1}, k)
-    run = RunFiles(tmp_path)
-    assert run.read()
-    curve = run.message()["metrics"]["update/kl"]
-    assert len(curve["step"]) <= 400
-    assert curve["high"].max() == 9.0
-    assert curve["step"][-1] == 4999
 
 
 @WITH_BROWSER

@@ -357,7 +357,7 @@ def test_built_in_views_have_rllib_names():
     assert policy.seen[1]["obs"][0, 0].argmax(0).tolist() == [0, 0, 1]
 
     policy = Always(1)
-    runner_of(BoxCorridor, policy, [PrevActionsPrevRewards(n_prev_actions=2)]).sample(num_episodes=2)
+    runner_of(BoxCorridor, policy, [PrevActionsPrevRewards(n_prev_actions=2, multi_agent=False)]).sample(num_episodes=2)
     assert policy.seen[1]["obs"]["prev_n_actions"].tolist() == [[0, 0, 0, 1]] * 2
 
     policy = Always(1)

@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 from connectors import ConnectorV2, learner_pipeline
-from connectors.env_to_module import PrevActionsPrevRewards
-from connectors.learner import AddColumnsFromEpisodesToTrainBatch, FrameStackingLearner, GeneralAdvantageEstimation
+from connectors.learner import AddColumnsFromEpisodesToTrainBatch
 from episode_learners import PPO, MLPPolicy, PPOConfig, ppo_pipeline
 from episode_runners import SingleAgentEnvRunner
-from episodes import Columns, SingleAgentEpisode
+from episodes import Columns
 from tests.moving.environments import Always, BoxCorridor
 
 
@@ -325,17 +324,6 @@ def test_stacks_built_by_a_connector_replace_observations():
     assert batch["obs"][:4].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3]]
 
 
-def test_built_in_views_are_used_while_learning():
-    pack = sampled()
-    spaces = pack.observation_space, pack.action_space
-    stacked = learner_pipeline(*spaces, pieces=[FrameStackingLearner(num_frames=2, multi_agent=False)])(episodes=pack)
-    assert stacked["obs"][:4].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3]]
-    previous = PrevActionsPrevRewards(multi_agent=False, n_prev_actions=1, n_prev_rewards=1)
-    observations = learner_pipeline(*spaces, pieces=[previous])(episodes=pack)["obs"]
-    assert observations["prev_n_actions"][:3].tolist() == [[0, 0], [0, 1], [0, 1]]
-    np.testing.assert_allclose(observations["prev_n_rewards"][:3, 0], [0, -0.1, -0.1])
-
-
 def test_shaped_rewards_make_the_advantages_that_ppo_learns_from():
     corridor = BoxCorridor()
     policy = MLPPolicy(corridor.observation_space, corridor.action_space)
@@ -348,6 +336,3 @@ def test_shaped_rewards_make_the_advantages_that_ppo_learns_from():
     shaped, plain = pipeline(episodes=pack, rl_module=policy), PPO(policy, config).preprocess(pack)
     assert not torch.equal(shaped["advantages"], plain["advantages"])
     assert ppo.update(pack)
-    by_hand = GeneralAdvantageEstimation(gamma=config.gamma, lambda_=config.lambda_)
-    assert by_hand.gamma == config.gamma
-    assert SingleAgentEpisode is type(pack[0])

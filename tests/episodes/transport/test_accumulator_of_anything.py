@@ -63,7 +63,7 @@ def test_build_equals_added_items_despite_rejected_ones(
 ) -> None:
     rng = np.random.default_rng(seed)
     example = made(kind, lambda dtype, shape: np.ones((capacity, *shape), dtype))
-    accumulator = TrajectoryAccumulator({"step": example}, partial="mask")
+    accumulator = TrajectoryAccumulator({"step": example, "end": np.ones((1, 2))}, partial="mask")
     items: list[Any] = []
     for _ in range(data.draw(st.integers(0, 3 * capacity))):
         does = data.draw(st.sampled_from(["add", "add", "add", "odd", "build", "reset"]))
@@ -82,13 +82,15 @@ def test_build_equals_added_items_despite_rejected_ones(
                 continue
             assert does == "add"
             items.append(item)
+    accumulator.add("end", np.ones(2))
     assert accumulator.is_full == (len(items) == capacity)
-    check(accumulator.build(), example, items)
+    check(accumulator.build(), example, items, num_ends=1)
 
 
-def check(built: Any, example: Any, items: list[Any]) -> None:
+def check(built: Any, example: Any, items: list[Any], num_ends: int = 0) -> None:
     """Assert that the built arrays hold the items in order, and zeros behind the items."""
-    assert built["valid_lengths"] == {"step": len(items)}
+    assert built["valid_lengths"] == {"step": len(items), "end": num_ends}
+    assert (built["end"] == num_ends).all()
     tree.assert_same_structure(built["step"], example)
     given_leaves = [tree.flatten(item) for item in items]
     for place, (result, like) in enumerate(zip(tree.flatten(built["step"]), tree.flatten(example), strict=True)):

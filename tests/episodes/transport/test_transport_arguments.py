@@ -69,6 +69,7 @@ def episode_of(number: int) -> SingleAgentEpisode:
 
 REJECTED: dict[str, Callable[[EpisodeSender, EpisodeReceiver], object]] = {
     "send a number": lambda sender, receiver: sender.send(7),  # type: ignore[arg-type]
+    "send None": lambda sender, receiver: sender.send(None),  # type: ignore[arg-type]
     "send a list of numbers": lambda sender, receiver: sender.send([7]),  # type: ignore[list-item]
     "send objects": lambda sender, receiver: sender.send(pack_of(0, custom_data=[{"x": object()}])),
     "send too much": lambda sender, receiver: sender.send(pack_of(0, custom_data=[{"x": "x" * 10**6}])),
@@ -152,6 +153,8 @@ def test_calls_without_time_return_what_arrived(receiver: EpisodeReceiver, sende
         receiver.recv(timeout)
     assert sender.latest_weights(timeout) is None
     sender.flush(timeout)
+    sender.send([], timeout)
+    assert sender.stats.sent == 0
 
 
 @pytest.mark.parametrize("timeout", [None, math.inf, 1e300, np.float64(60), Fraction(60), 60])
