@@ -262,9 +262,7 @@ def test_all_or_selected_extra_model_outputs_are_added() -> None:
     assert set(added) == {"actions", "rewards", "terminateds", "truncateds", "vf_preds", "mine"}
     chosen = AddColumns(extra_model_outputs=["mine"])(batch={}, episodes=EpisodePack.from_episodes([episode]))
     assert set(chosen) == {"actions", "rewards", "terminateds", "truncateds", "mine"}
-    with pytest.raises(
-        UnknownKey, match=r"no extra model output 'logp'; they have \['vf_preds', 'state_out', 'mine'\]"
-    ):
+    with pytest.raises(UnknownKey, match=r"no extra model output 'logp'; they have .*'mine'"):
         AddColumns(extra_model_outputs=["logp"])(batch={}, episodes=EpisodePack.from_episodes([episode]))
 
 

@@ -234,11 +234,6 @@ def test_integer_boxes_get_whole_numbers() -> None:
     assert piece.to_env(np.array([[0.11]])).dtype == np.int64
 
 
-def test_actions_without_mapping_are_unchanged() -> None:
-    pipeline = module_to_env_pipeline(action_space=BOX, normalize_actions=False)
-    assert pipeline(batch={"actions": torch.full((1, 3), 99.0)})["actions_for_env"].tolist() == [[99.0] * 3]
-
-
 @pytest.mark.parametrize(
     "space",
     [

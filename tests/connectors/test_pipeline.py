@@ -67,9 +67,7 @@ def test_connectors_run_in_order_and_keep_callers_dict() -> None:
 
 
 def test_read_of_missing_column_raises_at_construction() -> None:
-    with pytest.raises(
-        UnwiredPipeline, match=r"VTrace reads 'obs', which no piece before it writes .*there are: no col"
-    ):
+    with pytest.raises(UnwiredPipeline, match=r"VTrace reads 'obs', which no piece before it writes"):
         ConnectorPipeline(connectors=[VTrace()])
 
 

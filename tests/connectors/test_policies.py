@@ -113,13 +113,6 @@ def test_actions_are_sampled_from_policy_distribution() -> None:
     assert isinstance(late.distribution_of(Uniform()), type(distribution_for(spaces.Discrete(2))))
 
 
-def test_runner_records_log_probs_of_policy_distribution() -> None:
-    pack = SingleAgentEnvRunner("CartPole-v1", WithDistribution(), num_envs=2, seed=0).sample(num_timesteps=20)
-    inputs, actions = (torch.tensor(x) for x in (pack.extra_model_outputs["action_dist_inputs"], pack.actions))
-    expected = WithDistribution.distribution.log_prob(inputs, actions)
-    np.testing.assert_allclose(pack.extra_model_outputs["action_logp"], expected)
-
-
 def test_v_trace_ratios_use_policy_distribution() -> None:
     policy = WithDistribution()
     inputs, actions = torch.tensor([[0.0, 1.0]] * 3), torch.tensor([0, 1, 0])
@@ -143,9 +136,7 @@ def test_missing_policy_members_are_named_by_constructors() -> None:
         SingleAgentEnvRunner("CartPole-v1", object())  # type: ignore[arg-type]
     with pytest.raises(WrongType, match="MultiAgentEnvRunner: a policy is called as policy"):
         MultiAgentEnvRunner(object(), {"a": 3})
-    with pytest.raises(
-        InvalidArgument, match=r"PPO needs parameters, device, .* of its policy; Uniform has no parameters"
-    ):
+    with pytest.raises(InvalidArgument, match=r"PPO needs .*; Uniform has no parameters"):
         PPO(Uniform())  # type: ignore[arg-type]
 
 
@@ -166,24 +157,6 @@ def test_hooks_of_a_policys_layers_are_called_while_sampling() -> None:
     calls.clear()
     runner.sample(num_timesteps=2)
     assert calls == ["actor.0", "actor"]
-
-
-@pytest.mark.parametrize("column", ["action_dist_inputs", "actions"])
-def test_nan_output_names_column_and_environment(column: str) -> None:
-    def policy(batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        outputs = torch.zeros(len(batch["obs"]), 2 if column == "action_dist_inputs" else 1)
-        outputs[2] = torch.nan
-        return {column: outputs}
-
-    runner = SingleAgentEnvRunner("Pendulum-v1", policy, num_envs=4)
-    with pytest.raises(InvalidArgument, match=f"output '{column}' has NaN in row 2, for environment 2"):
-        runner.sample(num_timesteps=4)
-
-
-def test_masked_logits_of_minus_infinity_are_numbers() -> None:
-    inputs = torch.tensor([[0.0, -torch.inf], [-torch.inf, 3e38]])
-    out = module_to_env_pipeline(action_space=spaces.Discrete(2))(batch={"action_dist_inputs": inputs})
-    assert out["actions"].tolist() == [0, 1]
 
 
 def test_half_precision_outputs_are_recorded_as_float32() -> None:

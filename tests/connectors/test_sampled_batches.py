@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from connectors.prefetch import Prefetch
 from connectors.sampled_batches import SampledBatches, sampled_loader
 from episodes import EpisodePack
 from episodes.storage import EpisodeDataset, EpisodeWriter
@@ -66,15 +65,6 @@ def test_abandoned_loader_advances_sampler_by_batches_taken(dataset: EpisodeData
             break
     assert sampler.state_dict() == {**inline.state_dict(), "position": 15}
     assert [b.indices.tolist() for b in sampled_loader(sampler)] == [b.indices.tolist() for b in inline]
-
-
-def test_draws_are_prefetched_to_a_device(dataset: EpisodeDataset) -> None:
-    inline = dataset.sampler(steps=5, seed=0)
-    with Prefetch(dataset.sampler(steps=5, seed=0).draw, device="cpu") as batches:
-        for _ in range(20):
-            batch, inline_batch = next(batches), inline.draw()
-            assert batch.obs.tolist() == inline_batch.obs.tolist()
-            assert batch.indices.tolist() == inline_batch.indices.tolist()
 
 
 def test_collate_runs_in_the_sampling_process(dataset: EpisodeDataset) -> None:

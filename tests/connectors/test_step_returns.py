@@ -139,15 +139,8 @@ def test_batch_without_columns_uses_episode_rewards() -> None:
     pipeline = learner_pipeline(action_space=ACTIONS, returns=piece)
     pipeline.remove("AddColumns")
     values = episode.get_observations().sum(-1)
-    expected, _ = gae(
-        episode.get_rewards(),
-        values,
-        np.array([True]),
-        np.array([False]),
-        gamma=0.9,
-        lambda_=0.8,
-        offsets=np.array([0, 5]),
-    )
+    ending = {"terminateds": np.array([True]), "truncateds": np.array([False]), "offsets": np.array([0, 5])}
+    expected, _ = gae(episode.get_rewards(), values, **ending, gamma=0.9, lambda_=0.8)
     result = pipeline(rl_module=Leaning(), episodes=[episode])["advantages"]
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5)
 
@@ -155,9 +148,7 @@ def test_batch_without_columns_uses_episode_rewards() -> None:
 def test_rewards_set_after_their_column_are_rejected() -> None:
     pipeline = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo())
     pipeline.insert_after("AddColumns", DoubledInEpisodes())
-    with pytest.raises(
-        InvalidArgument, match=r"DoubledInEpisodes wrote rewards .*put DoubledInEpisodes before AddColumns"
-    ):
+    with pytest.raises(InvalidArgument, match="put DoubledInEpisodes before AddColumns"):
         pipeline(episodes=[collected(3)])
     early = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo(), pieces=[DoubledInEpisodes()])
     plain = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo())

@@ -207,11 +207,7 @@ class WrongSpace:
         (in_place, WrongType, "view in_place fails on samples of the spaces: ValueError: .*read-only"),
         (misspelt, WrongType, "view misspelt fails on samples of the spaces: AttributeError: .*'observation'"),
         (too_few_rows, ShapeMismatch, r"view too_few_rows: column 'obs' has \[1\] rows for 3 observations"),
-        (
-            WrongSpace(),
-            ShapeMismatch,
-            "view WrongSpace: column 'obs' .* declares the space Discrete",
-        ),
+        (WrongSpace(), ShapeMismatch, "view WrongSpace: column 'obs' .* declares the space Discrete"),
     ],
 )
 def test_invalid_view_raises_when_bound(view: Any, error: type, message: str) -> None:

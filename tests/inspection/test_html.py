@@ -140,7 +140,7 @@ def test_episode_view_of_long_episodes_is_small() -> None:
 def test_episode_view_has_frames_in_any_order_of_axes() -> None:
     rng = np.random.default_rng(0)
     for shape in ((84, 84), (84, 84, 3), (3, 64, 64), (4, 84, 84), (84, 84, 1)):
-        frames = rng.integers(0, 255, (201, *shape)).astype(np.uint8)
+        frames = rng.integers(0, 255, (201, *shape), np.uint8)
         page = shown(SingleAgentEpisode.from_arrays(frames, np.zeros(200), np.zeros(200)))
         assert page.tags.count("img") == 8
     bright = SingleAgentEpisode.from_arrays(rng.random((5, 32, 32, 3)), np.zeros(4), np.zeros(4))

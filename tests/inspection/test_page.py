@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes import SingleAgentEpisode
+from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect.html_report import episode_data, write_report
 from episodes.inspect.page_messages import encode
@@ -48,7 +48,7 @@ def plain(rewards: Any, **facts: Any) -> SingleAgentEpisode:
     return SingleAgentEpisode.from_arrays(np.arange(num + 1.0), np.zeros(num, int), np.asarray(rewards, float), **facts)
 
 
-def write(path: Path, episodes: list[SingleAgentEpisode], **facts: Any) -> Path:
+def write(path: Path, episodes: list[SingleAgentEpisode] | EpisodePack, **facts: Any) -> Path:
     with EpisodeWriter(path, **facts) as writer:
         writer.add(episodes)
     return path
@@ -384,11 +384,16 @@ def test_page_without_episodes_or_steps_states_it(tmp_path: Path, tab: Tab) -> N
 @WITH_BROWSER
 def test_page_dots_show_outliers_and_all_endings(tmp_path: Path, tab: Tab) -> None:
     """An ending of every third episode, and one high return, are visible among 3,000 episodes."""
-    episodes = [
-        plain([1000.0 if n == 1234 else 1.0], id_=str(n), truncated=n % 3 == 0, terminated=n % 3 > 0)
-        for n in range(3000)
-    ]
-    page = tab.open(report(write(tmp_path / "data", episodes)))
+    numbers = np.arange(3000)
+    pack = EpisodePack(
+        observations=np.zeros(6000),
+        actions=np.zeros(3000, int),
+        rewards=np.where(numbers == 1234, 1000.0, 1.0),
+        lengths=np.ones(3000, int),
+        truncated=numbers % 3 == 0,
+        terminated=numbers % 3 > 0,
+    )
+    page = tab.open(report(write(tmp_path / "data", pack)))
     dots = page.evaluate("""[...document.querySelectorAll("#overview .chart:first-child path")].map((path) =>
         [path.getAttribute("stroke"), path.getAttribute("d").split("M").length - 1,
          path.getAttribute("d").includes(" 6.0h")])""")
@@ -579,7 +584,7 @@ def test_report_long_episodes_and_many_numbers_are_small() -> None:
     data = episode_data(long)
     assert len(data["lanes"]) == 102
     assert len(encode(data)) < 600_000
-    frames = np.random.default_rng(0).integers(0, 255, (801, 210, 160, 3)).astype(np.uint8)
+    frames = np.random.default_rng(0).integers(0, 255, (801, 210, 160, 3), np.uint8)
     films = SingleAgentEpisode.from_arrays(frames, np.zeros(800), np.zeros(800))
     assert len(encode(episode_data(films))) < 4_000_000
 

@@ -31,7 +31,7 @@ def walk(steps: int, width: int = 4, **facts) -> SingleAgentEpisode:
 
 
 def filmed(steps: int = 12, shape=(33, 35, 3)) -> SingleAgentEpisode:
-    images = np.random.default_rng(0).integers(0, 255, (steps + 1, *shape)).astype(np.uint8)
+    images = np.random.default_rng(0).integers(0, 255, (steps + 1, *shape), np.uint8)
     return SingleAgentEpisode.from_arrays({"camera": images, "x": np.zeros(steps + 1)}, np.zeros(steps), np.ones(steps))
 
 

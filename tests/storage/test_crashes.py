@@ -26,24 +26,13 @@ from episodes.storage.files import reserve
 pytestmark = pytest.mark.filterwarnings("ignore:EpisodeWriter.*was not closed:ResourceWarning")
 
 KILLED = """
-import sys, numpy as np
-from episodes import Ragged, SingleAgentEpisode
+import sys
 from episodes.storage import EpisodeWriter
-
-def ragged(steps, dtype):
-    return Ragged.from_lengths(np.arange(steps * (steps - 1) // 2, dtype=dtype), np.arange(steps))
+from tests.storage.test_crashes import episode
 
 writer = EpisodeWriter(sys.argv[1])
 for i in range(10_000_000):
-    observations, steps = np.random.default_rng(i).random((i % 50 + 2, 4)), i % 50 + 1
-    outputs = {"token_logp": ragged(steps, "f4")}
-    writer.add(
-        [
-            SingleAgentEpisode.from_arrays(
-                observations, ragged(steps, "i4"), np.ones(steps), id_=str(i), extra_model_outputs=outputs
-            )
-        ]
-    )
+    writer.add([episode(i)])
     if i % 7 == 6:
         writer.flush()
         print(i + 1, flush=True)
@@ -55,7 +44,7 @@ def ragged(steps: int, dtype: str) -> Ragged:
 
 
 def episode(i: int) -> SingleAgentEpisode:
-    """Return episode i of the process above."""
+    """Return episode i, of 1 to 50 steps."""
     observations, steps = np.random.default_rng(i).random((i % 50 + 2, 4)), i % 50 + 1
     outputs = {"token_logp": ragged(steps, "f4")}
     return SingleAgentEpisode.from_arrays(

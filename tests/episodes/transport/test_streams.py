@@ -372,10 +372,7 @@ def test_pack_unlike_like_is_rejected_and_reported() -> None:
         assert receiver.stats.refused == {"schema": 1}
         assert receiver.stats.received == 0
         until(lambda: sender.stats.refused, lambda: sender.latest_weights(0.1))
-        with pytest.raises(
-            TrackMismatch,
-            match="rejected an earlier message: receiver: the given episodes have no track 'observations/x'",
-        ):
+        with pytest.raises(TrackMismatch, match=r"rejected an earlier message: .* no track 'observations/x'"):
             sender.send(like)
         sender.send(like)
         assert receiver.recv(SECONDS) == like
