@@ -124,6 +124,12 @@ def test_items_are_appended_to_existing_column() -> None:
     assert batch["c"].joined().tolist() == [1.0, 2.0, 3.0]
 
 
+def test_episodes_are_paired_with_the_rows_of_a_column() -> None:
+    episodes = two_episodes()
+    pairs = ConnectorV2.single_agent_episode_iterator(episodes, zip_with_batch_column=np.array([5, 6]))
+    assert [(episode.id_, item) for episode, item in pairs] == [(episodes[0].id_, 5), (episodes[1].id_, 6)]
+
+
 def test_columns_by_module_become_modules_of_columns() -> None:
     switched = ConnectorV2.switch_batch_from_column_to_module_ids({"c": {"a": 1, "b": 2}, "d": {"a": 3}})
     assert switched == {"a": {"c": 1, "d": 3}, "b": {"c": 2}}
