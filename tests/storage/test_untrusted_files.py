@@ -141,8 +141,7 @@ def test_writer_of_a_replaced_directory_raises(tmp_path: Path) -> None:
 # --- readers while shards are replaced ---------------------------------------------------------------------------
 
 
-def read_while_compacting(path: Path, seconds: float) -> None:
-    program = """
+COMPACT_OR_WRITE = """
 import sys, time, numpy as np
 from episodes import SingleAgentEpisode
 from episodes.storage import EpisodeWriter, compact
@@ -158,8 +157,12 @@ while time.monotonic() < until:
             writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_=id_)])
             writer.flush()
 """
-    EpisodeWriter(path).close()
-    command = [sys.executable, "-c", program, str(path)]
+
+
+@pytest.mark.parametrize("seconds", [2.0, pytest.param(20.0, marks=pytest.mark.slow)])
+def test_readers_see_no_fewer_episodes_while_compacting(tmp_path: Path, seconds: float) -> None:
+    EpisodeWriter(tmp_path).close()
+    command = [sys.executable, "-c", COMPACT_OR_WRITE, str(tmp_path)]
     kinds = ("compact", "compact", "a", "b")
     workers = [subprocess.Popen([*command, kind, str(seconds)], cwd=ROOT) for kind in kinds]
     lock, observed, failures = threading.Lock(), set[str](), list[str]()
@@ -168,7 +171,7 @@ while time.monotonic() < until:
         while any(worker.poll() is None for worker in workers):
             with lock:
                 before = set(observed)
-            result = EpisodeDataset(path).metadata["id"].tolist()
+            result = EpisodeDataset(tmp_path).metadata["id"].tolist()
             with lock:
                 observed.update(result)
             if missing := before - set(result):
@@ -183,17 +186,8 @@ while time.monotonic() < until:
         thread.join()
     assert [worker.wait() for worker in workers] == [0] * 4
     assert not failures
-    dataset = EpisodeDataset(path, verify=True)
+    dataset = EpisodeDataset(tmp_path, verify=True)
     assert observed <= set(dataset.metadata["id"].tolist())
-
-
-def test_readers_see_no_fewer_episodes_while_compacting(tmp_path: Path) -> None:
-    read_while_compacting(tmp_path, 2.0)
-
-
-@pytest.mark.slow
-def test_readers_see_no_fewer_episodes_for_20_seconds(tmp_path: Path) -> None:
-    read_while_compacting(tmp_path, 20.0)
 
 
 @pytest.mark.parametrize(

@@ -98,22 +98,24 @@ def ended(process: subprocess.Popen[str]) -> None:
         process.stdout.close()
 
 
-def moved(tmp_path: Path, running: list[subprocess.Popen[str]], num: int, kills: int) -> None:
-    """Send `num` episodes from each of two senders to a receiver that is killed `kills` times."""
+@pytest.mark.parametrize(("num", "kills"), [(150, 2), pytest.param(10_000, 5, marks=pytest.mark.slow)])
+def test_killed_receiver_with_journal_repeats_nothing(
+    tmp_path: Path, processes: list[subprocess.Popen[str]], num: int, kills: int
+) -> None:
     journal, log = tmp_path / "journal", tmp_path / "log"
     log.touch()
     lines = lambda: log.read_text().splitlines()  # noqa: E731
     receiver = started("receive", unused_address(), journal, log)
-    running.append(receiver)
+    processes.append(receiver)
     wait_for(lines)
     address = lines()[0].removeprefix("at ")  # which the next ones take too
     senders = [started("send", address, sender, num) for sender in (1, 2)]
-    running += senders
+    processes += senders
     for kill in range(1, kills + 1):
         wait_for(lambda kill=kill: len(lines()) > kill * 2 * num // (kills + 1))
         ended(receiver)
         receiver = started("receive", address, journal, log)
-        running.append(receiver)
+        processes.append(receiver)
     for sender in senders:
         sender.wait(PATIENCE_S)
         assert sender.returncode == 0
@@ -148,17 +150,6 @@ def wait_for(fact: Any) -> None:
     while not fact():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def test_killed_receiver_with_journal_repeats_nothing(tmp_path: Path, processes: list[subprocess.Popen[str]]) -> None:
-    moved(tmp_path, processes, num=150, kills=2)
-
-
-@pytest.mark.slow
-def test_receiver_killed_five_times_loses_at_most_one_each(
-    tmp_path: Path, processes: list[subprocess.Popen[str]]
-) -> None:
-    moved(tmp_path, processes, num=10_000, kills=5)
 
 
 def test_killed_sender_leaves_no_partial_episode(processes: list[subprocess.Popen[str]]) -> None:

@@ -411,7 +411,8 @@ def noise(receiver: EpisodeReceiver, num: int, all_came: threading.Event) -> Non
     context.term()
 
 
-def strangers_are_refused(receiver: EpisodeReceiver, num: int) -> None:
+@pytest.mark.parametrize("num", [1200, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_messages_are_rejected_and_counted(receiver: EpisodeReceiver, num: int) -> None:
     address = ("127.0.0.1", int(receiver.address.rsplit(":", 1)[1]))
     rng, good, all_came = np.random.default_rng(1), [pack_of(i) for i in range(20)], threading.Event()
     deadline = time.monotonic() + 10 * SECONDS
@@ -430,15 +431,6 @@ def strangers_are_refused(receiver: EpisodeReceiver, num: int) -> None:
         noisy.result()
     assert result == good
     assert sum(receiver.stats.refused.values()) >= num
-
-
-def test_random_messages_are_rejected_and_counted(receiver: EpisodeReceiver) -> None:
-    strangers_are_refused(receiver, 1200)
-
-
-@pytest.mark.slow
-def test_ten_thousand_random_messages_are_rejected(receiver: EpisodeReceiver) -> None:
-    strangers_are_refused(receiver, 10_000)
 
 
 # --- keys ---

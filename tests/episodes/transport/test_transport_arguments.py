@@ -92,6 +92,14 @@ REJECTED: dict[str, Callable[[EpisodeSender, EpisodeReceiver], object]] = {
 }
 
 
+def test_every_wrong_call_is_rejected() -> None:
+    limits = {"max_message_bytes": 100_000}
+    with EpisodeReceiver(**limits) as receiver, EpisodeSender(receiver.address, **limits) as sender:
+        for name, call in REJECTED.items():
+            with pytest.raises(EpisodeError):
+                pytest.fail(f"{name} returned {call(sender, receiver)}")
+
+
 def state_of(sender: EpisodeSender, receiver: EpisodeReceiver) -> Any:
     """Return everything that decides what later calls do."""
     queue = sender._queue
