@@ -191,60 +191,18 @@ def test_gae_of_four_steps(layout, terminated, truncated, expected):
     np.testing.assert_allclose(n_step_returns(rewards, values, **ending, gamma=0.9, n_step=9)[0].ravel(), expected)
 
 
-def test_both_flags_count_as_termination():
-    arguments = {"rewards": [1.0], "values": [0.0, 10.0], "offsets": [0, 1], "gamma": 0.9, "lambda_": 1.0}
-    assert gae(terminateds=[True], truncateds=[True], **arguments)[1] == pytest.approx([1.0])
-    assert gae(terminateds=[False], truncateds=[True], **arguments)[1] == pytest.approx([10.0])
-
-
-def test_truncation_bootstraps_from_final_values():
-    rewards, values = np.zeros((2, 1)), np.array([[1.0], [100.0], [3.0]])
-    truncateds, final_values = np.array([[True], [False]]), np.array([[7.0], [np.nan]])
-    nothing = np.zeros((2, 1), bool)
-    targets = gae(rewards, values, nothing, truncateds, gamma=1.0, lambda_=1.0, final_values=final_values)[1]
-    np.testing.assert_array_equal(targets, [[7.0], [3.0]])
-
-
-def test_n_step_near_ending_uses_remaining_steps():
-    arguments = {"rewards": np.ones(3), "values": np.full(4, 10.0), "truncateds": [False], "offsets": [0, 3]}
-    targets, counts = n_step_returns(**arguments, terminateds=[True], gamma=0.5, n_step=2)
-    np.testing.assert_allclose(targets, [4.0, 1.5, 1.0])
-    np.testing.assert_array_equal(counts, [2, 2, 1])
-
-
-def test_vtrace_of_equal_policies_equals_gae():
-    rng = np.random.default_rng(0)
-    made = columns(rng, 20, 3, 0.1)
-    targets = vtrace(**made.arguments(), ratios=np.ones((20, 3)), gamma=0.9, lambda_=0.8)[1]
-    np.testing.assert_allclose(targets, gae(**made.arguments(), gamma=0.9, lambda_=0.8)[1])
-
-
-def test_returns_keep_float32_and_convert_integers():
-    ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": 0.9}
-    half = np.ones(2, np.float32)
-    assert gae(half, np.ones(3, np.float32), **ending, lambda_=0.9)[0].dtype == np.float32
-    assert discounted_returns(half, **ending).dtype == np.float32
-    assert n_step_returns(half, np.ones(3, np.float32), **ending, n_step=2)[0].dtype == np.float32
-    np.testing.assert_allclose(discounted_returns([1, 1], **ending), [1.9, 1.0])
-
-
-def test_numpy_discount_keeps_float32():
-    ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": np.float64(0.99)}
+@pytest.mark.parametrize("number", [float, np.float64])
+def test_returns_keep_float32_and_convert_integers(number):
+    ending = {"terminateds": [True], "truncateds": [False], "offsets": [0, 2], "gamma": number(0.9)}
     rewards, values = np.ones(2, np.float32), np.ones(3, np.float32)
     results = [
-        *gae(rewards, values, **ending, lambda_=np.float64(0.9)),
+        *gae(rewards, values, **ending, lambda_=number(0.9)),
         n_step_returns(rewards, values, **ending, n_step=2)[0],
         discounted_returns(rewards, **ending),
-        *vtrace(rewards, values, ratios=rewards, **ending, clip_rho=np.float64(1.0)),
+        *vtrace(rewards, values, ratios=rewards, **ending, clip_rho=number(1.0)),
     ]
     assert {result.dtype for result in results} == {np.dtype(np.float32)}
-
-
-def test_missing_flags_raise():
-    with pytest.raises(WrongType, match="terminateds is None: give a flag per step"):
-        gae(np.ones(2), np.ones(3), None, None, gamma=0.9, lambda_=0.9, offsets=[0, 2])
-    with pytest.raises(WrongType, match="truncateds is None"):
-        discounted_returns(np.ones(2), [True], None, gamma=0.9, offsets=[0, 2])
+    np.testing.assert_allclose(discounted_returns([1, 1], **ending), [1.9, 1.0])
 
 
 def test_returns_do_not_change_arguments():
@@ -267,43 +225,37 @@ def test_returns_of_no_episodes_are_empty():
     assert discounted_returns([], **nothing, gamma=0.9).shape == (0,)
 
 
-GOOD = {"rewards": np.ones(3), "values": np.ones(5), "terminateds": [False] * 2, "truncateds": [False] * 2}
+PACKED = {"rewards": np.ones(3), "values": np.ones(5), "terminateds": [False] * 2, "truncateds": [False] * 2}
+COLUMNS = columns(np.random.default_rng(2), 4, 2, 0.1).arguments()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("call", "wrong", "error", "message"),
     [
-        ({"values": np.ones(4)}, r"values \[4\] of 2 packed episodes with 3 steps: they must be \[5\]"),
-        ({"terminateds": [False]}, r"terminateds \[1\] of 2 packed episodes"),
-        ({"truncateds": [False] * 3}, r"truncateds \[3\] of 2 packed episodes"),
-        ({"offsets": [0, 1, 4]}, r"offsets from 0 to 4 of 3 packed steps"),
-        ({"offsets": [0, 4, 3]}, r"they must rise"),
-        ({"offsets": None}, r"values \[5\] with rewards \[3\]: they must be \[4\]"),
-        ({"rewards": np.ones((3, 1))}, r"rewards \[3, 1\] with offsets \[3\]"),
-        ({"rewards": 1.0, "offsets": None}, "a single number"),
+        (gae, {"values": np.ones(4)}, ShapeMismatch, r"values \[4\] of 2 packed episodes with 3 steps"),
+        (gae, {"terminateds": [False]}, ShapeMismatch, r"terminateds \[1\] of 2 packed episodes"),
+        (gae, {"truncateds": [False] * 3}, ShapeMismatch, r"truncateds \[3\] of 2 packed episodes"),
+        (gae, {"offsets": [0, 1, 4]}, ShapeMismatch, "offsets from 0 to 4 of 3 packed steps"),
+        (gae, {"offsets": [0, 4, 3]}, ShapeMismatch, "must rise"),
+        (gae, {"offsets": None}, ShapeMismatch, r"values \[5\] with rewards \[3\]"),
+        (gae, {"rewards": np.ones((3, 1))}, ShapeMismatch, r"rewards \[3, 1\] with offsets \[3\]"),
+        (gae, {"rewards": 1.0, "offsets": None}, ShapeMismatch, "a single number"),
+        (gae, {"terminateds": None, "truncateds": None}, WrongType, "terminateds is None"),
+        (discounted_returns, {"truncateds": None}, WrongType, "truncateds is None"),
+        (gae, {"gamma": 1.1}, InvalidArgument, r"gamma=1\.1"),
+        (gae, {"lambda_": -0.1}, InvalidArgument, r"lambda_=-0\.1"),
+        (n_step_returns, {"n_step": 0}, InvalidArgument, "n_step=0"),
+        (gae, {"final_values": np.ones(3)}, InvalidArgument, "final_values with offsets"),
+        (gae, COLUMNS | {"offsets": None, "final_values": np.ones(2)}, ShapeMismatch, "final_values"),
+        (
+            vtrace,
+            COLUMNS | {"offsets": None, "ratios": np.ones((3, 2))},
+            ShapeMismatch,
+            r"ratios \[3, 2\] with rewards",
+        ),
     ],
 )
-def test_returns_of_wrong_shapes_raise(wrong, message):
-    arguments = GOOD | {"offsets": [0, 2, 3]} | wrong
-    with pytest.raises(ShapeMismatch, match=message):
-        gae(**arguments, gamma=0.9, lambda_=0.9)
-
-
-def test_invalid_discount_and_n_step_raise():
-    arguments = GOOD | {"offsets": [0, 2, 3]}
-    with pytest.raises(InvalidArgument, match=r"gamma=1\.1"):
-        gae(**arguments, gamma=1.1, lambda_=0.9)
-    with pytest.raises(InvalidArgument, match=r"lambda_=-0\.1"):
-        gae(**arguments, gamma=0.9, lambda_=-0.1)
-    with pytest.raises(InvalidArgument, match="n_step=0"):
-        n_step_returns(**arguments, gamma=0.9, n_step=0)
-    with pytest.raises(InvalidArgument, match="final_values with offsets"):
-        gae(**arguments, gamma=0.9, lambda_=0.9, final_values=np.ones(3))
-
-
-def test_final_values_and_ratios_of_wrong_shape_raise():
-    made = columns(np.random.default_rng(2), 4, 2, 0.1)
-    with pytest.raises(ShapeMismatch, match=r"ratios \[3, 2\] with rewards \[4, 2\]"):
-        vtrace(**made.arguments(), ratios=made.ratios[:3], gamma=0.9)
-    with pytest.raises(ShapeMismatch, match="final_values"):
-        gae(**made.arguments() | {"final_values": np.ones(2)}, gamma=0.9, lambda_=0.9)
+def test_returns_with_wrong_arguments_raise(call, wrong, error, message):
+    arguments = PACKED | {"offsets": [0, 2, 3], "gamma": 0.9} | ({"lambda_": 0.9} if call in (gae, vtrace) else {})
+    with pytest.raises(error, match=message):
+        call(**arguments | wrong)
