@@ -8,7 +8,6 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder.boundaries import Boundaries
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
@@ -89,18 +88,3 @@ def test_classify_changes_nothing() -> None:
     done = np.array([True, False])
     boundaries.classify(done, ~done)
     assert (len(boundaries.waiting), boundaries.num_steps, boundaries.ages.tolist()) == (0, 0, [0, 0])
-
-
-def test_disabled_mode_step_before_reset_raises() -> None:
-    boundaries, done = Boundaries(3, DISABLED), np.array([False, True, True])
-    boundaries.commit(boundaries.classify(done, done))
-    boundaries.reset(np.array([False, True, False]))
-    with pytest.raises(EpisodeStateError, match=r"episodes of environments \[2\] have ended and autoreset is disabled"):
-        boundaries.check_step_may_come()
-    boundaries.reset(boundaries.checked_mask(None))
-    boundaries.check_step_may_come()
-
-
-def test_checked_mask_of_other_dtype_raises() -> None:
-    with pytest.raises(InvalidArgument, match=r"reset_mask is int64 \(2,\); give bool \(3,\)"):
-        Boundaries(3, SAME).checked_mask(np.array([0, 1]))

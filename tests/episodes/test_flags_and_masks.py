@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
-from episodes.errors import ShapeMismatch, WrongType
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.errors import WrongType
 
 NO_FLAGS: list[Any] = [
     "False",
@@ -80,39 +80,6 @@ def test_pack_flags_of_wrong_type_raise(flags):
     with pytest.raises(WrongType):
         EpisodePack(**columns, terminated=flags)
     assert EpisodePack(**columns, terminated=[0, 1]).terminated.tolist() == [False, True]
-
-
-MASKED = {
-    "observations": np.ma.masked_array(np.zeros((2, 3), np.float32), mask=True),
-    "actions": np.ma.masked_array(np.zeros(2, int), mask=[True, False]),
-    "rewards": np.ma.masked_array(np.zeros(2), mask=[True, False]),
-    "terminateds": np.ma.masked_array(np.zeros(2, bool), mask=[True, False]),
-}
-
-
-@pytest.mark.parametrize("column", MASKED)
-def test_recorder_masked_row_raises_and_changes_nothing(column):
-    recorder = VectorRecorder(2, autoreset_mode="NextStep")
-    row = {
-        "observations": np.zeros((2, 3), np.float32),
-        "actions": np.zeros(2, int),
-        "rewards": np.zeros(2),
-        "terminateds": np.zeros(2, bool),
-        "truncateds": np.zeros(2, bool),
-    }
-    recorder.reset(row["observations"])
-    recorder.step(**row)
-    with pytest.raises(WrongType, match=f"{column}.*mask"):
-        recorder.step(**{**row, column: MASKED[column]})
-    recorder.step(**row)
-    assert recorder.take().num_steps == 4
-
-
-def test_recorder_text_flags_raise():
-    recorder = VectorRecorder(1, autoreset_mode="NextStep")
-    recorder.reset(np.zeros((1, 3)))
-    with pytest.raises(ShapeMismatch, match="terminateds"):
-        recorder.step(np.zeros((1, 3)), np.zeros(1, int), np.zeros(1), np.array(["False"]), np.zeros(1, bool))
 
 
 def test_episode_masked_item_raises():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import time
 from typing import Any
@@ -370,7 +369,6 @@ def test_one_agent_getters_equal_single_agent_episode(pair, indices, neg, env_st
 
 @given(pair=one_agent(ended=False), start=BOUNDS, stop=BOUNDS, lookback=st.none() | st.integers(0, 6))
 def test_one_agent_chunks_equal_single_agent_episode(pair, start, stop, lookback):
-    single, several = pair
     parts = [episode.slice(slice(start, stop), len_lookback_buffer=lookback) for episode in pair]
     assert_same_chunk(*parts)
     tails = [episode.cut(3 if lookback is None else lookback) for episode in pair]

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes.errors import ShapeMismatch
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.single_agent import SingleAgentEpisode
@@ -153,16 +152,3 @@ def test_clear_and_set_state_work_without_memory_for_staged_rows(monkeypatch: py
             recorder.reset(np.zeros(2))
             recorder.step(np.ones(2), np.zeros(2), np.zeros(2), no, no)
             assert len(buffer) == 2
-
-
-def test_first_row_that_is_rejected_does_not_fix_shapes() -> None:
-    no = np.zeros(2, bool)
-    buffer = EpisodeReplayBuffer(40, seed=0)
-    recorder = buffer.recorder(2, autoreset_mode="NextStep", len_lookback_buffer=2)
-    recorder.reset(np.zeros(2))
-    with pytest.raises(ShapeMismatch):
-        recorder.step(np.ones(2), np.zeros((2, 7)), np.zeros((2, 2)), no, no)
-    with pytest.raises(ShapeMismatch):
-        recorder.step(np.ones(2), np.zeros((2, 7)), np.zeros(2), no, np.zeros((2, 0)))
-    recorder.step(np.ones(2), np.zeros(2), np.zeros(2), no, no)
-    assert buffer.sample(3).actions.shape == (3,)

@@ -6,7 +6,6 @@ import copy
 import pickle
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -14,7 +13,6 @@ from episodes.errors import (
     ChunkMismatch,
     EpisodeStateError,
     InvalidArgument,
-    ShapeMismatch,
     StateMismatch,
     StepOutOfRange,
     TrackMismatch,
@@ -198,15 +196,6 @@ def test_multi_agent_sample_skips_modules_without_steps() -> None:
         buffer.sample(3, module_ids=["second"])
 
 
-def test_recorder_with_missing_rows_raises() -> None:
-    recorder = recorder_of(EpisodeReplayBuffer(32), 3)
-    recorder.reset({"a": np.zeros(3), "b": np.zeros(3)})
-    with pytest.raises(ShapeMismatch, match=r"observations have shape \(2,\); give \[3, ...\]"):
-        step(recorder, {"a": np.zeros(3), "b": np.zeros(2)})
-    with pytest.raises(ShapeMismatch, match="actions have shape"):
-        step(recorder, {"a": np.zeros(3), "b": np.zeros(3)}, actions=(np.zeros(3), np.zeros(4)))
-
-
 def test_step_that_raises_evicts_nothing() -> None:
     buffer = EpisodeReplayBuffer(4)
     recorder = buffer.recorder(2, autoreset_mode="SameStep")
@@ -230,26 +219,6 @@ def test_recorder_converts_flags_to_bool(kind: type) -> None:
     drawn = buffer.at(np.arange(2))
     assert drawn.terminateds.dtype == drawn.truncateds.dtype == bool
     assert (~drawn.terminateds).tolist() == [True, False]
-
-
-def test_rewards_with_axes_raise() -> None:
-    recorder = recorder_of(EpisodeReplayBuffer(8), 2)
-    recorder.reset(np.zeros(2))
-    with pytest.raises(ShapeMismatch, match="rewards have items of shape"):
-        step(recorder, np.ones(2), rewards=np.zeros((2, 1)))
-
-
-def test_rows_have_dtypes_of_spaces() -> None:
-    buffer = EpisodeReplayBuffer(8)
-    box = gym.spaces.Box(-1, 1, (2,), np.float32)
-    recorder = recorder_of(buffer, 2, observation_space=box, action_space=gym.spaces.Discrete(3))
-    recorder.reset(np.zeros((2, 2)))
-    step(recorder, np.full((2, 2), 0.5), actions=np.zeros(2, np.int32))
-    drawn = buffer.at(np.arange(2))
-    assert (drawn.obs.dtype, drawn.actions.dtype) == (np.float32, np.int64)
-    assert next(buffer.iter_episodes()).observation_space is box
-    with pytest.raises(TrackMismatch, match="actions: rows of float64 in a space of int64"):
-        step(recorder, np.zeros((2, 2)), actions=np.zeros(2))
 
 
 def test_extra_output_with_reserved_name_raises() -> None:

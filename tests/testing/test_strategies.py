@@ -17,6 +17,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
+from episodes.replay import EpisodeReplayBuffer
 from episodes.testing import strategies
 from episodes.testing.strategies import EnvEpisode, MultiAgentHistory, VectorRows
 from episodes.tracks import nested
@@ -104,7 +105,10 @@ def assert_is_the_episode(chunks: list[SingleAgentEpisode], episode: EnvEpisode)
     assert (chunks[-1].is_terminated, chunks[-1].is_truncated) == (episode.terminated, episode.truncated)
 
 
-@given(rows=strategies.vector_rows(), lookback=st.integers(0, 3), takes=st.sets(st.integers(1, 12), max_size=3))
+ROWS = strategies.vector_rows() | strategies.vector_rows(autoreset_mode=AutoresetMode.NEXT_STEP, flags_on_resets=True)
+
+
+@given(rows=ROWS, lookback=st.integers(0, 3), takes=st.sets(st.integers(1, 12), max_size=3))
 def test_recorder_finds_episodes_of_vector_rows(rows: VectorRows, lookback: int, takes: set[int]) -> None:
     recorder = VectorRecorder(
         rows.num_envs,
@@ -118,7 +122,8 @@ def test_recorder_finds_episodes_of_vector_rows(rows: VectorRows, lookback: int,
     bounds = sorted({0, len(rows.rows), *(take for take in takes if take < len(rows.rows))})
     for start, stop in pairwise(bounds):
         rows.record(recorder, slice(start, stop))
-        pack = recorder.take()
+        num_steps, pack = recorder.count_steps(), recorder.take()
+        assert (pack.num_steps, recorder.count_steps()) == (num_steps, 0)
         for env, chunk in zip(recorder.taken_envs.tolist(), pack, strict=True):
             chunks.setdefault(chunk.id_, []).append(chunk)
             envs[chunk.id_] = env
@@ -127,6 +132,21 @@ def test_recorder_finds_episodes_of_vector_rows(rows: VectorRows, lookback: int,
     assert [env for env, _ in result] == [episode.env for episode in expected]
     for (_, parts), episode in zip(result, expected, strict=True):
         assert_is_the_episode(parts, episode)
+
+
+@given(rows=ROWS)
+def test_replay_recorder_finds_episodes_of_vector_recorder(rows: VectorRows) -> None:
+    buffer = EpisodeReplayBuffer(1000)
+    spaces = {"observation_space": rows.observation_space, "action_space": rows.action_space}
+    packs = VectorRecorder(rows.num_envs, autoreset_mode=rows.autoreset_mode, **spaces)
+    for recorder in (packs, buffer.recorder(rows.num_envs, autoreset_mode=rows.autoreset_mode, **spaces)):
+        rows.record(recorder)
+    remaining = list(packs.take())
+    for stored in buffer.iter_episodes():
+        equal = [e for e in remaining if e.tracks == stored.tracks and e.ending == stored.ending]
+        assert equal
+        remaining.remove(equal[0])
+    assert not remaining
 
 
 @given(rows=strategies.vector_rows(autoreset_mode=AutoresetMode.NEXT_STEP, flags_on_resets=True))
