@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, WrongType
 from episodes.replay import PrioritizedEpisodeReplayBuffer
@@ -120,77 +121,88 @@ def test_prioritized_sample_includes_last_steps_of_episodes() -> None:
     assert set(batch.n_step.tolist()) == set(range(1, 11))
 
 
-@given(beta=st.floats(0, 2), alpha=st.floats(0, 2))
-def test_importance_weights_equal_formula(beta: float, alpha: float) -> None:
-    buffer = filled(alpha=alpha, beta=beta)
-    priorities = np.random.default_rng(3).random(100) + 0.1
-    buffer.update_priorities(np.arange(100), priorities)
-    batch = buffer.sample(64)
-    probabilities = priorities**alpha / (priorities**alpha).sum()
-    weights = (100 * probabilities[batch.indices]) ** -beta
-    assert np.allclose(batch.weights, weights / weights.max(), rtol=1e-5)
-
-
-def test_set_beta_changes_later_weights() -> None:
-    buffer = filled(beta=0.0)
-    buffer.update_priorities(np.arange(50), np.full(50, 0.1))
-    assert set(buffer.sample(200).weights.tolist()) == {1.0}
-    buffer.set_beta(1.0)
-    assert {round(float(w), 5) for w in buffer.sample(200).weights} == {0.1, 1.0}
-
-
 # --- priorities -------------------------------------------------------------------------------------------------
 
 
-def test_new_steps_get_highest_priority() -> None:
-    buffer = filled(50)
-    assert set(buffer.priorities(np.arange(50)).tolist()) == {1.0}
-    buffer.update_priorities(np.array([3, 4]), np.array([7.0, 0.5]))
-    buffer.add([episode(5, "new")])
-    assert set(buffer.priorities(np.arange(50, 55)).tolist()) == {7.0}
-    assert buffer.priorities(np.array([3, 4])).tolist() == [7.0, 0.5]
+class Priorities(RuleBasedStateMachine):
+    """Random additions, updates and restores, compared with a dict from stored step to priority."""
+
+    @initialize(
+        capacity=st.integers(4, 30), alpha=st.sampled_from([0.0, 0.6, 1.0]), beta=st.sampled_from([0.0, 0.4, 2.0])
+    )
+    def begin(self, capacity: int, alpha: float, beta: float) -> None:
+        self.buffer = PrioritizedEpisodeReplayBuffer(capacity, alpha=alpha, beta=beta, seed=0)
+        self.alpha, self.beta = alpha, beta
+        self.priorities: dict[int, float] = {}
+        self.updated: dict[int, float] = {}  # the priorities that were given by the caller
+        self.num_added = self.num_stale = 0
+
+    def evict(self, oldest: int) -> None:
+        for known in (self.priorities, self.updated):
+            for step in [step for step in known if step < oldest]:
+                del known[step]
+
+    @rule(length=st.integers(1, 35))
+    def add(self, length: int) -> None:
+        first = self.buffer.get_ring().head
+        self.buffer.add([episode(length, str(self.num_added))])
+        self.num_added += length
+        oldest = first + length - self.buffer.capacity
+        self.evict(oldest)
+        highest = max([1.0, *self.updated.values()])
+        self.priorities |= dict.fromkeys(range(max(first, oldest), first + length), highest)
+
+    @precondition(lambda self: self.num_added > 0)
+    @rule(data=st.data())
+    def update(self, data: st.DataObject) -> None:
+        head = self.buffer.get_ring().head
+        steps = st.integers(max(head - 40, 0), head - 1)
+        given = data.draw(st.lists(st.tuples(steps, st.sampled_from([0.0, 0.25, 3.0, 1e30])), max_size=8))
+        self.buffer.update_priorities(np.array([step for step, _ in given], int), np.array([p for _, p in given]))
+        self.num_stale += sum(step not in self.priorities for step, _ in given)
+        stored = {step: priority for step, priority in given if step in self.priorities}
+        self.priorities |= stored
+        self.updated |= stored
+
+    @rule()
+    def clear(self) -> None:
+        self.buffer.clear()
+        self.evict(self.buffer.get_ring().head)
+
+    @rule(beta=st.sampled_from([0.0, 0.5, 1.0]))
+    def set_beta(self, beta: float) -> None:
+        self.buffer.set_beta(beta)
+        self.beta = beta
+
+    @rule()
+    def restore(self) -> None:
+        restored = PrioritizedEpisodeReplayBuffer(self.buffer.capacity, seed=9)
+        restored.set_state(self.buffer.get_state())
+        if self.priorities:
+            first, second = self.buffer.sample(9), restored.sample(9)
+            assert all(np.array_equal(values, second[key]) for key, values in first.items())
+        self.buffer = restored
+
+    def powers(self, steps: list[int]) -> np.ndarray:
+        return np.maximum([self.priorities[step] for step in steps], 1e-6) ** self.alpha
+
+    @precondition(lambda self: bool(self.priorities))
+    @rule()
+    def sample(self) -> None:
+        batch = self.buffer.sample(16, keys=["t"])
+        powers = self.powers(batch.indices.tolist())
+        assert np.allclose(batch.weights, (powers / powers.min()) ** -self.beta, rtol=1e-5)
+
+    @invariant()
+    def has_the_priorities(self) -> None:
+        steps = sorted(self.priorities)
+        assert self.buffer.priorities(np.array(steps, int)).tolist() == self.powers(steps).tolist()
+        assert (len(self.buffer), self.buffer.num_added) == (len(steps), self.num_added)
+        assert self.buffer.num_stale == self.num_stale
 
 
-def test_update_priorities_of_evicted_steps_counts_stale() -> None:
-    buffer = filled(100, capacity=30)
-    before = buffer.priorities(np.arange(70, 100))
-    buffer.update_priorities(np.array([5, 69, 70]), np.array([50.0, 60.0, 2.0]))
-    assert buffer.num_stale == 2
-    after = buffer.priorities(np.arange(70, 100))
-    assert (after[0], after[1:].tolist()) == (2.0, before[1:].tolist())
-    buffer.update_priorities(np.array([1]), np.array([1.0]))
-    assert buffer.num_stale == 3
-
-
-def test_eviction_removes_priorities() -> None:
-    buffer = filled(30, capacity=30)
-    buffer.update_priorities(np.arange(30), np.full(30, 1e-3))
-    buffer.update_priorities(np.array([0]), np.array([1.0]))
-    buffer.add([episode(10, "new")])
-    assert (buffer.sample(500).indices >= 10).all()
-    assert set(buffer.priorities(np.arange(30, 40)).tolist()) == {1.0}
-
-
-def test_clear_removes_priorities() -> None:
-    buffer = filled()
-    buffer.update_priorities(np.arange(100), np.full(100, 9.0))
-    buffer.clear()
-    with pytest.raises(EpisodeStateError, match="nothing is stored"):
-        buffer.sample(1)
-    buffer.add([episode(10, "new")])
-    new = np.unique(buffer.sample(200).indices)
-    assert new.tolist() == list(range(new[0], new[0] + 10))
-    assert set(buffer.priorities(new).tolist()) == {1.0}
-    buffer.update_priorities(np.arange(100), np.full(100, 9.0))  # of steps that are gone
-    assert buffer.num_stale == 100
-    assert set(buffer.priorities(new).tolist()) == {1.0}
-    assert buffer.num_added == 110
-
-
-def test_zero_priority_is_still_sampled() -> None:
-    buffer = filled(10)
-    buffer.update_priorities(np.arange(10), np.zeros(10))
-    assert set(buffer.sample(500).indices.tolist()) == set(range(10))
+TestPriorities = Priorities.TestCase
+TestPriorities.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 def test_unit_sets_shape_of_sequence_indices() -> None:
@@ -235,23 +247,6 @@ def test_prioritized_buffer_with_invalid_arguments_raises() -> None:
         filled().set_beta(-0.1)
 
 
-def test_prioritized_set_state_continues_bit_for_bit() -> None:
-    buffer = filled(90, capacity=64, alpha=0.7)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        buffer.update_priorities(buffer.sample(16).indices, rng.random(16))
-    restored = PrioritizedEpisodeReplayBuffer(64, seed=1)
-    restored.set_state(buffer.get_state())
-    for number in range(5):
-        for buffer_state in (buffer, restored):
-            buffer_state.add([episode(7, f"new {number}", start=1000.0)])
-        first, second = buffer.sample(32), restored.sample(32)
-        assert all(np.array_equal(values, second[key]) for key, values in first.items())
-        for buffer_state in (buffer, restored):
-            buffer_state.update_priorities(first.indices, first.rewards * number)
-    assert restored.num_stale == buffer.num_stale
-
-
 def test_prioritized_period_samples_only_grid() -> None:
     buffer = filled(90, capacity=64, unit="sequence", period=4, alpha=1.0)
     batch = buffer.sample_sequences(200, 8, keys=["t"])
@@ -293,18 +288,6 @@ def test_recorded_steps_have_priorities() -> None:
     assert (buffer.sample(200).indices >= 30).all()
 
 
-def test_new_steps_get_highest_stored_priority() -> None:
-    buffer = filled(100, capacity=100)
-    buffer.update_priorities(np.array([5, 7, 9]), np.array([1e30, 4.0, 2.0]))
-    buffer.add([episode(1, "as high")])
-    assert buffer.priorities(np.array([100])).tolist() == [1e30]
-    buffer.update_priorities(np.array([5]), np.array([3.0]))
-    buffer.add([episode(1, "lowered")])
-    assert buffer.priorities(np.array([101])).tolist() == [4.0]
-    buffer.add([episode(10, "evicts them")])
-    assert buffer.priorities(np.array([111])).tolist() == [1.0]
-
-
 @given(seed=st.integers(0, 99), capacity=st.sampled_from([5, 64, 300]))
 def test_priorities_with_max_equals_reference(seed: int, capacity: int) -> None:
     rng, peaks, known = np.random.default_rng(seed), PrioritiesWithMax(capacity), np.zeros(capacity)
@@ -323,8 +306,9 @@ def test_priorities_with_max_equals_reference(seed: int, capacity: int) -> None:
     assert restored.highest == peaks.highest
 
 
-def test_zero_priorities_are_sampled_for_every_alpha() -> None:
-    buffer = filled(20, alpha=60.0)
+@pytest.mark.parametrize("alpha", [1.0, 60.0])
+def test_zero_priorities_are_sampled_for_every_alpha(alpha: float) -> None:
+    buffer = filled(20, alpha=alpha)
     buffer.update_priorities(np.arange(20), np.zeros(20))
     drawn = buffer.sample(400)
     assert len(set(drawn.indices.tolist())) == 20

@@ -12,9 +12,7 @@ import pytest
 from episodes.errors import (
     ChunkMismatch,
     EpisodeStateError,
-    InvalidArgument,
     StateMismatch,
-    StepOutOfRange,
     TrackMismatch,
     UnknownKey,
     WrongType,
@@ -318,21 +316,6 @@ def test_set_state_of_other_class_raises() -> None:
     with pytest.raises(StateMismatch, match="with priorities"):
         plain.set_state(by_priority.get_state())
     assert len(plain) == len(by_priority) == 4
-
-
-def test_update_priorities_with_infinite_sum_raises() -> None:
-    buffer = PrioritizedEpisodeReplayBuffer(4, alpha=2.0, seed=0)
-    buffer.add([episode("a", 4)])
-    with pytest.raises(InvalidArgument, match="no finite sum"):
-        buffer.update_priorities(np.array([0, 1]), np.array([1.0, 1e200]))
-    with pytest.raises(StepOutOfRange, match="step 99"):
-        buffer.update_priorities(np.array([0, 99]), np.ones(2))
-    buffer.add([episode("b", 4)])
-    with pytest.raises(StepOutOfRange, match="step 99"):
-        buffer.update_priorities(np.array([0, 99]), np.ones(2))
-    assert buffer.num_stale == 0
-    assert set(buffer.priorities(np.arange(4, 8))) == {1.0}
-    buffer.sample(3)
 
 
 def test_add_accepts_one_episode_or_a_generator() -> None:
