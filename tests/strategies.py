@@ -98,12 +98,38 @@ def built(reference: PlainEpisode, observation: str, action: str, with_spaces: b
 
 @st.composite
 def episodes(draw: st.DrawFn, ended: bool | None = None, max_steps: int = 8) -> tuple[PlainEpisode, SingleAgentEpisode]:
-    """Draw a reference and its episode, growing or finalized, of any kind of item, length, lookback and ending."""
+    """Draw a reference and its episode of any kind of item, length, lookback and ending.
+
+    The episode is given to the constructor or grown step by step, and growing or finalized.
+    """
     arguments = draw(episode_arguments(ended=ended, max_steps=max_steps, ragged=None))
     ids = {"agent_id": "agent", "module_id": "module", "multi_agent_episode_id": "multi"}
-    episode = SingleAgentEpisode("abc", **arguments, **ids)
+    reference = of_arguments(arguments)
+    if reference.num_steps and not reference.lookback and draw(st.booleans()):
+        episode = grown(reference, arguments, ids)
+    else:
+        episode = SingleAgentEpisode("abc", **arguments, **ids)
     episode.custom_data["weather"] = "rain"
-    return of_arguments(arguments), episode.to_numpy() if draw(st.booleans()) else episode
+    return reference, episode.to_numpy() if draw(st.booleans()) else episode
+
+
+def grown(reference: PlainEpisode, arguments: dict[str, Any], ids: dict[str, str]) -> SingleAgentEpisode:
+    """Return the episode of a reference without lookback, grown by single steps."""
+    facts = {name: arguments.get(name) for name in ("observation_space", "action_space", "ragged")}
+    episode = SingleAgentEpisode("abc", t_started=reference.t_started, **facts, **ids)
+    episode.add_env_reset(reference.observations[0], reference.infos[0])
+    for t in range(reference.num_steps):
+        is_last = t == reference.num_steps - 1
+        episode.add_env_step(
+            reference.observations[t + 1],
+            reference.actions[t],
+            reference.rewards[t],
+            reference.infos[t + 1],
+            terminated=is_last and reference.terminated,
+            truncated=is_last and reference.truncated,
+            extra_model_outputs={key: track[t] for key, track in reference.extra.items()},
+        )
+    return episode
 
 
 def of_arguments(arguments: dict[str, Any]) -> PlainEpisode:

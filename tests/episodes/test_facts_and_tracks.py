@@ -17,7 +17,6 @@ from episodes.facts import Ending, EpisodeFacts, PackFacts, VersionRuns
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import FACTS
 from episodes.tracks import ArrayTrack, InfoTrack, ListTrack, Tracks
-from tests.strategies import built, plain
 
 
 def grown(num_steps: int, **arguments: Any) -> SingleAgentEpisode:
@@ -137,17 +136,6 @@ def test_track_error_names_track() -> None:
             episode.get_extra_model_outputs("logp", [5])
 
 
-@pytest.mark.parametrize("with_spaces", [False, True])
-@pytest.mark.parametrize("kind", ["vector", "dict", "tuple"])
-def test_concat_to_finalized_chunk_without_steps_gives_arrays(kind: str, with_spaces: bool) -> None:
-    whole = built(plain(kind, kind, num_steps=3, extras=("logp",)), kind, kind, with_spaces)
-    first = whole[:0].to_numpy()
-    first.concat_episode(whole[0:])
-    assert all(not isinstance(track, ListTrack) for track in first.tracks.all())
-    assert first.equals(whole.to_numpy())
-    assert EpisodePack.from_episodes([first])[0].equals(first)
-
-
 def test_concat_finishes_extra_output_of_later_chunk() -> None:
     whole = grown(3)
     first = SingleAgentEpisode(whole.id_, observations=[np.zeros(2)]).to_numpy()
@@ -162,17 +150,6 @@ def test_tracks_pickle_without_names_and_restore_them() -> None:
         assert isinstance(back, Tracks)
         assert back == tracks
         assert [track.field for track in back.all()] == [track.field for track in tracks.all()]
-
-
-def test_episode_grows_after_observation_of_new_shape_is_set() -> None:
-    for begin in ("given", "reset"):
-        episode = SingleAgentEpisode(observations=[np.zeros((2, 2))] if begin == "given" else None)
-        if begin == "reset":
-            episode.add_env_reset(np.zeros((2, 2)))
-        episode.set_observations(new_data=np.zeros(4), at_indices=-1)
-        episode.add_env_step(np.ones((2, 2)), 0, 0.0)
-        episode.set_observations(new_data=np.ones(4), at_indices=-1)
-        assert episode.to_numpy().get_observations().shape == (2, 4)
 
 
 def test_finalize_accepts_strided_items() -> None:

@@ -644,18 +644,29 @@ def test_multi_agent_duration_continues_after_concat(finish):
     "space",
     [
         spaces.Box(-1, 1, (3,)),
+        spaces.Discrete(4),
         spaces.MultiDiscrete([2, 3]),
         spaces.Dict(a=spaces.Box(-1, 1, (3,)), b=spaces.Discrete(3)),
         spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))),
     ],
 )
-def test_fill_before_first_agent_step_has_space_shape(space, one_hot):
-    episode = MultiAgentEpisode(observation_space={"a": space}, action_space={"a": space})
-    episode.add_env_reset(observations={"a": space.sample()})
+def test_fill_before_first_step_has_space_shape(space, one_hot):
+    single = SingleAgentEpisode(action_space=space)
+    several = MultiAgentEpisode(observation_space={"a": space}, action_space={"a": space})
+    single.add_env_reset(0)
+    several.add_env_reset(observations={"a": space.sample()})
     calls = {"fill": 0, "one_hot_discrete": one_hot}
-    ways = [(at, env_steps) for at in (-1, [-1, -2], slice(-2, None)) for env_steps in (False, True)]
-    growing = [episode.get_actions(at, env_steps=env_steps, **calls)["a"] for at, env_steps in ways]
-    episode.to_numpy()
-    finished = [episode.get_actions(at, env_steps=env_steps, **calls)["a"] for at, env_steps in ways]
-    for element, array in zip(growing, finished, strict=True):
-        assert nested.equal(nested.stack(element) if isinstance(element, list) else element, array)
+    ways = [(at, env_steps) for at in (-1, [-1, -2], slice(-2, None)) for env_steps in (None, False, True)]
+
+    def read(at, env_steps):
+        if env_steps is None:
+            return single.get_actions(at, **calls)
+        return several.get_actions(at, env_steps=env_steps, **calls)["a"]
+
+    growing = [read(*way) for way in ways]
+    single.to_numpy()
+    several.to_numpy()
+    for element, way in zip(growing, ways, strict=True):
+        assert isinstance(element, list) == (way[0] != -1)
+        assert nested.equal(nested.stack(element) if isinstance(element, list) else element, read(*way))
+        assert nested.equal(read(-1, way[1]), read(-1, None))

@@ -21,7 +21,7 @@ from episodes import (
     pack_agents,
     unpack_agents,
 )
-from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
+from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, TrackMismatch, WrongType
 
 KINDS: dict[str, Any] = {"observations": "i4", "actions": np.int32, "logp": RaggedKind(np.dtype("f4"))}
 ITEMS = st.lists(st.lists(st.integers(-9, 9), max_size=4), max_size=6)
@@ -139,30 +139,6 @@ def is_one(index: Any) -> bool:
     return isinstance(index, (int, np.integer))
 
 
-@given(conversations(), indices, st.booleans(), st.sampled_from([None, [], [7, 8]]))
-def test_getters_of_ragged_tracks_equal_list_items(drawn: Any, index: Any, neg: bool, fill: Any) -> None:
-    items, episode = drawn
-    plain = SingleAgentEpisode(
-        observations=[[i] for i in range(len(items["observations"]))],
-        actions=list(range(len(items["actions"]))),
-        rewards=[0.0] * len(items["actions"]),
-        len_lookback_buffer=0,
-    )
-    for each in (episode, copy.deepcopy(episode).to_numpy()):
-        for name in ("observations", "actions"):
-            call = f"get_{name}"
-            try:
-                numbers = getattr(plain, call)(index, neg_index_as_lookback=neg, fill=None if fill is None else -1)
-            except StepOutOfRange:
-                with pytest.raises(StepOutOfRange):
-                    getattr(each, call)(index, neg_index_as_lookback=neg)
-                continue
-            result = getattr(each, call)(index, neg_index_as_lookback=neg, fill=fill)
-            expected = [fill if n == -1 else items[name][n] for n in np.ravel(numbers).tolist()]
-            assert as_lists([result] if is_one(index) else result) == expected
-            assert all(item.dtype == np.int32 for item in ([result] if is_one(index) else result))
-
-
 @pytest.mark.parametrize(
     ("kinds", "fill"),
     [
@@ -201,50 +177,14 @@ def test_items_of_ragged_tracks_may_be_tensors_with_gradients() -> None:
     assert as_lists(episode.get_observations()) == [[1.0, 1.0], [1.0, 1.0, 1.0]]
 
 
-@given(conversations(), st.data())
-def test_cut_and_concat_of_ragged_episodes_are_inverse(drawn: Any, data: Any) -> None:
-    items, episode = drawn
-    cut_at, lookback = data.draw(st.integers(0, len(episode))), data.draw(st.integers(0, 3))
-    head = episode.slice(slice(0, cut_at))
-    tail = head.cut(lookback)
-    for t in range(cut_at, len(episode)):
-        tail.add_env_step(
-            items["observations"][t + 1], items["actions"][t], t, extra_model_outputs={"logp": items["logp"][t]}
-        )
-    for finalized in (False, True):
-        first, second, whole = copy.deepcopy((head, tail, episode))
-        if finalized:
-            first, second, whole = first.to_numpy(), second.to_numpy(), whole.to_numpy()
-        assert pickle.loads(pickle.dumps(second)).equals(second)
-        assert SingleAgentEpisode.from_state(second.get_state()).equals(second)
-        first.concat_episode(second)
-        assert first.equals(whole)
-        assert "Ragged" not in first._repr_html_()
-        assert first.as_growing().to_numpy().equals(copy.deepcopy(whole).to_numpy())
-
-
-@given(st.lists(conversations(), min_size=1, max_size=4), st.data())
-def test_packs_of_ragged_episodes_equal_the_episodes(drawn: list[Any], data: Any) -> None:
-    episodes = [episode for _, episode in drawn]
-    for i, episode in enumerate(episodes):
-        episode.id_ = f"e{i}"
-    pack = EpisodePack.from_episodes(episodes)
-    finished = [episode.to_numpy() for episode in episodes]
-    assert all(a.equals(b) for a, b in zip(pack, finished, strict=True))
+def test_outputs_of_actions_share_offsets_in_packs_and_pages_show_items() -> None:
+    episode = SingleAgentEpisode("a", ragged=KINDS)
+    episode.add_env_reset([3])
+    episode.add_env_step([1], [1, 2], 1.0, extra_model_outputs={"logp": [0.5, 1.0]})
+    pack = EpisodePack.from_episodes([episode, episode])
     assert pack.extra_model_outputs["logp"].offsets is pack.actions.offsets
-    picked = data.draw(st.lists(st.integers(0, len(pack) - 1), max_size=5))
-    selected = pack.select(picked)
-    assert all(a.equals(finished[i]) for a, i in zip(selected, picked, strict=True))
-    split = data.draw(st.integers(0, len(pack)))
-    parts = [part for part in (pack[:split], pack[split:]) if len(part)]
-    assert EpisodePack.concat(parts) == pack
-    for each in (pack, *parts):
-        for protocol in (2, 4, 5):
-            assert pickle.loads(pickle.dumps(each, protocol)) == each
-        buffers: list[Any] = []
-        assert pickle.loads(pickle.dumps(each, 5, buffer_callback=buffers.append), buffers=buffers) == each
-        assert each.copied() == each
-        assert each._repr_html_()
+    for shown in (pack, episode, episode.to_numpy()):
+        assert "Ragged" not in shown._repr_html_()
 
 
 GOOD = {"observation": [1], "action": [1, 2], "logp": [0.5, 1.0]}

@@ -14,7 +14,7 @@ from reference import PlainEpisode, read
 from strategies import episodes, indices
 
 from episodes import Ragged, RaggedKind, SingleAgentEpisode
-from episodes.tracks import nested
+from episodes.tracks import ListTrack, nested
 
 TRACKS = ("observations", "actions", "rewards", "infos")
 BOUNDS = st.none() | st.integers(-12, 12) | st.integers(-12, 12).map(np.int64)
@@ -47,6 +47,7 @@ def assert_same_episode(episode: SingleAgentEpisode, reference: PlainEpisode) ->
     everything = list(range(-reference.lookback, reference.num_steps))
     observed = [*everything, reference.num_steps]
     finalized = episode.is_numpy
+    assert not finalized or not any(isinstance(track, ListTrack) for track in episode.tracks.all())
     for name, steps in zip(TRACKS, (observed, everything, everything, observed), strict=True):
         answer = getattr(episode, f"get_{name}")(steps, neg_index_as_lookback=True)
         assert_same_batch(answer, [reference.track(name)[s] for s in steps], finalized and name != "infos")
@@ -72,14 +73,14 @@ def get(episode: SingleAgentEpisode, name: str, indices: Any, **options: Any) ->
     return episode.get_extra_model_outputs(name, indices, **options)
 
 
-def fill_of(episode: SingleAgentEpisode, name: str) -> Any:
-    """Return a fill for a track: 1, or an item of one value for ragged items."""
+def fill_of(episode: SingleAgentEpisode, name: str, length: int = 1) -> Any:
+    """Return a fill for a track: 1, or an item of `length` values for ragged items."""
     kind = episode.tracks.ragged_kinds().get(name)
     if kind is None:
         return 1
     if isinstance(kind, RaggedKind):
-        return np.ones((1, *kind.value_shape), kind.dtype)
-    return {"tokens": np.ones(1, kind["tokens"].dtype), "image": 1}
+        return np.ones((length, *kind.value_shape), kind.dtype)
+    return {"tokens": np.ones(length, kind["tokens"].dtype), "image": 1}
 
 
 @given(pair=episodes(), indices=indices, neg=st.booleans(), data=st.data())
@@ -95,8 +96,11 @@ def test_getters_equal_lists(pair: Any, indices: Any, neg: bool, data: st.DataOb
     answer = get(episode, name, indices, neg_index_as_lookback=neg)
     if isinstance(indices, int | np.integer):
         assert_same(answer, expected)
-    else:
-        assert_same_batch(answer, expected, episode.is_numpy and name != "infos")
+        return
+    assert_same_batch(answer, expected, episode.is_numpy and name != "infos")
+    if episode.is_numpy and name != "infos":
+        pairs = zip(nested.leaves(answer), nested.leaves(get(episode, name, None)), strict=True)
+        assert all(part.dtype == whole.dtype and part.shape[1:] == whole.shape[1:] for part, whole in pairs)
 
 
 @given(pair=episodes(), indices=SLICES | indices, neg=st.booleans(), data=st.data())
@@ -106,7 +110,7 @@ def test_fill_of_slices_equals_lists(pair: Any, indices: Any, neg: bool, data: s
     track = reference.track(name)
     if not track:
         return
-    fill = fill_of(episode, name)
+    fill = fill_of(episode, name, data.draw(st.integers(0, 2)))
     if nested.is_leaf(fill) and not isinstance(fill, int):
         filler: Any = fill
     elif nested.is_leaf(fill):
@@ -122,29 +126,6 @@ def test_fill_of_slices_equals_lists(pair: Any, indices: Any, neg: bool, data: s
     if episode.is_numpy:
         whole = get(episode, name, None)
         assert [a.dtype for a in nested.leaves(answer)] == [a.dtype for a in nested.leaves(whole)]
-
-
-@given(pair=episodes(), indices=indices, neg=st.booleans(), fill=st.booleans())
-def test_to_numpy_changes_no_getter(pair: Any, indices: Any, neg: bool, fill: bool) -> None:
-    reference, episode = pair
-    growing = episode if not episode.is_numpy else None
-    if growing is None:
-        return
-    finished = copy.deepcopy(growing).to_numpy()
-    for name in ("observations", "actions", "rewards", *reference.extra):
-        options = {"neg_index_as_lookback": neg}
-        options |= {"fill": fill_of(growing, name)} if fill and reference.num_steps else {}
-        try:
-            before = get(growing, name, indices, **options)
-        except IndexError as error:
-            with pytest.raises(type(error)):
-                get(finished, name, indices, **options)
-            continue
-        after = get(finished, name, indices, **options)
-        if isinstance(indices, int | np.integer):
-            assert_same(after, before)
-        else:
-            assert_same_batch(after, before, True)
 
 
 @given(pair=episodes(), start=BOUNDS, stop=BOUNDS, data=st.data())
@@ -199,6 +180,8 @@ def test_episode_pickle_round_trips(pair: Any, protocol: int) -> None:
     for twin in (pickle.loads(pickle.dumps(episode, protocol)), copy.deepcopy(episode)):
         assert twin.equals(episode)
         assert_same_episode(twin, reference)
+    assert_same_episode(growing := episode.as_growing(), reference)
+    assert not growing.is_numpy
 
 
 @given(pair=episodes())
@@ -255,11 +238,3 @@ def test_setters_change_only_the_given_items(pair: Any, data: st.DataObject) -> 
         for step, item in zip(at, new, strict=True):
             assert_same(episode.get_observations(step, neg_index_as_lookback=True), item)
         assert_same(episode.get_observations(-1), reference.observations[reference.num_steps])
-
-
-@given(pair=episodes())
-def test_fill_none_raises_for_missing_item(pair: Any) -> None:
-    _, episode = pair
-    with pytest.raises(IndexError):
-        episode.get_rewards(len(episode))
-    assert episode.get_rewards(len(episode), fill=7.0) == 7.0

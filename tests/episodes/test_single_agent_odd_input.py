@@ -11,7 +11,6 @@ from gymnasium import spaces
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, WrongType
-from episodes.tracks import nested
 
 
 def grown(num_steps: int = 3, **arguments: Any) -> SingleAgentEpisode:
@@ -49,14 +48,6 @@ def test_integer_outside_space_dtype_raises(dtype: Any, actions: Any) -> None:
     with pytest.raises(ShapeMismatch, match="without loss"):
         episode.to_numpy()
     assert episode.get_actions() == actions
-
-
-def test_integers_get_dtype_of_space() -> None:
-    episode = SingleAgentEpisode(action_space=spaces.Box(0, 255, (), np.uint8))
-    episode.add_env_reset(0)
-    episode.add_env_step(0, 255, 0.0)
-    assert episode.to_numpy().get_actions().dtype == np.uint8
-    assert episode.get_actions().tolist() == [255]
 
 
 @pytest.mark.parametrize("finalized", [False, True])
@@ -109,15 +100,6 @@ def test_state_shares_no_memory(finalized: bool) -> None:
     restored = SingleAgentEpisode.from_state(copied)
     copied["observations"][0][:] = 9.0
     assert restored.equals(untouched)
-
-
-def test_duration_after_cut_counts_for_successor() -> None:
-    episode = grown()
-    successor = episode.cut()
-    spent = episode.get_duration_s()
-    successor.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"value": 0.0})
-    assert episode.get_duration_s() == spent
-    assert successor.get_duration_s() > 0
 
 
 @pytest.mark.parametrize("finish", [None, "joined", "later"])
@@ -224,27 +206,6 @@ def test_item_that_is_no_array_raises_with_name() -> None:
     episode.add_env_step(np.zeros(2), None, 1.0)
     with pytest.raises(ShapeMismatch, match=r"actions: item 0 is a NoneType; all items"):
         episode.to_numpy()
-
-
-@pytest.mark.parametrize("one_hot", [False, True])
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Box(-1, 1, (3,)),
-        spaces.Discrete(4),
-        spaces.MultiDiscrete([2, 3]),
-        spaces.Dict(a=spaces.Box(-1, 1, (3,)), b=spaces.Discrete(3)),
-        spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3))),
-    ],
-)
-def test_fill_before_first_step_has_space_shape(space: Any, one_hot: bool) -> None:
-    episode = SingleAgentEpisode(action_space=space)
-    episode.add_env_reset(0)
-    element, many = (episode.get_actions(at, fill=0, one_hot_discrete=one_hot) for at in (-1, [-1, -2]))
-    assert isinstance(many, list)
-    finished = episode.to_numpy().get_actions(-1, fill=0, one_hot_discrete=one_hot)
-    assert all(nested.equal(item, finished) for item in (element, *many))
-    assert len(many) == 2
 
 
 @pytest.mark.parametrize(

@@ -46,27 +46,6 @@ def with_lookback(finalized: bool = False) -> SingleAgentEpisode:
     return episode.to_numpy() if finalized else episode
 
 
-@pytest.mark.parametrize("finalized", [False, True])
-def test_fill_on_slice_fills_both_ends(finalized: bool) -> None:
-    episode = with_lookback(finalized)
-    read = lambda s: list(episode.get_rewards(s, neg_index_as_lookback=True, fill=9))  # noqa: E731
-    assert read(slice(-4, 5)) == [9, 9, -1.5, -0.5, 0.5, 1.5, 2.5, 9, 9]
-    assert read(slice(-4, 5, 3)) == [9, -0.5, 2.5]
-    assert read(slice(4, -5, -2)) == [9, 2.5, 0.5, -1.5, 9]
-
-
-@pytest.mark.parametrize("finalized", [False, True])
-def test_empty_index_list_gives_empty_batch(finalized: bool) -> None:
-    episode = built(plain("image", "multi"), "image", "multi")
-    if finalized:
-        episode.to_numpy()
-        assert episode.get_observations([]).shape == (0, 2, 3, 1)
-        assert episode.get_actions(()).shape == (0, 2)
-        assert episode.get_observations([]).dtype == np.uint8
-    else:
-        assert episode.get_observations([]) == []
-
-
 def test_custom_data_of_part_is_a_copy() -> None:
     episode = grown(3)
     episode.custom_data["log"] = [{"n": 1}]
@@ -114,14 +93,15 @@ def test_finalize_promotes_mixed_dtypes() -> None:
     assert episode.get_observations().tolist() == [0.0, 1.5, 2.0]
 
 
-def test_track_has_dtype_of_space() -> None:
-    box = spaces.Box(-1, 1, (2,), np.float32)
-    episode = SingleAgentEpisode(
-        observations=[np.zeros(2), np.ones(2)], actions=[1], rewards=[1], len_lookback_buffer=0,
-        observation_space=box, action_space=spaces.Discrete(3),
-    ).to_numpy()  # fmt: skip
-    assert episode.get_observations().dtype == np.float32
-    assert episode.get_actions().dtype == np.int64
+def test_tracks_have_dtypes_of_spaces() -> None:
+    box, byte = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(0, 255, (), np.uint8)
+    for space, actions in ((spaces.Discrete(3), [1]), (byte, [255])):
+        episode = SingleAgentEpisode(
+            observations=[np.zeros(2), np.ones(2)], actions=actions, rewards=[1], len_lookback_buffer=0,
+            observation_space=box, action_space=space,
+        ).to_numpy()  # fmt: skip
+        assert (episode.get_observations().dtype, episode.get_actions().dtype) == (np.float32, space.dtype)
+        assert episode.get_actions().tolist() == actions
 
 
 @pytest.mark.parametrize(
@@ -173,30 +153,24 @@ def test_concat_with_other_extra_outputs_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "message"),
+    ("first", "then", "message"),
     [
-        (None, r"\['logp'\] would stop early, at step 2"),
-        ({}, r"\['logp'\] would stop early, at step 2"),
-        ({"logp": 1, "value": 2}, r"\['value'\] would start late, at step 2"),
-        ({"value": 2}, r"\['value'\] would start late, at step 2"),
+        ({"logp": 1}, None, r"\['logp'\] would stop early, at step 1"),
+        ({"logp": 1}, {}, r"\['logp'\] would stop early, at step 1"),
+        ({"logp": 1}, {"logp": 1, "value": 2}, r"\['value'\] would start late, at step 1"),
+        ({"logp": 1}, {"value": 2}, r"\['value'\] would start late, at step 1"),
+        (None, {"logp": 1}, r"\['logp'\] would start late, at step 1"),
     ],
 )
-def test_extra_output_starting_late_or_stopping_early_raises(outputs: Any, message: str) -> None:
-    episode = grown(2)
-    before = copy.deepcopy(episode)
-    with pytest.raises(TrackMismatch, match=message):
-        episode.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs=outputs)
-    assert episode.equals(before)
-    episode.validate()
-
-
-def test_late_first_extra_output_raises() -> None:
+def test_extra_output_starting_late_or_stopping_early_raises(first: Any, then: Any, message: str) -> None:
     episode = SingleAgentEpisode()
     episode.add_env_reset(0)
-    episode.add_env_step(1, 0, 0.0)
-    with pytest.raises(TrackMismatch, match=r"\['logp'\] would start late, at step 1"):
-        episode.add_env_step(2, 0, 0.0, extra_model_outputs={"logp": 1})
-    assert len(episode) == 1
+    episode.add_env_step(1, 0, 0.0, extra_model_outputs=first)
+    before = copy.deepcopy(episode)
+    with pytest.raises(TrackMismatch, match=message):
+        episode.add_env_step(2, 0, 0.0, extra_model_outputs=then)
+    assert episode.equals(before)
+    episode.validate()
 
 
 def test_slice_of_finalized_episode_is_view() -> None:
@@ -242,9 +216,11 @@ def test_new_extra_output_needs_all_items() -> None:
             episode.set_extra_model_outputs(key="other", new_data=[1], at_indices=[0])
 
 
-def test_observations_set_to_new_shape_keep_growing() -> None:
-    episode = SingleAgentEpisode()
-    episode.add_env_reset(np.zeros((2, 2)))
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_observations_set_to_new_shape_keep_growing(is_reset: bool) -> None:
+    episode = SingleAgentEpisode(observations=None if is_reset else [np.zeros((2, 2))])
+    if is_reset:
+        episode.add_env_reset(np.zeros((2, 2)))
     for step in range(3):
         episode.set_observations(new_data=episode.get_observations(-1).reshape(4), at_indices=-1)
         episode.add_env_step(np.full((2, 2), step), 0, 0.0)
@@ -270,10 +246,12 @@ def test_episode_repr_shows_length_return_and_ending() -> None:
 
 
 def test_duration_counts_while_growing() -> None:
-    episode = grown(2, terminated=True)
-    duration = episode.get_duration_s()
-    assert duration > 0
-    assert episode.get_duration_s() == duration
+    ended, episode = grown(2, terminated=True), grown(2)
+    successor = episode.cut()
+    durations = [ended.get_duration_s(), episode.get_duration_s()]
+    successor.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 0.0})
+    assert min(*durations, successor.get_duration_s()) > 0
+    assert [ended.get_duration_s(), episode.get_duration_s()] == durations
     assert SingleAgentEpisode().get_duration_s() == 0
 
 
