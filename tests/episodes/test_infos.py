@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.errors import TrackMismatch, WrongType
+from episodes.errors import WrongType
 from episodes.recorder.info_rows import InfoRows
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos import msgpack_codec as encoding
@@ -82,31 +82,11 @@ def test_info_values_are_typed_columns_or_msgpack() -> None:
     assert columns[1] == {"n": 2, "odd": None}
 
 
-def test_info_value_without_encoding_raises_with_key() -> None:
-    with pytest.raises(WrongType, match=r"infos\['a'\]\['b'\]\[1\] cannot be written as msgpack: a object"):
-        travelled(infos_of([{"a": {"b": (1, object())}}]))
-
-
 def test_infos_with_non_string_keys_round_trip() -> None:
     items = [{1: 2, "a": {"b": 3}}, {}, {"a": {"b": 4}}]
     columns = infos_of(items)
     assert list(columns) == items
     assert list(pickle.loads(pickle.dumps(columns))) == items
-
-
-def test_vector_infos_read_per_environment() -> None:
-    row = {
-        "speed": np.array([1.0, 2.0]),
-        "_speed": np.array([True, False]),
-        "nested": {"x": np.array([5, 6]), "_x": np.array([True, True])},
-        "_nested": np.array([False, True]),
-        "final_obs": np.array([None, None], object),
-    }
-    rows = InfoRows(2)
-    slots = np.array([rows.add(row), rows.add({})])
-    infos = rows.gather(slots[[0, 0, 1]] * 2 + [0, 1, 0])
-    assert list(infos) == [{"speed": 1.0}, {"nested": {"x": 6}}, {}]
-    assert infos[1:][0] == {"nested": {"x": 6}}
 
 
 def test_empty_infos_need_no_arrays() -> None:
@@ -115,16 +95,6 @@ def test_empty_infos_need_no_arrays() -> None:
     assert list(infos[1:]) == [{}, {}]
     with pytest.raises(IndexError, match=r"infos\[3\]: there are infos 0\.\.2"):
         infos[3]
-
-
-def test_info_strings_with_trailing_nul_round_trip() -> None:
-    items = [
-        {"names": np.array(["a", "bc"]), "s": np.str_("x\0"), "plain": "y\0"},
-        {"names": np.array(["d"]), "s": np.str_("")},
-    ]
-    without_objects = pickle.loads(pickle.dumps(infos_of(items)))
-    assert same_info(list(without_objects), items)
-    assert list(map(type, without_objects[0].values())) == [np.ndarray, np.str_, str]
 
 
 def test_info_changes_stay_local() -> None:
@@ -149,13 +119,6 @@ def test_vector_infos_scalars_are_shared_by_environments() -> None:
     shared = {"fps": 30, "log": {"mean": np.float32(0.5), "name": "run"}, "steps": [1, 2, 3]}
     assert list(infos) == [{**shared, "per env": "a"}, {**shared, "per env": "b"}]
     assert list(pickle.loads(pickle.dumps(infos))) == list(infos)
-
-
-def test_vector_infos_of_wrong_length_raise_and_change_nothing() -> None:
-    rows = InfoRows(3)
-    with pytest.raises(TrackMismatch, match=r"infos\['log/x'\] is an array \[2\] of 3 environments"):
-        rows.add({"a": np.arange(3), "log": {"x": np.zeros(2)}})
-    assert isinstance(rows.gather(3 + np.arange(3)), EmptyInfos)
 
 
 @given(data=st.data())

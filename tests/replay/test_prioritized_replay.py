@@ -157,7 +157,7 @@ class Priorities(RuleBasedStateMachine):
     def update(self, data: st.DataObject) -> None:
         head = self.buffer.get_ring().head
         steps = st.integers(max(head - 40, 0), head - 1)
-        given = data.draw(st.lists(st.tuples(steps, st.sampled_from([0.0, 0.25, 3.0, 1e30])), max_size=8))
+        given = data.draw(st.lists(st.tuples(steps, st.sampled_from([0.0, 0.25, 3.0, 8.0])), max_size=8))
         self.buffer.update_priorities(np.array([step for step, _ in given], int), np.array([p for _, p in given]))
         self.num_stale += sum(step not in self.priorities for step, _ in given)
         stored = {step: priority for step, priority in given if step in self.priorities}
