@@ -73,14 +73,16 @@ def get(episode: SingleAgentEpisode, name: str, indices: Any, **options: Any) ->
     return episode.get_extra_model_outputs(name, indices, **options)
 
 
-def fill_of(episode: SingleAgentEpisode, name: str, length: int = 1) -> Any:
-    """Return a fill for a track: 1, or an item of `length` values for ragged items."""
-    kind = episode.tracks.ragged_kinds().get(name)
+def draw_fill(data: st.DataObject, kind: Any, item: Any) -> tuple[Any, Any]:
+    """Draw a fill for a track of a ragged kind or None, and the item that replaces missing items."""
+    number, length = data.draw(st.sampled_from([1, 0.0])), data.draw(st.integers(0, 2))
     if kind is None:
-        return 1
+        return number, nested.map_leaves(lambda leaf: np.full(np.shape(leaf), number), item)
     if isinstance(kind, RaggedKind):
-        return np.ones((length, *kind.value_shape), kind.dtype)
-    return {"tokens": np.ones(length, kind["tokens"].dtype), "image": 1}
+        fill = np.ones((length, *kind.value_shape), kind.dtype)
+        return fill, fill
+    tokens = np.ones(length, kind["tokens"].dtype)
+    return {"tokens": tokens, "image": 1}, {"tokens": tokens, "image": np.full((2, 2), 1)}
 
 
 @given(pair=episodes(), indices=indices, neg=st.booleans(), data=st.data())
@@ -110,13 +112,7 @@ def test_fill_of_slices_equals_lists(pair: Any, indices: Any, neg: bool, data: s
     track = reference.track(name)
     if not track:
         return
-    fill = fill_of(episode, name, data.draw(st.integers(0, 2)))
-    if nested.is_leaf(fill) and not isinstance(fill, int):
-        filler: Any = fill
-    elif nested.is_leaf(fill):
-        filler = nested.map_leaves(lambda leaf: np.full(np.shape(leaf), 1), next(iter(track.values())))
-    else:
-        filler = {**fill, "image": np.full((2, 2), 1)}
+    fill, filler = draw_fill(data, episode.tracks.ragged_kinds().get(name), next(iter(track.values())))
     expected = read(track, indices, neg, filler)
     answer = get(episode, name, indices, neg_index_as_lookback=neg, fill=fill)
     if isinstance(indices, int | np.integer):
