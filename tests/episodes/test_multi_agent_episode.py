@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import time
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes.errors import (
@@ -346,25 +347,33 @@ def has_rows(batch: Any) -> bool:
     return bool(batch) if isinstance(batch, list) else all(map(len, nested.leaves(batch)))
 
 
-@given(pair=one_agent(), indices=indices, neg=st.booleans(), env_steps=st.booleans(), data=st.data())
-def test_one_agent_getters_equal_single_agent_episode(pair, indices, neg, env_steps, data):
+@settings(max_examples=200)
+@given(pair=one_agent(), indices=indices, neg=st.booleans())
+def test_one_agent_getters_equal_single_agent_episode(pair, indices, neg):
     single, several = pair
-    name = data.draw(st.sampled_from(["observations", "infos", "actions", "rewards", *single.extra_model_outputs]))
-    options = {"neg_index_as_lookback": neg}
-    if single.rewards.total and data.draw(st.booleans()):
-        options["fill"] = {"no": 1} if name == "infos" else 1
-    if name == "actions" and single.action_space is not None:
-        options["one_hot_discrete"] = data.draw(st.booleans())
-    key = [name] if name in single.extra_model_outputs else []
-    getter = "get_extra_model_outputs" if key else f"get_{name}"
-    expected = outcome(getattr(single, getter), *key, indices, **options)
-    answer = outcome(getattr(several, getter), *key, indices, **options, env_steps=env_steps)
-    if isinstance(expected, str):
-        assert answer == expected
-    elif isinstance(indices, int | np.integer) or has_rows(expected):
-        assert same(answer["a"], expected)
-    else:
-        assert answer == "out of range" or not has_rows(answer.get("a", []))
+    names = [
+        "observations",
+        "infos",
+        "actions",
+        "rewards",
+        *(single.extra_model_outputs if single.rewards.total else ()),
+    ]
+    hot = [False, True] if single.action_space is not None else [False]
+    fills = [None, 1] if single.rewards.total else [None]
+    for name, fill, one_hot, env_steps in product(names, fills, hot, [False, True]):
+        options = {"neg_index_as_lookback": neg, "fill": {"no": 1} if fill and name == "infos" else fill}
+        if name == "actions":
+            options["one_hot_discrete"] = one_hot
+        key = [name] if name in single.extra_model_outputs else []
+        getter = "get_extra_model_outputs" if key else f"get_{name}"
+        expected = outcome(getattr(single, getter), *key, indices, **options)
+        answer = outcome(getattr(several, getter), *key, indices, **options, env_steps=env_steps)
+        if isinstance(expected, str):
+            assert answer == expected
+        elif isinstance(indices, int | np.integer) or has_rows(expected):
+            assert same(answer["a"], expected)
+        else:
+            assert answer == "out of range" or not has_rows(answer.get("a", []))
 
 
 @given(pair=one_agent(ended=False), start=BOUNDS, stop=BOUNDS, lookback=st.none() | st.integers(0, 6))
