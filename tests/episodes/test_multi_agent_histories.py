@@ -269,17 +269,6 @@ class MultiAgentHistories(RuleBasedStateMachine):
         check_chunk(finished, reference)
         check_getters(finished, reference, self.world)
 
-    @rule()
-    def uncut_episode_has_all_chunks(self) -> None:
-        reference = ReferenceChunk(self.world.history, 0, self.world.history.now, 0, True)
-        check_chunk(self.whole, reference)
-        check_getters(self.whole, reference, self.world)
-        total = sum(chunk.get_return(include_pending=True) for chunk, *_ in self.chunks)
-        assert total == self.whole.get_return(include_pending=True)
-        for i, (chunk, begin, lookback) in enumerate(self.chunks):
-            part = self.whole.slice(slice(begin, begin + len(chunk)), len_lookback_buffer=lookback)
-            check_chunk(part, dataclasses.replace(self.reference(i), is_last=chunk.env_t == self.whole.env_t))
-
     @invariant()
     def all_chunks_tell_the_history(self) -> None:
         for i, (episode, _, _) in enumerate(self.chunks):

@@ -174,7 +174,7 @@ def without_lock(buffer: EpisodeReplayBuffer) -> Iterator[None]:
     ],
 )
 def test_sample_never_mixes_steps_while_thread_adds(kind: Any, played: Callable[[Any], AddingThread]) -> None:
-    fire = played(kind(100, seed=0)).last(2.5)
+    fire = played(kind(100, seed=0)).last(1.0)
     assert not fire.errors
     assert fire.num_drawn > 0
     assert fire.num_mixed == 0
