@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from episodes.errors import StepOutOfRange
 from episodes.multi_agent import MultiAgentEpisode
@@ -190,129 +187,89 @@ def check_chunk(episode: MultiAgentEpisode, chunk: ReferenceChunk) -> None:
             assert flags.get(agent, False) == (at is not None and at <= chunk.end and h.ending(agent)[position])
 
 
-class MultiAgentHistories(RuleBasedStateMachine):
+class Program:
     """Random multi-agent steps, recorded in lists, in an uncut episode, and in an episode that is cut and joined."""
 
-    @initialize(rng=st.randoms(use_true_random=False), repeats=st.booleans())
-    def begin(self, rng: random.Random, repeats: bool) -> None:
-        self.world = World(rng, repeats)
-        missing = "repeat" if repeats else "raise"
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.world = rng, World(rng, repeats=rng.random() < 0.5)
+        missing = "repeat" if self.world.repeats else "raise"
         self.whole = MultiAgentEpisode(id_="e", missing_final_observation=missing)
-        self.chunks = [(MultiAgentEpisode(id_="e", missing_final_observation=missing), 0, 0)]
+        self.chunks = [MultiAgentEpisode(id_="e", missing_final_observation=missing)]
         reset = self.world.reset()
         self.whole.add_env_reset(**reset)
-        self.chunks[0][0].add_env_reset(**reset)
+        self.chunks[0].add_env_reset(**reset)
 
-    def reference(self, i: int) -> ReferenceChunk:
-        _, begin, lookback = self.chunks[i]
-        is_last = i == len(self.chunks) - 1
-        end = self.world.history.now if is_last else self.chunks[i + 1][1]
-        return ReferenceChunk(self.world.history, begin, end, lookback, is_last)
+    def run(self) -> None:
+        """Grow the episodes by up to 24 env steps, with cuts, joins and copies, and compare them at the end."""
+        for _ in range(self.rng.randrange(1, 25)):
+            step = self.world.step()
+            self.whole.add_env_step(**copy.deepcopy(step))
+            self.chunks[-1].add_env_step(**copy.deepcopy(step))
+            if self.whole.is_done:
+                break
+            if self.world.chance(0.25):
+                self.cut(lookback=self.rng.randrange(7))
+            if self.world.chance(0.15) and len(self.chunks) > 1:
+                self.rejoin()
+            if self.world.chance(0.15):
+                self.copy_last_chunk()
+        self.check()
+        while len(self.chunks) > 1:
+            self.chunks[0].concat_episode(self.chunks.pop(1))
+        assert self.chunks[0].equals(finished(self.whole) if self.chunks[0].is_numpy else self.whole)
 
-    @precondition(lambda self: not self.whole.is_done)
-    @rule(times=st.integers(1, 4))
-    def step(self, times: int) -> None:
-        for _ in range(times):
-            if not self.whole.is_done:
-                step = self.world.step()
-                self.whole.add_env_step(**copy.deepcopy(step))
-                self.chunks[-1][0].add_env_step(**copy.deepcopy(step))
+    def cut(self, lookback: int) -> None:
+        current = self.chunks[-1]
+        self.chunks.append((current.to_numpy() if self.world.chance(0.3) else current).cut(lookback))
 
-    @precondition(lambda self: not self.whole.is_done)
-    @rule(lookback=st.integers(0, 6), finish=st.booleans())
-    def cut(self, lookback: int, finish: bool) -> None:
-        current = self.chunks[-1][0]
-        successor = current.to_numpy().cut(lookback) if finish else current.cut(lookback)
-        self.chunks.append((successor, self.world.history.now, successor.lookback))
-
-    @precondition(lambda self: len(self.chunks) > 1)
-    @rule()
     def rejoin(self) -> None:
         """Join the last two chunks. A finalized result is cut, so that it can grow."""
-        later = self.chunks.pop()[0]
-        self.chunks[-1][0].concat_episode(later)
-        if self.chunks[-1][0].is_numpy and not self.whole.is_done:
-            earlier, begin, lookback = self.chunks.pop()
-            self.chunks.append((earlier, begin, lookback))
-            self.cut(lookback=2, finish=False)
+        later = self.chunks.pop()
+        self.chunks[-1].concat_episode(later)
+        if self.chunks[-1].is_numpy:
+            self.chunks.append(self.chunks[-1].cut(2))
 
-    @rule(data=st.data())
-    def slice(self, data: st.DataObject) -> None:
-        i = len(self.chunks) - 1
-        episode, reference = self.chunks[i][0], self.reference(i)
-        start = data.draw(st.integers(0, len(episode)))
-        stop = data.draw(st.integers(start, len(episode)))
-        lookback = data.draw(st.integers(0, 4))
-        part = episode.slice(slice(start, stop), len_lookback_buffer=lookback)
-        expected = ReferenceChunk(
-            reference.history,
-            reference.begin + start,
-            reference.begin + stop,
-            min(lookback, start + reference.lookback),
-            is_last=stop == len(episode),
-        )
-        check_chunk(part, expected)
-        check_getters(part, expected, self.world)
-
-    @rule()
-    def go_through_state_and_pickle(self) -> None:
-        episode, *remaining = self.chunks[-1]
+    def copy_last_chunk(self) -> None:
+        episode = self.chunks[-1]
         for copied in (MultiAgentEpisode.from_state(episode.get_state()), pickle.loads(pickle.dumps(episode))):
             assert copied.equals(episode)
             assert episode.equals(copied)
-        self.chunks[-1] = (copied, *remaining)
+        self.chunks[-1] = copied
 
-    @rule()
-    def finished_answers_are_the_same(self) -> None:
-        reference = self.reference(len(self.chunks) - 1)
-        finished = MultiAgentEpisode.from_state(self.chunks[-1][0].get_state()).to_numpy()
-        check_chunk(finished, reference)
-        check_getters(finished, reference, self.world)
-
-    @invariant()
-    def all_chunks_tell_the_history(self) -> None:
-        for i, (episode, _, _) in enumerate(self.chunks):
-            check_chunk(episode, self.reference(i))
-        check_getters(self.chunks[-1][0], self.reference(len(self.chunks) - 1), self.world)
-        if len(self.chunks) == 1 and not self.chunks[0][0].is_numpy:
-            assert self.chunks[0][0].equals(self.whole)
-
-
-TestMultiAgentHistories = MultiAgentHistories.TestCase
-TestMultiAgentHistories.settings = settings(max_examples=120, stateful_step_count=15)
-
-
-@pytest.mark.parametrize("block", range(10))
-def test_cut_and_joined_histories_equal_uncut_episode(block: int) -> None:
-    for seed in range(100 * block, 100 * block + 100):
-        rng = random.Random(seed)
-        world = World(rng, repeats=rng.random() < 0.5)
-        missing = "repeat" if world.repeats else "raise"
-        whole = MultiAgentEpisode(id_="e", missing_final_observation=missing)
-        chunks = [MultiAgentEpisode(id_="e", missing_final_observation=missing)]
-        reset = world.reset()
-        whole.add_env_reset(**reset)
-        chunks[0].add_env_reset(**reset)
-        for _ in range(rng.randrange(1, 25)):
-            step = world.step()
-            whole.add_env_step(**step)
-            chunks[-1].add_env_step(**step)
-            if whole.is_done:
-                break
-            if rng.random() < 0.25:
-                chunks.append(chunks[-1].cut(rng.randrange(5)))
-        reference = ReferenceChunk(world.history, 0, world.history.now, 0, True)
-        check_chunk(whole, reference)
-        check_getters(whole, reference, world)
-        total = sum(chunk.get_return(include_pending=True) for chunk in chunks)
+    def check(self) -> None:
+        history, whole, last = self.world.history, self.whole, self.chunks[-1]
+        self.check_all(whole, ReferenceChunk(history, 0, history.now, 0, True))
+        total = sum(chunk.get_return(include_pending=True) for chunk in self.chunks)
         assert total == whole.get_return(include_pending=True)
-        for chunk in chunks:
+        for chunk in self.chunks:
             begin, end = chunk.env_t_started, chunk.env_t
-            reference = ReferenceChunk(world.history, begin, end, chunk.lookback, chunk is chunks[-1])
+            reference = ReferenceChunk(history, begin, end, chunk.lookback, chunk is last)
             check_chunk(chunk, reference)
             part = whole.slice(slice(begin, end), len_lookback_buffer=chunk.lookback)
             check_chunk(part, dataclasses.replace(reference, is_last=end == whole.env_t))
-        check_getters(chunks[-1], reference, world)
-        for later in chunks[1:]:
-            chunks[0].concat_episode(later)
-        assert chunks[0].equals(whole)
+        for episode in (last, finished(last)):
+            self.check_all(episode, reference)
+            self.check_all(*self.random_part(episode, reference))
+
+    def check_all(self, episode: MultiAgentEpisode, reference: ReferenceChunk) -> None:
+        check_chunk(episode, reference)
+        check_getters(episode, reference, self.world)
+
+    def random_part(
+        self, episode: MultiAgentEpisode, chunk: ReferenceChunk
+    ) -> tuple[MultiAgentEpisode, ReferenceChunk]:
+        start, stop = sorted(self.rng.randrange(len(episode) + 1) for _ in range(2))
+        lookback = self.rng.randrange(5)
+        part = episode.slice(slice(start, stop), len_lookback_buffer=lookback)
+        begin, end, lookback = chunk.begin + start, chunk.begin + stop, min(lookback, start + chunk.lookback)
+        return part, ReferenceChunk(chunk.history, begin, end, lookback, is_last=stop == len(episode))
+
+
+def finished(episode: MultiAgentEpisode) -> MultiAgentEpisode:
+    return MultiAgentEpisode.from_state(episode.get_state()).to_numpy()
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_cut_and_joined_histories_equal_uncut_episode_and_lists(block: int) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        Program(random.Random(seed)).run()
