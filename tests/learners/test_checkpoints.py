@@ -85,7 +85,7 @@ def test_interrupted_save_checkpoint_raises_keyboard_interrupt(tmp_path: Path):
     path, places = tmp_path / "checkpoint.pt", iter(range(1, 10**6, 40))
     save_checkpoint(path, {"at": 0})
     state = {"weights": [torch.ones(1000) for _ in range(20)]}
-    rooms = ("/learners/trainers/checkpoint.py", "/torch/serialization.py")
+    rooms = ("/episode_learners/trainers/checkpoint.py", "/torch/serialization.py")
     while Breaking(KeyboardInterrupt, next(places), rooms=rooms).run(lambda: save_checkpoint(path, state)):
         assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
         assert load_checkpoint(path) == {"at": 0}

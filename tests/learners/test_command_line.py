@@ -356,6 +356,7 @@ def test_several_modules_are_trained_resumed_and_evaluated(tmp_path: Path, capsy
     assert main(["train", "--resume", str(folder), "--quiet", "--epochs", "2"]) == 0
     assert "2 epochs" in capsys.readouterr().out
     assert {"loss/module/first", "policy_loss/module/second"} <= set(CSVLogger(folder).rows("update")[-1])
+    assert {"mean_return", "mean_return/agent/a", "mean_return/module/second"} <= set(CSVLogger(folder).rows("test")[0])
     assert main(["evaluate", str(folder), "--episodes", "3"]) == 0
     assert "Evaluation(3 episodes" in capsys.readouterr().out
     assert main(["play", str(folder), "--episodes", "2"]) == 0

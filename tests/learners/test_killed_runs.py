@@ -100,6 +100,7 @@ def test_killed_run_resumed_equals_uninterrupted_run(name: str, folders: Path, t
     notes = Notes()
     whole: Any = MAKERS[name](config=CONFIG, folder=tmp_path, hooks=[notes])
     result = whole.run()
+    assert len(list(tmp_path.glob("checkpoint-*.pt"))) == 2
     for place in PLACES:
         left, later = folders / name / place, Notes()
         assert [path.suffix for path in sorted(left.iterdir())][:2] == [".pt", ".pt"]
@@ -110,7 +111,10 @@ def test_killed_run_resumed_equals_uninterrupted_run(name: str, folders: Path, t
         assert later.updates
         assert later.updates == notes.updates[-len(later.updates) :]
         assert resumed_result.last_test.returns.tolist() == result.last_test.returns.tolist()
-        assert (resumed_result.num_steps, resumed_result.num_updates) == (result.num_steps, result.num_updates)
+        for count in ("num_steps", "num_updates", "best_score"):
+            assert getattr(resumed_result, count) == getattr(result, count)
+        if name == "league":
+            assert_equal(resumed.hooks[0].get_state(), whole.hooks[0].get_state(), name)
         weights = resumed.algorithm.state_dict()
         for key, value in whole.algorithm.state_dict().items():
             assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[key]), key

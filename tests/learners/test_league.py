@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -96,27 +95,6 @@ def test_opponents_play_as_snapshots_and_results_are_counted(rule: str):
     scores = matrix + matrix.T
     assert np.allclose(scores[~np.isnan(scores)], 1.0)
     assert not torch.equal(run.algorithm.optimizers["main/policy"].vector, ppo(0).optimizers["policy"].vector)
-
-
-def test_resumed_league_equals_uninterrupted_league(tmp_path: Path):
-    class Copies:
-        def on_epoch(self, run: Any) -> None:
-            if run.num_epochs == 3:
-                shutil.copytree(tmp_path / "a", tmp_path / "b")
-
-    config = {"max_epochs": 5, "checkpoint_every": 1}
-    whole = trainer(config=config, folder=tmp_path / "a")
-    whole.hooks.append(Copies())
-    whole.run()
-    resumed = trainer(seed=3, config=config, folder=tmp_path / "b")
-    assert resumed.resume()
-    resumed.run()
-    leagues = [run.hooks[0] for run in (whole, resumed)]
-    assert leagues[0].ratings == leagues[1].ratings
-    assert leagues[0].results == leagues[1].results
-    assert leagues[0].players == leagues[1].players
-    for name, optimizer in whole.algorithm.optimizers.items():
-        assert torch.equal(optimizer.vector, resumed.algorithm.optimizers[name].vector)
 
 
 def test_wrong_rules_and_trained_opponents_are_refused():

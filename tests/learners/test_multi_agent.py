@@ -58,18 +58,6 @@ def own_module(agent_id: str, episode: MultiAgentEpisode) -> str:
     return agent_id[0]
 
 
-def test_update_trains_each_module_on_steps_of_its_agents():
-    learner = algorithm()
-    metrics = learner.update([game(100, agent_to_module_mapping_fn=own_module)])
-    assert list(metrics) == ["a", "b"]
-    for module_id in ("a", "b"):
-        rows = torch.zeros(1, *OBSERVATIONS[module_id].shape)
-        policy = learner.policies[module_id]
-        probabilities = policy({"obs": rows})["action_dist_inputs"].softmax(-1)[0]
-        assert probabilities.argmax() == 1
-        assert probabilities[1] > 1.1 / ACTIONS[module_id].n
-
-
 def test_update_batches_agents_of_a_shared_module():
     episode = game(10, ("a1", "a2", "b1"), agent_to_module_mapping_fn=own_module)
     packs = AgentToModuleMapping.packs([episode])
@@ -161,14 +149,6 @@ def test_episodes_without_module_ids_train_the_default_module():
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 2), np.float32), np.zeros(2, np.int64), np.ones(2))
     assert list(AgentToModuleMapping.packs([episode])) == ["default_policy"]
     assert list(AgentToModuleMapping.packs(EpisodePack.from_episodes([episode]))) == ["default_policy"]
-
-
-def test_restored_state_gives_equal_updates():
-    episodes = [game(30, seed=seed, agent_to_module_mapping_fn=own_module) for seed in (0, 1)]
-    learner, restored = algorithm(), algorithm()
-    learner.update(episodes[:1])
-    restored.load_state_dict(learner.state_dict())
-    assert learner.update(episodes[1:]) == restored.update(episodes[1:])
 
 
 def test_module_without_algorithm_is_named():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from episode_learners import (
     QPolicy,
     R2D2Config,
 )
-from episode_learners.loggers import CSVLogger
 from episode_learners.trainers import (
     OfflineConfig,
     OfflineTrainer,
@@ -125,38 +123,6 @@ def assert_same_weights(left: Any, right: Any) -> None:
     weights = right.state_dict()
     for name, value in left.state_dict().items():
         assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[name]), name
-
-
-@each_trainer
-def test_resumed_run_equals_uninterrupted_run(make: Any, tmp_path: Path):
-    class Copies:
-        def on_epoch(self, trainer: Any) -> None:
-            if trainer.num_epochs == 3:
-                shutil.copytree(tmp_path / "a", tmp_path / "b")
-
-    config = {"max_epochs": 4, "checkpoint_every": 1}
-    with CSVLogger(tmp_path / "a") as logger:
-        whole = make(config=config, folder=tmp_path / "a", hooks=[Copies()], logger=logger)
-        first = whole.run()
-    with CSVLogger(tmp_path / "b") as logger:
-        resumed = make(seed=5, config=config, folder=tmp_path / "b", logger=logger)
-        assert resumed.resume()
-        second = resumed.run()
-    assert first.last_test is not None
-    assert second.last_test is not None
-    assert np.array_equal(first.last_test.returns, second.last_test.returns)
-    assert (first.num_steps, first.num_updates) == (second.num_steps, second.num_updates)
-    assert_same_weights(whole.algorithm, resumed.algorithm)
-    for scope in ("update", "test", "train"):
-        rows = [CSVLogger(tmp_path / folder).rows(scope) for folder in "ab"]
-        clocks = ("seconds", "steps_per_second")
-        stripped = [[{k: v for k, v in row.items() if k not in clocks} for row in table] for table in rows]
-        assert stripped[0] == stripped[1]
-    metrics = set(CSVLogger(tmp_path / "a").rows("update")[-1])
-    assert {f"loss/module/{module_id}" for module_id in whole.algorithm.train_ids} <= metrics
-    assert {"mean_return", "mean_return/agent/a", "mean_return/module/b"} <= set(
-        CSVLogger(tmp_path / "a").rows("test")[0]
-    )
 
 
 class Alone(gym.Env):

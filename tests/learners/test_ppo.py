@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -45,23 +43,12 @@ def bandit_episodes(num: int = 8, length: int = 16, seed: int = 0) -> list[Singl
     return episodes
 
 
-def test_update_raises_probability_of_rewarded_actions():
-    learner = policy()
-    ppo = PPO(learner, PPOConfig(learning_rate=1e-2, gamma=0.0, lambda_=0.0, minibatch_size=32))
-    obs = torch.rand(64, 2) * 2 - 1
-    before = learner({"obs": obs})["action_dist_inputs"].softmax(-1)[:, 1]
-    metrics = ppo.update(bandit_episodes())
-    after = learner({"obs": obs})["action_dist_inputs"].softmax(-1)[:, 1]
-    assert after.mean() > before.mean() + 0.05
-    assert metrics["clip_fraction"] > 0
-    assert set(metrics) >= {"policy_loss", "value_loss", "entropy", "kl", "gradient_norm", "learning_rate"}
-
-
 def test_update_with_list_equals_update_with_pack():
     states = []
     for episodes in (bandit_episodes(), EpisodePack.from_episodes(bandit_episodes())):
         ppo = PPO(policy(), seed=1)
-        ppo.update(episodes)
+        metrics = ppo.update(episodes)
+        assert set(metrics) >= {"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm"}
         states.append(ppo.policy.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
@@ -106,24 +93,6 @@ def test_linear_decay_lowers_learning_rate_to_zero():
     ppo = PPO(policy(), PPOConfig(learning_rate=0.4, num_epochs=1), scheduler=linear_decay(4))
     rates = [ppo.update(bandit_episodes(num=1))["learning_rate"] for _ in range(6)]
     assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0, 0.0])
-
-
-def test_restored_state_gives_equal_updates():
-    def make(seed: int) -> PPO:
-        return PPO(policy(seed), PPOConfig(minibatch_size=32), scheduler=linear_decay(10), seed=seed)
-
-    ppo = make(0)
-    ppo.update(bandit_episodes(seed=1))
-    file = io.BytesIO()
-    torch.save(ppo.state_dict(), file)
-    file.seek(0)
-    restored = make(99)
-    restored.load_state_dict(torch.load(file, weights_only=True))
-    assert restored.num_updates == 1
-    for seed in (2, 3):
-        assert ppo.update(bandit_episodes(seed=seed)) == restored.update(bandit_episodes(seed=seed))
-    ours, expected = ppo.policy.state_dict(), restored.policy.state_dict()
-    assert all(torch.equal(ours[name], expected[name]) for name in ours)
 
 
 def test_restored_state_shares_no_memory():
@@ -177,12 +146,6 @@ def test_update_without_steps_raises():
     )
     with pytest.raises(InvalidArgument, match="no steps"):
         PPO(policy()).update([reset])
-
-
-@pytest.mark.parametrize("wrong", [{"num_epochs": 0}, {"minibatch_size": 0}, {"gamma": 1.1}, {"lambda_": -0.1}])
-def test_invalid_hyperparameters_raise(wrong):
-    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
-        PPOConfig(**wrong)
 
 
 @pytest.mark.parametrize("standardize", [True, False])

@@ -117,36 +117,6 @@ class Notes:
 MAKERS = {"PPO": ppo_trainer, "recurrent PPO": lstm_trainer, "DQN": dqn_trainer, "SAC": sac_trainer}
 
 
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_resumed_run_equals_uninterrupted_run(make, tmp_path: Path):
-    whole, later = Notes(), Notes()
-    config = {"max_epochs": 4, "checkpoint_every": 1}
-    straight = make(config=config, folder=tmp_path / "a", hooks=[whole])
-    saved = []
-
-    class Keeps:
-        def on_epoch(self, trainer):
-            saved.append(len(whole.updates))
-            if trainer.num_epochs == 3:  # two checkpoints are there, of the epochs before
-                shutil.copytree(tmp_path / "a", tmp_path / "b")
-
-    straight.hooks.append(Keeps())
-    first = straight.run()
-    resumed = make(seed=5, config=config, folder=tmp_path / "b", hooks=[later])
-    assert resumed.resume()
-    assert (resumed.num_epochs, resumed.num_updates) != (0, 0)
-    second = resumed.run()
-    assert later.updates == whole.updates[saved[1] :]
-    weights = resumed.algorithm.state_dict()
-    for name, value in straight.algorithm.state_dict().items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(value, weights[name]), name
-    assert np.array_equal(first.last_test.returns, second.last_test.returns)
-    for name in ("num_steps", "num_updates", "best_score"):
-        assert getattr(first, name) == getattr(second, name)
-    assert len(list((tmp_path / "a").glob("checkpoint-*.pt"))) == 2
-
-
 @pytest.mark.parametrize("make", [ppo_trainer, dqn_trainer], ids=["PPO", "DQN"])
 def test_curves_of_killed_run_have_each_row_once(make, tmp_path: Path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -262,35 +232,16 @@ def test_offline_trainer_repeats_the_episodes():
     assert result.last_test.num_episodes == 2
 
 
-def test_offline_trainer_of_buffer_resumes(tmp_path: Path):
-    def trainer(seed: int, max_epochs: int) -> OfflineTrainer:
-        policy = QPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
-        with SingleAgentEnvRunner(CARTPOLE, QPolicy(*spaces_of(CARTPOLE), generator=generator(0)), seed=0) as runner:
-            buffer = EpisodeReplayBuffer(500, seed=seed)
-            runner.sample_into(buffer, num_timesteps=100)
-        config = OfflineConfig(**SHORT | {"steps_per_epoch": 10, "max_epochs": max_epochs, "checkpoint_every": 1})
-        return OfflineTrainer(DQN(policy, DQNConfig(batch_size=16), seed=seed), buffer, config, folder=tmp_path / "a")
-
-    trainer(0, 1).run()
-    resumed = trainer(5, 2)
-    assert resumed.resume()
-    resumed.run()
-    shutil.rmtree(tmp_path / "a")
-    straight = trainer(0, 2)
-    straight.run()
-    vectors = [each_trainer.algorithm.optimizers["policy"].vector for each_trainer in (straight, resumed)]
-    assert torch.equal(*vectors)
-
-
-def test_offline_trainer_takes_buffer_only_for_replay():
+def test_offline_trainer_takes_buffer_only_for_replay(tmp_path: Path):
     policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
     buffer = EpisodeReplayBuffer(500, seed=0)
     with SingleAgentEnvRunner(CARTPOLE, policy, seed=0) as runner:
         runner.sample_into(buffer, num_timesteps=100)
     config = OfflineConfig(**SHORT | {"steps_per_epoch": 20, "max_epochs": 2})
     assert OfflineTrainer(BC(policy, BCConfig(minibatch_size=16)), buffer, config).run().num_updates == 40
-    with pytest.raises(InvalidArgument, match="PPO learns from episodes"):
-        OfflineTrainer(PPO(policy), buffer, config)
+    for steps in (buffer, recorded(tmp_path).sampler(steps=4)):
+        with pytest.raises(InvalidArgument, match="PPO learns from episodes"):
+            OfflineTrainer(PPO(policy), steps, config)
 
 
 def recorded(path: Path) -> EpisodeDataset:
@@ -300,26 +251,29 @@ def recorded(path: Path) -> EpisodeDataset:
     return EpisodeDataset(path)
 
 
-@pytest.mark.parametrize("algorithm", ["bc", "cql", "episodes"])
-def test_offline_trainer_of_data_set_resumes(algorithm: str, tmp_path: Path):
+OFFLINE: dict[str, tuple[Any, Any, Any]] = {  # algorithm, policy and data of a seed
+    "bc of steps": (BC, MLPPolicy, lambda dataset, seed: dataset.sampler(steps=16, seed=seed)),
+    "bc of episodes": (BC, MLPPolicy, lambda dataset, seed: dataset.sampler(episodes=5, seed=seed)),
+    "cql of steps": (CQL, QPolicy, lambda dataset, seed: dataset.sampler(steps=16, seed=seed)),
+    "dqn of a buffer": (DQN, QPolicy, lambda dataset, seed: EpisodeReplayBuffer.from_dataset(dataset, seed=seed)),
+}
+
+
+@pytest.mark.parametrize(("kind", "policy_kind", "data_of"), OFFLINE.values(), ids=OFFLINE)
+def test_offline_trainer_resumes(kind: Any, policy_kind: Any, data_of: Any, tmp_path: Path):
     dataset = recorded(tmp_path / "data")
 
-    def trainer(seed: int, max_epochs: int) -> OfflineTrainer:
-        kind = QPolicy if algorithm == "cql" else MLPPolicy
-        policy: Any = kind(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
-        learner = (CQL if algorithm == "cql" else BC)(policy, seed=seed)
-        name: dict[str, Any] = {"episodes": 5} if algorithm == "episodes" else {"steps": 16}
+    def trainer(folder: str, seed: int, max_epochs: int) -> OfflineTrainer:
+        policy = policy_kind(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
         config = OfflineConfig(**SHORT | {"steps_per_epoch": 20, "max_epochs": max_epochs, "checkpoint_every": 1})
-        return OfflineTrainer(learner, dataset.sampler(**name, seed=seed), config, folder=tmp_path / "a")
+        return OfflineTrainer(kind(policy, seed=seed), data_of(dataset, seed), config, folder=tmp_path / folder)
 
-    trainer(0, 1).run()
-    resumed = trainer(5, 2)
+    trainer("a", 0, 1).run()
+    resumed, straight = trainer("a", 5, 2), trainer("b", 0, 2)
     assert resumed.resume()
     resumed.run()
-    shutil.rmtree(tmp_path / "a")
-    straight = trainer(0, 2)
     straight.run()
-    assert torch.equal(*(each_trainer.algorithm.optimizers["policy"].vector for each_trainer in (straight, resumed)))
+    assert_equal_weights(straight, resumed)
 
 
 def test_bc_from_disk_equals_bc_from_memory(tmp_path: Path):
@@ -341,13 +295,6 @@ def test_bc_from_disk_equals_bc_from_memory(tmp_path: Path):
 class Doubled(ObservationRewriter):
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
         return observations * 2
-
-
-def test_offline_ppo_rejects_sampler_of_steps(tmp_path: Path):
-    dataset = recorded(tmp_path)
-    spaces = spaces_of(CARTPOLE)
-    with pytest.raises(InvalidArgument, match="PPO learns from episodes"):
-        OfflineTrainer(PPO(MLPPolicy(*spaces)), dataset.sampler(steps=4))
 
 
 @pytest.mark.parametrize("kind", ["steps", "buffer", "episodes"])
@@ -676,23 +623,6 @@ def test_hook_state_is_part_of_a_checkpoint(tmp_path: Path):
     resumed = ppo_trainer(config=config, folder=tmp_path, hooks=[Notes(), Counts()])
     resumed.resume()
     assert resumed.hooks[1].count == resumed.num_updates > 0
-
-
-def test_buffer_filled_by_add_is_part_of_a_checkpoint(tmp_path: Path):
-    def trainer(seed: int) -> OfflineTrainer:
-        buffer = EpisodeReplayBuffer(500, seed=seed)
-        if not seed:
-            with SingleAgentEnvRunner(CARTPOLE, seed=0) as runner:
-                buffer.add(runner.sample(num_episodes=4, random_actions=True))
-        policy = QPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
-        config = OfflineConfig(**SHORT | {"steps_per_epoch": 10, "max_epochs": 1, "checkpoint_every": 1})
-        return OfflineTrainer(DQN(policy, DQNConfig(batch_size=16)), buffer, config, folder=tmp_path)
-
-    first, second = trainer(0), trainer(1)
-    first.run()
-    assert second.resume()
-    samples = [each_trainer.data.sample(64) for each_trainer in (first, second)]
-    assert all(np.array_equal(samples[0][name], samples[1][name]) for name in ("obs", "actions", "rewards"))
 
 
 def test_video_hook_writes_a_video_of_every_second_test(tmp_path: Path):

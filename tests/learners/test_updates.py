@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields
@@ -113,6 +115,35 @@ def test_failed_update_changes_nothing(make: Callable[[], Algorithm], error: typ
     algorithm.after_step = after_step  # type: ignore[method-assign]
     assert algorithm.num_updates == 1
     assert update(algorithm, 2) == update(twin, 2)
+
+
+@each_algorithm
+def test_restored_state_gives_equal_updates(make: Callable[[], Algorithm]) -> None:
+    algorithm, restored = make(), make()
+    for seed in (0, 1):
+        update(algorithm, seed)
+    file = io.BytesIO()
+    torch.save(algorithm.state_dict(), file)
+    file.seek(0)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    assert restored.num_updates == 2
+    for seed in (2, 3):
+        assert update(algorithm, seed) == update(restored, seed)
+    for name, value in algorithm.state_dict().items():
+        assert not isinstance(value, torch.Tensor) or torch.equal(value, restored.state_dict()[name]), name
+
+
+def refuse(*_: Any) -> None:
+    raise AssertionError("the critic was called")
+
+
+@pytest.mark.parametrize("name", ["BC", "GRPO"])
+def test_algorithm_without_values_never_calls_the_critic(name: str) -> None:
+    algorithm = MAKERS[name]()
+    algorithm.policy.critic.register_forward_hook(refuse)
+    assert all(map(math.isfinite, update(algorithm).values()))
+    with pytest.raises(AssertionError, match="the critic was called"):
+        algorithm.policy({"obs": torch.zeros(1, 3)})
 
 
 @each_algorithm

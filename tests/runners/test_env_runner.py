@@ -13,10 +13,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter, ObservationPreprocessor
+from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline
+from connectors.env_to_module import FlattenObservations, MeanStdFilter, ObservationPreprocessor
 from episode_learners import LSTMPolicy, MLPPolicy
 from episode_runners import Hook, SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, WrongType
@@ -104,17 +103,6 @@ def test_recorded_action_belongs_to_its_observation(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_cut_episode_continues_with_id_and_lookback(mode):
-    runner = SingleAgentEnvRunner(counters(50, mode=mode), Halves(), len_lookback_buffer=2)
-    first, second = runner.sample(num_timesteps=10)[0], runner.sample(num_timesteps=10)[0]
-    assert (first.id_, first.t, first.is_done) == (second.id_, second.t_started, False)
-    assert second.lookback == 2
-    np.testing.assert_array_equal(second.get_rewards([-2, -1], neg_index_as_lookback=True), [9, 10])
-    first.concat_episode(second)
-    assert len(first) == 20
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_sample_episodes_does_not_favour_short_ones(mode):
     runner = SingleAgentEnvRunner(counters(2, 20, mode=mode), Halves())
     pack = runner.sample(num_episodes=10)
@@ -167,29 +155,6 @@ def test_reset_within_an_episode_cuts_it():
     assert runner.stats.num_episodes == 0
 
 
-def test_actions_are_recorded_in_policy_units():
-    class Seen(Counter):
-        actions_taken: list[float] = []
-
-        def step(self, action: Any) -> Any:
-            self.actions_taken.append(float(action[0]))
-            return super().step(action)
-
-    runner = SingleAgentEnvRunner(Seen, Halves())
-    recorded = runner.sample(num_timesteps=3)[0].get_actions()[:, 0]
-    np.testing.assert_allclose(recorded, np.tanh([0, 0.5, 1]), rtol=1e-6)
-    np.testing.assert_allclose(Seen.actions_taken, 2 * recorded, rtol=1e-6)
-
-
-def test_random_actions_are_recorded_in_policy_units():
-    runner = SingleAgentEnvRunner(counters(50), None, seed=3)
-    actions = runner.sample(num_timesteps=50, random_actions=True)[0].get_actions()
-    assert np.abs(actions).max() <= 1
-    assert actions.std() > 0.3
-    with pytest.raises(InvalidArgument, match="no policy"):
-        runner.sample(num_timesteps=1)
-
-
 def test_policy_outputs_may_start_after_random_actions():
     runner = SingleAgentEnvRunner(counters(50), Halves(), len_lookback_buffer=3)
     runner.sample(num_timesteps=5, random_actions=True)
@@ -236,31 +201,6 @@ def test_equal_seeds_give_equal_samples(num_envs):
     assert not np.array_equal(first.observations, other_sample.observations)
     assert first.ids.tolist() == same.ids.tolist()
     assert not set(first.ids) & set(other_sample.ids)
-
-
-def test_hooks_see_each_step_and_episodes_in_their_ending_order():
-    class Watch(Hook):
-        def __init__(self) -> None:
-            self.steps, self.ends = 0, []
-
-        def on_step(self, runner: Any) -> None:
-            self.steps += 1
-            assert len(runner.episodes) == 2
-
-        def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
-            self.ends.append((episode.id_, len(episode), episode.is_terminated, float(episode.get_observations(-1)[1])))
-
-    for mode in MODES:
-        watch = Watch()
-        runner = SingleAgentEnvRunner(counters(3, 4, mode=mode), Halves(), hooks=[watch])
-        for counts in ({"num_timesteps": 41}, {"num_timesteps": 40}, {"num_episodes": 12}):
-            watch.steps, watch.ends = 0, []
-            pack = runner.sample(**counts)
-            assert watch.steps >= 20
-            ended = [episode for episode in map(list(pack).__getitem__, runner.ending_order) if episode.is_done]
-            returned = [end for end in watch.ends if end[0] in pack.ids]
-            assert len(returned) == counts.get("num_episodes", len(watch.ends))
-            assert returned == [(episode.id_, len(episode), True, float(episode.t)) for episode in ended]
 
 
 class Diary(Hook):
@@ -320,6 +260,18 @@ def test_hooks_are_called_in_order_and_custom_data_arrives(mode, into_buffer):
     for chunk in buffer.iter_episodes() if into_buffer else chunks:
         expected = {"started": chunk.id_, "age": chunk.t_started + len(chunk)}
         assert chunk.custom_data == expected | ({"over": True} if chunk.is_done else {})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ending_order_is_the_order_of_hook_calls(mode):
+    diary = Diary()
+    runner = SingleAgentEnvRunner(counters(3, 4, mode=mode), Halves(), hooks=[diary])
+    for counts in ({"num_timesteps": 41}, {"num_timesteps": 40}, {"num_episodes": 12}):
+        diary.told.clear()
+        pack = runner.sample(**counts)
+        ended = [pack[int(i)].id_ for i in runner.ending_order if pack[int(i)].is_done]
+        assert ended == [event[2] for event in diary.told if event[0] == "end" and event[2] in pack.ids]
+        assert len(ended) == counts.get("num_episodes", len(ended)) > 5
 
 
 def test_custom_data_of_hooks_continues_from_buffer_to_pack():
@@ -404,20 +356,6 @@ def test_preprocessor_sees_episode_with_last_action(mode):
         expected += [(float(t), t, action) for t, action in enumerate(actions)]
     just_reset = [(0.0, 0, -1.0)] * np.count_nonzero(runner.episodes.ages == 0)
     assert sorted(asking.told) == sorted([*expected, *just_reset])
-
-
-def test_frame_stacks_continue_across_samples():
-    env = counters(50)
-    spaces_ = (env.single_observation_space, env.single_action_space)
-    pipeline = env_to_module_pipeline(*spaces_, pieces=[FrameStacking(num_frames=3)])
-    runner = SingleAgentEnvRunner(
-        env, lambda batch, explore: {"actions": batch["obs"][:, 1:2], "seen": batch["obs"]}, env_to_module=pipeline
-    )
-    runner.sample(num_timesteps=4)
-    pack = runner.sample(num_timesteps=2)
-    observed = pack[0].get_extra_model_outputs("seen").reshape(2, -1)
-    assert {2.0, 3.0, 4.0} <= set(observed[0].tolist())
-    assert {3.0, 4.0, 5.0} <= set(observed[1].tolist())
 
 
 def test_recurrent_state_continues_within_episodes():
@@ -506,33 +444,6 @@ def test_rewards_are_float32_by_default(env):
     assert doubles.sample(num_timesteps=9, random_actions=True).rewards.dtype == np.float64
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-@pytest.mark.parametrize("into_buffer", [False, True])
-def test_last_infos_have_statistics_of_their_episode(mode, into_buffer):
-    runner = SingleAgentEnvRunner(RecordEpisodeStatistics(counters(2, 3, 5, mode=mode)), Halves())
-    if into_buffer:
-        buffer = EpisodeReplayBuffer(100)
-        runner.sample_into(buffer, num_timesteps=40)
-        episodes = buffer.sample_episodes(20)
-    else:
-        episodes = list(runner.sample(num_timesteps=40))
-    for episode in episodes:
-        infos = episode.get_infos()
-        assert ["episode" in info for info in infos] == [False] * len(episode) + [episode.is_done]
-        if episode.is_done:
-            left_out = len(episode) - infos[-1]["episode"]["l"]
-            assert left_out in ([0] if mode is AutoresetMode.NEXT_STEP else [0, 1])  # Gymnasium forgets first steps
-            assert infos[-1]["episode"]["r"] == sum(range(left_out + 1, len(episode) + 1))
-    assert sum(episode.is_done for episode in episodes) > 6
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_infos_as_list_of_dicts_raise_at_first_row(mode):
-    runner = SingleAgentEnvRunner(DictInfoToList(counters(2, 3, mode=mode)), Halves())
-    with pytest.raises(WrongType, match="infos is a list"):
-        runner.sample(num_timesteps=1)
-
-
 class Masked(gym.Env):
     """Environment in which one of three actions is legal, another one after each step."""
 
@@ -565,24 +476,6 @@ def test_random_actions_respect_action_masks(mode, flattened):
     for _ in range(2):
         pack = runner.sample(num_timesteps=60, random_actions=True)
         assert (pack.rewards == 1).all()
-
-
-def test_runner_continues_after_an_error_of_its_policy():
-    class Fails(Halves):
-        calls = 0
-
-        def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
-            self.calls += 1
-            if self.calls == 3:
-                raise ZeroDivisionError
-            return super().__call__(batch, explore)
-
-    runner = SingleAgentEnvRunner(counters(50), Fails(), returns_interrupted=True)
-    with pytest.raises(ZeroDivisionError):
-        runner.sample(num_timesteps=5)
-    pack = runner.sample(num_timesteps=5)
-    check_steps(pack)
-    assert pack.lengths.tolist() == [2, 5]  # what was recorded before the error is not lost
 
 
 class Interrupts(Hook):
@@ -670,11 +563,6 @@ def test_fractions_for_integer_box_are_recorded_unchanged():
     assert runner.sample(num_timesteps=6, random_actions=True).rewards.tolist() == [1.0] * 6
 
 
-def test_unknown_environment_id_is_named():
-    with pytest.raises(InvalidArgument, match="NoSuchPole-v1"):
-        SingleAgentEnvRunner("NoSuchPole-v1", Halves())
-
-
 def test_unknown_autoreset_mode_raises():
     env = CartPoleVectorEnv(2)
     env.metadata = {**env.metadata, "autoreset_mode": "Sometimes"}
@@ -695,16 +583,25 @@ def test_autoreset_mode_is_read_from_each_environment():
     assert SingleAgentEnvRunner(other_env).autoreset_mode is AutoresetMode.DISABLED
 
 
-@pytest.mark.parametrize("wrong", [{"num_envs": 3}, {"autoreset_mode": "SameStep"}])
-def test_arguments_contradicting_vector_environment_raise(wrong):
-    with pytest.raises(InvalidArgument):
-        SingleAgentEnvRunner(counters(2, 2), Halves(), **wrong)
-
-
-@pytest.mark.parametrize("length", [-1, 0.5])
-def test_invalid_lookback_raises(length):
-    with pytest.raises(InvalidArgument, match="len_lookback_buffer"):
-        SingleAgentEnvRunner("CartPole-v1", len_lookback_buffer=length)
+@pytest.mark.parametrize(
+    ("env", "options", "message"),
+    [
+        ("NoSuchPole-v1", {}, "NoSuchPole-v1"),
+        ("no_such_module:CartPole-v1", {}, "no_such_module"),
+        (7, {}, "int"),
+        (lambda: 7, {}, "int"),
+        (counters(2, 2), {"num_envs": 3}, "num_envs"),
+        (counters(2, 2), {"autoreset_mode": "SameStep"}, "autoreset_mode"),
+        ("CartPole-v1", {"len_lookback_buffer": -1}, "len_lookback_buffer"),
+        ("CartPole-v1", {"len_lookback_buffer": 0.5}, "len_lookback_buffer"),
+        ("CartPole-v1", {"vectorization": "sideways"}, "vectorization"),
+        ("MountainCar-v0", {"vectorization": "vector_entry_point"}, "vector"),
+    ],
+    ids=str,
+)
+def test_wrong_constructor_argument_is_named(env, options, message):
+    with pytest.raises((InvalidArgument, WrongType), match=message):
+        SingleAgentEnvRunner(env, **options)
 
 
 class Sayings(gym.Env):
@@ -789,12 +686,6 @@ def test_preprocessor_gets_whole_sequences(mode):
         assert episode.get_observations()[:, 0].tolist() == [2, 0, 1, 3]
 
 
-@pytest.mark.parametrize(("env", "error"), [(7, WrongType), (lambda: 7, WrongType)])
-def test_runner_with_other_object_as_environment_raises(env, error):
-    with pytest.raises(error, match="int"):
-        SingleAgentEnvRunner(env, Halves())
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_runner_makes_environments_from_ids_and_functions(mode, vectorization):
@@ -813,35 +704,15 @@ def test_runner_makes_environments_from_ids_and_functions(mode, vectorization):
         runner.sample(num_timesteps=1)
 
 
-def test_cartpole_vector_environment_is_sampled():
-    policy = MLPPolicy(CartPoleVectorEnv(1).single_observation_space, spaces.Discrete(2))
-    runner = SingleAgentEnvRunner(CartPoleVectorEnv(64), policy, seed=0)
-    pack = runner.sample(num_timesteps=6400)
+def test_environment_id_may_use_its_vector_entry_point():
+    runner = SingleAgentEnvRunner("CartPole-v1", num_envs=64, vectorization="vector_entry_point", seed=0)
+    assert isinstance(runner.env.unwrapped, CartPoleVectorEnv)
+    pack = runner.sample(num_timesteps=6400, random_actions=True)
     np.testing.assert_array_equal(pack.rewards, 1)
     assert runner.stats.returns.tolist() == runner.stats.lengths.tolist()
-    assert {"action_dist_inputs", "action_logp"} <= set(pack.extra_model_outputs)
-
-
-def test_environment_id_may_use_its_vector_entry_point():
-    runner = SingleAgentEnvRunner("CartPole-v1", num_envs=16, vectorization="vector_entry_point", seed=0)
-    assert isinstance(runner.env.unwrapped, CartPoleVectorEnv)
-    assert runner.sample(num_timesteps=100, random_actions=True).num_steps >= 100
-    for env, vectorization in (("MountainCar-v0", "vector_entry_point"), ("CartPole-v1", "sideways")):
-        with pytest.raises(InvalidArgument, match="vector"):
-            SingleAgentEnvRunner(env, vectorization=vectorization)
-
-
-def test_custom_module_to_env_pipeline_is_used():
-    env = counters(3)
-    pipeline = module_to_env_pipeline(env.single_observation_space, env.single_action_space, normalize_actions=False)
-    runner = SingleAgentEnvRunner(env, Halves(), module_to_env=pipeline)
-    assert runner.module_to_env is pipeline
-    assert runner.sample(num_timesteps=2).num_steps == 2
 
 
 def test_environment_id_may_name_its_module() -> None:
     with SingleAgentEnvRunner("episode_learners.environments:CartPoleWithoutVelocities-v1", seed=0) as runner:
         pack = runner.sample(num_timesteps=4, random_actions=True)
     assert pack.observations.shape[1:] == (2,)
-    with pytest.raises(InvalidArgument, match="no_such_module"):
-        SingleAgentEnvRunner("no_such_module:CartPole-v1")

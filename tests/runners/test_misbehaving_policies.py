@@ -84,38 +84,6 @@ def test_outputs_with_gradients_are_recorded(dtype: torch.dtype) -> None:
     assert outputs["x"].tolist() == np.ones((9, 2)).tolist()
 
 
-def test_policy_writing_to_its_batch_changes_no_record() -> None:
-    def sampled(spoils: bool) -> Any:
-        batches: list[Any] = []
-
-        def policy(batch: Any, explore: bool | None = None) -> Any:
-            outputs = {"actions": (batch["obs"][:, 2] > 0).long(), "seen": batch["obs"].clone()}
-            for old in batches if spoils else ():
-                for column in old.values():
-                    column.fill_(-7)
-            batches.append(dict(batch))
-            if spoils:
-                batch["obs"].fill_(-7)
-                batch["new"] = "column"
-            return outputs
-
-        runner = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=N, seed=0)
-        return runner.sample(num_timesteps=90)
-
-    assert sampled(True) == sampled(False)
-
-
-def test_policy_reusing_output_tensors_is_recorded_right() -> None:
-    buffer = torch.zeros(N)
-
-    def policy(batch: Any, explore: bool | None = None) -> Any:
-        buffer.add_(1)
-        return {"actions": torch.zeros(N).long(), "count": buffer}
-
-    pack = SingleAgentEnvRunner("CartPole-v1", policy, num_envs=N).sample(num_timesteps=4 * N)
-    assert pack[0].get_extra_model_outputs("count").tolist() == [1, 2, 3, 4]
-
-
 def test_connector_changing_shape_while_acting_raises() -> None:
     class WritesBack(Connector):
         def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def test_parallel_environment_episode_equals_plain_loop(make, chunk_size):
         assert {a: (e.is_terminated, e.is_truncated) for a, e in episode.agent_episodes.items()} == endings
         assert episode.is_terminated == all(terminated for terminated, _ in endings.values())
         assert episode.is_truncated != episode.is_terminated
+        lengths = {len(agent_episode) for agent_episode in episode.agent_episodes.values()}
+        assert len(lengths) > 1 or make is not few_zombies  # there some agents die before the others
 
 
 def test_equal_seeds_give_equal_episodes_and_ids():
@@ -104,18 +106,6 @@ def test_turn_based_environment_episode_equals_plain_loop(make, chunk_size):
 def rows(agent_episode: Any) -> list[Any]:
     """Return an agent's observations as a list of plain values."""
     return [plain(agent_episode.get_observations(i)) for i in range(len(agent_episode) + 1)]
-
-
-def test_agent_that_dies_early_ends_first():
-    ends = set()
-    for seed in range(3):
-        episode = whole_episode(few_zombies, seed)
-        ends |= {
-            episode.env_t - len(agent_episode)
-            for agent_episode in episode.agent_episodes.values()
-            if agent_episode.is_terminated
-        }
-    assert len(ends) > 2
 
 
 class Countdown:
@@ -384,23 +374,6 @@ def test_environment_reusing_arrays_is_recorded_right():
 
     (episode,) = MultiAgentEnvRunner(Reusing, Uniform(), seed=0).sample(num_episodes=1)
     assert episode.get_observations(agent_ids="p1")["p1"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_random_actions_of_agents_are_in_policy_units():
-    class Continuous(Countdown):
-        def __init__(self):
-            super().__init__()
-            self.action_space = gym.spaces.Box(0.0, 10.0, (1,), np.float32)
-
-        def step(self, actions):
-            assert all(0 <= float(action[0]) <= 10 for action in actions.values())
-            return super().step(actions)
-
-    runner = MultiAgentEnvRunner(Continuous, Uniform(2), seed=0)
-    (episode,) = runner.sample(num_episodes=1, random_actions=True)
-    actions = np.concatenate(list(episode.get_actions().values()))
-    assert np.all(np.abs(actions) <= 1)
-    assert actions.min() < 0
 
 
 def test_wrong_calls_raise_with_advice():

@@ -158,7 +158,7 @@ class Program(Hook):
 
     def _may_fail(self) -> None:
         if self.rng.random() < self.trouble:
-            raise Broken
+            raise KeyboardInterrupt if self.num_written % 3 == 0 else Broken
 
     def check_data(self, chunk: Any, begins: int) -> None:
         """Check that sampled episodes have the custom data that was written before."""
@@ -186,7 +186,7 @@ def rounds(rng: np.random.Generator, sample: Callable[[int], None], rescue: Call
     for _ in range(8):
         try:
             sample(int(rng.integers(1, 16)))
-        except (Broken, InvalidArgument):  # the latter: what was written would have been lost
+        except (Broken, KeyboardInterrupt, InvalidArgument):  # the latter: what was written would have been lost
             failed = True
             if rng.random() < 0.5:
                 rescue()
