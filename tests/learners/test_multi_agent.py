@@ -89,22 +89,16 @@ def test_update_with_pack_equals_update_with_episodes():
     assert all(map(torch.equal, learned(agents), learned(EpisodePack.from_episodes(agents))))
 
 
-def test_update_leaves_frozen_modules_unchanged():
-    learner = algorithm(train=["b"])
-    before = weights(learner["a"]), weights(learner["b"])
-    assert list(learner.update([game(20, agent_to_module_mapping_fn=own_module)])) == ["b"]
-    assert all(map(torch.equal, before[0], weights(learner["a"])))
-    assert not all(map(torch.equal, before[1], weights(learner["b"])))
-
-
-def test_update_leaves_out_modules_without_steps():
-    assert list(algorithm().update([game(20, ("a",), agent_to_module_mapping_fn=own_module)])) == ["a"]
-
-
-def test_modules_without_algorithm_may_act_with_train():
-    learner = algorithm(("a",), train=["a"])
-    assert list(learner.update([game(20, agent_to_module_mapping_fn=own_module)])) == ["a"]
-    assert learner.update([game(20, ("b",), agent_to_module_mapping_fn=own_module)]) == {}
+def test_update_trains_modules_with_steps_that_are_not_frozen():
+    both, only_a, only_b = (
+        [game(20, agents, agent_to_module_mapping_fn=own_module)] for agents in (("a", "b"), ("a",), ("b",))
+    )
+    assert list(algorithm().update(both)) == ["a", "b"]
+    assert list(algorithm().update(only_a)) == ["a"]
+    assert list(algorithm(train=["b"]).update(both)) == ["b"]
+    without_b = algorithm(("a",), train=["a"])
+    assert list(without_b.update(both)) == ["a"]
+    assert without_b.update(only_b) == {}
 
 
 def test_update_without_complete_steps_changes_nothing():
