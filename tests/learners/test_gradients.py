@@ -96,7 +96,9 @@ def gradient_of(algorithm: Any, batch: dict[str, Any], optimizer: str) -> Tensor
 
 def assert_gradient(algorithm: Any, batch: dict[str, Any], slow: Tensor, optimizer: str = "policy") -> None:
     ours = gradient_of(algorithm, batch, optimizer)
-    expected = torch.autograd.grad(slow, algorithm.optimizers[optimizer].parameters, allow_unused=True)
+    expected = torch.autograd.grad(
+        slow, algorithm.optimizers[optimizer].parameters, allow_unused=True, retain_graph=True
+    )
     whole = torch.cat(
         [
             (torch.zeros_like(parameter) if part is None else part).reshape(-1)
@@ -153,6 +155,13 @@ def test_dqn_gradient_equals_slow_formula(double, conservatism):
             losses[-1] = losses[-1] + conservatism * (values.exp().sum().log() - values[int(action) - 2])
     batch = doubles(algorithm.preprocess(episodes(THREE)))
     assert_gradient(algorithm, batch, torch.stack(losses).mean())
+    batch["weights"] = importance_weights(len(losses))
+    assert_gradient(algorithm, batch, (batch["weights"] * torch.stack(losses)).mean())
+
+
+def importance_weights(count: int) -> Tensor:
+    """Return weights as those of prioritized replay."""
+    return torch.rand(count, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 
 
 def test_gradient_of_replay_equals_gradient_of_episodes():
@@ -192,7 +201,8 @@ def test_sac_gradients_equal_slow_formulas(conservatism):
     def worth(critics: Any, obs: Tensor, action: Tensor) -> Tensor:
         return torch.stack([critic(torch.cat([obs, action], -1)).squeeze(-1) for critic in critics])
 
-    noise = generator_at(algorithm._noise().get_state())
+    state = algorithm._noise().get_state()
+    noise = generator_at(state)
     now, later = (torch.stack([step[place] for step in steps]) for place in (0, 3))
     with torch.no_grad():
         actions, density = drawn(later, noise)
@@ -213,6 +223,9 @@ def test_sac_gradients_equal_slow_formulas(conservatism):
             gap = promised.log() - worth(policy.critics, obs, torch.tensor(action, dtype=torch.float64))
             losses[i] = losses[i] + conservatism * gap.sum()
     assert_gradient(algorithm, batch, torch.stack(losses).mean(), "critic")
+    weights = importance_weights(len(losses))
+    algorithm._noise().set_state(state)
+    assert_gradient(algorithm, {**batch, "weights": weights}, (weights * torch.stack(losses)).mean(), "critic")
 
     actions, density = drawn(now, generator_at(algorithm._noise().get_state()))
     slow = (temperature * density - worth(policy.critics, now, actions).min(0).values).mean()
@@ -446,6 +459,7 @@ def test_r2d2_gradient_equals_unrolled_sequences(burn_in, double, masked, n_step
         buffer.add([whole])
     drawn = algorithm.draw(buffer, 64)
     batch = doubles({name: map_leaves(torch.from_numpy, column) for name, column in drawn.items()})
+    batch["weights"] = importance_weights(64)
     total, count = torch.zeros((), dtype=torch.float64), 0
     for b in range(64):
         first = int(np.argmax(drawn["indices"][b] >= 0))
@@ -480,7 +494,8 @@ def test_r2d2_gradient_equals_unrolled_sequences(burn_in, double, masked, n_step
             wanted = wanted + discount * best(later_t + 1 - first)
             wanted = rescaled(wanted) if rescale else wanted
             error = values[i][int(drawn["actions"][b, t]) - 2] - wanted
-            total = total + torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5)
+            loss = torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5)
+            total = total + batch["weights"][b] * loss
             count += 1
     assert_gradient(algorithm, batch, total / count)
 
