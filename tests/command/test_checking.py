@@ -1,4 +1,4 @@
-"""The `episodes` command: `check`."""
+"""The `episodes` command: `check` and `keys`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from episodes import SingleAgentEpisode
 from episodes.command import main
 from episodes.command.app import app
 from episodes.storage import EpisodeWriter
+from episodes.transport import EpisodeReceiver
 
 
 @pytest.fixture
@@ -25,16 +26,21 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_check_sound_data_set_has_no_problems(data: Path) -> None:
-    result = CliRunner().invoke(app, ["check", str(data), "--json"])
-    assert result.exit_code == 0
-    assert json.loads(result.output)["problems"] == []
-
-
-def test_command_runs_as_a_module(data: Path) -> None:
-    command = [sys.executable, "-m", "episodes", "check", str(data)]
+def test_check_as_a_module_finds_no_problem_in_a_sound_data_set(data: Path) -> None:
+    command = [sys.executable, "-m", "episodes", "check", str(data), "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
-    assert "1 episode" in result.stdout
+    assert json.loads(result.stdout)["problems"] == []
+
+
+def test_keys_creates_keys_and_overwrites_none(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    result = run(app, ["keys", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    receivers, senders = map(Path, result.output.split())
+    assert (senders / "receiver.key").exists()
+    EpisodeReceiver(keys=receivers).close()
+    assert run(app, ["keys", str(tmp_path)]).exit_code == 2
+    assert run(app, ["keys", str(tmp_path), "--sender", "second"]).exit_code == 0
 
 
 def test_main_with_a_wrong_path_prints_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -399,11 +399,6 @@ def test_new_run_in_used_folder_raises(tmp_path: Path):
         ppo_trainer(config=config, folder=tmp_path).run()
 
 
-def test_checkpoints_without_folder_raise():
-    with pytest.raises(InvalidArgument, match="no folder"):
-        ppo_trainer(config={"checkpoint_every": 1})
-
-
 def test_progress_prints_a_line_per_epoch(capsys):
     ppo_trainer(config={"max_epochs": 3, "shows_progress": True}).run()
     lines = capsys.readouterr().err.splitlines()
@@ -477,17 +472,17 @@ def test_run_with_nan_loss_keeps_last_checkpoint(tmp_path: Path):
     assert resumed.run().num_epochs == 3
 
 
-def test_runner_with_another_policy_is_rejected():
+def test_wrong_trainer_arguments_raise():
     policies = [MLPPolicy(*spaces_of(CARTPOLE)) for _ in range(2)]
-    for acting, message in ((policies[1], "another MLPPolicy"), (None, "no policy")):
-        runner = SingleAgentEnvRunner(CARTPOLE, acting)
+    wrong = {
+        "another MLPPolicy": lambda: OnPolicyTrainer(PPO(policies[0]), SingleAgentEnvRunner(CARTPOLE, policies[1])),
+        "no policy": lambda: OnPolicyTrainer(PPO(policies[0]), SingleAgentEnvRunner(CARTPOLE)),
+        "num_test_episodes is 0": lambda: ppo_trainer(config={"num_test_episodes": 0}, stop_fn=lambda score: True),
+        "no folder": lambda: ppo_trainer(config={"checkpoint_every": 1}),
+    }
+    for message, make in wrong.items():
         with pytest.raises(InvalidArgument, match=message):
-            OnPolicyTrainer(PPO(policies[0]), runner)
-
-
-def test_stop_fn_without_tests_raises():
-    with pytest.raises(InvalidArgument, match="num_test_episodes is 0"):
-        ppo_trainer(config={"num_test_episodes": 0}, stop_fn=lambda score: True)
+            make()
 
 
 @pytest.mark.parametrize("max_steps", [1, 2, 5])
