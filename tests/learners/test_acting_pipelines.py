@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -160,22 +157,6 @@ def test_buffer_lists_the_pipelines_of_stored_episodes_only() -> None:
     assert buffer.acting_pipelines() == {runners[0].env_to_module.acting_pipeline}
     buffer.clear()
     assert buffer.acting_pipelines() == set()
-
-
-def test_episodes_of_another_process_are_rejected() -> None:
-    program = (
-        "import pickle, sys\n"
-        "from tests.learners.test_acting_pipelines import sampled, scaled\n"
-        "sys.stdout.buffer.write(pickle.dumps(sampled(scaled)))"
-    )
-    environment = os.environ | {"PYTHONHASHSEED": "1"}
-    process = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, timeout=300, env=environment
-    )
-    pack = pickle.loads(process.stdout)
-    PPO(actor(scaled)).update(pack)
-    with pytest.raises(StateMismatch, match=r"the views scaled\(\), and PPO uses no views"):
-        PPO(actor()).update(pack)
 
 
 def test_episodes_without_acting_pipeline_are_accepted() -> None:

@@ -1,6 +1,7 @@
 """`TokenGRPO` in a process that is killed continues from its checkpoint exactly like an uninterrupted run.
 
-The child process is `python -m tests.learners.test_killed_token_runs FILE PLACE`.
+The child process is `python -m tests.learners.test_killed_token_runs FOLDER`. It imports everything once and forks for
+each run.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ import signal
 import subprocess
 import sys
 from copy import deepcopy
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from episode_learners import TokenGRPO, TokenGRPOConfig, linear_decay
@@ -25,6 +24,7 @@ from examples.tool_call import GROUP_SIZE, NUM_KEYS, Question, Transformer, play
 
 ROOT = Path(__file__).parents[2]
 UPDATES = 5
+PLACES = ("update", "checkpoint")  # where a run is killed
 KILLED_IN = 4  # the update in which a run is killed; the newest checkpoint is the one after the update before it
 
 
@@ -81,29 +81,27 @@ def run(path: Path | None, place: str = "") -> tuple[TokenGRPO, list[dict[str, f
     return algorithm, metrics, first
 
 
-@cache
-def uninterrupted() -> tuple[TokenGRPO, list[dict[str, float]], int]:
-    return run(None)
-
-
-@pytest.mark.parametrize("place", ["update", "checkpoint"])
-def test_killed_token_grpo_resumes_to_the_weights_of_an_uninterrupted_run(place: str, tmp_path: Path) -> None:
-    path, num_threads = tmp_path / "checkpoint.pt", torch.get_num_threads()
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.learners.test_killed_token_runs", str(path), place], cwd=ROOT, check=False
-    )
-    assert child.returncode == -signal.SIGKILL
+def test_killed_token_grpo_resumes_to_the_weights_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.learners.test_killed_token_runs", str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    num_threads = torch.get_num_threads()
     try:
-        whole, metrics, _ = uninterrupted()
-        resumed, later_metrics, first = run(path)
+        whole, metrics, _ = run(None)
+        killed = [run(tmp_path / f"{place}.pt") for place in PLACES]
     finally:
         torch.set_num_threads(num_threads)
-    assert first == KILLED_IN - 1
-    assert later_metrics == metrics[first:]
-    for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(a, b)
     assert len({values["loss"] for values in metrics}) == UPDATES
+    for resumed, later_metrics, first in killed:
+        assert first == KILLED_IN - 1
+        assert later_metrics == metrics[first:]
+        assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), sys.argv[2])
+    for place in PLACES:
+        child = os.fork()
+        if not child:
+            run(Path(sys.argv[1]) / f"{place}.pt", place)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WTERMSIG(status) == signal.SIGKILL, (place, status)

@@ -80,13 +80,6 @@ def test_two_frames_replace_hidden_velocities():
     assert history.mean_return() >= 150
 
 
-def test_recurrent_ppo_learns_cartpole_without_velocities():
-    history = learned(
-        cartpole_without_velocities, LSTMPolicy, RECURRENT, num_steps=60_000, goal=150.0, decay_steps=100_000
-    )
-    assert history.mean_return() >= 150
-
-
 @pytest.mark.slow
 def test_only_recurrent_policy_solves_hidden_velocities():
     recurrent = learned(cartpole_without_velocities, LSTMPolicy, RECURRENT, num_steps=120_000, goal=450.0)

@@ -35,7 +35,9 @@ def random_return(example: ModuleType) -> float:
     return runner.stats.mean_return
 
 
-@pytest.mark.parametrize("separate", [False, True], ids=["one policy for all", "a policy each"])
+@pytest.mark.parametrize(
+    "separate", [pytest.param(False, id="one policy for all", marks=pytest.mark.slow), pytest.param(True, id="each")]
+)
 def test_simple_spread_example_learns(example, random_return, separate):
     means = example.train(separate=separate, num_steps=20_000)
     assert means[0] < random_return + 5  # it began no better than random

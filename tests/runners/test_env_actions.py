@@ -194,6 +194,8 @@ def test_env_actions_of_several_agents_are_those_that_were_sent(mapping: str, ra
     chunks = [*runner.sample(num_timesteps=30, random_actions=random_actions), *runner.sample(num_timesteps=20)]
     sent = {agent: np.array(actions) for agent, actions in env.sent.items()}
     for chunk in chunks:
+        for agent_episode in chunk.agent_episodes.values():
+            assert all(map(agent_episode.action_space.contains, items_of(agent_episode.get_actions())))
         for agent, actions in chunk.get_env_actions().items():
             first = chunk.env_t_started
             np.testing.assert_array_equal(actions, sent[agent][first : first + len(actions)])

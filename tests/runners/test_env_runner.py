@@ -504,6 +504,15 @@ def test_take_returns_interrupted_steps_and_next_sample_does_not(counts):
     assert runner.take().num_steps == 0
 
 
+def test_returns_interrupted_adds_steps_of_a_failed_call():
+    runner = SingleAgentEnvRunner(counters(50), Halves(), hooks=[Interrupts(3)], returns_interrupted=True)
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(num_timesteps=5)
+    pack = runner.sample(num_timesteps=5)
+    check_steps(pack)
+    assert pack.lengths.tolist() == [3, 5]
+
+
 class Kills(Hook):
     """Hook that kills the process of the first environment at a step."""
 

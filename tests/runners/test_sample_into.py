@@ -215,6 +215,23 @@ def test_two_runners_may_sample_into_one_buffer() -> None:
                 episode.validate()
 
 
+def test_failed_sample_into_leaves_nothing_for_next_call() -> None:
+    class Fails(Halting):
+        calls = 0
+
+        def __call__(self, batch: Any, explore: bool | None = None) -> Any:
+            self.calls += 1
+            if self.calls == 7:
+                raise ZeroDivisionError
+            return super().__call__(batch)
+
+    env_runner, buffer = runner(AutoresetMode.NEXT_STEP, policy=Fails()), EpisodeReplayBuffer(100, seed=0)
+    with pytest.raises(ZeroDivisionError):
+        env_runner.sample_into(buffer, num_timesteps=60)
+    assert len(buffer) > 0
+    assert env_runner.sample(num_timesteps=9).num_steps in range(9, 12)
+
+
 def test_sample_into_stores_outputs_and_log_probs() -> None:
     policy = MLPPolicy(Walk.observation_space, Walk.action_space)
     buffer = EpisodeReplayBuffer(100, seed=0)
