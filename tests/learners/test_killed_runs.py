@@ -61,6 +61,7 @@ class _HalfWay:
 def run_all(folder: Path) -> None:
     """Start a process for each run, and check that each is killed and leaves its checkpoints."""
     torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1)])  # torch imports modules for its first optimizer: here, and not in each child
     for name, make in MAKERS.items():
         for place in PLACES:
             child = os.fork()
@@ -128,6 +129,7 @@ def run_with_kills(name: str, folder: Path, seed: int) -> None:
     """Run to the end in child processes, the first `KILLS` of which are killed after random times."""
     rng = np.random.default_rng(seed)
     folder.mkdir()
+    torch.optim.SGD([torch.zeros(1)])
     for attempt in range(KILLS + 1):
         child = os.fork()
         if not child:

@@ -98,6 +98,7 @@ def test_killed_token_grpo_resumes_to_the_weights_of_an_uninterrupted_run(tmp_pa
 
 
 if __name__ == "__main__":
+    torch.optim.SGD([torch.zeros(1)])  # torch imports modules for its first optimizer: here, and not in each child
     for place in PLACES:
         child = os.fork()
         if not child:
