@@ -53,17 +53,6 @@ def test_csv_logger_adds_later_columns(tmp_path: Path):
     ]
 
 
-def test_csv_logger_resume_drops_later_rows(tmp_path: Path):
-    with CSVLogger(tmp_path) as logger:
-        for step in (10, 20, 30):
-            logger.log("test", {"mean_return": float(step)}, step)
-    with CSVLogger(tmp_path) as logger:
-        logger.resume(20)
-        logger.log("test", {"mean_return": -1.0}, 30)
-        logger.log("train", {"num_steps": 1}, 30)
-    assert [row["mean_return"] for row in CSVLogger(tmp_path).rows("test")] == ["10.0", "20.0", "-1.0"]
-
-
 def test_csv_logger_ignores_half_a_row(tmp_path: Path):
     with CSVLogger(tmp_path) as logger:
         for step in (100, 200, 3000):

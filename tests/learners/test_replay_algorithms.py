@@ -153,17 +153,6 @@ def test_dqn_target_is_copied_every_target_every_steps():
     assert copied == [False, False, True] * 2
 
 
-def test_sac_learns_the_best_action():
-    algorithm = sac(learning_rate=3e-3, tau=0.05)
-    buffer = filled(EpisodeReplayBuffer(1000, seed=0), continuous=True)
-    for _ in range(60):
-        metrics = algorithm.update_from(buffer, num_steps=5)
-    obs = torch.rand(200, 2, generator=generator(7)) * 1.6 - 0.8
-    actions = algorithm.policy.squashed.mode(algorithm.policy({"obs": obs})["action_dist_inputs"])
-    assert float((actions[:, 0] - obs[:, 0]).detach().abs().mean()) < 0.2
-    assert 0 < metrics["temperature"] < 1
-
-
 def test_sac_with_fixed_temperature_has_no_optimizer_of_it():
     algorithm = sac(temperature=0.2)
     before = float(algorithm.log_temperature.detach().exp())

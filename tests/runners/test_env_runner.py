@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from connectors import ObservationRewriter, env_to_module_pipeline, learner_pipeline
 from connectors.env_to_module import FlattenObservations, MeanStdFilter, ObservationPreprocessor
-from episode_learners import LSTMPolicy, MLPPolicy
+from episode_learners import MLPPolicy
 from episode_runners import Hook, SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, WrongType
 from episodes.pack import EpisodePack
@@ -356,26 +356,6 @@ def test_preprocessor_sees_episode_with_last_action(mode):
         expected += [(float(t), t, action) for t, action in enumerate(actions)]
     just_reset = [(0.0, 0, -1.0)] * np.count_nonzero(runner.episodes.ages == 0)
     assert sorted(asking.told) == sorted([*expected, *just_reset])
-
-
-def test_recurrent_state_continues_within_episodes():
-    env = counters(5, 50)
-    policy = LSTMPolicy(env.single_observation_space, env.single_action_space)
-    runner = SingleAgentEnvRunner(env, policy, seed=0)
-    episodes: dict[str, list[Any]] = {}
-    for _ in range(4):
-        for chunk in runner.sample(num_timesteps=7):
-            episodes.setdefault(chunk.id_, []).append(chunk)
-    assert max(map(len, episodes.values())) == 4
-    for chunks in episodes.values():
-        state = {part: {name: torch.zeros(1, 64) for name in ("h", "c")} for part in ("actor", "critic")}
-        for chunk in chunks:
-            for t in range(len(chunk)):
-                obs = torch.tensor(chunk.get_observations(t))[None, None]
-                with torch.no_grad():
-                    state = policy({"obs": obs, "state_in": state}, explore=True)["state_out"]
-                recorded = torch.tensor(chunk.get_extra_model_outputs("state_out", t)["actor"]["h"])
-                torch.testing.assert_close(recorded, state["actor"]["h"][0])
 
 
 def test_runner_state_has_filter_statistics():
