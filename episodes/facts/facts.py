@@ -105,7 +105,7 @@ class EpisodeFacts(NamedTuple):
             InvalidArgument: `version` is neither an int from 0 to 2**63 - 1 nor None (unknown).
         """
         known = self.policy_versions
-        if known is not None and known.versions[-1] == version:
+        if type(version) is int and known is not None and known.versions[-1] == version:
             return self
         try:
             return self._replace(policy_versions=join_runs(known, VersionRuns((checked_version(version),)), step))

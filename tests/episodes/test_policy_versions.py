@@ -39,11 +39,12 @@ def test_policy_versions_are_lowest_and_highest() -> None:
 
 @pytest.mark.parametrize("version", [-1, 1.5, "7", True, 2**63, np.uint64(2**63), 2.0])
 def test_invalid_policy_version_raises_and_adds_no_step(version: Any) -> None:
-    episode = grown(5)
-    before = copy.deepcopy(episode)
-    with pytest.raises(InvalidArgument, match="polic"):
-        episode.add_env_step(np.ones(2), 0, 1.0, policy_version=version)
-    assert episode.equals(before)
+    for previous in (5, 1, 2):  # True == 1 and 2.0 == 2
+        episode = grown(previous)
+        before = copy.deepcopy(episode)
+        with pytest.raises(InvalidArgument, match="polic"):
+            episode.add_env_step(np.ones(2), 0, 1.0, policy_version=version)
+        assert episode.equals(before)
 
 
 @pytest.mark.parametrize("version", [True, 2**63, np.uint64(2**63), 2.0])
