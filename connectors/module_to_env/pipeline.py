@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from connectors.acting import Acted
-from connectors.column_parts import joined
+from connectors.column_parts import ColumnParts, joined
 from connectors.connector import Connector
 from connectors.module_to_env.get_actions import GetActions
 from connectors.module_to_env.listify_for_vector_env import ListifyForVectorEnv
@@ -70,7 +70,8 @@ class ModuleToEnvPipeline(ConnectorPipeline):
             )
             if type(outputs) is not dict:
                 outputs = checked_batch(outputs, piece)
-        outputs = {name: joined(column) for name, column in outputs.items()}  # connectors may append items to columns
+        if ColumnParts in map(type, outputs.values()):  # connectors may append items to columns
+            outputs = {name: joined(column) for name, column in outputs.items()}
         actions = outputs.pop(Columns.ACTIONS, None)
         if actions is None:
             raise UnknownKey(f"the module-to-env pipeline returned no 'actions', but {', '.join(outputs) or 'nothing'}")
