@@ -118,8 +118,8 @@ def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int
 
 
 def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the contents of an Arrow column of lists of byte strings: all bytes (uint8), the bounds of each string,
-    and the bounds of each list.
+    """Return the byte strings ("documents") in an Arrow column of lists: all bytes (uint8), the bounds of each byte
+    string, and the bounds of each list.
 
     Raises:
         UnreadableData: the bounds do not lie in the column's bytes.

@@ -111,9 +111,10 @@ class Manifest:
             manifest.shards[shard] = {"open": line["open"] is not False, "episodes": episodes}
         return manifest
 
-    def tell(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
-        """Record in the manifest file that an Arrow file is open or finished, and its number of episodes. With `fsync`,
-        the line is on the disk when the call returns.
+    def record(self, directory: Path, shard: str, *, is_open: bool, episodes: int, fsync: bool = False) -> None:
+        """Record in the manifest file that an Arrow file is open or finished, and its number of episodes.
+
+        With `fsync`, the line is on the disk when the call returns.
 
         The file is not replaced for each line, since some file systems flush a file that replaces another one, which
         takes milliseconds.
@@ -192,8 +193,8 @@ def _own_start_id(pid: int) -> str:
 
 
 def process_start_id(pid: int) -> str:
-    """Return an opaque text on when the process with the id `pid` started (on Linux its start time),
-    or "" if there is no such process."""
+    """Return the start time of the process with the id `pid` as a text, "running" if the system does not report it, or
+    "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -305,7 +306,8 @@ class Catalog:
             self.damaged.append(self.directory / name)
 
     def _put_commit(self, data: bytes, source: str) -> None:
-        """Add the content of a commit file: which shards it made, which it replaced, and which are kept aside.
+        """Add the content of a commit file to this catalog: which shards it made, which it replaced, and which are kept
+        aside.
 
         Args:
             source: path of the file, for error messages.
@@ -322,7 +324,8 @@ class Catalog:
         self.replaced |= commit.replaces
 
     def _put_manifest(self, data: bytes, source: str) -> None:
-        """Add the content of a manifest file. Raise `UnreadableData` if the file has another name than its writer's."""
+        """Add the content of a manifest file to this catalog. Raise `UnreadableData` if the file has another name than
+        its writer's."""
         manifest = Manifest.of(data, source)
         if manifest.path(self.directory) != Path(source):
             raise UnreadableData(f"{source} is the manifest of {manifest.writer} under another name")

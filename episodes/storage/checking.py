@@ -121,8 +121,10 @@ def _rename_damaged(catalog: Catalog, report: CheckReport) -> Catalog:
 
 
 def _repair(catalog: Catalog, header: Header, damaged: list[ShardRead], report: CheckReport) -> None:
-    """Replace damaged shards by new ones of their intact record batches, give up lost shards, and remove what killed
-    compactions left. Damaged files are kept under another name. What was done is noted in `report`.
+    """Replace each damaged shard by a new one with its intact record batches, and remove the files that killed
+    compactions left.
+
+    Damaged files are kept under another name, lost shards are given up, and all changes are noted in `report`.
 
     Raises:
         UnreadableData: another process compacted the data set meanwhile.

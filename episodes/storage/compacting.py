@@ -46,7 +46,8 @@ def compact(path: str | Path) -> int:
     directory, header = _open_directory(path)
 
     def join(catalog: Catalog, commit: Commit) -> None:
-        """Join groups of small finished files, and files of many small batches, and note that in `commit`."""
+        """Join small finished files, and files of many small record batches. The new and the replaced files are noted
+        in `commit`."""
         for group in _joinable_groups([file for file in catalog.shards if file.sealed]):
             if len(group) > 1 or len(list(_batches_to_join(group))) < len(group[0].batches):
                 replace_shards(directory, header, commit, group, _batches_to_join(group))
@@ -73,9 +74,8 @@ def seal(path: str | Path, *, force: bool = False) -> int:
     directory, header = _open_directory(path)
 
     def finish(catalog: Catalog, commit: Commit) -> None:
-        """Copy the complete batches of files whose writer was killed to finished files (with `force`, of all unfinished
-        files).
-        """
+        """Copy the complete record batches of each file whose writer was killed to a finished file. With `force`,
+        include all other unfinished files."""
         for file in catalog.shards:
             if not file.sealed and (force or _is_left_behind(catalog, file)):
                 read = read_shard(file)
@@ -243,8 +243,10 @@ def intact_batches(read: ShardRead) -> Iterator[list[Any]]:
 def replace_shards(
     directory: Path, header: Header, commit: Commit, group: Sequence[ShardRead], parts: Iterator[list[Any]]
 ) -> None:
-    """Write the batches of `parts` to one new Arrow file, and note in `commit` that it replaces the Arrow files in
-    `group`. Without any batch there is no new file.
+    """Write the record batches of `parts` to one new Arrow file, and note in `commit` that it replaces the Arrow files
+    in `group`.
+
+    If there is no record batch, no file is written, and `commit` removes the files in `group`.
 
     Raises:
         UnreadableData: a batch is damaged.

@@ -19,7 +19,7 @@ from episodes.errors import InvalidArgument
 from episodes.storage.dataset import EpisodeDataset, Table
 from episodes.storage.files import local_path, whole_directory
 from episodes.storage.header import NAME, create_or_load_header
-from episodes.storage.remote.remote_directory import RemoteDirectory, is_elsewhere
+from episodes.storage.remote.remote_directory import RemoteDirectory, is_remote
 from episodes.storage.remote.upload import upload
 from episodes.storage.search.episode_table import CUSTOM
 from episodes.storage.writer import EpisodeWriter
@@ -43,7 +43,7 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     Raises:
         InvalidArgument: the target exists, or the condition is invalid.
     """
-    if is_elsewhere(target):
+    if is_remote(target):
         return _copy_to_remote(source, str(target), where)
     target = local_path(target)
     dataset = source if isinstance(source, EpisodeDataset) else EpisodeDataset(source)

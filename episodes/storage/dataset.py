@@ -28,7 +28,7 @@ from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.identity import foreign_parts
 from episodes.storage.layout import StoredBatch
 from episodes.storage.remote.mirror import CACHE_BYTES, Mirror
-from episodes.storage.remote.remote_directory import is_elsewhere
+from episodes.storage.remote.remote_directory import is_remote
 from episodes.storage.sampling import ChunkBatches, EpisodeBatches, StepBatches, TimeWindows, WindowBatches
 from episodes.storage.sampling.batch_kinds import kind_of
 from episodes.storage.sampling.sampler import POOL_BYTES, Sampler
@@ -101,13 +101,15 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         files: Files = LocalFiles(Path(path), mmap)
-        if is_elsewhere(path):
+        if is_remote(path):
             files = Mirror(str(path), dict(storage_options or {}), cache, cache_bytes)
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:
-        """Read the Arrow files of the data set. If `known` is given, read only files that contain the episodes of these
-        shards. Problems are warnings, unless `verify` is True.
+        """Open the data set: read its header and its Arrow files.
+
+        If `known` is given, read only files that contain the episodes of these shards. Problems are warnings, unless
+        `verify` is True.
 
         Raises:
             UnreadableData: there is no data set, or with `verify` a part is damaged.
@@ -411,15 +413,15 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             decode: include compressed tracks. They are decompressed completely.
         """
         if decode not in self._step_tables:
-            self._step_tables[decode] = StepTable(self._stretches(), [*self._header.tracks], decode)
+            self._step_tables[decode] = StepTable(self._steps_by_batch(), [*self._header.tracks], decode)
         return self._step_tables[decode]
 
     @cached_property
     def _step_tables(self) -> dict[bool, StepTable]:
         return {}
 
-    def _stretches(self) -> list[BatchSteps]:
-        """Return the steps of this data set, or of this part of one, as consecutive parts of one record batch each."""
+    def _steps_by_batch(self) -> list[BatchSteps]:
+        """Return a `BatchSteps` for each run of this data set's episodes that is stored in one record batch."""
         numbers, parts, first, step = self._all_numbers(), list[BatchSteps](), 0, 0
         for start, stop in self._runs(numbers):
             at = bisect_right(self._bounds, int(numbers[start])) - 1
@@ -454,7 +456,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             InvalidArgument: the shares add up to more than 1, or the data set is remote.
             UnreadableData: the stored splits are damaged.
         """
-        if self._files.is_elsewhere:
+        if self._files.is_remote:
             raise InvalidArgument(f"{self.path} is remote: add splits to the local data set, and upload it again")
         put_splits(self._files.directory, read_splits(self._files.directory) | parse_splits(shares, seed))
 
@@ -480,7 +482,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         part of a data set, all its steps are read.
         """
         if self._numbers is not None:
-            return merge_statistics([of_batch(part.stored, part.rows) for part in self._stretches()])
+            return merge_statistics([of_batch(part.stored, part.rows) for part in self._steps_by_batch()])
         saved, by_shard, first = read_statistics(self._files.directory), dict[str, OfTracks](), 0
         added = {path for path, field in self._header.tracks.items() if field.fill is not None and field.is_number}
         for (name, _), num_batches in zip(self._shards, self._num_batches, strict=True):
@@ -530,7 +532,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             "ending": lambda: ENDING_WORDS[codes],
             "shard": lambda: names[shard_of()],
             "writer": lambda: writers[shard_of()],
-            CUSTOM: lambda: rows.facts_of(index),
+            CUSTOM: lambda: rows.custom_data_of(index),
         }
         return EpisodeTable(table, later)
 
@@ -616,8 +618,10 @@ _MOST_SECONDS = 60.0  # limit for reading a directory whose shards are replaced 
 def _read_all(
     home: Files, known: list[tuple[str, int]] | None, verify: bool
 ) -> tuple[Catalog, list[ShardRead], Header | None]:
-    """Read a data set, and return its catalog, Arrow files and header. With `known`, only files with the episodes of
-    these shards are read. `verify` as in `Files.read`.
+    """Read the Arrow files of a data set. Return the catalog, the contents of the files, and the header.
+
+    With `known`, only files with the episodes of these shards are read. With `verify`, remote files are downloaded
+    whole.
 
     Shards may be sealed, compacted and removed meanwhile. So the directory is listed again until no commit was added,
     and no shard is missing that was not missing in the listing before.

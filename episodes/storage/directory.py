@@ -27,7 +27,7 @@ class Files(Protocol):
         ...
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether the data set is in remote storage, where it can only be read."""
         ...
 
@@ -41,7 +41,9 @@ class Files(Protocol):
 
     def read(self, files: Sequence[ShardFile], verify: bool) -> list[ShardRead | None]:
         """Read Arrow files, and return the contents of each, or None for a file that another process has renamed or
-        replaced. With `verify`, a remote file is downloaded whole, instead of its metadata only.
+        replaced.
+
+        With `verify`, a remote file is downloaded whole, instead of its metadata only.
         """
         ...
 
@@ -68,7 +70,7 @@ class LocalFiles:
         return self.directory
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         return False
 
     def refresh(self) -> Catalog:

@@ -234,7 +234,7 @@ class EpisodeRows:
         `index` is anything that indexes an array."""
         return {name: column[index] for name, column in self.columns.items()}
 
-    def facts_of(self, index: Any) -> list[dict[str, Any] | None]:
+    def custom_data_of(self, index: Any) -> list[dict[str, Any] | None]:
         """Return the `custom_data` dicts of selected chunks as a list, or [] if no chunk has any.
         `index` is anything that indexes an array."""
         if self.custom_data is None:

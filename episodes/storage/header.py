@@ -106,8 +106,8 @@ class Header:
         )
 
     def completed_by(self, header: Header) -> Header:
-        """Return a copy that is completed from `header`: with its array schemas, and if no episode was
-        written yet with its spaces."""
+        """Return a copy with the array schemas of `header`, and with its spaces if these are unknown and no episode was
+        written yet."""
         learned = replace(self, tracks=header.tracks, structure=header.structure)
         if self.known > TrackKnowledge.NOTHING:
             return learned

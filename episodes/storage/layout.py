@@ -277,7 +277,8 @@ class StoredBatch:
 
     @cached_property
     def _stepped_offsets(self) -> np.ndarray:
-        """First row of each episode in tracks with one item per step, lookback included, and the end, int64 [n + 1]."""
+        """Row at which each of the n episodes begins in tracks with one item per step (lookback included), then the
+        total number of rows, int64 [n + 1]."""
         offsets = np.zeros(len(self) + 1, np.int64)
         (self._rows.lengths + self._rows.lookbacks).cumsum(out=offsets[1:])
         return offsets
@@ -294,8 +295,10 @@ class StoredBatch:
             return self._make_pack()
 
     def _columns(self, num_steps: int) -> dict[str, Any]:
-        """Return the nested arrays of this batch, which share its memory. A compressed array is replaced by the indices
-        of its items, and a track that was added to the data set later has its fill value.
+        """Return the observations, actions, rewards and other arrays of this batch as a dict of nested arrays.
+
+        They share the memory of the batch. A compressed array is replaced by the indices of its items, and a track that
+        was added to the data set later has its fill value.
 
         Args:
             num_steps: steps of all episodes, lookback included.

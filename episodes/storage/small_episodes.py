@@ -93,7 +93,8 @@ def _queueable_arrays(episode: Any) -> dict[str, np.ndarray] | None:
 
 
 def _kind_of(episode: SingleAgentEpisode, arrays: dict[str, np.ndarray]) -> Any:
-    """Return the spaces, and path, dtype and item shape of each array: episodes that agree in them can be joined."""
+    """Return the spaces of an episode, and the path, dtype and item shape of each array. Episodes with equal results
+    can be joined."""
     items = [(path, array.dtype, array.shape[1:]) for path, array in arrays.items()]
     return episode.observation_space, episode.action_space, items
 

@@ -138,16 +138,18 @@ def fields_of(pack: EpisodePack, compression: str) -> Fields:
 
 
 def has_bounds(path: str, field: TrackField) -> bool:
-    """Return True if the array at `path` is a ragged extra model output. Its items are as
-    long as the ragged actions."""
+    """Return True if the array at `path` is a ragged extra model output, whose items have the bounds (starts and ends)
+    of the ragged actions."""
     parts = path.split("/")
     return field.is_ragged and len(parts) == 2 and parts[0] == "extra_model_outputs"
 
 
 def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> tuple[EpisodePack, Fields]:
-    """Return a pack, and its schemas, with strings widened to the width in the current file, so that this file can
-    contain the pack. Longer strings get a greater width. `fields` are the schemas of the pack, and `known` the schemas
-    of the file.
+    """Widen the strings of a pack to the width in the current file, so that this file can contain the pack. Return the
+    pack and its schemas.
+
+    Strings that are longer than in the file get a greater width. `fields` are the schemas of the pack, and `known` the
+    schemas of the file.
 
     The width for longer text is the next power of two, so that ever longer text starts only a few shards.
     """

@@ -166,7 +166,7 @@ class EpisodeWriter:
                 self._add_some(some)
 
     def _add_some(self, episodes: Sequence[Any]) -> None:
-        """Add episodes or a pack. Small ones are collected until they are enough for a record batch."""
+        """Add episodes or a pack to the data set. Small episodes are queued until they fill a record batch."""
         self._check_usable()
         if self._small.take(episodes, SMALL_BYTES):
             if self._small.nbytes >= SMALL_BYTES:
@@ -286,8 +286,8 @@ class EpisodeWriter:
         return EpisodePack.from_episodes(episodes)
 
     def _check_fit(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
-        """Validate that a pack fits into the data set. Return the data set's header after the pack is written,
-        the pack, and its schemas.
+        """Validate that a pack fits into the data set. Return the data set's new header, the pack to write, and the
+        schemas of its arrays.
 
         Raises:
             TrackMismatch, InvalidArgument: the pack does not fit into the data set.
@@ -344,7 +344,7 @@ class EpisodeWriter:
     # --- files -------------------------------------------------------------------------------------------------
 
     def _put_header(self, header: Header) -> None:
-        """Write the file `episodes.json` if it is missing, or if this writer knows more array schemas than it contains.
+        """Write the file `episodes.json` if it is missing, or if `header` has array schemas that the file lacks.
 
         Raises:
             InvalidArgument, TrackMismatch: another writer has written a header that differs.
@@ -394,8 +394,9 @@ class EpisodeWriter:
         self._waiting, self._waiting_bytes = [], 0
 
     def _write(self, batch: Any) -> None:
-        """Write a record batch to the current shard, or to a new one. A full shard is finished. If an error occurs, the
-        shard is given up, and the next batch starts another.
+        """Write a record batch to the current shard, or to a new shard if there is none. A full shard is finished.
+
+        If an error occurs, nothing more is written to the shard, and the next batch starts another.
         """
         self._check_file()
         if self._shard is None:
@@ -444,7 +445,7 @@ class EpisodeWriter:
         try:
             if self._manifest.is_damaged:
                 self._check_directory()
-            self._manifest.tell(self.path, shard.name, is_open=is_open, episodes=shard.num_episodes, fsync=fsync)
+            self._manifest.record(self.path, shard.name, is_open=is_open, episodes=shard.num_episodes, fsync=fsync)
             self._untold = None
         except OSError:
             self._untold = shard

@@ -102,7 +102,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
         return map(self._at, self._places)
 
     def _at(self, place: _Place) -> LedgerUpdate:
-        """Read the update at a place."""
+        """Read one training update, given its location `place` in the ledger."""
         batch = self._shards[place.shard][place.batch]
         weights, settings = (batch[name][place.row].as_py() for name in ("weights", "settings"))
         episode, t, content = (batch[name][place.row].values.to_numpy() for name in ("episode", "t", "content"))

@@ -64,7 +64,7 @@ class Mirror:
         return self.place.url
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         return True
 
     def refresh(self) -> Catalog:

@@ -15,10 +15,10 @@ _FLAT = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"))
 """Protocols of stores without directories, where making one would make a bucket."""
 
 
-def is_elsewhere(path: str | Path) -> bool:
+def is_remote(path: str | Path) -> bool:
     """Return True if a path is a URL of a remote directory.
 
-    >>> is_elsewhere("s3://bucket/data"), is_elsewhere("/data"), is_elsewhere("C:/data")
+    >>> is_remote("s3://bucket/data"), is_remote("/data"), is_remote("C:/data")
     (True, False, False)
     """
     scheme, separator, _ = str(path).partition("://")

@@ -86,8 +86,8 @@ def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | Non
 
 
 def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str, int | None]) -> None:
-    """Raise `InvalidArgument` if the remote data set has a commit (a compaction) that the local one lacks or has
-    otherwise.
+    """Raise `InvalidArgument` if the remote data set has a commit (a compaction) that is missing or different in the
+    local data set.
 
     Args:
         sizes: the remote files.

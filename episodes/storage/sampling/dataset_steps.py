@@ -58,7 +58,7 @@ class DatasetSteps:
         tracks = self._tracks
         if tracks is None:
             return StepLocations([None], np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64))
-        chunks = tracks.table.episodes_of(numbers)
+        chunks = tracks.table.chunks_of(numbers)
         times = numbers - tracks.table.starts[chunks] + tracks.t_started[chunks]
         heads = tracks.table.heads[chunks] if tracks.table.is_joined else chunks
         episodes, owners = np.unique(heads, return_inverse=True)

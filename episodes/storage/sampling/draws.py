@@ -34,7 +34,7 @@ class _Draw:
 
     @property
     def ends(self) -> np.ndarray:
-        """Position, for each sampled step, after the last step of its episode, int64 [n]."""
+        """Position after the last step of each sampled step's episode, int64 [n]."""
         return self.steps.known(END)
 
     @cached_property
@@ -115,8 +115,8 @@ class StepDraw(_Draw):
         return self.numbers, self.last, self.episodes
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
-        """Return `values` [n, ...] unchanged: they are in the form of a batch column already. The same method of
-        `WindowDraw` forms windows."""
+        """Return `values` [n, ...] unchanged, because they already have the form of a batch column.
+        `WindowDraw.arrange` forms windows."""
         return values
 
 
@@ -215,8 +215,10 @@ class WindowDraw(_Draw):
         return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for each of the k window steps that are not padding its position, the same position again,
-        and its chunk, int64 [k] each."""
+        """Return position, last position and chunk of each of the k window steps that are not padding, int64 [k] each.
+
+        The last positions, which `StepDraw.places` returns for n-step returns, are equal to the positions.
+        """
         numbers = self._positions[self.grid.there]
         return numbers, numbers, np.repeat(self.episodes, self.grid.there.sum(1))
 

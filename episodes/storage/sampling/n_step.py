@@ -11,10 +11,12 @@ REWARDS = "rewards"
 
 
 def n_step_returns(draw: StepDraw, n_step: int | np.ndarray, gamma: float) -> tuple[StepDraw, np.ndarray, np.ndarray]:
-    """Compute n-step returns. Return the sampled steps (which now know the last step of each return), the discounted
-    sums [n], and the numbers of steps [n].
+    """Compute the discounted sum of up to `n_step` rewards from each sampled step on.
 
-    A window has up to `n_step` steps, one number or one for each row [n], and stops with its episode.
+    `n_step` is one number, or one for each row [n]. A sum stops with its episode.
+
+    Returns:
+        The last step of each sum as a `StepDraw`, the sums [n], and the numbers of summed rewards, int32 [n].
     """
     onward = draw.ends - draw.numbers
     counts = np.minimum(onward, n_step)

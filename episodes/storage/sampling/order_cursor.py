@@ -46,26 +46,26 @@ class OrderCursor:
         """Return the next `num` sampled steps (or episodes), and advance the cursor."""
         start, stop = self.position, self.position + num
         if not self._start <= start < stop <= self._stop:
-            return self._taken_in_parts(num)
+            return self._take_in_parts(num)
         self.position = stop
         return self._found[start - self._start : stop - self._start]
 
-    def _taken_in_parts(self, num: int) -> Any:
-        """Return what was found for the next `num` positions, which reach beyond the precomputed block, and move the
-        cursor.
-        """
+    def _take_in_parts(self, num: int) -> Any:
+        """Return the next `num` sampled steps (or episodes) if they reach beyond the precomputed block, and advance the
+        cursor."""
         parts, numbers, stop = list[slice](), list[np.ndarray](), self.position + num
         while self.position < stop:
             if not self._start <= self.position < self._stop:
-                self._work_out()
+                self._locate_block()
             part = slice(self.position - self._start, min(stop, self._stop) - self._start)
             parts.append(part)
             numbers.append(self._numbers[part])
             self.position = min(stop, self._stop)
         return self._found[parts[0]] if len(parts) == 1 else self._find(np.concatenate(numbers))
 
-    def _work_out(self) -> None:
-        """Locate the sampled steps from the current position to the end of its block, or to the end of the epoch."""
+    def _locate_block(self) -> None:
+        """Locate the sampled steps (or episodes) from the current position to the end of its block, or to the end of
+        the epoch."""
         start, num = self.position, self.order.num
         place = start % num
         stop = start - place + min(place - place % CHUNK + CHUNK, num)

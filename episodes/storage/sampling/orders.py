@@ -41,8 +41,9 @@ class InOrder:
 
 
 class ShuffledOrder:
-    """Sampling order in which each step (or episode) comes once per epoch, with a new random order in each epoch. It
-    needs constant memory: an order of more than `small` positions is computed piecewise.
+    """Sampling order in which each step (or episode) comes once per epoch, with a new random order in each epoch.
+
+    It needs constant memory: an order of more than `small` positions is computed piecewise.
     """
 
     def __init__(self, num: int, seed: int, small: int = SMALL) -> None:

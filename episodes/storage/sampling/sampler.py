@@ -157,10 +157,10 @@ class Sampler:
         if not num:
             items = "episodes" if is_whole else "steps"
             raise EpisodeStateError(f"{self.dataset.path}: {len(table)} episodes without {items} to draw; record some")
-        self._ahead = OrderCursor(self._made_order(num), np.asarray if is_whole else table.located)
+        self._ahead = OrderCursor(self._create_order(num), np.asarray if is_whole else table.located)
 
-    def _made_order(self, num: int) -> Order:
-        """Return the order of the `num` steps or episodes."""
+    def _create_order(self, num: int) -> Order:
+        """Create the sampling order of the `num` steps (or episodes) that the options `order` and `weights` specify."""
         if self.weights is not None:
             is_whole = isinstance(self.what, EpisodeBatches)
             find = find_episodes(self.weights, num) if is_whole else find_steps(self.weights, self._tracks)
@@ -233,7 +233,7 @@ class Sampler:
                 batch = self._chunk_pack(self.what, self._ahead.take(num))
                 self.num_sampled += batch.num_steps
             elif isinstance(self.what, TimeWindows):
-                batch = self._moments(self.what, num)
+                batch = self._items_around(self.what, num)
             elif isinstance(self.what, StepBatches):
                 steps = {"n_step": self.what.n_step, "gamma": self.what.gamma}
                 batch = self.sample(num, **steps, **columns_asked_for(self.what))
@@ -248,8 +248,8 @@ class Sampler:
         windows = [self._tracks.window(chunk, position, kind.length, kind.lookback) for chunk, position in pairs]
         return EpisodePack.from_episodes(windows)
 
-    def _moments(self, kind: TimeWindows, num: int) -> Batch:
-        """Return the next batch of items at times around `num` steps."""
+    def _items_around(self, kind: TimeWindows, num: int) -> Batch:
+        """Return a batch of items at the times that `kind` specifies, before and after the next `num` sampled steps."""
         steps = self._ahead.take(num)
         columns = kind.columns(StepDraw(self._tracks, steps))
         columns[INDICES] = indices = steps.indices.copy()

@@ -100,19 +100,19 @@ class StepIndex:
         steps = np.clip(positions, ends - self.known[LENGTH][chunks], ends - 1)
         return self._order[self._stops.searchsorted(steps, side="right")]
 
-    def episodes_of(self, numbers: np.ndarray) -> np.ndarray:
+    def chunks_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return the chunk that contains each step, int64 [n], given the step indices `numbers` [n]."""
-        return self._episodes_and_ends(numbers)[0]
+        return self._chunks_and_ends(numbers)[0]
 
     def located(self, numbers: np.ndarray) -> LocatedSteps:
         """Return the chunk, position and memory offset of each step as a `LocatedSteps`,
         given the step indices `numbers` [n]."""
-        chunks, ends = self._episodes_and_ends(numbers)
+        chunks, ends = self._chunks_and_ends(numbers)
         if self.is_joined:
             return LocatedSteps(self, numbers + self.shifts[chunks], chunks, numbers)
         return LocatedSteps(self, numbers, chunks, numbers, {END: ends})
 
-    def _episodes_and_ends(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _chunks_and_ends(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the chunk that contains each step, and the index after the last step of that chunk, int64 [n] each.
 
         A table of buckets gives a chunk that is mostly at most two chunks too early.

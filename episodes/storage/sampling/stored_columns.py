@@ -50,8 +50,11 @@ def columns_of(
 
 
 def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[str, Any]:
-    """Compute what the policy sees: the views' columns at the sampled observations and, as "new_<column>", at the next
-    observations. Only those are computed for which `keys` has `obs` or `new_obs`.
+    """Return the columns that the views compute at the sampled observations and, as "new_<column>", at the next
+    observations.
+
+    Columns at the sampled observations are computed only if `keys` has `obs`, and columns at the next observations only
+    if it has `new_obs`.
     """
     steps, last, episodes = draw.places()
     none = steps[:0]
@@ -71,7 +74,7 @@ def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[st
 
 
 def _column(draw: Draw, key: str) -> Any:
-    """Return one column of a batch."""
+    """Return the batch column `key`, such as "rewards", for the sampled steps or windows `draw`."""
     tracks = draw.tracks
     if key in tracks.plain:
         place, after = tracks.plain[key]

@@ -111,7 +111,8 @@ class StoredTracks:
         ]
 
         def column(path: str, field: TrackField) -> Column:
-            """Return the column of an array, in the form that its storage needs."""
+            """Create the column that reads the array at `path`: ragged, joined, decompressed or memory-mapped,
+            depending on how the array is stored."""
             if field.is_ragged:
                 return RaggedColumn(path, field, len(batches))
             if _are_of_several_widths(batches, path, field):
@@ -138,8 +139,10 @@ class StoredTracks:
         ]
 
     def _plain(self) -> dict[str, tuple[int, bool]]:
-        """Return the columns that are a single array as it is stored, by name: index of the array, and whether items
-        after the step are read (next observations). Rewards of a narrow dtype are not among them.
+        """Return the batch columns that can be read from a single stored array, as a dict from name to (index of the
+        array, whether the item after the step is read).
+
+        Rewards of a narrow dtype are not among them, because they are converted.
         """
         result = {name: (place, False) for name, place in self.structure.items() if isinstance(place, int)}
         if Columns.REWARDS in result and self.columns[result[Columns.REWARDS][0]].dtype not in SUMS:
@@ -302,8 +305,10 @@ def _joined_strings(batches: Sequence[StoredBatch], path: str, field: TrackField
 
 
 def _mapped(batches: Sequence[StoredBatch], path: str, field: TrackField, cache: Path | None) -> MappedColumn:
-    """Return a column over all batches, memory-mapped. Compressed arrays are decompressed into files in `cache`, unless
-    it is `None`. A batch without the array has no items.
+    """Create a column that reads the array at `path` from the memory-mapped files of all record batches.
+
+    Compressed arrays are decompressed into files in `cache`, unless it is `None`. A batch without the array has no
+    items.
     """
     arrays = []
     for batch in batches:

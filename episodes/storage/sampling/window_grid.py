@@ -53,7 +53,7 @@ class WindowGrid:
         return WindowGrid(begins, stops, has_step, padding, apart if apart is not None and apart.any() else None)
 
     def nearest(self) -> np.ndarray:
-        """Return for each step of the k windows in `apart` the nearest existing step, as an index into
-        the window, int64 [k, W]."""
+        """Return, for each step of the k windows in the mask `apart`, the index in its window of the nearest step that
+        is not padding, int64 [k, W]."""
         columns = np.arange(self.there.shape[1])
         return np.clip(columns, self.begins[self.apart, None], self.stops[self.apart, None] - 1)

@@ -111,8 +111,9 @@ class BatchSteps:
         starts = starts + pack.lookbacks + later
         return ranges(starts if self.rows is None else starts[self.rows], self.lengths)
 
-    def own(self, name: str) -> np.ndarray:
-        """Compute a column [num_steps] that is not stored as an array, such as "step", "episode" or "t"."""
+    def compute(self, name: str) -> np.ndarray:
+        """Compute a column [num_steps] of the SQL table that is not stored as an array, such as "step", "episode" or
+        "t"."""
         num = self.num_steps
         if name == "step":
             return np.arange(self.first_step, self.first_step + num)
@@ -236,7 +237,7 @@ class StepTable:
     def _column(self, part: BatchSteps, place: ColumnLocation, spill: Spill) -> Any:
         """Return one column of one batch as an Arrow array. Computed values, except infos, are kept by `spill`."""
         if place.path in OWN:
-            return _to_arrow(spill.keep(part.own(place.path)))
+            return _to_arrow(spill.keep(part.compute(place.path)))
         if place.path.startswith(INFO):
             return _info_column(_infos(part.stored).get(place.path[len(INFO) :]), part, place)
         return _to_arrow(self._values(part, place, spill))

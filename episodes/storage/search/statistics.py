@@ -95,7 +95,8 @@ class TrackStatistics:
         return np.clip(values, self.min, self.max)
 
     def merged(self, statistics: TrackStatistics) -> TrackStatistics:
-        """Return the statistics of the values of both parts together (algorithm of Chan, Golub and LeVeque, 1979)."""
+        """Return the statistics of all values that are summarized in this object or in `statistics` (algorithm of Chan,
+        Golub and LeVeque, 1979)."""
         count = self.count + statistics.count
         with np.errstate(all="ignore"):
             share, apart = statistics.count / np.maximum(count, 1), statistics.mean - self.mean
