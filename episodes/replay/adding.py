@@ -99,8 +99,10 @@ def _evict_cut_episodes(ring: LinkedRing) -> None:
 
 
 def _write(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> None:
-    """Write a pack into the ring: at once, or in parts if two chunks have the same id or there are more steps than the
-    ring can hold. Of a chunk longer than the ring, only the last steps are written.
+    """Write the steps of a pack into the ring, in several parts if they cannot be written at once.
+
+    Parts are needed if two chunks have the same id, or if there are more steps than the ring can hold. Of a chunk
+    longer than the ring, only the last steps are written.
     """
     ring.create_missing(pack.observations, step_tracks_of(pack), pack.facts.policy_versions is not None)
     ids = pack.ids.tolist()
@@ -277,7 +279,8 @@ class NewChunks:
 
 
 def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_passed: int) -> NewChunks:
-    """Return how the chunks with the indices `chunks` are linked to stored steps, before they are written.
+    """Find the stored episodes that the chunks with the indices `chunks` continue, before the chunks are written to the
+    ring.
 
     Args:
         num_passed: number of steps that are counted as added but not written.
@@ -329,7 +332,8 @@ def _build_addition(
 def _build_block(
     ring: LinkedRing, pack: EpisodePack, incoming: NewChunks, entries: np.ndarray, slots: np.ndarray
 ) -> Block:
-    """Return the steps of a pack with their links, to be written at the ring positions `slots` [n].
+    """Return the steps of a pack, with links to their observations and neighbouring steps, for the ring positions
+    `slots` [n].
 
     Args:
         incoming: how the chunks are linked to stored steps.

@@ -710,7 +710,8 @@ class EpisodeReplayBuffer(SampleCounts):
         return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
-        """Return the state besides the stored steps. Subclasses add to it."""
+        """Return the part of a checkpoint other than the stored steps, such as the random generator's state. Subclasses
+        add to it."""
         return {
             "generator": self.generator.bit_generator.state,
             "spaces": self._spaces,

@@ -109,7 +109,7 @@ class StepsAround(NamedTuple):
 
 
 def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
-    """Count the stored steps of the same episode before and from each step at the ring positions `slots` [B]."""
+    """Count the stored steps before each step at the ring positions `slots` [B], and from it on, in its episode."""
     entry, t = ring.links.entry[slots], ring.links.t
     first, last, now = ring.table.first[entry], ring.table.last[entry], t[slots]
     begin, newest = t[first], t[last]
@@ -119,8 +119,14 @@ def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
 def shift_starts_back(
     links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int
 ) -> tuple[np.ndarray, StepsAround]:
-    """Move sequence starts [B] back within their episodes, so that `length` stored steps follow if possible. Return the
-    new starts, and their numbers of steps around (`extents`: for the old starts).
+    """Move the starts of sequences, ring positions `slots` [B], back within their episodes, so that `length` stored
+    steps follow if possible.
+
+    Args:
+        extents: numbers of steps before and after the given starts.
+
+    Returns:
+        The new starts, and the numbers of steps before and after them.
     """
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
     if back.any():

@@ -144,8 +144,10 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         return [episode.slice(slice(start, start + self._part_size), len_lookback_buffer=0) for start in starts]
 
     def _checked_buffers(self, parts: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
-        """Validate the parts of added episodes, and return all modules' buffers by id, new ones included. Each part
-        also gets its pack for each module. The buffer itself is not changed.
+        """Validate the parts of added episodes, and return the replay buffer of each module by module id, with new
+        buffers for new modules.
+
+        Each part also gets its pack for each module. The contents of the buffers are not changed.
 
         Raises:
             TrackMismatch: a track is ragged, or does not fit the stored steps of its module.

@@ -210,8 +210,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return numbers, values, self._scaled_priority(values) if is_safe else self._finite_shares(values)
 
     def set_checked_priorities(self, numbers: np.ndarray, values: np.ndarray, shares: np.ndarray) -> None:
-        """Set priorities that `checked_priorities` returned. Evicted steps are ignored. `shares` are priority ** alpha.
-        Priorities of evicted steps are counted in `num_stale`.
+        """Set the priorities of the steps with the indices `numbers` to values that `checked_priorities` returned.
+
+        `shares` are priority ** alpha. Priorities of evicted steps are ignored, and counted in `num_stale`.
         """
         ring = self.get_ring()
         tail = ring.tail
@@ -263,8 +264,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             raise StateMismatch("a state without priorities; restore it into an EpisodeReplayBuffer")
 
     def _checked_rest(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Check the state besides the stored steps, and return attributes with their new values. This buffer does not
-        change.
+        """Validate the part of a checkpoint that is not the stored steps, such as priorities. Return attributes with
+        their new values.
+
+        This buffer does not change.
 
         Raises:
             ValueError: a value is invalid.

@@ -13,8 +13,10 @@ from episodes.storage import EpisodeDataset
 
 
 def in_episode_order(dataset: EpisodeDataset) -> EpisodeDataset:
-    """Return a data set with ragged tracks as a view in which the chunks of an episode follow each other, because the
-    replay buffer stores such episodes in one piece. Any other data set is returned itself.
+    """Return a view of a data set with ragged tracks in which the chunks of each episode follow each other. Any other
+    data set is returned itself.
+
+    The replay buffer stores episodes with ragged tracks in one piece.
 
     The episodes are in the order of their last chunks.
     """

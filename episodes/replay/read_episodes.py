@@ -51,7 +51,7 @@ def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:
 
 
 def _follow(following: np.ndarray, slot: int, count: int) -> np.ndarray:
-    """Return `count` positions, from `slot` on, each of which is followed by `following[slot]`."""
+    """Return `count` ring positions: `slot`, then for each position p its successor `following[p]`."""
     slots = np.empty(count, np.int64)
     for k in range(count):
         slots[k] = slot

@@ -64,8 +64,9 @@ class ReplayHistory(History):
     def around(
         cls, ring: LinkedRing, slots: np.ndarray, last: np.ndarray, spaces: HistorySpaces, lookback: int | None = None
     ) -> ReplayHistory:
-        """Create a history with the observations before the steps `slots` [n] and after the steps `last` [m]. If `last`
-        is `slots`, the history has only the observations before the steps.
+        """Create a history with the observations before the steps `slots` [n] and after the steps `last` [m].
+
+        If `last` is the same object as `slots`, the history has only the observations before the steps.
         """
         if last is slots:
             return cls(ring, None, None, slots, spaces, lookback)

@@ -454,8 +454,9 @@ class ReplayRecorder:
             self._hand_over_to(recorder)
 
     def _hand_over_to(self, recorder: VectorRecorder) -> None:
-        """Let a `VectorRecorder` continue the ongoing episodes, with their ids and custom data. This recorder then
-        needs a reset before its next step. Nothing happens if nothing was recorded.
+        """Transfer the ongoing episodes, with their ids and custom data, to a `VectorRecorder`, which continues them.
+
+        This recorder then needs a reset before its next step. If nothing was recorded, nothing is changed.
         """
         if self._staged.classified.newest is None and not self._is_current:
             return  # nothing was recorded

@@ -178,7 +178,8 @@ def encode_infos(infos: InfoSegments) -> list[Any]:
 
 
 def _encode_column(column: Any) -> list[Any]:
-    """Return the arrays of an info column: three if it is typed or packed."""
+    """Return the fields of an info column as a list: values, mask and flag `plain` of a typed column, or bytes and
+    bounds of msgpack documents."""
     if isinstance(column, TypedColumn):
         return [column.values, column.mask, column.plain]
     return [column.buffer, column.starts, column.ends]

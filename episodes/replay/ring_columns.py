@@ -97,8 +97,10 @@ def columns_of(
 def _view_columns(
     ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
 ) -> dict[str, Any]:
-    """Return the views' columns before the steps `slots`, and as "new_..." columns after the steps `last`. Only those
-    are computed for which `keys` has `obs` or `new_obs`.
+    """Return the columns that the views compute at the observations before the steps `slots` and, as "new_<column>",
+    after the steps `last`.
+
+    Columns before the steps are computed only if `keys` has `obs`, and columns after them only if it has `new_obs`.
     """
     steps = slots.ravel()
     ends = steps if last is slots else last.ravel()
@@ -152,11 +154,11 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
         return ring.info_columns.columns(ring, ring.links.next_row[last].astype(np.int64))
     if key == Columns.IS_FIRST:
         return (ring.links.previous[slots] == slots) & (slots < ring.capacity)
-    return _infos(ring, last) if key == Columns.INFOS else _facts(ring, key, slots)
+    return _infos(ring, last) if key == Columns.INFOS else _ids(ring, key, slots)
 
 
-def _facts(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
-    """Return the episode id, agent id or module id, as `key` names, of each step. Padding gets None or ""."""
+def _ids(ring: LinkedRing, key: str, slots: np.ndarray) -> np.ndarray:
+    """Return the episode id, agent id or module id of each step, as `key` selects. Padding gets None or ""."""
     is_step = (slots < ring.capacity).ravel().tolist()
     steps = zip(ring.links.entry[slots].ravel().tolist(), is_step, strict=True)
     if key == Columns.EPS_ID:

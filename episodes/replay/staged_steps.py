@@ -101,7 +101,10 @@ class StagedSteps:
         return self.classified.boundaries
 
     def proceed(self, continuation: Continuation) -> None:
-        """Drop the staged steps, which are in the ring now, and switch to the state `continuation`. May be repeated."""
+        """Drop the staged steps, which are in the ring now, and switch to the state `continuation`.
+
+        The call may be repeated.
+        """
         self.tails, newest, self.unstarted = continuation
         self.classified = ClassifiedRows(0, self.tails.boundaries, newest)
         self.rows = []

@@ -117,9 +117,7 @@ def _keys(ring: LinkedRing, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _key_of(ring: LinkedRing, key: int) -> EpisodeKey | None:
-    """Return the ids of an episode from its key: an entry of the table, or below -1 a serial number in the log. None if
-    unknown.
-    """
+    """Return the ids of the episode that `_keys` identified by the number `key`, or None if the episode is unknown."""
     if key >= 0:
         return ring.table.key_of(key)
     return None if key == NONE or ring.log is None else ring.log.key_of(-2 - key, ring.table)

@@ -94,5 +94,8 @@ class StagedSource(Protocol):
         ...
 
     def proceed(self, continuation: Any) -> None:
-        """Drop the staged steps, which are in the ring now, and switch to the state `continuation`. May be repeated."""
+        """Drop the staged steps, which are in the ring now, and switch to the state `continuation`.
+
+        The call may be repeated.
+        """
         ...

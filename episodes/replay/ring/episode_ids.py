@@ -45,7 +45,8 @@ class EpisodeIds:
         return self.id_of(self.num - 1)
 
     def get_state(self) -> dict[str, Any]:
-        """Return prefixes and serial numbers as a dict, for a checkpoint."""
+        """Return the next serial number, and the random prefixes with the serial numbers at which their use begins, as
+        a dict for a checkpoint."""
         return {"num": self.num, "begins": list(self._begins), "prefixes": list(self._prefixes)}
 
     @classmethod

@@ -140,7 +140,7 @@ class EpisodeTable:
         return self._pipelines
 
     def _name(self, entry: int, id_: str) -> None:
-        """Register the id of an entry."""
+        """Store the id of the episode in row `entry` of the table, and add the id to the lookup."""
         self._entries[id_] = entry
         self._ids[entry] = id_
 

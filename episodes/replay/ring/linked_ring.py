@@ -363,7 +363,8 @@ class LinkedRing:
         return Reservation(head, self.rows_head, tail, first, entries[stay], entries[~stay], self.kept_from)
 
     def widen(self, window: int) -> None:
-        """Keep observations longer, so that the two observations of a step may be `window` ring positions apart."""
+        """Increase to `window` the number of ring positions by which a step's two observations may be apart.
+        Observations are then kept longer."""
         if window > self.window:
             self.kept_from = max(self.kept_from - (window - self.window), 0)
             self.window = window
@@ -445,7 +446,7 @@ class LinkedRing:
         self.kept_from = reservation.kept_from
 
     def _write_block(self, reservation: Reservation, block: Block) -> None:
-        """Write the observations, infos, steps and links of a block to their reserved places."""
+        """Write the observations, infos, steps and links of a block to the ring positions in `reservation`."""
         self.observations.write(reservation.rows_head, block.observations, block.observation_rows)
         if self.infos.starts:
             self.infos.drop_before(max(self.lost_rows, reservation.rows_head + block.num_rows - self.num_rows))

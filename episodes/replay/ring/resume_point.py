@@ -99,7 +99,11 @@ class ResumePoint:
         return True
 
     def _with_moved(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state with the file names and numbers that were saved after it, if they belong to this state."""
+        """Return a saved state with the file names and numbers that were saved after it, when observations moved to
+        larger files.
+
+        They are ignored if they belong to another state.
+        """
         file = self.files.folder / _MOVED
         if not os.path.lexists(file):
             return state

@@ -50,8 +50,8 @@ class StepLog:
             self._drop_old_ids(head)
 
     def _drop_old_ids(self, head: int) -> None:
-        """Forget the ids of episodes none of whose steps is in the log any more."""
-        first = self._reaches(head)
+        """Remove the ids of old episodes, which no step in the log refers to."""
+        first = self._oldest_logged(head)
         oldest = self._serials[positions(first, head - first, self.size)].min()
         self._named = {serial: key_of for serial, key_of in self._named.items() if serial >= oldest}
         self._too_many = max(2 * len(self._named), _FEW)
@@ -62,8 +62,8 @@ class StepLog:
         self._name(table, table.order)
         self.write(number, table.serials[entries], t)
 
-    def _reaches(self, head: int) -> int:
-        """Return the index of the oldest logged step. The next step to be added has the index `head`."""
+    def _oldest_logged(self, head: int) -> int:
+        """Return the index of the oldest logged step, if the next step to be added has the index `head`."""
         return head if self._first is None else max(self._first, head - self.size)
 
     def find(self, numbers: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -71,7 +71,7 @@ class StepLog:
 
         The newest step is `head` - 1.
         """
-        known = (numbers >= self._reaches(head)) & (numbers < head)
+        known = (numbers >= self._oldest_logged(head)) & (numbers < head)
         at = numbers[known] % self.size
         return known, self._serials[at], self._t[at]
 

@@ -54,17 +54,17 @@ class StepVersions:
 
     def reopen(self, newest: int) -> None:
         """Reopen the memory-mapped array of policy versions, and set the newest version."""
-        self.versions, self.newest = self._made(), newest
+        self.versions, self.newest = self._allocate(), newest
 
     def with_array(self) -> StepVersions:
         """Return an empty copy with an allocated array of unknown versions (-1)."""
         versions = StepVersions(self.capacity, self._allocator)
-        versions.versions = self._made()
+        versions.versions = self._allocate()
         versions.versions[:] = UNKNOWN
         return versions
 
-    def _made(self) -> np.ndarray:
-        """Allocate the array of versions. The row of padding has no version."""
+    def _allocate(self) -> np.ndarray:
+        """Allocate the array of policy versions. The item for padding is -1 (unknown)."""
         array = self._allocator.empty(self.capacity, np.zeros(0, np.int64))
         array[self.capacity] = UNKNOWN  # version of padding
         return array
