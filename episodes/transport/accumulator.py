@@ -313,14 +313,15 @@ class _OtherNesting(Exception):
 
 
 def _keys(node: Any, of_leaves: bool) -> list[Any]:
-    """Return the keys of `node`, a dict or sequence, whose values are arrays, or if `of_leaves` is False,
-    whose values are containers."""
+    """Return those keys of a dict or sequence `node` whose values are arrays, or if `of_leaves` is False, whose values
+    are not."""
     keys = sorted(node) if isinstance(node, Mapping) else range(len(node))
     return [key for key in keys if isinstance(node[key], np.ndarray) is of_leaves]
 
 
 def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
-    """Return (path, array) for each array of a nested value, in the order that all functions of this module use."""
+    """Return the arrays of a nested value as a list of (path, array). Arrays come before nested containers, in the
+    order of their keys."""
     if isinstance(node, np.ndarray):
         return [(path, node)]
     keys = (*_keys(node, of_leaves=True), *_keys(node, of_leaves=False))

@@ -74,7 +74,7 @@ def _read_ids(value: Any, num: int) -> np.ndarray:
         ValueError: a text is not valid.
     """
     if isinstance(value, bytes):
-        return _as_many(objects(msgpack_codec.decode(value) or ()) if num else np.zeros(0, "U1"), num)
+        return _checked_length(objects(msgpack_codec.decode(value) or ()) if num else np.zeros(0, "U1"), num)
     width, data = value
     if len(data) != num * (width if width > 0 else -4 * width):
         raise UnreadableData(f"{len(data)} bytes for {num} ids of {abs(width)} letters")
@@ -104,8 +104,8 @@ def _read_integers(data: bytes, num: int) -> np.ndarray:
     return np.ndarray(num, INTEGERS, data)
 
 
-def _as_many(values: Any, num: int) -> Any:
-    """Return `values` unchanged. Raise `UnreadableData` if there are neither `num` values nor None."""
+def _checked_length(values: Any, num: int) -> Any:
+    """Raise `UnreadableData` unless `values` is None or has `num` items. Return `values`."""
     if values is not None and len(values) != num:
         raise UnreadableData(f"{len(values)} values for {num} episodes")
     return values
@@ -116,7 +116,7 @@ def _document(values: np.ndarray) -> bytes:
 
 
 def _read_document(data: bytes | None, num: int) -> np.ndarray | None:
-    return None if data is None else _as_many(objects(msgpack_codec.decode(data)), num)
+    return None if data is None else _checked_length(objects(msgpack_codec.decode(data)), num)
 
 
 def _encode_versions(column: VersionColumn) -> bytes | list[bytes]:
@@ -137,7 +137,7 @@ def _read_versions(data: bytes | list[bytes], num: int) -> VersionColumn | None:
     """Decode the policy versions of `num` episodes: one for all, one each, or a list of runs of versions."""
     if isinstance(data, list):
         runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in data]
-        return _as_many(VersionColumn.of_runs(*runs), num)
+        return _checked_length(VersionColumn.of_runs(*runs), num)
     if len(data) == INTEGERS.itemsize:
         return _of_one_version(data, num) if num <= _NOT_MANY else _of_versions(data * num, num)
     return _of_versions(data, num)
@@ -197,7 +197,7 @@ def _encode_texts(values: np.ndarray) -> str | bytes:
 
 def _read_texts(data: str | bytes, num: int) -> np.ndarray | None:
     """Decode one text per episode, or one for all. Raise `UnreadableData` if a value is neither text nor None."""
-    values = [data] * num if isinstance(data, str) else _as_many(msgpack_codec.decode(data), num)
+    values = [data] * num if isinstance(data, str) else _checked_length(msgpack_codec.decode(data), num)
     if not set(map(type, values)) <= {str, type(None)}:
         raise UnreadableData(f"texts of {num} episodes: {values!r:.80}")
     return objects(values)
@@ -227,8 +227,9 @@ _NOT_SENT = [None] * len(FACTS)
 
 
 def read_facts(columns: Sequence[Any], num: int) -> list[Any]:
-    """Decode the metadata of `num` episodes, given as encoded columns (ids, endings, ...). Columns that were not sent
-    become None. Columns of a newer sender that are unknown are ignored.
+    """Decode the metadata of `num` episodes, given as encoded columns (ids, endings, ...).
+
+    Columns that were not sent become None. Unknown columns of a newer sender are ignored.
 
     Raises:
         UnreadableData: a column that is always sent is missing.

@@ -96,8 +96,10 @@ class PartsReader:
         self.limit = SMALL if len(parts) > 1 else ALL
 
     def arrays(self, items: Sequence[Item], num_steps: int, num_observed: int) -> list[np.ndarray]:
-        """Return the message's next arrays, given (dtype, shape, bytes, is_observed) of each one's items. The arrays
-        have `num_observed` or `num_steps` items.
+        """Return the next arrays of the message, one for each (dtype, item shape, item size in bytes, is_observed) in
+        `items`.
+
+        Arrays with `is_observed` have `num_observed` items, and others have `num_steps`.
 
         Raises:
             UnreadableData: the message has too few bytes.

@@ -209,7 +209,7 @@ class EpisodeReceiver(Endpoint):
         join = self._watch.start(zmq, monitor, max_message_bytes + max_message_bytes // 8 + _SLACK)
         self._sockets.closers.append(join)
         self._sockets.monitor = None  # the thread closes it
-        self.poll_at(socket)
+        self.set_polled(socket)
         deadline = time.monotonic() + _BIND_S
         while True:
             try:
@@ -379,14 +379,14 @@ class EpisodeReceiver(Endpoint):
         frame = self.recv_frame(parts)
         connection = self._connections.get(address)
         if connection is None or connection.is_closed:
-            connection = self._connect(address, frame)
+            connection = self._connection_of(address, frame)
         while frame.more:
             frame = self.recv_frame(parts)
         return _new(Incoming, (address, parts, sum(map(len, parts)), connection))
 
-    def _connect(self, address: bytes, frame: Any) -> Connection:
-        """Return the TCP connection through which a message part (ZeroMQ frame) came, and remember it
-        for the sender's address."""
+    def _connection_of(self, address: bytes, frame: Any) -> Connection:
+        """Return the TCP connection through which a message part (ZeroMQ frame) came, and store it as the connection of
+        the sender's address."""
         try:
             connection = self._watch.connections.get(frame.get(self.zmq.SRCFD))
         except self.zmq.ZMQError:  # an empty part has no source
@@ -429,7 +429,7 @@ class EpisodeReceiver(Endpoint):
         return False
 
     def _refuse(self, reason: str) -> None:
-        """Count a rejected message in `stats.refused`. Reasons are the texts at the calls and in `read_head`."""
+        """Count a rejected message in the statistics of this receiver, by the reason of its rejection."""
         self._refused[reason] += 1
 
     def _register_sender(self, address: bytes, head: Head) -> None:
@@ -529,8 +529,10 @@ class EpisodeReceiver(Endpoint):
         return True
 
     def _decode_and_take(self, index: int, *, into_batch: bool = False) -> None:
-        """Decode the queued message at `index`, and return its packs to the user with the current call, unless it must
-        be rejected. With `into_batch`, they become part of the batch that `sample` collects.
+        """Decode the queued message at `index`, and return its packs from the current call of the user, unless the
+        message is rejected.
+
+        With `into_batch`, the packs become part of the batch that `sample` collects.
         """
         peer, head, parts, nbytes, _ = self._queue[index]
         layouts = self._layouts.get(head.schema, "the receiver dropped this schema for newer ones; send it again")

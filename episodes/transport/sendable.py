@@ -17,8 +17,11 @@ Sendable = (
 
 
 def finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return an episode as arrays. A finalized episode is returned itself. Any other stays unchanged, so that its owner
-    can continue it. Its arrays are in a new episode with a shallow copy of the custom data.
+    """Return an episode whose data are arrays: the episode itself if it is finalized, else a new episode with the same
+    contents.
+
+    The given episode stays unchanged, so that its owner can continue it. The new episode has a shallow copy of its
+    custom data.
     """
     if episode.is_numpy:
         return episode

@@ -263,7 +263,9 @@ class EpisodeSender(Endpoint):
 
     def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
         """Add a small episode or pack to the queue, and send the queue if it is due. Return False if the item cannot be
-        queued. While the sender `awaits_connection`, nothing is sent, and packs are not queued.
+        queued.
+
+        While the sender `awaits_connection`, nothing is sent, and packs are not queued.
         """
         queue = self._queue
         if awaits_connection and isinstance(episodes, EpisodePack):
@@ -376,7 +378,7 @@ class EpisodeSender(Endpoint):
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         events |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         self._monitor = self.monitor(events)
-        self.poll_at(socket, self._monitor)
+        self.set_polled(socket, self._monitor)
         try:
             socket.connect(self.address)
         except zmq.ZMQError as error:
@@ -399,8 +401,7 @@ class EpisodeSender(Endpoint):
         return TransportTimeout(f"{unsent}, which does not answer; start a receiver there")
 
     def _poll_if_due(self) -> None:
-        """Process messages from the receiver, but only if the last time was long enough ago
-        or there is no connection."""
+        """Process messages from the receiver if the poll interval has passed or there is no connection."""
         now = time.monotonic()
         if not self._is_connected or now >= self._next_poll:
             self._next_poll = now + _POLL_S

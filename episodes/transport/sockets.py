@@ -31,13 +31,13 @@ _numbers = itertools.count()  # of monitors
 _own_process = os.getpid()  # cached, because the system call takes as long as taking a lock
 
 
-def _is_forked() -> None:
-    """Record the id of a forked process, which must not close its parent's sockets."""
+def _record_fork() -> None:
+    """Record the id of this process after a fork, because a forked process must not close the sockets of its parent."""
     global _own_process
     _own_process = os.getpid()
 
 
-os.register_at_fork(after_in_child=_is_forked)
+os.register_at_fork(after_in_child=_record_fork)
 
 
 def zeromq() -> Any:
@@ -187,7 +187,7 @@ class Endpoint:
         monitor.connect(address)
         return monitor
 
-    def poll_at(self, *sockets: Any) -> None:
+    def set_polled(self, *sockets: Any) -> None:
         """Set the sockets that `wait` polls for messages."""
         self._poller = self.zmq.Poller()
         for socket in sockets:
