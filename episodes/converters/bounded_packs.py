@@ -41,7 +41,8 @@ def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpi
 
 
 def refuse_ragged(episodes: Iterable[Any]) -> list[Any]:
-    """Return the episodes as a list. Raise `TrackMismatch` if one has ragged items (of varying length)."""
+    """Raise `TrackMismatch` if an episode has ragged items (of varying length). Otherwise return the episodes as a
+    list."""
     episodes = list(episodes)
     for episode in episodes:
         kinds = episode.tracks.ragged_kinds() if isinstance(episode, SingleAgentEpisode) else {}

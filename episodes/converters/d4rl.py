@@ -69,8 +69,10 @@ def d4rl_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentE
 
 
 def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of an open HDF5 file, which are read in blocks of about `_ROWS` steps. The last row ends an
-    episode even without a flag. Entries that episodes have no place for are noted in `report`.
+    """Yield the episodes of an open HDF5 file in D4RL's layout, which is read in blocks of about `_ROWS` steps.
+
+    The last row of the file ends an episode even without a flag. Entries for which an episode has no place are noted in
+    `report`.
     """
     terminated = file["terminals"][()].reshape(-1).astype(bool)
     truncated = file["timeouts"][()].reshape(-1).astype(bool) if "timeouts" in file else np.zeros_like(terminated)
@@ -95,8 +97,9 @@ def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentE
 def _of_rows(
     file: Any, rows: slice, terminated: np.ndarray, truncated: np.ndarray, name: str, number: int, report: LossReport
 ) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes stored in a range of rows of the file. The last of these rows ends an episode. Its ids begin
-    with `name` and are numbered from `number` on.
+    """Yield the episodes stored in the rows `rows` of the file, of which the last row ends an episode.
+
+    Their ids begin with `name` and are numbered from `number` on.
     """
     observations, actions, rewards = (
         file["observations"][rows],

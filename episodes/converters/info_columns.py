@@ -160,9 +160,8 @@ def _read_column(kind: Any, path: str, parts: Any, num: int) -> Column:
 
 
 def _of_documents(values: list[bytes], order: np.ndarray, num: int) -> PackedColumn:
-    """Return a column of `num` rows whose rows `order` have these documents. The other rows have an empty one: no
-    value.
-    """
+    """Return an info column of `num` rows in which the rows `order` contain the msgpack documents `values`, and all
+    other rows have no value."""
     by_row = sorted(zip(order.tolist(), values, strict=True))
     sizes = np.zeros(num, np.int64)
     sizes[[row for row, _ in by_row]] = [len(value) for _, value in by_row]

@@ -109,7 +109,9 @@ class _Writer:
 
     def write(self, episode: SingleAgentEpisode, task: str) -> None:
         """Write one episode: its table rows, videos, statistics and metadata. An episode without a step is left out,
-        and noted in the report. `task` is the task of episodes whose custom data have none.
+        and noted in the report.
+
+        `task` is the task of an episode whose custom data have none.
         """
         if not len(episode):
             self._report.add("the episode", "LeRobot has no episodes without a step", episode.id_)
@@ -140,8 +142,9 @@ class _Writer:
         self._write_meta(episode, list(self._tasks)[index], num, number, files, stats)
 
     def _begin(self, episode: SingleAgentEpisode, known: dict[str, Feature]) -> None:
-        """Set up the schema of the data set from its first episode. A space that cannot be stored as JSON is left out,
-        and noted in the report. `known` are its features, by path.
+        """Set up the schema of the data set from its first episode, whose features by array path are `known`.
+
+        A space that cannot be stored as JSON is left out, and noted in the report.
         """
         self._features = known
         spaces = {name: getattr(episode, name) for name in ("observation_space", "action_space")}

@@ -119,8 +119,10 @@ def _order_of(array: np.ndarray) -> str | None:
 
 def _name(path: str, is_video: bool) -> str:
     """Return LeRobot's name of the array at `path`, such as "observation.images.front" for a video at
-    "observations/front". Without a subpath, observations are "observation.state" or, as a video, "observation.image".
-    Rewards are "next.reward".
+    "observations/front".
+
+    Without a subpath, observations are "observation.state" or, as a video, "observation.image". Rewards are
+    "next.reward".
     """
     first, _, subpath = path.partition("/")
     subpath = ".".join(nested.unescape(part).replace("/", ".") for part in subpath.split("/")) if subpath else ""

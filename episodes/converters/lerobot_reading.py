@@ -195,8 +195,10 @@ def _own_episode(
 def _foreign_episode(
     source: _Source, meta: dict[str, Any], info: dict[str, Any], tasks: dict[int, str], report: LossReport
 ) -> SingleAgentEpisode | None:
-    """Return an episode of a data set that LeRobot wrote, with its index as id and its task as custom data. Return None
-    if no step remains. What cannot be read is noted in `report`. Missing rewards become 0.
+    """Return an episode of a data set that LeRobot wrote, with its index as id and its task as custom data, or None if
+    no step remains.
+
+    Arrays that cannot be read are noted in `report`. Missing rewards become 0.
 
     Raises:
         UnreadableData: there is no feature of observations or of actions.

@@ -130,7 +130,7 @@ def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: s
 
 
 def is_known_pipeline(text: str | None) -> bool:
-    """Return True if an `acting_pipeline` names a rewriter or view. "{}" is of a pipeline without any."""
+    """Return True if the text `acting_pipeline` of an episode names a rewriter or view. "{}" names none."""
     return text not in (None, "{}")
 
 

@@ -70,8 +70,10 @@ def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpi
 
 
 def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossReport) -> SingleAgentEpisode:
-    """Return an episode of a Minari data set. Metadata that `to_minari` stored is restored. For any other data set, the
-    episode's metadata becomes its custom data.
+    """Convert an episode of a Minari data set to an episode of this library.
+
+    Metadata that `to_minari` stored is restored. For any other data set, the metadata of the episode becomes its custom
+    data.
 
     Args:
         about: the episode's metadata in the data set.

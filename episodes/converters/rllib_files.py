@@ -153,8 +153,9 @@ def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
 
 
 def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a Parquet file with one step per row. An episode may span several row groups. One row group
-    is read at a time. Only the rows of its last, possibly incomplete, episode are kept.
+    """Yield the episodes of a Parquet file with one step per row, in which an episode may span several row groups.
+
+    One row group is read at a time. Only the rows of its last, possibly incomplete, episode are kept.
     """
     pa, remainder = pyarrow(), None
     first = 0

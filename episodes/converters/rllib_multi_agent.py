@@ -29,7 +29,7 @@ def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
     """Convert a multi-agent episode to an object of RLlib's class, and add losses to `report`."""
     from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-    _tell_lost(episode, report)
+    _report_losses(episode, report)
     timelines = episode.agents.timelines
     env_t_to_agent_t = {
         a: InfiniteLookbackBuffer(_observation_index_by_env_step(timeline, episode), lookback=episode.lookback)
@@ -97,8 +97,9 @@ def _spaces(by_agent: Mapping[Any, Any] | None) -> dict[Any, Any]:
     return {agent_id: rllib_spaces.to_dict(space) for agent_id, space in (by_agent or {}).items()}
 
 
-def _tell_lost(episode: MultiAgentEpisode, report: LossReport) -> None:
-    """Note in `report` what RLlib's class cannot store of this episode, such as env steps of actions."""
+def _report_losses(episode: MultiAgentEpisode, report: LossReport) -> None:
+    """Note in `report` which data of a multi-agent episode RLlib's class cannot store, such as the env steps of
+    actions."""
     agents, reason = episode.agents, rllib_states.WHY
     begin = episode.env_t_started - episode.lookback
     for timeline in agents.timelines.values():
@@ -142,7 +143,7 @@ def episode_of(original: Any, report: LossReport, action_mapping: str | None = N
         clock = original.env_t_to_agent_t[agent_id].get_state()
         first = begin - int(clock["lookback"])
         observation_times = [first + i for i, own_t in enumerate(clock["data"]) if not isinstance(own_t, str)]
-        observation_times = _as_many(observation_times, agent_episode.observations.total, first, original.id_, report)
+        observation_times = _fit_times(observation_times, agent_episode.observations.total, first, original.id_, report)
         waits, pending_reward = agent_id in actions and not agent_episode.is_done, rewards.get(agent_id)
         record = {
             "seen": observation_times,
@@ -177,8 +178,9 @@ def episode_of(original: Any, report: LossReport, action_mapping: str | None = N
     )
 
 
-def _as_many(times: list[int], num_times: int, first: int, id_: Any, report: LossReport) -> list[int]:
-    """Extend an agent's list of env steps at the front to `num_times` entries, and report that these are guesses.
+def _fit_times(times: list[int], num_times: int, first: int, id_: Any, report: LossReport) -> list[int]:
+    """Return an agent's list of env steps with exactly `num_times` entries. Missing entries at the front are estimated,
+    and noted in `report`.
 
     RLlib stores no env step for some items of the lookback. The missing ones are counted backwards from `first`.
     """

@@ -77,8 +77,9 @@ def to_messages(
 
 
 def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[dict[str, Any]]:
-    """Return an observation as a list of chat messages, empty if there are no tokens and no info. Keys are removed from
-    `info`.
+    """Return an observation as a list of chat messages, which is empty if there are no tokens and no info.
+
+    Keys that a message stores in another form are removed from `info`.
 
     Args:
         is_first: whether it is the prompt, which becomes a message even if it is empty.
@@ -191,13 +192,15 @@ def _is_turn(message: Mapping[str, Any]) -> bool:
 
 
 def _key_of(output: str) -> str:
-    """Return the key of a message that has the values of an output."""
+    """Return the key under which a chat message stores the extra model output `output`."""
     return "logprobs" if output == LOGP else output
 
 
 def _observation(messages: Sequence[Mapping[str, Any]], *, is_first: bool) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return the token ids and the info dict of the observation that these chat messages form. The info records the
-    roles unless there is a single message of the usual role: "user" for the first observation, else "tool".
+    """Return the token ids and the info dict of the observation that these chat messages form.
+
+    The info records the roles unless there is a single message of the usual role: "user" for the first observation,
+    else "tool".
     """
     ids = np.concatenate([np.zeros(0, np.int32), *(message["token_ids"] for message in messages)])
     info: dict[str, Any] = {}

@@ -93,8 +93,9 @@ class VideoWriter:
 
 
 def pixels(shape: tuple[int, ...], lossless: bool) -> tuple[str, str]:
-    """Return the names of the video encoder and the pixel format for frames of the given shape. Compressed with loss,
-    frames with an odd height or width keep the full resolution of colours.
+    """Return the names of the video encoder and of the pixel format for frames of the given shape.
+
+    Compressed with loss, frames with an odd height or width keep the full resolution of colours.
     """
     if lossless:
         return "libx264rgb", "rgb24"
