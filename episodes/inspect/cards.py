@@ -86,7 +86,8 @@ class Card:
 
 
 def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[Row], list[str]]:
-    """Return a row for each of the first arrays in `series`, and remarks on arrays left out for lack of space.
+    """Return a table row of a notebook view for each of the first arrays in `series`, and remarks on arrays left out
+    for lack of space.
 
     Args:
         share: number of cards of this kind in one view.
@@ -353,8 +354,9 @@ _COLUMN_HUES = {
 
 
 def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None) -> Card:
-    """Return the notebook card of a `Batch` or another mapping of columns, with a row for each array. With `links`,
-    they link to the page of the data set.
+    """Return the notebook card of a `Batch` or another mapping of columns, with a row for each array.
+
+    With `links`, the listed batch rows link to their steps on the HTML page of the data set.
 
     The first and the last rows of the batch are listed with their episodes and steps, if they are known.
     """

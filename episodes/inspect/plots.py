@@ -132,11 +132,12 @@ def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, S
             lanes.append((series.label, series, 0))
         else:
             lanes += [(f"{series.label}[{k}]", series, k) for k in range(count)]
-    return (lanes, 0) if paths is not None else (_most_telling(lanes), max(len(lanes) - MOST_LANES, 0))
+    return (lanes, 0) if paths is not None else (_select_lanes(lanes), max(len(lanes) - MOST_LANES, 0))
 
 
-def _most_telling(lanes: list[tuple[str, Series, int | None]]) -> list[tuple[str, Series, int | None]]:
-    """Return at most `MOST_LANES` of the curves. First components of each time series come before second ones."""
+def _select_lanes(lanes: list[tuple[str, Series, int | None]]) -> list[tuple[str, Series, int | None]]:
+    """Select at most `MOST_LANES` of the curves to plot. First components of all time series are preferred to second
+    components."""
     ranks = [lane[2] or 0 for lane in lanes]
     chosen = sorted(range(len(lanes)), key=lambda i: (ranks[i], i))[:MOST_LANES]
     return [lanes[i] for i in sorted(chosen)]
@@ -340,8 +341,9 @@ def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str
 
 
 def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return env steps [n] and values [n] of component `index` of a time series, without the lookback. Rewards are
-    summed up from the start. Long series are downsampled.
+    """Return env steps [n] and values [n] of component `index` of a time series, without the lookback.
+
+    Rewards are summed up from the start. Long series are downsampled.
 
     Raises:
         InvalidArgument: there is no such numeric time series or component.

@@ -252,11 +252,11 @@ def _strip(
 def _colours(
     hue: str, levels: np.ndarray, palest: float, text: str, ends: tuple[float, float], height: int, marks: str
 ) -> Markup:
-    """Return an SVG picture of `levels` [rows, halves, k] from 0 to 1 as rows of colours. NaN is transparent.
+    """Return an SVG picture of the numbers `levels` from 0 to 1 as rows of colours. NaN is transparent.
 
     Args:
-        levels: the upper half of a row is the highest number of a cell, the lower half the lowest. There is one half if
-            each cell has one number.
+        levels: [rows, halves, k] for k cells. The upper half of a row is the highest number of a cell, the lower half
+            the lowest. There is one half if each cell has one number.
         palest: strength of level 0.
         ends: x coordinates of the begin and the end.
     """

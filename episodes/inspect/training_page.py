@@ -107,9 +107,10 @@ class RunFiles:
         return any(has_new) | self._read_episodes()
 
     def _read_episodes(self) -> bool:
-        """Read the data set of recorded episodes again if its files changed, and list its newest, best and worst
-        episodes in `episodes`. Return True if the lists were renewed. If a file disappears meanwhile, the next call
-        tries again.
+        """List the newest, best and worst recorded episodes of the run in `episodes`, if its data set has changed.
+        Return True if it has.
+
+        If a file disappears meanwhile, the next call tries again.
         """
         path = self.dataset_path
         if path is None:

@@ -85,8 +85,9 @@ def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, s
 
 
 def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each way in which an item does not fit a Box: shape, dtype or bounds. A small rounding
-    error beyond a bound is ignored. After another shape, nothing else is checked.
+    """Yield kind and text of each way in which an item does not fit a Box: shape, dtype or bounds.
+
+    A small rounding error beyond a bound is ignored. After another shape, nothing else is checked.
     """
     array = array_of(item)
     if array.shape != space.shape:

@@ -147,8 +147,10 @@ def _run_checks(trials: list[Trial]) -> Iterator[Finding]:
 
 
 def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
-    """Run an environment with random actions, at most `num_steps` and about `seconds`, and return the findings: one of
-    each kind. If the environment has no basic fault, the rollout is repeated to check the seed.
+    """Run an environment with random actions, at most `num_steps` and about `seconds`, and return the problems found,
+    one of each kind.
+
+    If the environment has no basic fault, the rollout is repeated to check the seed.
     """
     with env_checks.watched_layers(env) as notes:
         play = Play(env, num_steps, seconds).run(seed)
@@ -182,8 +184,9 @@ def _differences(first: list[Trial], second_run: list[Trial]) -> Iterator[tuple[
 
 
 def _of_vector_env(env: VectorEnv, num_steps: int, seed: int) -> Findings:
-    """Run a vector environment with random actions, and return the findings. If no episode ends, that is only a finding
-    if the environment ran long enough.
+    """Run a vector environment with random actions, and return the problems found.
+
+    It is not a problem that no episode ends, unless the environment ran long enough.
     """
     rows = max(50, min(num_steps // max(env.num_envs, 1), 500))
     findings = []

@@ -115,16 +115,17 @@ def _mask(observation: Any, info: Any) -> Any:
 def _players(env: Any) -> Any:
     """Return the rollout function for the environment's API: single-agent, parallel, or agents in turns."""
     if hasattr(env, "agent_iter"):
-        return _in_turns
-    return _in_parallel if hasattr(env, "possible_agents") else _alone
+        return _run_in_turns
+    return _run_parallel if hasattr(env, "possible_agents") else _run_single_agent
 
 
 # --- Gymnasium --------------------------------------------------------------------------------------------------------
 
 
-def _alone(play: Play, seed: int) -> Iterator[None]:
-    """Run episodes of a Gymnasium environment, and yield after each step. Stop if `reset` or `step` returns something
-    else than Gymnasium's API requires, which is noted.
+def _run_single_agent(play: Play, seed: int) -> Iterator[None]:
+    """Run episodes of a Gymnasium environment, and yield after each step.
+
+    Stop if `reset` or `step` returns another form of result than Gymnasium's API requires. This is noted in `play`.
     """
     play.env.action_space.seed(seed)
     first: int | None = seed
@@ -176,9 +177,10 @@ def _equal_infos(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
 # --- PettingZoo -------------------------------------------------------------------------------------------------------
 
 
-def _in_parallel(play: Play, seed: int) -> Iterator[None]:
-    """Run episodes of a PettingZoo parallel environment, and yield after each step. Stop if there are no agents after a
-    reset.
+def _run_parallel(play: Play, seed: int) -> Iterator[None]:
+    """Run episodes of a PettingZoo parallel environment, and yield after each step.
+
+    Stop if there are no agents after a reset.
     """
     env, number = play.env, 0
     for i, agent in enumerate(env.possible_agents):
@@ -249,9 +251,10 @@ def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], ans
         lives[agent] = play.begin(space, observations[agent], infos.get(agent, {}), agent, number)
 
 
-def _in_turns(play: Play, seed: int) -> Iterator[None]:
-    """Run episodes of a PettingZoo AEC environment, in which agents take turns, and yield after each turn. An agent
-    that acts after its end is noted, and ends the episode.
+def _run_in_turns(play: Play, seed: int) -> Iterator[None]:
+    """Run episodes of a PettingZoo AEC environment, in which agents take turns, and yield after each turn.
+
+    An agent that acts after its end is noted, and ends the episode.
     """
     env, number = play.env, 0
     for i, agent in enumerate(env.possible_agents):

@@ -48,8 +48,10 @@ class Scan:
         return [finding for kind, places in self.places.items() for finding in gather_findings(kind, places)]
 
     def _add_episode(self, episode: SingleAgentEpisode) -> None:
-        """Check an episode of a data set. Note a gap or an overlap if it does not continue at the end of the chunk
-        before it with the same id and agent.
+        """Check an episode (or chunk) of a data set, and record its problems.
+
+        A gap or an overlap is recorded if the episode does not continue at the end of the chunk before it with
+        the same id and agent.
         """
         self.num_steps += len(episode)
         self.num_ended += episode.is_done
@@ -169,7 +171,7 @@ def _varies(observations: Any) -> bool:
 
 
 def _leaves_with_spaces(space: Any, items: Any, path: str) -> list[tuple[str, Any, Any]]:
-    """Return (key path, subspace without parts, array) for each array in nested items."""
+    """Return the arrays in nested items as a list of (key path, space of the array, array)."""
     if isinstance(space, spaces.Dict) and isinstance(items, Mapping):
         pairs = [(key, part, items[key]) for key, part in space.items() if key in items]
     elif isinstance(space, spaces.Tuple) and isinstance(items, tuple):
