@@ -38,7 +38,7 @@ def convert(
     for name in options.keys() - set(_OPTIONS.get(to, ())):
         raise InvalidArgument(f"--{name}: --to {to} has no such option")
     episodes, lost = converters.read(source, from_ or None)
-    with _shown(source) as show:
+    with _progress_display(source) as show:
         counted = _Counted(episodes, show)
         report = converters.write(counted, target, to, strict=strict, **options)
     report.join(lost)
@@ -66,8 +66,9 @@ class _Counted:
 
 
 @contextmanager
-def _shown(source: str) -> Iterator[Callable[[int, int], None]]:
-    """Return a context manager for a progress display. It gives a function that shows numbers of episodes and steps."""
+def _progress_display(source: str) -> Iterator[Callable[[int, int], None]]:
+    """Context manager that shows the progress of a conversion, and yields a function to update the numbers of episodes
+    and steps."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
