@@ -63,8 +63,9 @@ class EnvToModule(Protocol):
         ...
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
-        """Return new observations [N, ...] in the form that episodes store, for example normalized. Runners call it
-        once per observation. With `update=False`, statistics do not change.
+        """Return new observations [N, ...] in the form that episodes store, for example normalized.
+
+        Runners call it once per observation. With `update=False`, statistics do not change.
         """
         ...
 

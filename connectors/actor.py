@@ -183,7 +183,7 @@ class Actor:
         return self
 
     def _send_batches_to(self, device: torch.device) -> None:
-        """Let the pipeline make tensors on `device`. A pipeline without `NumpyToTensor` stays as it is."""
+        """Make the env-to-module pipeline create its tensors on `device`, if it has a `NumpyToTensor`."""
         pipeline = self.env_to_module
         if isinstance(pipeline, ConnectorPipeline) and NumpyToTensor in pipeline:
             to_tensors = pipeline[NumpyToTensor]
@@ -310,7 +310,10 @@ class ActingState:
     outputs: dict[str, Any] = field(default_factory=dict)
 
     def with_observation(self, observation: Any, reward: float) -> tuple[ActingState, Any]:
-        """Return the state with a new observation appended, and this observation in stored form as a batch [1, ...]."""
+        """Add a new observation to the episode, and return the new state and the observation in stored form.
+
+        The observation is returned as a batch [1, ...].
+        """
         pipeline = self.actor.env_to_module
         space = self.actor.observation_space
         rows = nested.stack([observation]) if space is None else _rows(observation, space)

@@ -292,6 +292,6 @@ def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Return a key of a dict unchanged. Raise `TypeError` if it is not hashable."""
+    """Return a decoded dict key, after a check that it is hashable. Raise `TypeError` otherwise."""
     hash(key)
     return key

@@ -70,11 +70,14 @@ class AgentToModuleMapping(Connector):
             episodes: multi-agent episodes, agents' episodes, or a pack of agents' episodes. Agents without a step are
                 left out of multi-agent episodes. Episodes without a module id belong to the default module.
         """
-        dealt = AgentToModuleMapping.dealt(episodes)
-        return {module_id: EpisodePack.from_episodes(agent_episodes) for module_id, agent_episodes in dealt.items()}
+        episodes_by_module = AgentToModuleMapping.episodes_by_module(episodes)
+        return {
+            module_id: EpisodePack.from_episodes(agent_episodes)
+            for module_id, agent_episodes in episodes_by_module.items()
+        }
 
     @staticmethod
-    def dealt(
+    def episodes_by_module(
         episodes: Iterable[MultiAgentEpisode | SingleAgentEpisode],
     ) -> Mapping[Any, Sequence[SingleAgentEpisode]]:
         """Return for each module id the single-agent episodes of its agents."""

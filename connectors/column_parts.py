@@ -60,10 +60,9 @@ class ColumnParts:
         return [owner for part, owner in pairs for _ in range(num_rows(part))]
 
     def with_known_owners(self) -> ColumnParts:
-        """Return the column without the parts that no episode is recorded for. The owner of such a part, a `RowOwner`,
-        has no ids.
+        """Return the column without the rows that were appended without their episode.
 
-        If all parts are of this kind, the column itself is returned.
+        If no episode is known for any row, the column itself is returned.
         """
         pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != RowOwner()]
         return ColumnParts([part for part, _ in pairs], [owner for _, owner in pairs]) if pairs else self
@@ -126,8 +125,10 @@ def rows_of(column: Any) -> list[Any]:
 
 
 def changed_items(columns: list[Any], func: Callable[..., Any]) -> list[Any]:
-    """Return the columns after `func(items, eps_id, agent_id, module_id)` was applied to each row; `items` has one item
-    per column.
+    """Apply `func(items, eps_id, agent_id, module_id)` to each row of several columns, and return the changed
+    columns.
+
+    The argument `items` of `func` has one item per column.
     """
     parts = next((column for column in columns if isinstance(column, ColumnParts)), None)
     rows = list(zip(*[rows_of(joined(column)) for column in columns], strict=True))

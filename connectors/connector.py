@@ -157,24 +157,28 @@ class Connector:
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space of the observations that this connector returns, by default its input space. Override it in
-        connectors that change observations. `set_input_spaces` calls it.
+        """Return the space of the observations that this connector returns, by default its input space.
+
+        Override it in connectors that change observations. `set_input_spaces` calls it.
         """
         return input_observation_space
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space of the actions that this connector returns, by default its input space. Override it in
-        connectors that change actions. `set_input_spaces` calls it.
+        """Return the space of the actions that this connector returns, by default its input space.
+
+        Override it in connectors that change actions. `set_input_spaces` calls it.
         """
         return input_action_space
 
     # State
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return a copy of what the connector has learned from data, such as running statistics, as a dict. It is empty
-        for a connector that learns nothing. `components` and `not_components`, which RLlib passes, have no effect.
+        """Return a copy of what the connector has learned from data, such as running statistics, as a dict.
+
+        The dict is empty for a connector that learns nothing. `components` and `not_components`, which RLlib passes,
+        have no effect.
         """
         return {}
 
@@ -211,8 +215,10 @@ class Connector:
 
     @staticmethod
     def add_batch_item(batch: ColumnDict, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
-        """Append one item to a column of the batch. The column is created if it is missing. `single_agent_episode` is
-        the episode to which the item belongs, if it is known.
+        """Append one item to a column of the batch.
+
+        The column is created if it is missing. `single_agent_episode` is the episode to which the item belongs, if
+        it is known.
         """
         _parts(batch, column).append(as_single_row(item_to_add), RowOwner.of(single_agent_episode))
 

@@ -53,8 +53,9 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def mode(self, inputs: Tensor) -> Any:
-        """Return the action that the policy takes without exploration, for each row of inputs, in the structure of the
-        action space, `[..., *action shape]`: the most likely action, of `SquashedGaussian` the median.
+        """Return for each row of inputs the action `[..., *shape]` that the policy takes without exploration.
+
+        It is the most likely action, for `SquashedGaussian` the median, in the structure of the action space.
         """
 
     @abstractmethod
@@ -68,8 +69,9 @@ class ActionDistribution(ABC):
         """Return the entropy of the distribution for each row of inputs, `[...]`, in nats."""
 
     def describes(self, inputs: Tensor) -> Tensor:
-        """Return whether each row of inputs is valid, bool `[...]`. By default a row is valid if all its numbers are
-        finite.
+        """Return True for each row of inputs that describes a valid distribution, bool `[...]`.
+
+        By default a row is valid if all its numbers are finite.
         """
         return inputs.isfinite().all(-1)
 
@@ -240,23 +242,23 @@ class SquashedGaussian(ActionDistribution):
         """Return random actions `[..., *shape]`, reparameterized so that gradients flow through them, and their
         log-densities `[...]`.
         """
-        mean, log_std = _bounded(inputs)
+        mean, log_std = _means_and_log_stds(inputs)
         noise = torch.empty_like(mean).normal_(generator=generator)
         raw = mean + log_std.exp() * noise
         log_density = (-0.5 * noise.square() - log_std - _log_tanh_slope(raw)).sum(-1)
         return _unflattened(raw.tanh(), self.shape), log_density - 0.5 * math.log(2 * math.pi) * mean.shape[-1]
 
     def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        mean, log_std = _bounded(inputs)
+        mean, log_std = _means_and_log_stds(inputs)
         noise = torch.empty_like(mean).normal_(generator=generator)
         return _unflattened((mean + log_std.exp() * noise).tanh(), self.shape)
 
     def mode(self, inputs: Tensor) -> Tensor:
         """Return the tanh of the means, which is the median of the squashed actions, `[..., *shape]`."""
-        return _unflattened(_bounded(inputs)[0].tanh(), self.shape)
+        return _unflattened(_means_and_log_stds(inputs)[0].tanh(), self.shape)
 
     def log_prob(self, inputs: Tensor, actions: Tensor) -> Tensor:
-        mean, log_std = _bounded(inputs)
+        mean, log_std = _means_and_log_stds(inputs)
         limit = 1.0 - torch.finfo(mean.dtype).eps
         raw = _flattened(actions, self.shape).to(mean.dtype).clamp(-limit, limit).atanh()
         deviations = (raw - mean) * (-log_std).exp()
@@ -408,7 +410,7 @@ def _categorical_entropy(logits: Tensor) -> Tensor:
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
-def _bounded(inputs: Tensor) -> tuple[Tensor, Tensor]:
+def _means_and_log_stds(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Split inputs [..., 2 k] into means [..., k] and log standard deviations [..., k], and clip the latter to [-20,
     2].
     """

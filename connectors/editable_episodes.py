@@ -46,12 +46,14 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
 
     def _keep(self, position: int, episode: SingleAgentEpisode) -> None:
         self._made[position] = episode
-        self._as_made[position] = _tracks(episode)
+        self._as_made[position] = _settable_attributes(episode)
 
     @property
     def changed(self) -> bool:
         """Whether a connector has changed any of the episodes."""
-        return not all(_same(_tracks(episode), self._as_made[i]) for i, episode in self._made.items())
+        return not all(
+            _same_objects(_settable_attributes(episode), self._as_made[i]) for i, episode in self._made.items()
+        )
 
     def packed(self) -> EpisodePack:
         """Return all episodes, with the changes made to them, as one `EpisodePack`. A pack without changes is returned
@@ -62,7 +64,7 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
         return EpisodePack.from_episodes(list(self))
 
 
-def _tracks(episode: SingleAgentEpisode) -> list[Any]:
+def _settable_attributes(episode: SingleAgentEpisode) -> list[Any]:
     """Return a list of everything that a connector can set on an episode, to detect later whether it was changed."""
     extra = episode.extra_model_outputs
     tracks = [episode.observations, episode.actions, episode.rewards, *extra.values()]
@@ -70,8 +72,8 @@ def _tracks(episode: SingleAgentEpisode) -> list[Any]:
     return [*tracks, tuple(extra), episode.is_terminated, episode.is_truncated, *identity]
 
 
-def _same(a: list[Any], b: list[Any]) -> bool:
-    """Return True if two lists of attributes have the same objects. Bools and tuples are compared by value."""
+def _same_objects(a: list[Any], b: list[Any]) -> bool:
+    """Return True if two lists contain the same objects. Bools and tuples are compared by value."""
     return len(a) == len(b) and all(
         x is y or (isinstance(x, (bool, tuple)) and x == y) for x, y in zip(a, b, strict=True)
     )

@@ -303,14 +303,14 @@ class MultiAgentLearner(MultiAgentPipeline):
         """
         if len(self.joint):
             for episode in (each for each in episodes if isinstance(each, MultiAgentEpisode)):
-                self._agents.welcome(episode.observation_space, episode.action_space)
+                self._agents.add_spaces(episode.observation_space, episode.action_space)
             episodes = [
                 agent_episode
                 for episode in episodes
                 for agent_episode in rewritten_agents(self.joint.connectors, episode)
                 if len(agent_episode)
             ]
-        by_module = episodes if isinstance(episodes, Mapping) else self.mapping.dealt(episodes)
+        by_module = episodes if isinstance(episodes, Mapping) else self.mapping.episodes_by_module(episodes)
         return self._call_modules(batch, by_module, rl_module, context)
 
 
@@ -426,8 +426,10 @@ def _build_each(
     policies: Mapping[Any, Any] | None,
     options: Mapping[str, Any],
 ) -> dict[Any, P]:
-    """Return one pipeline per module id, which `build` makes from the module's observation space, action space, policy
-    and options. Of the options, a callable `pieces` is called for each module, and a dict `views` is by module id.
+    """Return one pipeline per module id, made by `build` from the module's spaces, policy and options.
+
+    The option `pieces` may be a callable, which is called for each module. The option `views` may be a dict by
+    module id.
 
     Raises:
         InvalidArgument: a module has no action space.

@@ -249,7 +249,7 @@ class ConnectorPipeline(Connector):
             raise
 
     def _columns_given(self) -> tuple[str, ...]:
-        """Return the names of the columns that connectors may read although no connector writes such columns."""
+        """Return the names of the columns that connectors can read without a connector that writes them."""
         return self.input_columns
 
     def _set_pieces(self, pieces: dict[str, Connector]) -> None:

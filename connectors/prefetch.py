@@ -113,7 +113,7 @@ class _BatchQueue:
             return not self._stopped
 
     def put(self, batch: Batch, before_use: Callable[[Batch], None] | None) -> None:
-        """Append a batch, and the function to call before its use. A stopped queue drops the batch."""
+        """Append a batch, with the function to call before the batch is used. A stopped queue drops the batch."""
         with self._changed:
             if not self._stopped:
                 self._batches.append((batch, before_use))
@@ -126,7 +126,7 @@ class _BatchQueue:
             self._changed.notify_all()
 
     def take(self) -> tuple[Batch, Callable[[Batch], None] | None]:
-        """Remove and return the oldest batch and the function to call before its use. Block while the queue is empty.
+        """Remove and return the oldest batch, with its function `before_use`. Block while the queue is empty.
 
         Raises:
             EpisodeStateError: the queue was stopped.

@@ -105,7 +105,7 @@ class SectionedPipeline(ConnectorPipeline):
         self._given_views = views
         self.bound_views: Views | None = None  # None before the spaces are known
         self._sections = Sections()
-        self._view_connector = self._make_section()
+        self._view_connector = self._make_view_connector()
         self._stages: Pieces = {}
         self.view_settings: list[Any] = []  # [name, settings] of each view, as plain values
         self.acting_pipeline = ""  # rewriters and views as JSON text, see `connectors.fingerprint`
@@ -121,14 +121,13 @@ class SectionedPipeline(ConnectorPipeline):
             name=name,
         )
 
-    def _make_section(self) -> Connector:
+    def _make_view_connector(self) -> Connector:
         """Return the connector that computes the columns of all views when the pipeline is called."""
         raise NotImplementedError(f"{type(self).__name__} does not define how its views are run")
 
     @property
     def views(self) -> Views:
-        """Bound views of the pipeline: a function from stored observations to policy inputs, which a learner or replay
-        can use too.
+        """Views of the pipeline, as one function from stored observations to policy inputs.
 
         Raises:
             InvalidArgument: the spaces are not known yet.
@@ -138,8 +137,9 @@ class SectionedPipeline(ConnectorPipeline):
         return self.bound_views
 
     def views_of(self, make_history: Callable[[], History]) -> Views:
-        """Return the bound views. If the observation space is unknown, derive it from the observations of
-        `make_history()`.
+        """Return the pipeline's views, as one function from stored observations to policy inputs.
+
+        If the observation space is unknown, it is derived from the observations of `make_history()`.
         """
         if self.bound_views is not None:
             return self.bound_views
@@ -198,8 +198,10 @@ class SectionedPipeline(ConnectorPipeline):
         )
 
     def _set_pieces(self, pieces: Pieces) -> None:
-        """Store the connectors in their sections. Raise `InvalidArgument` if views were given both bound and as
-        connectors.
+        """Store the connectors of the pipeline, sorted into rewriters, views and others.
+
+        Raises `InvalidArgument` if there are views among them, and the pipeline was also given bound views
+        (`views=`).
         """
         self._sections = Sections.of(pieces)
         if self._given_views is not None and self._sections.views:

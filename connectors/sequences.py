@@ -78,8 +78,9 @@ class Sequences:
         return np.flatnonzero(~self.mask)
 
     def pad(self, column: Any, name: str = "column") -> Any:
-        """Return a column with one row per step, nested arrays [S, ...], as padded rows [R, max_seq_len, ...]. Padding
-        is zero, or an empty dict in object arrays such as infos.
+        """Return a column with one row per step, nested arrays [S, ...], as padded rows [R, max_seq_len, ...].
+
+        Padding is zero, or an empty dict in object arrays such as infos.
 
         Raises:
             TrackMismatch: the column does not have one row per step, or is ragged.

@@ -20,8 +20,9 @@ __all__ = ["ColumnSummary", "PieceTrace", "Trace"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSummary:
-    """Kind, dtype and shape of one array in a batch, for traces. Kinds are "numpy", "torch", "parts" and names of
-    types.
+    """Kind, dtype and shape of one array in a batch, for traces.
+
+    The kind is "numpy", "torch", "parts" (a column under construction), or the name of another type.
     """
 
     kind: str

@@ -12,8 +12,10 @@ from episodes.tracks.validation import checked_items
 def name_connectors(
     connectors: Iterable[Connector], beside: Mapping[str, Connector] | None = None
 ) -> dict[str, Connector]:
-    """Return connectors as a dict by unique name, for a pipeline. A connector without a name gets the name of its
-    class, with a number appended if this name is taken. `beside` are connectors that the pipeline has already, by name.
+    """Return connectors as a dict by unique name, for a pipeline.
+
+    A connector without a name gets the name of its class, with a number appended if this name is taken. `beside` are
+    connectors that the pipeline has already, by name.
 
     Raises:
         InvalidArgument: a connector occurs twice, or a given name is taken.

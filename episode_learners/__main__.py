@@ -28,8 +28,9 @@ ALGORITHM_NAMES = ("ppo", "recurrent-ppo", "impala", "grpo", "dqn", "r2d2", "sac
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that `arguments` name (by default the arguments of the process), such as `train`, and return its
-    exit status. Wrong arguments end the process with status 2.
+    """Run a command such as `train`, given by command-line arguments, and return its exit status.
+
+    `arguments` are by default those of the process. Wrong arguments end the process with status 2.
     """
     chosen, unknown = _make_parser().parse_known_args(arguments)
     parser: argparse.ArgumentParser = chosen.parser
@@ -79,9 +80,10 @@ def _train(chosen: argparse.Namespace) -> int:
 
 
 def _resume(trainer: Trainer[Any], goal: float | None, allow: Sequence[str]) -> None:
-    """Continue a training run from its newest checkpoint, or begin it from the start if there is no checkpoint. With
-    `goal`, the run stops at once if its best test has reached that score. `allow` are the settings that may differ from
-    the checkpoint's.
+    """Continue a training run from its newest checkpoint, or begin it from the start if there is no checkpoint.
+
+    With `goal`, the run stops at once if its best test has reached that score. `allow` are the settings that may
+    differ from the checkpoint's.
     """
     if not trainer.resume(allow):
         trainer.logger.resume(-1)
@@ -119,8 +121,9 @@ def _make_run(chosen: argparse.Namespace) -> tuple[Run, Path]:
 
 
 def _check_without(chosen: argparse.Namespace, option: str, reason: str, *destinations: str) -> None:
-    """Raise `InvalidArgument` if the user gave any of the arguments `destinations`, which cannot be combined with
-    `option`. The error contains `reason`.
+    """Raise `InvalidArgument` if the user combined `option` with any of the arguments `destinations`.
+
+    The error contains `reason`.
     """
     for destination in destinations:
         if getattr(chosen, destination) is not None:

@@ -29,7 +29,10 @@ class EpisodeHistory:
         self._last_chunks: deque[list[SingleAgentEpisode]] = deque(maxlen=keep)
 
     def add(self, pack: EpisodePack) -> None:
-        """Add a pack of sampled episodes. A chunk continues the earlier chunk with the same id. No data are copied."""
+        """Add a pack of sampled episodes.
+
+        A chunk continues the earlier chunk with the same id. No data are copied.
+        """
         self.num_steps += pack.num_steps
         ended = pack.terminated | pack.truncated
         for chunk, has_ended in zip(pack, ended, strict=True):

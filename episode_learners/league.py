@@ -127,8 +127,9 @@ class League:
                         self._count_game(module_id, other_id, 0.5 + 0.5 * float(np.sign(value - other_value)))
 
     def _count_game(self, module_id: Hashable, other_id: Hashable, points: float) -> None:
-        """Add the result of a game between the players of two modules. Games before the first snapshot do not count.
-        `points` are the points of `module_id`.
+        """Add the result of a game between the players of two modules, given the points of `module_id`.
+
+        Games before the first snapshot do not count.
         """
         if any(module in self.opponents and module not in self.players for module in (module_id, other_id)):
             return  # before the first snapshot

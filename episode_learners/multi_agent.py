@@ -209,9 +209,7 @@ class MultiAgentAlgorithm(nn.Module):
                 self[module_id].explore_after(num_env_steps)
 
     def _all_or_nothing(self, updates: Mapping[Hashable, Callable[[], dict[str, float]]]) -> dict[Any, Any]:
-        """Run one update per module, and return the metrics by module. If one update fails, all modules are restored to
-        the state before.
-        """
+        """Run one update per module, and return the metrics by module. Undo all updates if one fails."""
         metrics: dict[Any, dict[str, float]] = {}
         undo = []
         try:

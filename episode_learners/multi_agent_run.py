@@ -97,8 +97,9 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
 
 
 def _make_module_run(run: Any, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
-    """Return the settings of one module as a separate `Run`, from which its actor and algorithm are created. `number`
-    is the module's index, which varies the seed.
+    """Return the settings of one module as a separate `Run`, from which its actor and algorithm are created.
+
+    `number` is the module's index, which varies the seed.
 
     Raises:
         UnknownKey: the module has no algorithm, or an unknown setting.
@@ -141,8 +142,10 @@ def _make_league(run: Any) -> League | None:
 
 
 def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any]) -> dict[str, Any]:
-    """Return the first agent of each module, by module id. This agent's spaces are used for the module's policy.
-    `mapping` is called with an agent and None, as there is no episode yet.
+    """Return one agent of each module, by module id, whose spaces are used for the module's policy.
+
+    It is the first agent that is mapped to the module. `mapping` is called with an agent and None, as there is no
+    episode yet.
 
     Raises:
         UnknownKey: an agent is mapped to an unknown module.
@@ -162,8 +165,9 @@ def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any
 
 
 def _spaces_of(env: MultiAgentEnv, players: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the observation and action space of each module, by module id, read from the agents `players`, and close
-    the environment.
+    """Return the observation and action space of each module, by module id, and close the environment.
+
+    The spaces are those of the agents `players`, one per module.
     """
     spaces = {
         module_id: (env.space("observation_space", agent), env.space("action_space", agent))

@@ -140,8 +140,9 @@ class MetricsLogger:
         clears: bool | None,
         has_throughput: bool,
     ) -> _Series:
-        """Return an empty series for the key `path`, after a check that its options go together. The options are those
-        of `log_value`. None means the default of the reduction.
+        """Return an empty series for the key `path`, after a check that its options fit together.
+
+        The options are those of `log_value`. None means the default of the reduction.
 
         Raises:
             InvalidArgument: an option does not go with `reduction`, or a key is the beginning of another one.

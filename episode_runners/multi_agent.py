@@ -219,8 +219,10 @@ class MultiAgentEnvRunner(EnvRunner):
     def _run(
         self, num_timesteps: int | None, num_episodes: int | None, act: Callable[[bool], Answers], explore: bool
     ) -> None:
-        """Step the environment copies until there are enough steps or episodes, and collect the chunks in `_taken`.
-        `act` computes the actions of all copies. After Ctrl-C it stops early.
+        """Step the environment copies until there are enough steps or episodes, and collect the episode chunks.
+
+        The chunks are stored in `_taken`. `act` computes the actions of all copies. After Ctrl-C the method stops
+        early.
         """
         num_envs = len(self.envs)
         if num_timesteps is not None:
@@ -416,7 +418,7 @@ class MultiAgentEnvRunner(EnvRunner):
             raise
 
     def _match_recorded_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
-        """Give the recorded steps of agents that resume acting the same extra outputs as the agents' new steps.
+        """Change the extra outputs recorded for agents so that they have the keys of the agents' new outputs.
 
         An agent resumes if it acts for the first time in a chunk. Its policy may have been replaced by one with other
         outputs. Outputs that the policy no longer returns are dropped. In earlier steps new outputs are zeros, and

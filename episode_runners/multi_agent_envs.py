@@ -83,7 +83,8 @@ class DictEnv:
         self.env = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Reset the environment. Raise an error if it has no agents then.
+        """Reset the environment, and return observations and infos by agent id. Raise an error if there are no
+        agents.
 
         Raises:
             WrongType: the environment's `reset` does not return two dicts.
@@ -95,8 +96,10 @@ class DictEnv:
         return _copied(observations), _copied(infos)
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
-        """Step the environment. `is_over` is True if its list `agents` is empty and the flags lack "__all__", which
-        otherwise ends the episode.
+        """Step the environment with the agents' actions, and return the results by agent id.
+
+        `is_over` is True if the environment's list `agents` is empty and the flags lack "__all__", which otherwise
+        ends the episode.
 
         Raises:
             WrongType: the environment's `step` does not return five dicts.
@@ -159,7 +162,8 @@ class TurnBasedEnv:
 
     def _next_turn(self) -> EnvStep:
         """Advance to the next turn of a living agent, and return the results since the last turn.
-        Dead agents take their turns.
+
+        For agents that have ended, the environment is stepped with the action None, as PettingZoo requires.
         """
         step = EnvStep({}, {}, {}, {}, {}, False)
         terminateds, truncateds = {}, {}

@@ -73,8 +73,9 @@ def split_actors(
 
 
 def seed_of_module(seed: int | None, module_id: Any) -> int | None:
-    """Return the seed for sampling a module's actions. It depends on the module's id, so that modules sample
-    independently. None stays None.
+    """Return the seed for sampling a module's actions.
+
+    It depends on the module's id, so that modules sample independently. For `seed=None` it is None.
     """
     if seed is None:
         return None
@@ -138,7 +139,7 @@ class RunnerPipelines:
             new = [agent_id for agent_id in observations if agent_id not in known]
             if new:
                 env, agents = self.envs[i], self._agents
-                agents.welcome(
+                agents.add_spaces(
                     {agent: env.space("observation_space", agent) for agent in new},
                     {agent: self._action_space(env, agent) for agent in new},
                 )
@@ -190,12 +191,13 @@ class RunnerPipelines:
         return self._fingerprints.pop(module_id, None) is not None
 
     def is_in_use(self, module_id: Any) -> bool:
-        """Return False if agents have acted with a module and its policy is missing now, else True."""
+        """Return False if a module has acted before but has no policy any more, else True."""
         return module_id in (self.policies or {}) or module_id not in self._fingerprints
 
     def restorable_states(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the part of a saved state that belongs to existing pipelines. The states of other modules are stored
-        until the module's first agent appears.
+        """Return the part of a saved state that belongs to existing pipelines.
+
+        The states of other modules are stored until the module's first agent appears.
 
         A module that was removed, so that it has no policy, keeps the state of its pipelines.
         """

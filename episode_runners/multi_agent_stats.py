@@ -85,8 +85,9 @@ class ReturnCounter:
         self.ended: list[tuple[float, int, dict[Any, float], dict[Any, Any]]] = []
 
     def add(self, chunk: MultiAgentEpisode) -> None:
-        """Add the rewards of an episode chunk, pending rewards included, to the return of each agent. If the chunk ends
-        the episode, its returns are stored in `ended`, and the next episode starts from 0.
+        """Add the rewards of an episode chunk, pending rewards included, to the return of each agent.
+
+        If the chunk ends the episode, its returns are stored in `ended`, and the next episode starts from 0.
         """
         for agent_id, reward in chunk.get_returns(include_pending=True).items():
             self.so_far[agent_id] = self.so_far.get(agent_id, 0.0) + reward

@@ -32,19 +32,20 @@ def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> N
     """
     for line in episode.agents.timelines.values():
         facts, made = line.episode.facts, len(line.episode) + (line.phase == WAITS)
-        old, new = (VersionRuns((_of(source, line),)) for source in (before, versions))
+        old, new = (VersionRuns((_version_of(source, line),)) for source in (before, versions))
         runs = (facts.policy_versions or old).extended_by(new, made)
         line.episode.facts = facts._replace(policy_versions=None if runs == UNKNOWN_RUNS else runs)
 
 
 def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
-    """Record the policy version of each step of each agent in a chunk. Agents without recorded versions get `versions`,
-    an int, a dict by module id, or None.
+    """Record the policy version of each step of each agent in a chunk.
+
+    Agents without recorded versions get `versions`: an int, a dict by module id, or None.
     """
     for line in chunk.agents.timelines.values():
         facts, runs = line.episode.facts, line.episode.facts.policy_versions
-        if runs is None and _of(versions, line) != UNKNOWN:
-            runs = VersionRuns((_of(versions, line),))
+        if runs is None and _version_of(versions, line) != UNKNOWN:
+            runs = VersionRuns((_version_of(versions, line),))
         if runs is not None:
             line.episode.facts = facts._replace(policy_versions=runs.window(0, len(line.episode)))
 
@@ -58,7 +59,9 @@ def carry_versions(chunk: MultiAgentEpisode, successor: MultiAgentEpisode) -> No
             line.episode.facts = line.episode.facts._replace(policy_versions=runs.window(len(before), 2))
 
 
-def _of(versions: Any, line: Timeline) -> int:
-    """Return the policy version of an agent: one for all, or its module's version in a dict, or `UNKNOWN`."""
+def _version_of(versions: Any, line: Timeline) -> int:
+    """Return the policy version of an agent, or `UNKNOWN`. `versions` is one version for all, or a dict by module
+    id.
+    """
     version = versions.get(line.episode.module_id) if isinstance(versions, Mapping) else versions
     return UNKNOWN if version is None else int(version)

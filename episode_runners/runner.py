@@ -152,7 +152,7 @@ class EnvRunner(Closeable):
         self._keep_env: Callable[[], Any] = lambda: None  # cancels the closing of environments of a dropped runner
 
     def _call_on_step(self, shown: ShownEpisodes) -> None:
-        """Call the `on_step` method of all hooks, for which `runner.episodes` returns `shown` meanwhile.
+        """Call the `on_step` method of all hooks. During the calls, `runner.episodes` is `shown`.
 
         Raises:
             InvalidArgument: a hook changed something other than `custom_data`.
@@ -329,7 +329,9 @@ def call_hooks(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Se
 
 
 def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int]:
-    """Divide a number of episodes over N environments. Return the counts [N], and the `turn` for the next call.
+    """Divide a number of episodes over N environments.
+
+    Return the counts [N], and the argument `turn` for the next call, which begins where this one has stopped.
 
     Args:
         num_episodes: number of episodes of all environments together.

@@ -168,8 +168,9 @@ class SingleAgentEnvRunner(EnvRunner):
     def _make_pipelines(
         self, env_to_module: EnvToModule | None, module_to_env: ModuleToEnv | None, checks: bool
     ) -> None:
-        """Set both pipelines, or default ones for None.
-        Bind them to the spaces and the policy, and check that they fit.
+        """Set both pipelines, bind them to the spaces and the policy, and check that they fit.
+
+        A pipeline of None is replaced by the default one.
         """
         spaces = (self.env.single_observation_space, self.env.single_action_space)
         if self.policy is not None:
@@ -450,8 +451,10 @@ class SingleAgentEnvRunner(EnvRunner):
             raise
 
     def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> int:
-        """Step the environments until there are enough steps or episodes. Return the number of steps, or 0 for
-        episodes. If an error occurs, all environments are reset before the next step.
+        """Step the environments until there are enough steps or episodes.
+
+        Return the number of steps, or 0 for episodes. If an error occurs, all environments are reset before the next
+        step.
 
         Raises:
             InvalidArgument: there is no policy, and `random_actions` is False.
@@ -508,8 +511,9 @@ class SingleAgentEnvRunner(EnvRunner):
         self._call_start_hooks(np.arange(self.num_envs))
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
-        """Take at least `num_timesteps` steps in as few vector steps as possible, and return how many were taken. `act`
-        computes the actions of a vector step. After Ctrl-C it stops early.
+        """Take at least `num_timesteps` steps in as few vector steps as possible, and return how many were taken.
+
+        `act` computes the actions of a vector step. After Ctrl-C the method stops early.
         """
         counted = self._sink if self._buffer is None else self._running
         stop, missing, interrupts = counted.count_steps() + num_timesteps, num_timesteps, self._interrupts
@@ -522,9 +526,10 @@ class SingleAgentEnvRunner(EnvRunner):
         return num_timesteps - missing
 
     def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
-        """Step the environments until each environment has ended as many episodes as its entry in `quotas` [N]. `act`
-        computes the actions of a vector step. After Ctrl-C it stops early. The environments are reset before the next
-        step.
+        """Step the environments until each environment has ended as many episodes as its entry in `quotas` [N].
+
+        `act` computes the actions of a vector step. After Ctrl-C the method stops early. The environments are reset
+        before the next step.
         """
         missing = quotas.copy()
         while np.any(missing > 0) and not self._interrupts.pending:
@@ -683,8 +688,9 @@ class SingleAgentEnvRunner(EnvRunner):
         return self._select_and_count(self._recorder.take(), None)
 
     def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
-        """Return the recorded episodes as a pack, after they were counted and hooks were called. `began` is the
-        `perf_counter()` at the start of the call. If this fails, `take` returns them.
+        """Return the recorded episodes as a pack, after they were counted and hooks were called.
+
+        `began` is the `perf_counter()` at the start of the call. If this fails, `take` returns the episodes.
         """
         recorded = self._recorder.take()
         try:

@@ -113,7 +113,7 @@ class RunningReturns:
         self._begin(mask)
 
     def _begin(self, envs: np.ndarray) -> None:
-        """Set returns and lengths of these environments to 0."""
+        """Start new episodes in the environments `envs`: set their returns and lengths to 0."""
         self._returns[envs] = 0.0
         self._lengths[envs] = 0
 

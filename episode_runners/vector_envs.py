@@ -164,7 +164,7 @@ def _vectorize(
 
 
 def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
-    """Return `env` unchanged. Raise `InvalidArgument` if `num_envs` is another number than its own."""
+    """Return `env` after a check that it has `num_envs` environments. `num_envs=None` is always accepted."""
     if num_envs not in (None, env.num_envs):
         raise InvalidArgument(f"the vector environment has {env.num_envs} environments, not num_envs={num_envs}")
     return env

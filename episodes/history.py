@@ -156,7 +156,10 @@ class History(ABC):
         return self._zero_steps(empty_items(self.spaces.known_action_space, 1), k) if items is None else items
 
     def rewards(self, k: int) -> np.ndarray:
-        """Return the last `k` rewards up to each observation, float32 [B, k]. The last one came with it."""
+        """Return the last `k` rewards up to each observation, float32 [B, k].
+
+        The last of them is the reward that the environment returned together with the observation.
+        """
         self._check("rewards", k, k)
         items = self.last_steps("rewards", k)
         return np.zeros((len(self), k), np.float32) if items is None else items.astype(np.float32)
@@ -214,7 +217,7 @@ class History(ABC):
             )
 
     def _left(self, k: int) -> int | None:
-        """Return how far windows of `k` observations may still look back, in steps, or None without a limit."""
+        """Return how many steps before a window of `k` observations may still be read, or None without a limit."""
         return None if self.lookback is None else max(self.lookback - (k - 1), 0)
 
 

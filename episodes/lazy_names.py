@@ -23,7 +23,8 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     members = vars(sys.modules[package])
 
     def get_attribute(name: str) -> Any:
-        """Import and return a public name, which then becomes an attribute of the package, or a submodule.
+        """Import and return a public name or a submodule of the package. A public name is then stored in the
+        package.
 
         Raises:
             AttributeError: there is no such name or submodule.

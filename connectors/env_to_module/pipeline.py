@@ -85,7 +85,7 @@ class EnvToModulePipeline(SectionedPipeline):
         if any(type(piece) is NumpyToTensor for piece in pieces):
             check_reads_views(policy, self.views, values=False)
 
-    def _make_section(self) -> Connector:
+    def _make_view_connector(self) -> Connector:
         return _SeeNewest(self)
 
     def set_input_spaces(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:

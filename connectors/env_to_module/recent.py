@@ -12,8 +12,9 @@ from episodes.tracks import nested
 
 
 def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
-    """Return the newest `num_items` (k) items of one track, such as "rewards", for N episodes, [k, N, ...], and which
-    exist, bool [k, N].
+    """Return the newest `num_items` (k) items of one track, such as "rewards", for each of N episodes, and a mask.
+
+    The items are nested arrays [k, N, ...]. The mask, bool [k, N], is True for items that exist.
 
     Missing items are zeros. Items in the lookback count. A recorder's episodes are read as arrays, and a list of
     episodes one by one.
@@ -46,8 +47,10 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
 
 
 def _newest(episode: Any, track: str, num_items: int) -> list[Any]:
-    """Return a list of up to `num_items` newest items of one track of the episode, oldest first. Items of the lookback
-    count. The list is empty if the episode has no steps yet and no such output.
+    """Return a list of the newest items of one track, such as "rewards", of an episode, oldest first.
+
+    It has at most `num_items` items, and those of the lookback count. It is empty if the episode has no steps yet
+    and no such output.
 
     Raises:
         UnknownKey: an episode with steps has no such output.

@@ -60,9 +60,10 @@ _SCALED: dict[str, Callable[..., Tensor]] = {  # random numbers with the paramet
 
 @contextmanager
 def explained(part: str, made: Any = None) -> Iterator[None]:
-    """Context manager that converts errors to `NotExportable`, with the name `part` and the line of the user's code in
-    the message. If the error was not raised in the user's code, this is the line where the class or function of `made`
-    begins.
+    """Context manager that converts errors to `NotExportable`, and adds the part and the line of the user's code.
+
+    `part` names the part. If the error was not raised in the user's code, the line is where the class or function of
+    `made` begins.
     """
     try:
         yield
@@ -140,15 +141,16 @@ class Noise(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _fill(self, name: str, tensor: Tensor, *parameters: Any, generator: Any = None, **named: Any) -> Tensor:
-        """Write the next numbers into `tensor`, as torch's method `name` would, and return it."""
+        """Fill `tensor` with the next random numbers, distributed as by torch's method `name`, and return it."""
         numbers = self._next_numbers(name[:-1], tensor)
         if parameters or named:
             numbers = _SCALED[name](numbers, *parameters, **named)
         return tensor.copy_(numbers)
 
     def _next_numbers(self, kind: str, like: Tensor) -> Tensor:
-        """Return the next unused columns of the tensor in the shape of `like` (ones without a tensor), and record
-        `kind` and size.
+        """Return the next unused random numbers in the shape of `like`, and record their `kind` and number.
+
+        Without a tensor of random numbers, all numbers are 1.
         """
         rows = like if like.ndim > 1 else like[None]  # one row, flattened by the sampler
         size = prod(rows.shape[1:])
@@ -234,8 +236,9 @@ class ActorGraph(nn.Module):
         return for_env, after, {name: as_tensors(rows[name]) for name in self.outputs}
 
     def initial_state(self, reach: Mapping[str, int]) -> dict[str, Any]:
-        """Return the state at the start of an episode, without batch axis. `reach` is the number of past items per
-        track.
+        """Return the state at the start of an episode, without batch axis.
+
+        `reach` is the number of past items per track.
         """
 
         def zeros(space: Any, length: int) -> Any:
@@ -267,9 +270,7 @@ class ActorGraph(nn.Module):
         rows = as_traced(observations)
         for name, rewriter in self.rewriters.items():
             with explained(f"connector {name}", rewriter):
-                rows = (
-                    _one_rewritten(rewriter, rows) if _works_on_one(rewriter) else rewriter.rewrite(rows, None, False)
-                )
+                rows = _rewrite_one(rewriter, rows) if _works_on_one(rewriter) else rewriter.rewrite(rows, None, False)
                 _check_readable(rows)
         return as_tensors(rows)
 
@@ -307,7 +308,7 @@ class ActorGraph(nn.Module):
                 elif type(piece) is AddStates:
                     batch = {**batch, Columns.STATE_IN: as_traced(state["module"])}
                 else:
-                    batch = _called(piece, self.policy, batch, self.explore)
+                    batch = _call_without_episodes(piece, self.policy, batch, self.explore)
                     _check_readable(batch)
         return batch
 
@@ -328,7 +329,7 @@ class ActorGraph(nn.Module):
                 elif type(piece) is not UnbatchItems and not (
                     type(piece) is ListifyForVectorEnv and not piece.changes_rows
                 ):
-                    rows = _called(piece, self.policy, rows, self.explore)
+                    rows = _call_without_episodes(piece, self.policy, rows, self.explore)
                     _check_readable(rows)
         return rows, module_state
 
@@ -349,8 +350,10 @@ class ActorGraph(nn.Module):
     def _next_state(
         self, tracks: dict[str, Any], past: dict[str, Any], t: Tensor | None, actions: Any, module_state: Any
     ) -> dict[str, Any]:
-        """Return the state for the next call: the time step, the past observations, actions and rewards, and the
-        recurrent state. `past` and `t` are from the state of this call, `tracks` include the newest items.
+        """Return the state for the next call: time step, past observations, actions and rewards, and recurrent
+        state.
+
+        `past` and `t` are from the state of this call. `tracks` includes the newest items.
         """
         after: dict[str, Any] = {} if t is None else {TIME: t + 1}
         later: dict[str, Any] = {}
@@ -384,7 +387,9 @@ def _as_float32(leaf: Any) -> Any:
 
 
 def _check_readable(value: Any) -> None:
-    """Raise `NotTraceable` if a `TracedArray` in nested `value` is outdated by a write into a slice of it."""
+    """Raise `NotTraceable` if a `TracedArray` in nested `value` is outdated, because its memory was written through
+    another array.
+    """
     for leaf in nested.leaves(value):
         if isinstance(leaf, TracedArray):
             leaf.check_readable()
@@ -396,10 +401,8 @@ def _works_on_one(rewriter: ObservationRewriter) -> bool:
     return isinstance(rewriter, ObservationPreprocessor) and type(rewriter).preprocess_rows is by_row
 
 
-def _one_rewritten(rewriter: Any, rows: Any) -> Any:
-    """Rewrite observations by `preprocess`, which works on one observation. Raise `NotTraceable` unless the batch has
-    one row.
-    """
+def _rewrite_one(rewriter: Any, rows: Any) -> Any:
+    """Rewrite a batch of one observation by `preprocess`. Raise `NotTraceable` unless the batch has exactly one row."""
     size = nested.first_leaf(rows).shape[0]
     if type(size) is not int or size != 1:
         raise NotTraceable("preprocess works on one observation; override preprocess_rows, or export with batch=1")
@@ -407,7 +410,7 @@ def _one_rewritten(rewriter: Any, rows: Any) -> Any:
     return nested.map_leaves(lambda leaf: as_any_array(leaf)[None], observation)
 
 
-def _called(piece: Connector, policy: Any, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
-    """Call a connector on a batch, without episodes."""
+def _call_without_episodes(piece: Connector, policy: Any, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
+    """Return a connector's output for a batch, called without episodes."""
     episodes: Any = _NoEpisodes()
     return piece(rl_module=policy, batch=batch, episodes=episodes, explore=explore, shared_data={})

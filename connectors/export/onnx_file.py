@@ -201,8 +201,9 @@ def _prune(model: Any) -> None:
 
 
 def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
-    """Return the names of all values in an ONNX graph that are needed to compute the values `names`, and these names.
-    `producers` are the nodes of the graph by output.
+    """Return the names of all values that an ONNX graph needs to compute the values `names`, including `names`.
+
+    `producers` has the node that computes each value, by the value's name.
     """
     visited, waiting = set(names), list(names)
     while waiting:
@@ -225,8 +226,10 @@ def _names_in_subgraphs(node: Any) -> list[str]:
 
 
 def _compute_tanh_in_float64(model: Any) -> None:
-    """Replace each Tanh in an ONNX model by one of float64 between casts. The Tanh of onnxruntime is up to 4.5 units in
-    the last place off for float32, and networks that read their own actions amplify that.
+    """Replace each Tanh in an ONNX model by a cast to float64, a Tanh and a cast back.
+
+    For float32, the Tanh of onnxruntime is off by up to 4.5 units in the last place, and networks that read their
+    own actions amplify that.
     """
     from onnx import TensorProto, helper
 
@@ -295,8 +298,10 @@ def _inputs_of(model: Any) -> dict[str, tuple[str, list[int]]]:
 def _metadata(
     actor: Actor, graph: ActorGraph, initial: dict[str, Any], inputs: dict[str, tuple[str, list[int]]]
 ) -> dict[str, Any]:
-    """Return the metadata to store in an ONNX file, as JSON values: inputs, initial state, spaces, policy and versions.
-    An initial state that consists of zeros is the number 0.
+    """Return the metadata to store in an ONNX file, as JSON values: inputs, initial state, spaces, policy and
+    versions.
+
+    An initial state that consists of zeros is stored as the number 0.
     """
     states = {name: value for name, value in nested.flatten(initial, "state").items() if name in inputs}
     return {

@@ -142,8 +142,7 @@ class _Comparison:
         self._scale = 1.0
 
     def add(self, step: int, env: int, state: Any, action: Any, file_action: Any, outputs: dict[str, Any]) -> bool:
-        """Compare the outputs of one step. Return False if the discrete actions differ, but only because two were
-        equally likely.
+        """Compare the actor's and the file's outputs in one step, and raise an error if they differ.
 
         Args:
             step, env: indices of the step and of the stream of episodes, for errors.
@@ -281,8 +280,10 @@ class _StepStream:
 
 
 def _random_steps(space: Any, generator: np.random.Generator) -> Iterator[Step]:
-    """Yield random observations of a space and random rewards as steps, each as (observation, reward of the last
-    action, whether an episode begins), in episodes of random length. If None is sent, a new episode begins.
+    """Yield random observations and rewards as steps of episodes of random length.
+
+    Each step is (observation, reward of the last action, whether an episode begins). If None is sent, a new episode
+    begins.
     """
     space.seed(int(generator.integers(2**31)))
     while True:
@@ -293,9 +294,10 @@ def _random_steps(space: Any, generator: np.random.Generator) -> Iterator[Step]:
 
 
 def _env_steps(env: Any, seed: int) -> Iterator[Step]:
-    """Yield the steps of an environment, each as (observation, reward of the last action, whether an episode begins).
-    The environment executes the action that is sent. If None is sent, the environment is reset and a new episode
-    begins.
+    """Yield the steps of an environment, which executes the actions that are sent to this generator.
+
+    Each step is (observation, reward of the last action, whether an episode begins). If None is sent, the
+    environment is reset and a new episode begins.
     """
     try:
         observation, _ = env.reset(seed=seed)

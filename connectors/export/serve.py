@@ -132,8 +132,9 @@ class ServedPolicy:
             raise ValueError("noise is infinite, or not above 0 where it is exponential: draw it from its distribution")
 
     def _checked_first(self, first):
-        """Return which environments begin an episode, bool [N], from one bool for all or one each. Raise `ValueError`
-        otherwise.
+        """Return the flags `first` as bool [N], one per environment: True if an episode begins.
+
+        One bool counts for all environments. Raise `ValueError` for anything else than bools.
         """
         flags = _array(first)
         if flags.dtype != bool or flags.shape not in ((), (self.num_envs,)):
@@ -159,8 +160,9 @@ def _array(value):
 
 
 def _checked(name, value, dtype, shape, batch, rows):
-    """Return `value` of shape [*batch, *shape] as an array [*rows, *shape]. Raise `ValueError` if shape or dtype do not
-    fit, or if a number is NaN.
+    """Return `value` in the dtype `dtype`, after a check of its shape and numbers. Raise `ValueError` otherwise.
+
+    The value has the shape [*batch, *shape], and the result [*rows, *shape].
     """
     array = _array(value)
     if array.shape != (*batch, *shape) or array.dtype.kind not in ("biuf" if dtype.kind == "f" else "biu"):

@@ -56,7 +56,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
     @property
     def tensor(self) -> Tensor:
-        """Values of the array. Setting them is a write into its memory.
+        """Values of the array as a torch tensor. Assigning a tensor writes it into the array's memory.
 
         Raises:
             NotTraceable: the memory was written through another array, so that these values are outdated.
@@ -197,8 +197,9 @@ class TracedArray(NDArrayOperatorsMixin):
         self.tensor = changed
 
     def _accept_writes(self, key: Any, value: Any) -> None:
-        """Count all writes into the slice `self[key]` as seen, if `value` is this slice. Python runs `x[key] += 1` as
-        `y = x[key]; y += 1; x[key] = y`.
+        """Keep this array readable after an in-place operation on the slice `self[key]`, if `value` is this slice.
+
+        Python runs `x[key] += 1` as `y = x[key]; y += 1; x[key] = y`.
         """
         unseen = self._memory[self._num_seen :]
         is_slice = isinstance(value, TracedArray) and value._key == (key if isinstance(key, tuple) else (key,))
@@ -320,7 +321,7 @@ def _cast(tensor: Tensor, dtype: np.dtype) -> Tensor:
 
 
 def _into(out: Any, result: Any) -> Any:
-    """Return `result`, or copy it into the array `out` and return `out`, if the caller passed numpy's argument
+    """Return the result of a numpy function, copied into the array `out` if the caller passed numpy's argument
     `out`.
 
     Raises:
@@ -336,7 +337,7 @@ def _into(out: Any, result: Any) -> Any:
 
 
 def _is_smaller(tensor: Tensor, other: Tensor) -> bool:
-    """Return True if `tensor` must be repeated along an axis to have the shape of `other`."""
+    """Return True if `tensor` must be broadcast to have the shape of `other`."""
     if tensor.ndim != other.ndim:
         return True
     ones = [(type(size) is int and size == 1) for size in tensor.shape]
@@ -643,8 +644,9 @@ def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None,
 
 
 def _wrapped(method: str) -> Callable[..., TracedArray]:
-    """Return the traced form of a numpy function that returns a view, and is equivalent to the torch tensor method
-    named `method`.
+    """Return the traced form of a numpy function that returns a view, such as `np.transpose`.
+
+    `method` is the name of the equivalent method of torch tensors.
     """
     return lambda a, *args, **kwargs: TracedArray(getattr(_tensor(a), method)(*args, **kwargs), a)
 

@@ -55,7 +55,7 @@ class LearnerPipeline(SectionedPipeline):
 
     _straight = False  # connectors may change the episodes
 
-    def _make_section(self) -> Connector:
+    def _make_view_connector(self) -> Connector:
         return _SeeSteps()
 
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
@@ -132,8 +132,9 @@ class _SeeSteps(Connector):
 
 
 def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:
-    """Return the episode and step that each row of a batch comes from, or None if the rows are not the steps of the
-    pack. `first` is the pack before any connector, and `pack` the last one.
+    """Return the origin of each row of a train batch: its episode and step.
+
+    `first` is the pack before any connector, and `pack` the last one.
 
     Returns:
         None if the rows are not the steps of the pack. Values per row are computed when they are read.
@@ -161,8 +162,9 @@ def _num_rows(batch: ColumnDict) -> int:
 
 
 def _check_in_time(name: str, batch: ColumnDict, before: EpisodePack, after: EpisodePack) -> None:
-    """Raise `InvalidArgument` if connector `name` changed rewards or actions of episodes after they were copied to the
-    batch. `before` and `after` are the packs before and after it.
+    """Raise `InvalidArgument` if a connector changed rewards or actions that were already copied to the batch.
+
+    `before` and `after` are the packs before and after the connector `name`.
     """
     if after is before:
         return

@@ -23,7 +23,9 @@ from episodes.tracks import nested
 
 @dataclass(frozen=True, slots=True)
 class StepReturns:
-    """Arguments of the formulas in `episodes.returns`: the S steps of a batch, divided into m consecutive sequences."""
+    """Rewards, ending flags and sequence boundaries of the S steps of a batch, as arguments for `gae` and similar
+    functions.
+    """
 
     rewards: np.ndarray  # [S]
     terminated: np.ndarray  # bool [m]

@@ -68,8 +68,10 @@ class ValueFunction:
     def of_batch(
         self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, pack_views: PackViews | None = None
     ) -> np.ndarray:
-        """Return the values of all observations of n episodes, [num_steps + n]. They are read in sequences if the batch
-        is padded. `pack_views` are the views of the policy's input. By default no views are applied.
+        """Return the policy's value estimates of all observations of n episodes, [num_steps + n].
+
+        The observations are read in sequences if the batch is padded. `pack_views` are the views of the policy's
+        input. By default no views are applied.
         """
         pack_views, mask = pack_views or PackViews(pack), batch.get(Columns.LOSS_MASK)
         return (

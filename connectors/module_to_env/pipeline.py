@@ -98,7 +98,8 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
     def check_actions(self, for_env: Any, num_rows: int, actors: str) -> None:
         """Raise `ShapeMismatch` unless `for_env` is a batch of `num_rows` actions of the environment's action space.
-        `actors` is the word in the error for what acts, such as "environments".
+
+        The error calls the receivers of the actions `actors`, for example "environments".
         """
         misfit = describe_mismatch(for_env, self.input_action_space, num_rows)
         if misfit:

@@ -113,7 +113,10 @@ def _invalid_row_error(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: 
 
 
 def _owner_of(row: int, episodes: Any) -> str:
-    """Return words for an error: the agent of a row of the batch if it is known, else the environment."""
+    """Return the agent or environment that a batch row belongs to, as text for an error.
+
+    The agent is named if it is known, else the environment.
+    """
     episode = episodes[row] if isinstance(episodes, list) and row < len(episodes) else None
     if isinstance(episode, SingleAgentEpisode) and episode.agent_id is not None:
         return f"agent {episode.agent_id!r}"

@@ -33,7 +33,7 @@ class AgentSpaces:
             _spaces_by_agent, (joint.input_observation_space, joint.input_action_space)
         )
 
-    def welcome(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
+    def add_spaces(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
         """Add the spaces of agents, by agent id. If some are new or have changed, recompute the output spaces of the
         joint preprocessors.
         """
@@ -55,7 +55,7 @@ def _spaces_by_agent(space: gym.Space | None) -> dict[Any, Any]:
 
 
 def _changed_spaces(known: ByAgent, new: ByAgent | None) -> dict[Any, Any]:
-    """Return the spaces in `new` that `known` lacks or has otherwise, by agent id."""
+    """Return the spaces in `new` that are missing in `known` or differ from it, by agent id."""
     return {
         agent_id: space
         for agent_id, space in (new or {}).items()

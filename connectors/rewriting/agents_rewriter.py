@@ -101,7 +101,7 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         return self._agent_rewriters.merge_states(states)
 
     def _reset_spaces(self) -> None:
-        """Set the spaces of all agents' rewriters again, because the rewriters are new."""
+        """Set the input spaces of newly created rewriters of agents."""
         self.set_input_spaces(self.input_observation_space, self.input_action_space)
 
 

@@ -87,8 +87,9 @@ class ForEachAgent(ObservationRewriter):
         return pack.replace(observations=observations, observation_space=self.observation_space)
 
     def _rewrite_by_agent(self, observations: Any, owners: list[Any], episodes: Any, update: bool) -> Any:
-        """Return the observations [N, ...] rewritten in groups, one per agent. `owners` has the agent id of each row.
-        With `update=False`, their statistics do not change.
+        """Return the observations [N, ...], each rewritten by the rewriter of its agent.
+
+        `owners` has the agent id of each row. With `update=False`, the rewriters' statistics do not change.
         """
         rows_of: dict[Any, list[int]] = {}
         for row, agent_id in enumerate(owners):

@@ -48,7 +48,7 @@ class Moments:
         return cls(len(items), mean, np.einsum("n...,n...->...", deviations, deviations))
 
     def merge(self, second: Moments) -> Moments:
-        """Return the moments of the items of this and a second set together."""
+        """Return the moments of the union of two sets of items."""
         if not self.count or not second.count:
             return second if second.count else self
         count = self.count + second.count
@@ -130,8 +130,9 @@ class MeanStdFilter(ObservationRewriter):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the filter by name, to compare pipelines. Evaluation may change `update_stats`, so this and
-        `multi_agent` are left out.
+        """Settings of the filter by name, to compare pipelines.
+
+        `multi_agent` and `update_stats`, which evaluation may change, are left out.
         """
         return {name: value for name, value in super().settings.items() if name not in ("update_stats", "multi_agent")}
 
@@ -252,8 +253,9 @@ class MeanStdFilter(ObservationRewriter):
         self._affine.clear()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state that combines the statistics of several copies. Observations that all copies know count
-        once.
+        """Return one state that combines the statistics of several copies of this filter.
+
+        Observations before the last synchronization, which all copies have counted, count once.
         """
         distinct: list[Statistics] = []
         for state in states:

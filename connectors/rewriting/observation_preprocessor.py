@@ -38,8 +38,10 @@ class ObservationPreprocessor(ObservationRewriter):
         raise NotImplementedError(f"{type(self).__name__} has neither preprocess nor preprocess_rows")
 
     def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        """Return the changed form of the observations [N, ...] of N environments. By default, `preprocess` is called
-        for each. `episodes` are the ongoing episodes, one per row. None gives `preprocess` None for each.
+        """Return the changed form of the observations [N, ...] of N environments.
+
+        By default, `preprocess` is called for each observation. `episodes` are the ongoing episodes, one per row.
+        For `episodes=None`, `preprocess` gets None as its episode.
         """
         rows = rows_of(observations)
         owners = [None] * len(rows) if episodes is None else episodes

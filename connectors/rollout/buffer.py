@@ -244,8 +244,9 @@ class RolloutBuffer:
         self._phase = "ready"
 
     def get(self, flatten: bool = True) -> TensorDict:
-        """Return the filled rollout, once: its valid transitions [B], or with `flatten=False` the whole TensorDict [N,
-        T + 1].
+        """Return the rollout that `add` has marked as filled. Another call needs a new rollout.
+
+        The result has the valid transitions [B], or with `flatten=False` it is the whole TensorDict [N, T + 1].
 
         Raises:
             EpisodeStateError: no rollout was added since the last call.
@@ -261,7 +262,7 @@ class RolloutBuffer:
 
 
 def _check_column(name: str, expected: Tensor, actual: Tensor | None) -> None:
-    """Check a column of a rollout against the buffer's column.
+    """Check that a column of a rollout has the shape, dtype and device of the buffer's column.
 
     Raises:
         TrackMismatch: it is missing (None).

@@ -63,7 +63,7 @@ class Bench(ABC):
         """Call a pipeline with sample data as a runner or learner would."""
 
     def usual(self) -> Sequence[Connector]:
-        """Return the connectors that run before the connector under test by default."""
+        """Return the connectors that a default pipeline of this kind runs before the connector under test."""
         return ()
 
     def num_rows(self, samples: Samples) -> int:
@@ -120,8 +120,9 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _copies_before(piece: Connector, before: Iterable[Connector]) -> list[Connector]:
-    """Return copies of the connectors in `before` that neither have the class of `piece` nor write the columns that it
-    adds.
+    """Return copies of the connectors in `before` that do not replace the connector under test, `piece`.
+
+    A connector replaces it if it has the same class, or writes a column that `piece` adds.
     """
     added = set(piece.writes) - set(piece.reads)
     return [

@@ -219,8 +219,9 @@ class _ConnectorCheck:
             self.check_rows(self.recorded_run([sample], of=of), self.bench.num_rows([sample]), of)
 
     def check_other_forms(self, recorded: ConnectorRun) -> None:
-        """Check that a second run has the same result, and in a learner pipeline also finalized episodes, as a list and
-        as a pack.
+        """Check that the connector has the same result in a second run.
+
+        In a learner pipeline, the result for finalized episodes, as a list and as a pack, must be the same, too.
         """
         forms = {"of the same samples again": self.bench.samples()}
         if self.bench.name == "learner":
@@ -303,13 +304,13 @@ def _pickle_and_load(value: Any, kind: type) -> Any:
     """
 
     class Writer(pickle.Pickler):
-        """Pickler that writes only a mark for the class `kind`."""
+        """Pickler that writes a short reference for the class `kind`, instead of its import path."""
 
         def persistent_id(self, obj: Any) -> str | None:
             return "class" if obj is kind else None
 
     class Reader(pickle.Unpickler):
-        """Unpickler that reads the mark as the class `kind`."""
+        """Unpickler that replaces the reference that `Writer` wrote by the class `kind`."""
 
         def persistent_load(self, pid: Any) -> Any:
             return kind

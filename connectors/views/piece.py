@@ -75,7 +75,9 @@ class ViewPiece(Connector):
         return self._view.spaces(input_spaces) if isinstance(self._view, ViewWithSpaces) else {}
 
     def place(self, views: Views | None, place: int) -> None:
-        """Take over the spaces that the view has at index `place` of bound views. `views=None` removes the spaces."""
+        """Set the spaces of this view to those that it has at index `place` of `views`, or remove them for
+        `views=None`.
+        """
         input_spaces = HistorySpaces() if views is None else views.input_spaces_of(place)
         self._input_observation_space, self._input_action_space = (
             input_spaces.observation_space,
@@ -87,14 +89,17 @@ class ViewPiece(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Return the space of the column "obs" after the view, which is run on samples of the input spaces for that."""
+        """Return the space of the column "obs" after the view, found by running the view on samples of the input
+        spaces.
+        """
         return Views([self], input_observation_space, input_action_space).observation_space or input_observation_space
 
     def __call__(  # type: ignore[override]
         self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
     ) -> Any:
-        """Return the view's columns for a history. Called as a connector, return the batch with the columns of the
-        episodes' newest observations.
+        """Return the policy's input columns that the view computes from a history, or add them to `batch`.
+
+        In a pipeline, they are added for the episodes' newest observations.
         """
         if history is not None:
             return self.see(history)

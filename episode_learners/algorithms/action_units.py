@@ -47,9 +47,11 @@ def to_policy_units(
 
 
 def check_stored_units(replay: EpisodeReplayBuffer | Sampler, policy_space: gym.Space, mapping: str, name: str) -> None:
-    """Raise `InvalidArgument` if the actions stored in a replay buffer or data set are not in the policy's units, such
-    as -1..1. `mapping` is the one between the policy's and the environment's actions, and `name` the algorithm's name,
-    for the error.
+    """Raise `InvalidArgument` if the actions in a replay buffer or data set are not in the policy's units, such as
+    -1..1.
+
+    `mapping` is the one between the policy's and the environment's actions. `name` is the algorithm's name, for the
+    error.
     """
     if len(replay) and not _is_same_in_all_units(policy_space):
         source: Any = replay.dataset if isinstance(replay, Sampler) else replay

@@ -174,13 +174,15 @@ class Algorithm(nn.Module, ABC):
         return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
 
     def after_step(self) -> None:
-        """Hook that runs after each gradient step. Subclasses override it, for example to update target networks. By
-        default it does nothing.
+        """Hook that runs after each gradient step.
+
+        Subclasses override it, for example to update target networks. By default it does nothing.
         """
 
     def postprocess(self, batch: Mapping[str, Any], metrics: dict[str, float]) -> None:
-        """Hook that runs after each update, before it is counted. Subclasses override it, for example to adapt a
-        coefficient. By default it does nothing.
+        """Hook that runs after each update, before it is counted.
+
+        Subclasses override it, for example to adapt a coefficient. By default it does nothing.
         """
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:

@@ -111,8 +111,8 @@ class ContinuousCQL(SAC):
         """
         inputs = self.policy({Columns.OBS: obs})[Columns.ACTION_DIST_INPUTS]
         rows = inputs.unsqueeze(1).expand(-1, self.config.num_drawn, -1)
-        actions, log_density = self.policy.squashed.draw(rows, self._noise())
-        uniform = torch.empty_like(actions).uniform_(-1.0, 1.0, generator=self._noise())
+        actions, log_density = self.policy.squashed.draw(rows, self._action_generator())
+        uniform = torch.empty_like(actions).uniform_(-1.0, 1.0, generator=self._action_generator())
         log_uniform = torch.full_like(log_density, -math.log(2.0) * actions[0, 0].numel())
         return torch.cat([uniform, actions], 1), torch.cat([log_uniform, log_density], 1)
 

@@ -58,7 +58,10 @@ def shuffled(
 
 
 def after(minibatch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the policy's inputs after each step of a minibatch: the columns "new_<name>", under the names "<name>"."""
+    """Return the policy's inputs after each step of a minibatch.
+
+    They are the columns "new_<name>", returned under the names "<name>".
+    """
     return {name.removeprefix(_NEW): column for name, column in minibatch.items() if name.startswith(_NEW)}
 
 

@@ -360,8 +360,10 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float, dual_clip:
 
 
 def _value_loss(values: Tensor, batch: Mapping[str, Any], clip: float | None) -> Tensor:
-    """Return the mean squared error between values [B] and their targets. With `clip`, a value that has moved further
-    than `clip` from the recorded value is also compared as clipped, and the larger error counts.
+    """Return the mean squared error between values [B] and their targets.
+
+    With `clip`, a value that has moved further than `clip` from the recorded value is also compared as clipped, and
+    the larger error counts.
     """
     targets = batch[Columns.VALUE_TARGETS]
     if clip is None:

@@ -153,8 +153,10 @@ class R2D2(DQN):
         return loss, {**measured, **self.measured_errors(priorities)}
 
     def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
-        """Return the n-step TD targets [B, W] of sequences. A step near the end of its sequence uses only the rewards
-        that the sequence still has. `best` are the target network's values of the next observations.
+        """Return the n-step TD targets [B, W] of sequences.
+
+        A step near the end of its sequence uses only the rewards that the sequence still has. `best` are the target
+        network's values of the next observations.
 
         The recursion is G[n, t] = r[t] + discount[t] * G[n - 1, t + 1].
         """

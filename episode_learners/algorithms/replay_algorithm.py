@@ -193,8 +193,9 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         return super().learn(batch)
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield minibatches of `batch_size` rows of a train batch. Rows sampled from replay keep their order. Rows of
-        episodes are shuffled.
+        """Yield minibatches of `batch_size` rows of a train batch.
+
+        Rows sampled from replay keep their order. Rows of episodes are shuffled.
 
         Raises:
             InvalidArgument: the batch has no steps.

@@ -137,7 +137,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         """
         later = minibatch[Columns.NEXT_OBS]
         inputs = self.policy({Columns.OBS: later})[Columns.ACTION_DIST_INPUTS]
-        actions, log_density = self.policy.squashed.draw(inputs, self._noise())
+        actions, log_density = self.policy.squashed.draw(inputs, self._action_generator())
         q_value = lowest_of(cast(nn.ModuleList, self._target("critics").module), later, actions)
         value = q_value - self.log_temperature.exp() * log_density
         return torch.addcmul(minibatch[Columns.REWARDS], minibatch[DISCOUNTS], value)
@@ -148,7 +148,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         """
         obs, critics = minibatch[Columns.OBS], self.policy.critics
         inputs = self.policy(minibatch)[Columns.ACTION_DIST_INPUTS]
-        actions, log_density = self.policy.squashed.draw(inputs, self._noise())
+        actions, log_density = self.policy.squashed.draw(inputs, self._action_generator())
         trained = self.optimizers["critic"].parameters
         for parameter in trained:  # the actor's step does not need the critics' gradients
             parameter.requires_grad_(False)
@@ -169,9 +169,10 @@ class SAC(ReplayAlgorithm[SACConfig]):
         loss = -self.log_temperature * (minibatch[_MEAN_LOG_DENSITY] + self.target_entropy)
         return loss, {"temperature": self.log_temperature.detach().exp()}
 
-    def _noise(self) -> torch.Generator:
-        """Return the random generator for actions that the losses sample. If the policy has moved to
-        another device, a new generator is made there.
+    def _action_generator(self) -> torch.Generator:
+        """Return the random generator with which the losses sample actions.
+
+        If the policy has moved to another device, a new generator is made there.
         """
         if self._noise_generator.device != self.policy.device:
             seed = int(torch.randint(2**62, (), generator=self.generator))
@@ -179,11 +180,11 @@ class SAC(ReplayAlgorithm[SACConfig]):
         return self._noise_generator
 
     def get_progress(self) -> dict[str, Any]:
-        return {**super().get_progress(), "noise": self._noise().get_state()}
+        return {**super().get_progress(), "noise": self._action_generator().get_state()}
 
     def set_progress(self, progress: dict[str, Any]) -> None:
         super().set_progress(progress)
-        self._noise().set_state(progress["noise"].cpu())
+        self._action_generator().set_state(progress["noise"].cpu())
 
     def after_step(self) -> None:
         trained = self.optimizers["critic"].vector

@@ -58,8 +58,9 @@ class Logger:
         """
 
     def resume(self, step: int) -> None:
-        """Prepare for continuing an interrupted run after `step`. Loggers that can, remove the rows of later steps. By
-        default it does nothing.
+        """Prepare for continuing an interrupted run after `step`.
+
+        Loggers that can, remove the rows of later steps. By default it does nothing.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -101,8 +102,9 @@ class MultiLogger(Logger):
         self._names = {id(logger): f"{i} {type(logger).__name__}" for i, logger in enumerate(self.loggers)}
 
     def _call_all(self, name: str, *arguments: Any) -> None:
-        """Call the method `name` of all loggers. A logger that fails is removed with a warning. If all have failed,
-        raise the last error.
+        """Call the method `name` of all loggers.
+
+        A logger that fails is removed with a warning. If all have failed, raise the last error.
         """
         for logger in self.loggers[:]:
             try:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from connectors.distributions import ActionDistribution, distribution_for
 from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.heads import action_head
-from episode_learners.networks.layers import HIDDEN_GAIN, linear, whole
+from episode_learners.networks.layers import HIDDEN_GAIN, in_full_precision, linear
 from episodes.errors import InvalidArgument
 
 __all__ = ["Autoregressive"]
@@ -79,12 +79,13 @@ class Autoregressive(nn.Module, ActionDistribution):
     def _iterate_parts(
         self, inputs: Tensor, choose: Callable[[ActionDistribution, Tensor, int], Any]
     ) -> Iterator[tuple[ActionDistribution, Tensor, Any]]:
-        """Go through the parts of an action in order. Yield the distribution of each part, its inputs (which depend on
-        earlier parts), and the value that `choose` returns for the part.
+        """Yield the distribution, the inputs and the value of each part of an action, in order.
+
+        The inputs of a part depend on the values of earlier parts. `choose` returns the value of a part.
         """
         known = [inputs]
         for i, part in enumerate(self._parts):
-            part_inputs = whole(self.heads[i](torch.cat(known, -1)))
+            part_inputs = in_full_precision(self.heads[i](torch.cat(known, -1)))
             action = choose(part, part_inputs, i)
             yield part, part_inputs, action
             known.append(self.encoders[i](action).to(inputs.dtype))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from connectors.distributions import ActionDistribution, DiagonalGaussian, SquashedGaussian
-from episode_learners.networks.layers import ACTION_GAIN, HIDDEN_GAIN, linear, whole
+from episode_learners.networks.layers import ACTION_GAIN, HIDDEN_GAIN, in_full_precision, linear
 
 __all__ = ["ACTION_MASK", "GaussianHead", "action_head", "legal_inputs"]
 
@@ -34,8 +34,10 @@ class GaussianHead(nn.Module):
 def action_head(
     num_features: int, distribution: ActionDistribution, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """Return the policy's output layer, which maps features [..., num_features] to inputs [..., num_inputs] of an
-    action distribution. `generator` makes its random initial weights. None for torch's global one.
+    """Return the policy's output layer, which maps features to inputs of an action distribution.
+
+    Features are [..., num_features], and inputs [..., num_inputs]. `generator` makes the random initial weights.
+    None means torch's global generator.
     """
     if isinstance(distribution, (DiagonalGaussian, SquashedGaussian)):
         return GaussianHead(num_features, distribution.num_inputs // 2, generator)
@@ -47,7 +49,7 @@ def legal_inputs(distribution: ActionDistribution, inputs: Tensor, obs: Any) -> 
     """Return distribution inputs [..., num_inputs] in float32, changed so that actions which the observations'
     "action_mask" forbids have probability 0.
     """
-    inputs = whole(inputs)
+    inputs = in_full_precision(inputs)
     if isinstance(obs, Mapping) and ACTION_MASK in obs:
         return distribution.masked(inputs, obs[ACTION_MASK])
     return inputs

@@ -21,8 +21,8 @@ __all__ = [
     "flat",
     "flat_size",
     "hidden_layers",
+    "in_full_precision",
     "linear",
-    "whole",
 ]
 
 HIDDEN_GAIN = math.sqrt(2.0)
@@ -89,7 +89,7 @@ def flat(obs: Tensor, num_leading: int) -> Tensor:
     return obs if obs.ndim == num_leading + 1 else obs.flatten(num_leading)
 
 
-def whole(outputs: Tensor) -> Tensor:
+def in_full_precision(outputs: Tensor) -> Tensor:
     """Return a network's outputs as float32 if they are float16 or bfloat16, so that losses are computed precisely.
     Other tensors are returned unchanged.
     """

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.heads import ACTION_MASK, legal_inputs
-from episode_learners.networks.layers import VALUE_GAIN, linear, whole
+from episode_learners.networks.layers import VALUE_GAIN, in_full_precision, linear
 from episode_learners.networks.recurrent_encoders import LSTMMemory
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -87,10 +87,10 @@ class QPolicy(Policy):
 
     def unmasked_q_values(self, features: Tensor) -> Tensor:
         """Return the Q-values [..., n] of all actions, given features [..., k]. No action mask is applied."""
-        outputs = whole(self.head(features))
+        outputs = in_full_precision(self.head(features))
         if self.value is None:
             return outputs
-        return whole(self.value(features)) + outputs - outputs.mean(-1, keepdim=True)
+        return in_full_precision(self.value(features)) + outputs - outputs.mean(-1, keepdim=True)
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
         return self.outputs_of(self.q_values(batch), explore)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from connectors.distributions import ActionDistribution
 from episode_learners.networks.heads import action_head, legal_inputs
-from episode_learners.networks.layers import VALUE_GAIN, linear, whole
+from episode_learners.networks.layers import VALUE_GAIN, in_full_precision, linear
 from episode_learners.networks.recurrent_encoders import GRUMemory, LSTMMemory, Memory
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -69,12 +69,12 @@ class RecurrentPolicy(Policy):
             Columns.STATE_OUT: {"actor": actor_state, "critic": critic_state},
         }
         if explore is None:
-            outputs[Columns.VF_PREDS] = whole(self.critic(valuing)).squeeze(-1)
+            outputs[Columns.VF_PREDS] = in_full_precision(self.critic(valuing)).squeeze(-1)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
         valuing, _ = self.critic_memory(batch[Columns.OBS], batch[Columns.STATE_IN]["critic"])
-        return whole(self.critic(valuing)).squeeze(-1)
+        return in_full_precision(self.critic(valuing)).squeeze(-1)
 
 
 class LSTMPolicy(RecurrentPolicy):

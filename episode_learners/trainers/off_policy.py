@@ -96,8 +96,10 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
             self._update({**metrics, **learner.update_from(self.buffer, steps)}, steps)
 
     def _collect(self, num_timesteps: int, *, random_actions: bool, learns: bool) -> dict[Any, Any]:
-        """Sample `num_timesteps` steps into the replay buffer. Return the metrics of modules that learn from the
-        sampled episodes directly, such as PPO. For a single-agent algorithm the metrics are empty, and `on_collect`
+        """Sample `num_timesteps` steps into the replay buffer, and update the on-policy modules, such as PPO, from
+        the steps.
+
+        Return the metrics of these modules. For a single-agent algorithm the metrics are empty, and `on_collect`
         hooks are not called, because its steps go into the buffer without episodes.
         """
         options: dict[str, Any] = {"num_timesteps": num_timesteps, "random_actions": random_actions}

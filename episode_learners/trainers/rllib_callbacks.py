@@ -101,8 +101,9 @@ class CallbackAlgorithm:
         new_agent_to_module_mapping_fn: Callable[..., Any] | None = None,
         new_should_module_be_updated: Callable[..., bool] | Collection[Any] | None = None,
     ) -> None:
-        """Remove the module `module_id`. New episodes begin if agents have acted with it. See `add_module` for the
-        other arguments.
+        """Remove the module `module_id`.
+
+        New episodes begin if agents have acted with it. See `add_module` for the other arguments.
 
         Raises:
             InvalidArgument: the trainer has only one policy.
@@ -148,8 +149,9 @@ class CallbackAlgorithm:
         return self.trainer.algorithm
 
     def _change(self, mapping_fn: Any, should_learn: Any) -> None:
-        """Replace the runner's mapping function of agents, and the selection of modules that learn. An argument of None
-        changes nothing.
+        """Replace the runner's mapping from agents to modules, and the selection of modules that learn.
+
+        An argument of None changes nothing.
         """
         algorithm = self._modules()
         if mapping_fn is not None and isinstance(self.trainer.runner, MultiAgentEnvRunner):

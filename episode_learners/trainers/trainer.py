@@ -230,9 +230,7 @@ class Trainer(ABC, Generic[Config]):
             self.save()
 
     def _update(self, metrics: dict[Any, Any], num_updates: int = 1) -> None:
-        """Count updates whose metrics are given, log the metrics, and call the `on_update` hooks. The update itself has
-        been made before. `num_updates` is how many they were.
-        """
+        """Count `num_updates` completed updates, log their metrics, and call the `on_update` hooks."""
         metrics = flat_metrics(metrics)
         self.num_updates += num_updates
         self.logger.log("update", {"num_updates": self.num_updates, **metrics}, self.num_steps)

@@ -98,7 +98,7 @@ class RunnerActor:
         if (merged is not None or restored is not None) and not self._has_sampled:
             force_reset = self._create_module_pipelines()
         if seed_number is not None:
-            self._begin_anew(seed_number)
+            self._make_reproducible(seed_number)
         if merged is not None:
             restored = self.runner.env_to_module.merge_states(merged)
         if restored is not None:
@@ -115,9 +115,10 @@ class RunnerActor:
         self._has_sampled = True
         return SampleReply(RunnerSample(self.index, data, self.runner.stats, self.version), self._statistics())
 
-    def _begin_anew(self, number: int) -> None:
-        """Seed torch by the seed and `number`, and set the runner's seed and its count of steps to these, so that
-        results are reproducible.
+    def _make_reproducible(self, number: int) -> None:
+        """Make the next results reproducible: seed torch and the runner by the runner's seed and `number`.
+
+        The runner's count of steps is set to `number`, from which the runner derives seeds.
         """
         torch.manual_seed(int(np.random.SeedSequence((self.seed, number)).generate_state(1)[0]))
         counts = {"seed": self.seed, self.runner.steps_counted: number}

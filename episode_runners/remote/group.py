@@ -389,8 +389,9 @@ class RayRunnerGroup(Closeable):
         return has_new or (at_least == 1 and bool(self._removed_statistics))
 
     def _merge_if_idle(self, at_least: int) -> None:
-        """Merge the runners' statistics if no request is pending and enough samples have arrived. Enough are `at_least`
-        samples of one runner since the last merge.
+        """Merge the runners' statistics if no request is pending and enough samples have arrived.
+
+        Enough are `at_least` samples of one runner since the last merge.
 
         The result is exact only if all runners last received the same statistics. Therefore no request may be pending.
         """

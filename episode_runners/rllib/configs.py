@@ -115,7 +115,7 @@ def _installed_class(original: type[AlgorithmConfig]) -> type[Any]:
     """
 
     class Installed(original, InstalledConfig):  # type: ignore[misc, valid-type]
-        """Config of RLlib that is resolved, to use this library, when it is frozen or read."""
+        """Config of RLlib that is changed to use this library as soon as RLlib freezes or reads it."""
 
         def freeze(self) -> None:
             _resolve(self)

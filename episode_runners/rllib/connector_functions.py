@@ -28,7 +28,7 @@ REPLACED = (
 
 
 class TranslatedFunction:
-    """Base class of functions that create pipelines of this library.
+    """Base class of functions that create pipelines of this library from the user's RLlib connectors.
 
     Args:
         original: a copy of the config before its connectors were replaced.
@@ -48,7 +48,9 @@ class TranslatedFunction:
         return vars(self.original)[self.setting]
 
     def use_settings_of(self, config: AlgorithmConfig) -> None:
-        """Copy all settings of a config that `install` does not replace. They may have changed since then."""
+        """Copy all settings of an RLlib config, except those that `install` replaces, for later calls of this
+        function.
+        """
         kept = {name: vars(self.original)[name] for name in REPLACED}
         vars(self.original).update({**vars(config), **kept})
 
@@ -88,7 +90,9 @@ class TranslatedModuleToEnv(TranslatedFunction):
 
 
 def use_settings_of(config: Any) -> None:
-    """Make the connector functions of a config use its settings. Evaluation and `add_module` change some of them.
+    """Make the connector functions of an RLlib config use the current settings of this config.
+
+    Evaluation and `add_module` change some settings of a config after `install`.
 
     Raises:
         InvalidArgument: a connector function was replaced after the algorithm was built.

@@ -131,8 +131,10 @@ class EpisodesRunner(RLlibEnvRunner):
         super().restore_from_path(path, *args, **kwargs)  # type: ignore[misc]  # of RLlib's subclass
 
     def _make_runner(self, seed: int | None) -> Any:
-        """Return this library's runner for the current environments. If `config.restart_failed_sub_environments` is
-        set, their exceptions must be raised as `EnvironmentFailed`, upon which `_sample` restarts them.
+        """Return this library's runner for the current environments.
+
+        If `config.restart_failed_sub_environments` is set, their exceptions must be raised as `EnvironmentFailed`,
+        upon which `_sample` restarts them.
         """
         raise NotImplementedError
 
@@ -153,9 +155,11 @@ class EpisodesRunner(RLlibEnvRunner):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> list[Any]:
-        """Sample episodes with this library's runner. With `config.restart_failed_sub_environments`, all environments
-        are restarted if one fails. The steps that were sampled before the failure are part of the result. If
-        `num_episodes` is given, only those of whole episodes are.
+        """Sample episodes with this library's runner.
+
+        With `config.restart_failed_sub_environments`, all environments are restarted if one fails. The steps that
+        were sampled before the failure are part of the result. If `num_episodes` is given, only those of whole
+        episodes are.
         """
         options = {"explore": explore, "random_actions": random_actions}
         interrupted: list[Any] = []
@@ -210,8 +214,9 @@ class EpisodesRunner(RLlibEnvRunner):
         return self._runner
 
     def _next_seed(self) -> int | None:
-        """Return the seed of the next runner: the configured seed for the first runner, a derived seed for each later
-        runner. None if no seed is configured.
+        """Return the seed of the next runner, or None if no seed is configured.
+
+        It is the configured seed for the first runner, and a derived seed for each later runner.
         """
         num_before, self._num_runners = self._num_runners, self._num_runners + 1
         if self._seed is None or not num_before:
@@ -232,8 +237,10 @@ class EpisodesEnvRunner(EpisodesRunner, RLlibSingleAgentEnvRunner):
     """
 
     def _make_runner(self, seed: int | None) -> SingleAgentEnvRunner:
-        """Return a `SingleAgentEnvRunner` for the environments. If `config.restart_failed_sub_environments` is set,
-        they are wrapped in `GuardedVectorEnv`, so that `_sample` restarts them after an exception.
+        """Return a `SingleAgentEnvRunner` for the environments.
+
+        If `config.restart_failed_sub_environments` is set, they are wrapped in `GuardedVectorEnv`, so that `_sample`
+        restarts them after an exception.
         """
         env: Any = self.env
         while isinstance(env, DictInfoToList):  # RLlib's sampling loop needs lists of infos
@@ -271,8 +278,10 @@ class EpisodesMultiAgentEnvRunner(EpisodesRunner, RLlibMultiAgentEnvRunner):
     """
 
     def _make_runner(self, seed: int | None) -> MultiAgentEnvRunner:
-        """Return a `MultiAgentEnvRunner` for the environments. If `config.restart_failed_sub_environments` is set, they
-        are wrapped in `GuardedMultiAgentEnv`, so that `_sample` restarts them after an exception.
+        """Return a `MultiAgentEnvRunner` for the environments.
+
+        If `config.restart_failed_sub_environments` is set, they are wrapped in `GuardedMultiAgentEnv`, so that
+        `_sample` restarts them after an exception.
 
         Raises:
             InvalidArgument: the environments run in other processes.

@@ -80,7 +80,7 @@ class EpisodesToBatches(ConnectorV2):
         self, *, rl_module: Any, episodes: Any, shared_data: dict[str, Any] | None = None, **kwargs: Any
     ) -> dict[Any, Any]:
         batches = {}
-        for module_id, module_episodes in AgentToModuleMapping.dealt(episodes).items():
+        for module_id, module_episodes in AgentToModuleMapping.episodes_by_module(episodes).items():
             if module_id not in rl_module or not isinstance(rl_module[module_id].unwrapped(), ValueFunctionAPI):
                 continue  # RLlib trains no module without values by PPO, such as a heuristic
             pack = EpisodePack.from_episodes(module_episodes)

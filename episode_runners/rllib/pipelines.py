@@ -71,7 +71,7 @@ class PipelineInRLlib(ConnectorV2):
         self.pipeline.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state that combines the states of remote env runners with this state, which comes last.
+        """Return one state that combines the states of remote env runners with the state of this pipeline.
 
         After a checkpoint was restored, only this pipeline has its statistics.
         """
@@ -112,7 +112,7 @@ class MultiAgentPipelineInRLlib(PipelineInRLlib):
                 self.pipeline.modules[module_id] = self._make_module_pipeline()
 
     def set_state(self, state: dict[Any, Any]) -> None:
-        """Restore the pipelines' states. Modules that are missing in `state` keep theirs."""
+        """Restore the pipelines' states by module id. The pipelines of other modules keep their states."""
         self.add_modules(state)
         self.pipeline.set_state({**self.pipeline.get_state(), **state})
 

@@ -266,7 +266,7 @@ def views_of(pieces: Iterable[Connector]) -> list[Connector]:
 
 
 def _free_name(name: str, others: Iterable[Connector]) -> str:
-    """Return the name, with a number appended if one of the other connectors has it."""
+    """Return a name that no other connector has: `name`, with a number appended if it is taken."""
     taken = {other.name for other in others}
     numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
     return next(free for free in (name, *numbered) if free not in taken)

@@ -172,7 +172,8 @@ class Batch:
         return self._of(columns, None if self._lazy_origin is None else select_rows(self._lazy_origin, index))
 
     def _set_rows(self, index: Any, rows: Any) -> None:
-        """Write rows into the columns in place, after a check of all columns. The batch forgets its origin.
+        """Write rows into the columns in place, after a check of all columns. The origin of the rows becomes
+        unknown.
 
         Raises:
             WrongType: `rows` is not a batch or dict.
@@ -331,8 +332,9 @@ class Batch:
         import torch
 
         def convert(leaf: Any, path: str) -> Any:
-            """Return a column as a tensor. A writeable array and a CPU tensor of the same dtype share memory. `dtype`
-            applies to floats only.
+            """Return a column as a tensor.
+
+            A writeable array and a CPU tensor of the same dtype share memory. `dtype` applies to floats only.
 
             Raises:
                 WrongType: the column is not numeric.
@@ -417,8 +419,9 @@ def _adopt(value: Any, path: str) -> Any:
 
 
 def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
-    """Return the column dict of each batch. Raise `TrackMismatch` unless all batches have the same columns. `call` is
-    the beginning of its message.
+    """Return the column dicts of several batches. Raise `TrackMismatch` unless all batches have the same columns.
+
+    `call` is the beginning of the error message.
     """
     first = nested.flatten(batches[0]._columns).keys()
     for i, batch in enumerate(batches):
@@ -435,7 +438,7 @@ def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
 def _filled(
     columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, mode: str, prefix: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the column dict of each batch, where columns that the batch lacks are added and filled with `fill`.
+    """Return the column dicts of several batches, with missing columns added and filled with `fill`.
 
     Args:
         leading: leading axes of the new columns, such as the number of rows, for each batch.

@@ -99,7 +99,7 @@ class Origin:
         return self.source.episode(int(real_numbers[0]))
 
     def _numbers_of(self, rows: Any) -> Any:
-        """Return the step indices of these rows. Raise `StepOutOfRange` if there are no such rows."""
+        """Return the step indices of the batch rows `rows`. Raise `StepOutOfRange` if there are no such rows."""
         try:
             return self.numbers[rows]
         except IndexError:
@@ -129,8 +129,10 @@ class Origin:
         return self._laid_out(real, times)
 
     def _of_episodes(self, fact: Callable[[EpisodeKey], Any]) -> np.ndarray:
-        """Return a fact of each row's episode, object array of the batch's shape. It is `None` for padding and unknown
-        episodes.
+        """Return `fact(key)` for the episode of each row, for example its id, as an object array of the batch's
+        shape.
+
+        The value is `None` for padding and unknown episodes.
         """
         real, (keys, episode_of_step, _) = self._places
         facts = np.fromiter((None if key is None else fact(key) for key in keys), object, len(keys))
@@ -143,7 +145,9 @@ class Origin:
         return real, self.source.places(self.numbers[real])
 
     def _laid_out(self, real: np.ndarray, facts: np.ndarray) -> np.ndarray:
-        """Return an object array of the batch's shape with `facts` where `real` is True, and None for padding."""
+        """Return an object array of the batch's shape with the values `facts` where `real` is True, and None for
+        padding.
+        """
         values = np.full(self.numbers.shape, None, object)
         values[real] = facts
         return values

@@ -124,14 +124,15 @@ class EpisodeFacts(NamedTuple):
 
 
 def _restored(facts: tuple[Any, ...], own_spaces: tuple[Any, ...]) -> EpisodeFacts:
-    """Return facts from a pickle. Facts that are newer than the pickle have their defaults."""
+    """Return an episode's metadata from pickled values. Fields that an older pickle lacks get their defaults."""
     names = EpisodeFacts._fields
     return EpisodeFacts(**dict(zip((*names[: len(facts)], *names[len(FACTS) :]), (*facts, *own_spaces), strict=True)))
 
 
 def join_pipelines(first: str | None, second: str | None) -> str | None:
-    """Return the distinct lines of two texts that describe the preprocessing of two joined chunks, in order, joined
-    with line breaks. If one text is `None` (unknown), return the other.
+    """Join two texts that describe the preprocessing of two chunks, so that each line occurs once.
+
+    If one text is `None` (unknown), return the other.
     """
     if first == second or second is None:
         return first
@@ -240,7 +241,8 @@ class PackFacts(NamedTuple):
         return PackFacts._make([*values, *self.spaces, custom])
 
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> PackFacts:
-        """Return the metadata of the ends of the episodes: `lengths` [n] steps that begin `starts` [n] steps later.
+        """Return the metadata of the last `lengths` [n] steps of each episode, which begin at the steps `starts`
+        [n].
 
         The counterpart of `EpisodeFacts.window` for many chunks: each part reaches the end of its chunk.
         """
@@ -309,8 +311,9 @@ def _common_spaces(
 
 
 def _common_space(name: str, values: Sequence[Any], ids: Sequence[Any]) -> Any:
-    """Return the space that all episodes share. An episode whose space is `None` has no influence. The result is `None`
-    if all are.
+    """Return the space that all episodes share.
+
+    An episode whose space is `None` has no influence. The result is `None` if all are.
 
     Raises:
         TrackMismatch: two spaces differ.
@@ -331,8 +334,9 @@ def _common_space(name: str, values: Sequence[Any], ids: Sequence[Any]) -> Any:
 
 
 def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Concatenate the same metadata column of several packs. The result is `None` if it is `None` in all packs.
-    Otherwise, an episode of a pack without the column has None.
+    """Concatenate the same metadata column of several packs, some of which may lack it (None).
+
+    The result is `None` if all packs lack it. Otherwise, the episodes of a pack without the column have None.
 
     Args:
         sizes: number of episodes of each pack.
@@ -370,7 +374,7 @@ def from_band(band: Any) -> Any:
 
 
 def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
-    """Return a pack's facts from a pickle. Facts that are newer than the pickle are `None`."""
+    """Return a pack's metadata from pickled values. Fields that an older pickle lacks are `None`."""
     later = [None] * (len(_COLUMNS) - len(bands))  # facts that are newer than the pickle
     return PackFacts._make([*map(from_band, bands), *later, *values])
 

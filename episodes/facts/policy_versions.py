@@ -155,7 +155,9 @@ class VersionColumn(Sequence[VersionRuns | None]):
     def of_rows(
         changes: np.ndarray, versions: np.ndarray, firsts: np.ndarray, lengths: np.ndarray
     ) -> VersionColumn | None:
-        """Encode the versions of episodes that are row ranges of a table, given the rows where the version changes.
+        """Encode the policy versions of episode parts that are consecutive rows of a table.
+
+        The table is given by the rows at which the version changes.
 
         Args:
             changes: rows [k], ascending from 0, at which each of `versions` [k] begins.

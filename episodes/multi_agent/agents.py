@@ -202,7 +202,8 @@ class Agents:
     def with_repeated_last_observations(
         self, observations: ByAgent, actions: ByAgent, endings: Endings, env_t: int, *, may_repeat: bool
     ) -> ByAgent:
-        """Return `observations`, and again the last observation of each agent that ends in mid-step without a new one.
+        """Return the step's observations, plus the last known one of each agent that ends in mid-step without a new
+        one.
 
         Args:
             may_repeat: if False, raise `InvalidArgument` if such an agent is truncated.

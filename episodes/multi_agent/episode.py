@@ -397,6 +397,7 @@ class MultiAgentEpisode(MultiAgentGetters):
 
     def _check_dicts(self, call: str, by_agent: ByAgent, of_dicts: ByAgent = NOTHING) -> None:
         """Raise `WrongType` unless all arguments in `by_agent` are dicts, and all in `of_dicts` are dicts of dicts.
+
         Arguments of None in `of_dicts` are skipped. `call` is the name of the method, for the error.
         """
         arguments = [(name, value) for name, value in of_dicts.items() if value is not None]
@@ -431,8 +432,9 @@ class MultiAgentEpisode(MultiAgentGetters):
         return {agent_id: as_item(observation, spaces.get(agent_id)) for agent_id, observation in observations.items()}
 
     def _end(self, endings: Endings, terminateds: ByAgent, truncateds: ByAgent) -> None:
-        """Mark agents as ended. End the episode by the flag `"__all__"` or, without this flag, after all agents.
-        Without the flag, the episode is terminated if all agents are, else truncated.
+        """Mark agents as ended, and end the episode if the flag `"__all__"` is set or all agents have ended.
+
+        If the flag is missing, the episode is terminated if all agents are terminated, else truncated.
         """
         agents = self.agents
         agents.end(endings, self.env_t)

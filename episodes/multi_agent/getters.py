@@ -116,7 +116,7 @@ class MultiAgentGetters(HasEnding):
     clocks = env_times
 
     def env_steps_back(self, num_steps: int) -> int:
-        """Return the lookback, in env steps, that holds the last `num_steps` steps of every agent.
+        """Return the number of env steps that a lookback needs to hold the last `num_steps` steps of every agent.
 
         A cut with that lookback keeps all these steps, and pending steps. Agents that have ended do not count.
 
@@ -356,8 +356,9 @@ class MultiAgentGetters(HasEnding):
         return ((a, track_of(timelines[a])) for a in self._chosen(agent_ids) if a in timelines)
 
     def _chosen(self, agent_ids: Any) -> Collection[Any]:
-        """Return the getter argument `agent_ids` as a collection of agent ids. A single id becomes a 1-tuple. A tuple
-        or frozenset counts as one id if an agent has that id.
+        """Return the getter argument `agent_ids` as a collection of agent ids. A single id becomes a 1-tuple.
+
+        A tuple or frozenset counts as one id if an agent has that id.
 
         Raises:
             WrongType: an agent id is not hashable.
@@ -372,7 +373,9 @@ class MultiAgentGetters(HasEnding):
         return agent_ids
 
     def _read(self, request: Request, track_of: Callable[[Timeline], AgentTrack | None]) -> Any:
-        """Return the result of a getter call. `track_of` returns an agent's observations, actions or other items.
+        """Return the items that a getter such as `get_actions` was asked for, by agent or by env step.
+
+        `track_of` returns an agent's items of this kind.
 
         Raises:
             StepOutOfRange: there is no such step. The message names the episode.
@@ -460,7 +463,10 @@ class MultiAgentGetters(HasEnding):
 
 
 def _by_agent(answers: dict[str, Any], return_list: bool) -> Any:
-    """Turn `{key: {agent: items}}` into `{agent: {key: items}}`, or with `return_list` into one per env step."""
+    """Regroup a getter's result by agent: turn `{key: {agent: items}}` into `{agent: {key: items}}`.
+
+    With `return_list`, return one such dict per env step.
+    """
     if return_list:
         steps = zip(*answers.values(), strict=True)
         return [_by_agent(dict(zip(answers, step, strict=True)), False) for step in steps]

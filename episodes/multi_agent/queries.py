@@ -133,7 +133,7 @@ def _positions(request: Request, lookback: int, size: int) -> int | range | np.n
 
 
 def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:
-    """Return a 1-tuple with one agent's item or batch at the given env steps.
+    """Return one agent's item or batch at the given env steps, in a 1-tuple.
 
     The tuple is empty if the agent has no item at these env steps and the request has no `fill`.
     """
@@ -151,8 +151,9 @@ def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> t
 
 
 def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin: int) -> list[int]:
-    """Return, for each env step, the position of the agent's item, or `MISSING` (-1) if the env step has no item. Env
-    steps before `origin` have none.
+    """Return, for each env step, the position of the agent's item, or `MISSING` (-1) if the env step has no item.
+
+    Env steps before `origin` have no items.
     """
     if not isinstance(env_steps, range) or env_steps.step != 1:
         return env_step_index.rows_of(agent_track.times, env_steps, origin)
@@ -164,7 +165,9 @@ def _aligned_rows(agent_track: AgentTrack, env_steps: range | list[int], origin:
 
 
 def by_agent_step(request: Request, agent_track: AgentTrack) -> tuple[Any, ...]:
-    """Return a 1-tuple with one agent's item or batch at indices of agent steps, or () if the indices select no step.
+    """Return one agent's item or batch at indices of the agent's own steps, in a 1-tuple.
+
+    The tuple is empty if the indices select no step.
 
     Indices of None mean the complete steps. Other indices may include the pending step, as the last one.
     """

@@ -112,7 +112,8 @@ class Timeline:
             self._check_outputs(outputs or NOTHING, env_t)
 
     def _check_outputs(self, outputs: Mapping[str, Any], env_t: int) -> None:
-        """Check the extra model outputs of an agent's action against its earlier steps.
+        """Raise an error unless an action's extra model outputs have the names and shapes of the agent's earlier
+        outputs.
 
         Raises:
             WrongType: `outputs` is not a dict.
@@ -324,7 +325,10 @@ class Timeline:
     # --- state -------------------------------------------------------------------------------------------------
 
     def env_steps_back(self, num_steps: int, env_t: int) -> int:
-        """Return how many env steps before `env_t` the agent's last `num_steps` complete steps began, 0 if it ended."""
+        """Return how many env steps before `env_t` the agent's last `num_steps` complete steps began.
+
+        It is 0 if the agent has ended.
+        """
         if not num_steps or self.phase == ENDED or not len(self.action_times):
             return 0
         return env_t - self.action_times[max(self.episode.actions.total - num_steps, 0)]
@@ -457,8 +461,9 @@ def _finished(times: Any) -> np.ndarray:
 
 
 def _joined(times: Any, later: Any) -> Any:
-    """Return `times` followed by `later`: a new array if `times` is a numpy array. Otherwise `times` itself, which
-    grows.
+    """Append the env steps `later` to `times`, and return the result.
+
+    The result is a new array if `times` is a numpy array. Otherwise it is `times` itself.
     """
     if type(times) is np.ndarray:
         return _finished(np.concatenate([times, later]))

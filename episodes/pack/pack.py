@@ -431,7 +431,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return EpisodePack.of(columns, facts, self.lengths, self.lookbacks)
 
     def _picked(self, episode_index: Any, steps: Any, observed_rows: Any) -> EpisodePack:
-        """Return a pack of some episodes.
+        """Return a pack of selected episodes with the selected rows of their time series.
 
         Args:
             episode_index: index of the episodes.

@@ -140,7 +140,9 @@ class InfoRows:
     def _put_first(
         self, presence: list[tuple[_InfoBlock, np.ndarray, np.ndarray]], num_kept: int, num_slots: int
     ) -> None:
-        """Move the rows that are kept to the front, and clear the rest. Keys that no row has any more are dropped.
+        """Move the infos to keep to the first slots, and clear all other slots.
+
+        Keys without any value left are dropped.
 
         Args:
             presence: for each key: its block, the values to keep, and which environments have them.
@@ -156,7 +158,7 @@ class InfoRows:
             self._last_keys = [usual for usual in self._last_keys if usual[-1].present.any()]
 
     def _clear_presence(self, slots: slice) -> None:
-        """Note that no environment has a value of any key in these slots."""
+        """Mark the infos in the given slots as empty: no environment has a value of any key."""
         for block in self._blocks.values():
             block.present[slots] = False
 
@@ -258,8 +260,10 @@ class _InfoBlock:
 
 
 def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
-    """Yield key path, value and mask [N] of each value in the (possibly nested) info of a vector environment. The mask
-    of environments that have the value is `None` for all. Masks themselves and final observations are left out.
+    """Yield the key path, value and mask of each value in the (possibly nested) info of a vector environment.
+
+    The mask [N] is True for environments that have the value, or `None` if all have it. The masks in `info` and
+    final observations are not yielded themselves.
 
     Raises:
         WrongType: a key is not a str.
@@ -282,8 +286,9 @@ def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterat
 
 
 def _row_of(path: str, value: Any, num_envs: int) -> tuple[np.ndarray, bool]:
-    """Convert an info value to an array [N, ...]. Return it, and whether its items are Python numbers. A value that is
-    not one per environment is shared by all.
+    """Convert an info value to an array [N, ...], and return it and whether its items are Python numbers.
+
+    A value that is not one per environment is shared by all environments.
 
     Raises:
         TrackMismatch: an array has another number of rows than `num_envs`.

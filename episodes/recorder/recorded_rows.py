@@ -66,7 +66,8 @@ class _Started(NamedTuple):
 
 
 class RecordedRows:
-    """Recorded vector steps of N environments, [num_rows, N, ...]. A row has observations and the steps before them.
+    """Recorded vector steps of N environments, [num_rows, N, ...]. A row has observations and the steps that led to
+    them.
 
         row            0      1      2      3            next row
         observation    o0     o1     o2     o3           written uncounted, then counted by `commit`

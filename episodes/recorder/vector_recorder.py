@@ -481,7 +481,7 @@ class VectorRecorder:
         return VersionColumn.of_rows(changes, versions, chunks.start_rows + 1, chunks.lengths)
 
     def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, which_last: np.ndarray | None) -> Infos:
-        """Return the infos of observations.
+        """Return the infos of recorded observations, given the observations' indices.
 
         Args:
             index: the observations, as row * N + environment.
@@ -507,8 +507,10 @@ class VectorRecorder:
         return infos.gather(at)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
-        """Return the episode id of each chunk. With `name`, new ids are remembered for the next `take`. `from_base`,
-        bool [n], is True for chunks that continue at the last `take`.
+        """Return the episode id of each chunk (part of an episode). Episodes without an id get a new one.
+
+        `from_base`, bool [n], is True for chunks that continue an episode of the last `take`. With `name`, the next
+        `take` uses the new ids too.
         """
         ids = random_ids(len(chunks.envs), self._id_generator)
         at_base = from_base.nonzero()[0]
@@ -520,7 +522,7 @@ class VectorRecorder:
         return ids
 
     def _assign_ids(self, chunks: Chunks, ids: np.ndarray, known: set[int], name: bool) -> None:
-        """Replace new ids in `ids` by those under which episodes were read already.
+        """Replace random ids in `ids` by the ids that earlier reads of the same episodes returned.
 
         Args:
             known: indices of chunks whose id is known from earlier chunks.

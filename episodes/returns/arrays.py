@@ -184,8 +184,10 @@ def align(
     offsets: ArrayLike | None,
     final_values: ArrayLike | None,
 ) -> AlignedSteps:
-    """Check the arguments of `gae` and similar functions, and return them, with next values, as `AlignedSteps`. Number
-    types become floats, of at least float32.
+    """Check the arguments of `gae` and similar functions, and return them as `AlignedSteps`, with the value after
+    each step.
+
+    Number types become floats, of at least float32.
 
     Raises:
         WrongType: flags are None.
@@ -213,8 +215,9 @@ def align(
 def _align_packed(
     rewards: np.ndarray, values: np.ndarray, terminateds: np.ndarray, offsets: np.ndarray
 ) -> AlignedSteps:
-    """Align concatenated episodes. `values` have one row more than steps per episode. The value after a termination
-    counts as 0.
+    """Return concatenated episodes as `AlignedSteps`.
+
+    `values` have one row more than steps per episode. The value after a termination counts as 0.
 
     Raises:
         ShapeMismatch: the offsets do not ascend from 0 to the number of steps.

@@ -64,7 +64,7 @@ def discounted_returns_of(steps: AlignedSteps, gamma: float) -> tuple[np.ndarray
 
 
 def rewards_and_last_values(steps: AlignedSteps, gamma: float) -> np.ndarray:
-    """Return the rewards, where the last step of each episode also has its discounted next value."""
+    """Return the rewards. The discounted next value is added at the last step of each episode."""
     inputs = zeroed(gamma * steps.next_values, 1.0 - steps.goes_on, steps)
     inputs += steps.rewards
     return inputs
@@ -109,7 +109,7 @@ def window_sums(inputs: np.ndarray, remaining: np.ndarray, gamma: float, size: i
     """
 
     def join(window: np.ndarray, length: int, later: np.ndarray) -> np.ndarray:
-        """Extend sums over `length` steps by the discounted sums `later` of the following steps."""
+        """Extend each discounted sum over `length` steps by the sum in `later` that begins after these steps."""
         joined = window.copy()
         joined[:-length] += zeroed(gamma**length * later[length:], remaining[:-length] > length, steps)
         return joined

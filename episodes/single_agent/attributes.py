@@ -22,7 +22,7 @@ def record_of(name: str, doc: str) -> property:
     """Return a property for all metadata or all time series of an episode. Setting the property clears cached lists."""
 
     def change(episode: Any, record: Any) -> None:
-        """Replace the record, after the lists of the old tracks were given up."""
+        """Replace the metadata or time series of the episode, and clear the cached lists."""
         episode.growth = None  # before the change, since its lists belong to the old tracks
         setattr(episode, name, record)
 

@@ -753,7 +753,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 def _restored(
     cls: Any, facts: Any, tracks: Any, custom_data: Any, shape: Any, duration: float, is_cut: Any = None
 ) -> SingleAgentEpisode:
-    """Return an episode from its pickled parts. Older pickles lack `is_cut`, which then is `None`."""
+    """Return an episode from its pickled parts. For older pickles without `is_cut`, it is `None`."""
     episode = cls.of(facts, tracks, custom_data)
     episode._shape, episode._duration, episode._is_cut = shape, duration, is_cut
     return episode

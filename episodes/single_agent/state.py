@@ -21,8 +21,9 @@ def state_of(facts: EpisodeFacts, tracks: Tracks, custom_data: dict[str, Any]) -
 
 
 def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
-    """Return the metadata, time series and custom data (all copied) from a dict that `state_of` made. A fact that an
-    older state lacks gets its default.
+    """Return the metadata, time series and custom data from a dict that `state_of` made, all copied.
+
+    A metadata field that an older state lacks gets its default.
     """
     state = deepcopy(dict(state))
     # A state that is older than a fact does not have it.

@@ -118,12 +118,15 @@ class _Row:
 
 
 def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) -> Actions:
-    """Return a function that returns the recorded actions, or `changed(row)` in rows with resets."""
+    """Return a function that returns the recorded actions of one vector step after another.
+
+    With `changed`, the actions of a step with resets are replaced by `changed(row)`.
+    """
     remaining = iter(rows[1:])
 
     def next_actions(observations: Any) -> Any:
-        """Return the actions of the next recorded row. In rows with a reset they are replaced, if there is a function
-        for that.
+        """Return the actions of the next recorded vector step. In a step with resets, `changed` replaces them if it
+        is given.
         """
         row = next(remaining)
         return changed(row) if changed is not None and row.is_reset.any() else copy.deepcopy(row.actions)
@@ -333,12 +336,12 @@ class _Watch:
         return observations
 
     def compare_reset(self, last: Any, first: Any) -> None:
-        """Count a reset, and also count it as faulty if it returned the last observation of the ended episode."""
+        """Count a reset, and whether its observation equals the last observation of the ended episode."""
         self.resets += 1
         self.resets_like_endings += nested.equal(last, first)
 
     def check_endings(self, num_steps: int) -> None:
-        """Check the run as a whole.
+        """Check that episodes have ended in the run, and that resets returned new observations.
 
         Raises:
             InvalidArgument: no episode ended in `num_steps` steps.

@@ -66,8 +66,7 @@ def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **place: 
 
 
 def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken: Broken) -> None:
-    """Raise the error that `broken` makes if `rows` do not have the structure, shapes and dtypes of N items of the
-    space.
+    """Raise an error, made by `broken`, unless `rows` have the structure, shapes and dtypes of N items of the space.
 
     Args:
         name: name of the rows in the error.
@@ -115,8 +114,9 @@ def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int
 
 
 def check_infos(infos: Any, num_envs: int, broken: Broken, name: str = "infos") -> None:
-    """Raise the error that `broken` makes unless `infos` is a dict of values for all environments, or of arrays [N,
-    ...] with masks.
+    """Raise an error, made by `broken`, unless `infos` is in Gymnasium's form for vector environments.
+
+    It is a dict of values for all environments, or of arrays [N, ...] with masks.
     """
     if not isinstance(infos, dict):
         raise broken(f"{name} to be a dict of arrays", brief(infos), "a list of dicts is no vector info")

@@ -210,8 +210,9 @@ def _find_label_problems(comparison: _Comparison) -> list[str]:
 
 
 def _find_difference_problems(comparison: _Comparison, differences: np.ndarray, tolerance: float) -> list[str]:
-    """Check that recorded and model log-probabilities agree within `tolerance`, and return a list with at most one text
-    (empty if they agree), which names the probable cause.
+    """Check that recorded and model log-probabilities agree within `tolerance`.
+
+    Return a list with one text that names the probable cause of a difference. The list is empty if they agree.
     """
     learned = np.flatnonzero(comparison.mask)
     differs = differences > tolerance
@@ -247,8 +248,9 @@ def _find_difference_problems(comparison: _Comparison, differences: np.ndarray, 
 
 
 def _as_numpy(column: Any) -> np.ndarray:
-    """Convert an array, or a tensor on any device, to a numpy array. A tensor is detached. Floating-point tensors
-    become float32 (also bfloat16, which numpy lacks).
+    """Convert an array, or a tensor on any device, to a numpy array.
+
+    A tensor is detached. Floating-point tensors become float32 (also bfloat16, which numpy lacks).
     """
     if hasattr(column, "detach"):
         column = column.detach().cpu()

@@ -204,8 +204,10 @@ class Conversation:
     def _split(
         self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
-        """Compare a turn's whole next prompt with the tokens so far. Return the number of leading tokens they share
-        (-1: all), the prompt's new tokens, and the infos to record.
+        """Split a turn's whole next prompt into the tokens that it shares with the conversation so far, and new
+        tokens.
+
+        Return the number of shared leading tokens (-1: all tokens so far), the new tokens, and the infos to record.
 
         Raises:
             InvalidArgument: the prompt is empty.

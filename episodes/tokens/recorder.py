@@ -130,8 +130,7 @@ class TokenRecorder:
         self._drop(talk, "drop()")
 
     def _drop(self, talk: Conversation, reason: str) -> None:
-        """Close a conversation without its episode, and note that its group is incomplete. Nothing happens if it was
-        closed.
+        """Discard an open conversation, and record that its group is incomplete. Do nothing if it is closed already.
 
         Args:
             reason: text on why, for later errors.

@@ -154,7 +154,7 @@ class _Branch(NamedTuple):
 
 
 class _TooManyKept(Exception):
-    """Error of a segment `index` that is to keep more tokens than the `num_tokens` that precede it."""
+    """Error raised if segment `index` is declared to keep more earlier tokens than the `num_tokens` that precede it."""
 
     def __init__(self, index: int, num_tokens: int) -> None:
         super().__init__(index, num_tokens)

@@ -105,7 +105,7 @@ class TokenSequences:
             return whole_episodes(self._stream, self.pack.lengths, with_last)
 
         def error(i: int, t: int, num_tokens: int) -> Exception:
-            """Return the error for an info that is to keep more than the `num_tokens` tokens before it."""
+            """Return the error for an info that declares more kept tokens than the `num_tokens` tokens before it."""
             return ShapeMismatch(
                 f"episode {self.pack.ids[i]}: infos[{KEPT_TOKENS!r}] at t={t + self.pack.t_started[i]} is larger than "
                 f"the {num_tokens} tokens before the observation"
@@ -160,8 +160,9 @@ class TokenSequences:
         return int(row_length)
 
     def _padded_segments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of tokens of each segment, padding as a last segment of each sequence,
-        and whether to learn from the segment.
+        """Return the number of tokens of each segment, padding included, and whether to learn from the segment.
+
+        Padding is the last segment of each sequence.
 
         The very last segment has one position too many. So values that are repeated per segment can be shifted left
         by one, by reading from position 1 on.

@@ -25,9 +25,10 @@ OF_POLICY_ACTIONS = (Columns.ACTION_LOGP, Columns.ACTION_PROB, Columns.ACTION_DI
 
 
 def dropped_outputs(space: gym.Space | None, extra: Mapping[str, Any]) -> list[str]:
-    """Return the names of the extra model outputs, such as action log-probabilities, that become invalid if an
-    episode's actions are converted to the environment's. The list is empty if the stored actions are the
-    environment's.
+    """Return the names of the extra model outputs that become invalid if an episode's actions are converted.
+
+    The conversion is to the environment's actions, and one such output is the action's log-probability. The list is
+    empty if the stored actions are the environment's.
     """
     if Columns.ACTIONS_FOR_ENV not in extra and not has_policy_actions(space):
         return []

@@ -63,7 +63,7 @@ def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
 
 
 def check_reward(reward: Any, label: Callable[[], str]) -> None:
-    """Raise an error unless `reward` is one real number. `label` returns the beginning of the error message.
+    """Raise an error unless `reward` is one real number.
 
     Args:
         label: function that returns the first words of the message.

@@ -129,14 +129,14 @@ class ItemKinds:
         if not 0 < self._num <= len(items):
             self._num, self._dtypes = 0, nested.map_leaves(lambda leaf: set(), first)
         if self._num < len(items):
-            self._look_at(items[self._num :])
+            self._add_dtypes(items[self._num :])
         self._num = len(items)
         if nested.is_leaf(fill):
             return nested.map_leaves(lambda leaf, dtypes: _filler_like(leaf, dtypes, fill), first, self._dtypes)
         return nested.map_leaves(_filler_like, first, self._dtypes, fill)
 
-    def _look_at(self, items: Sequence[Any]) -> None:
-        """Add the dtypes of these items to the dtypes seen so far."""
+    def _add_dtypes(self, items: Sequence[Any]) -> None:
+        """Add the dtypes of new items to the cached dtypes."""
         if type(self._dtypes) is set:
             self._dtypes.update([item.dtype for item in items if type(item) is np.ndarray])
             items = [item for item in items if type(item) is not np.ndarray]
@@ -145,7 +145,10 @@ class ItemKinds:
 
 
 def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
-    """Return `fill` as an item like `first`, in the common dtype of all items: a Python value if `first` is one."""
+    """Return the fill value `fill` as an item with the shape of `first` and the common dtype of all items.
+
+    It is a Python value if `first` is one.
+    """
     filler = _filler(fill, np.empty((0, *np.shape(first)), np.result_type(*dtypes)))
     return filler.item() if isinstance(first, (bool, int, float, str)) else filler
 

@@ -144,8 +144,9 @@ def unescape(part: str) -> str:
 
 
 def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
-    """Return the leaves of a nested value as a flat dict, by paths such as "camera/left". A `prefix` is the first part
-    of all paths. The path of a leaf itself is `prefix` or "".
+    """Return the leaves of a nested value as a flat dict, by paths such as "camera/left".
+
+    A `prefix` is the first part of all paths. The path of a leaf itself is `prefix` or "".
 
     >>> flatten({"camera": 1, "joints": (2, 3)}, "observations")
     {'observations/camera': 1, 'observations/joints/0': 2, 'observations/joints/1': 3}

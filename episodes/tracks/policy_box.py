@@ -116,8 +116,7 @@ def env_space_of(space: Any) -> Any:
 
 
 def has_env_actions(space: gym.Space | None) -> bool:
-    """Return True if the space contains a bounded `Box` that is not a `PolicyBox`:
-    its actions are scaled as the environment expects."""
+    """Return True if actions of the space are in the environment's units: some bounded `Box` is not a `PolicyBox`."""
     return any(type(box) is not PolicyBox for box in _bounded_boxes(space))
 
 
@@ -128,8 +127,10 @@ def has_policy_actions(space: gym.Space | None) -> bool:
 
 
 def check_same_units(stored: gym.Space | None, new: gym.Space | None, label: str) -> None:
-    """Raise `TrackMismatch` if one of two action spaces describes a policy's actions and the other one is different, as
-    their actions cannot be stored together."""
+    """Raise `TrackMismatch` if actions of two spaces cannot be stored together, because one is a policy's space.
+
+    Two equal spaces are accepted, and so are two spaces of an environment.
+    """
     if stored is None or new is None or stored is new or stored == new:
         return
     if has_policy_actions(stored) or has_policy_actions(new):

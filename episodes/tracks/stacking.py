@@ -169,7 +169,9 @@ def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
 
 
 def cast_without_loss(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
-    """Cast an array to `dtype`, a `np.dtype`, or to native byte order if it is something else.
+    """Cast an array to the dtype `dtype`. Raise `ShapeMismatch` if that changes a value.
+
+    If `dtype` is not a `np.dtype`, the array is cast to native byte order.
 
     A cast to floats may round.
 

@@ -117,8 +117,10 @@ class ListTrack(_Items):
         return len(self.items)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return the item at an int index, or a list of items for a slice, a list of indices or None (all from step 0
-        on). `fill` replaces missing items. With `neg_index_as_lookback`, -1 is the item just before step 0.
+        """Return the item at an int index, or a list of items for a slice, a list of indices or None.
+
+        None selects all items from step 0 on. `fill` replaces missing items. With `neg_index_as_lookback`, -1 is
+        the item just before step 0.
         """
         if fill is not None:
             return self._get_filled(indices, neg_index_as_lookback, fill)
@@ -395,8 +397,10 @@ class InfoTrack(_Items):
         return self.data[position]
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return the info dict at an int index, or a list of dicts for a slice, a list of indices or None (all from
-        step 0 on). `fill` replaces missing infos. With `neg_index_as_lookback`, -1 is the info just before step 0.
+        """Return the info dict at an int index, or a list of dicts for a slice, a list of indices or None.
+
+        None selects all infos from step 0 on. `fill` replaces missing infos. With `neg_index_as_lookback`, -1 is
+        the info just before step 0.
         """
         infos, size = self.data, len(self)
         if fill is None:

@@ -434,8 +434,9 @@ _PLACES = {name: place for place, name in enumerate(Tracks._fields)}
 def _extra_tracks(
     extras: Sequence[Mapping[str, Track]], has_steps: Sequence[int], ids: Sequence[Any]
 ) -> dict[str, list[Track]]:
-    """Return a dict from each extra model output to a list of its time series, one per episode. Raise `TrackMismatch`
-    if episodes with steps have different keys. `ids` of the episodes are for the error.
+    """Return a dict from each extra model output to a list of its time series, one per episode.
+
+    Raise `TrackMismatch` if episodes with steps have different keys. `ids` of the episodes are for the error.
     """
     if sum(map(len, extras)) == len(extras) * len(extras[0]):
         try:

@@ -59,8 +59,9 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def checked_items(name: str, value: Any, contents: str) -> list[Any]:
-    """Return an iterable argument as a list. The error names the `contents` that it must have. Raise `WrongType` if it
-    is a string or not iterable.
+    """Return an iterable argument as a list.
+
+    The error names the `contents` that it must have. Raise `WrongType` if it is a string or not iterable.
 
     Raises:
         WrongType: the value is not iterable, or is text.
@@ -71,8 +72,9 @@ def checked_items(name: str, value: Any, contents: str) -> list[Any]:
 
 
 def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
-    """Return a mapping argument as a dict. The error names the `contents` that it must have, such as "of a space for
-    each module".
+    """Return a mapping argument as a dict.
+
+    The error names the `contents` that it must have, such as "of a space for each module".
 
     Raises:
         WrongType: the value is not a mapping.
@@ -122,7 +124,9 @@ def checked_seed(seed: Any) -> int | None:
 
 
 def checked_generator(seed: Any) -> np.random.Generator:
-    """Create a numpy random generator from a seed. None is a random seed. A generator is returned itself.
+    """Create a numpy random generator from a seed.
+
+    For None the seed is random. A generator is returned itself.
 
     Raises:
         InvalidArgument: the seed is neither an int of at least 0 nor None.
@@ -147,16 +151,16 @@ def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
 
 
 def checked_path(path: Any) -> Any:
-    """Return the path of a directory, or None, which means memory. Raise `WrongType` if `path`
-    is neither a path nor None."""
+    """Return the argument `path` after a check that it is the path of a directory, or None to store data in memory."""
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise WrongType(f"path={path!r}: give the path of a directory, or None for memory")
     return path
 
 
 def checked_place(name: str, value: Any) -> Any:
-    """Return the path of a file, or None. Raise `WrongType` if the argument is neither a path nor None,
-    for example a file descriptor."""
+    """Return an argument after a check that it is a path or None. Raise `WrongType` for others, such as file
+    descriptors.
+    """
     if value is not None and not isinstance(value, (str, os.PathLike)):
         raise WrongType(f"{name}={value!r}: give a path, or None")
     return value

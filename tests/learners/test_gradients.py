@@ -201,7 +201,7 @@ def test_sac_gradients_equal_slow_formulas(conservatism):
     def worth(critics: Any, obs: Tensor, action: Tensor) -> Tensor:
         return torch.stack([critic(torch.cat([obs, action], -1)).squeeze(-1) for critic in critics])
 
-    state = algorithm._noise().get_state()
+    state = algorithm._action_generator().get_state()
     noise = generator_at(state)
     now, later = (torch.stack([step[place] for step in steps]) for place in (0, 3))
     with torch.no_grad():
@@ -224,10 +224,10 @@ def test_sac_gradients_equal_slow_formulas(conservatism):
             losses[i] = losses[i] + conservatism * gap.sum()
     assert_gradient(algorithm, batch, torch.stack(losses).mean(), "critic")
     weights = importance_weights(len(losses))
-    algorithm._noise().set_state(state)
+    algorithm._action_generator().set_state(state)
     assert_gradient(algorithm, {**batch, "weights": weights}, (weights * torch.stack(losses)).mean(), "critic")
 
-    actions, density = drawn(now, generator_at(algorithm._noise().get_state()))
+    actions, density = drawn(now, generator_at(algorithm._action_generator().get_state()))
     slow = (temperature * density - worth(policy.critics, now, actions).min(0).values).mean()
     assert_gradient(algorithm, batch, slow, "actor")
     log_temperature = algorithm.log_temperature

@@ -142,7 +142,10 @@ def episode_arguments(
 
 
 def _drawn_kinds(draw: st.DrawFn, ragged: bool | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the ragged tracks of an episode: the given ones, or drawn ones for True, and sometimes for None."""
+    """Return the dtypes of the ragged time series (items of varying length) of an episode, given or generated.
+
+    They are generated for `ragged=True`, and sometimes for None.
+    """
     if isinstance(ragged, Mapping):
         return ragged
     return draw(_ragged_kinds()) if ragged or (ragged is None and draw(st.booleans())) else {}

@@ -39,13 +39,16 @@ class _Values:
     types: set[type] = field(default_factory=set)
 
     def add(self, rows: np.ndarray, values: Sequence[Any], types: set[type]) -> None:
-        """Add values of the infos `rows`. `types` are the types that occur among them."""
+        """Add the values that the info dicts with the indices `rows` have under the key path.
+
+        `types` are the types of these values.
+        """
         self.rows.append(rows)
         self.values.append(values)
         self.types |= types
 
     def column(self, num: int) -> TypedColumn:
-        """Return the values as the column of `num` infos. It is masked if some infos have no value."""
+        """Return the values as one array for `num` info dicts, with a mask if some dicts lack the key."""
         values = self.values[0] if len(self.values) == 1 else list(chain.from_iterable(self.values))
         rows = np.concatenate(self.rows)
         array = as_typed_array(values, self.types)

@@ -78,7 +78,10 @@ class TypedColumn:
         return values.tolist() if self.plain else list(values)
 
     def value(self, row: int) -> Any:
-        """Return the value in row `row` as it was recorded. Mutable objects are copied. The mask is not checked."""
+        """Return the value in row `row` as it was recorded.
+
+        Mutable objects are copied. The mask is not checked.
+        """
         value = self.values[row]
         if self.holds_objects:
             return copy_mutable(value)
@@ -308,7 +311,10 @@ def from_parts(paths: list[str], parts: list[tuple[Any, Any, Any]], num: int) ->
 
 
 def _key_of(path: str) -> Key:
-    """Return the keys of the dicts around a value, and its own key, from its path. A whole info has no key (None)."""
+    """Split the path of an info value into the tuple of its parent keys and its own key.
+
+    A whole info has no own key (None).
+    """
     if path == WHOLE:
         return (), None
     *parents, last = map(nested.unescape, path.split("/"))
@@ -316,8 +322,7 @@ def _key_of(path: str) -> Key:
 
 
 def _put(infos: list[dict[str, Any]], parents: tuple[str, ...], last: str | None, values: list[Any]) -> None:
-    """Write one of `values` into each dict of `infos`, under the key `last` of the nested
-    dicts with the keys `parents`."""
+    """Write one value into each info dict, under the key `last` of the nested dicts with the keys `parents`."""
     for parent in parents:
         infos = [info.setdefault(parent, {}) for info in infos]
     if last is None:

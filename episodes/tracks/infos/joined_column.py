@@ -62,12 +62,12 @@ def joined_column(parts: Sequence[np.ndarray], mask: np.ndarray | None, plain: b
     The arrays are joined later if they are large, immutable, and retain little more memory than their own. A few rows
     of a long column, or of a message, are copied at once, since they would keep all of it from being freed.
     """
-    if _may_wait(parts):
+    if _can_join_later(parts):
         return JoinedColumn(parts, mask, plain)
     return TypedColumn(np.concatenate(parts), mask, plain)
 
 
-def _may_wait(parts: Sequence[np.ndarray]) -> bool:
+def _can_join_later(parts: Sequence[np.ndarray]) -> bool:
     """Return True if the parts may be concatenated later: they are large, immutable, of one dtype, and keep little
     other memory alive.
     """

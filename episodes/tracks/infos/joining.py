@@ -86,7 +86,7 @@ def _values_of(columns: Sequence[TypedColumn], spans: Sequence[slice]) -> list[n
 
 
 def _masks_joined(masks: list[np.ndarray | None], spans: list[slice]) -> np.ndarray | None:
-    """Return the masks of consecutive parts as one, or None if no part has a mask."""
+    """Concatenate the masks of an info key in several episodes. Return None if no episode has a mask."""
     if all(mask is None for mask in masks):
         return None
     mask_of_part = zip(masks, spans, strict=True)
@@ -104,7 +104,7 @@ class _Place:
 
 
 def _places(parts: Sequence[Infos]) -> list[_Place]:
-    """Return the columns of each part that has any, with their rows in the part and in the result."""
+    """Return a `_Place` for each part with stored columns: its rows in the part and in the concatenated infos."""
     places, at = [], 0
     for part in parts:
         if isinstance(part, ColumnInfos) and part.num:
@@ -114,7 +114,7 @@ def _places(parts: Sequence[Infos]) -> list[_Place]:
 
 
 def _joined(path: str, places: list[_Place], num: int) -> Column:
-    """Return the column of one key for all `num` infos. Parts without the key are masked."""
+    """Concatenate the values of one info key to a column for all `num` infos. Parts without the key are masked."""
     parts = [(place, place.columns[path]) for place in places if path in place.columns]
     columns = [column for _, column in parts]
     if not _have_one_kind(columns):
@@ -152,7 +152,10 @@ def _have_one_kind(columns: Sequence[Column]) -> TypeGuard[Sequence[TypedColumn]
 
 
 def _joined_mask(parts: list[tuple[_Place, Column]], num: int) -> np.ndarray:
-    """Return which of `num` infos have a value. Infos of parts that lack the column have none."""
+    """Return a mask, bool [num], of the concatenated infos that have a value under one key.
+
+    `parts` are the parts that have this key.
+    """
     mask = np.zeros(num, bool)
     for place, column in parts:
         mask_of_part = column.mask

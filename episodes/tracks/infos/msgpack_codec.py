@@ -117,7 +117,7 @@ def _from_ext(depth: int, code: int, data: bytes) -> Any:
 
 
 def _first_bad_key(value: Any, name: str) -> str:
-    """Return the path of the first value that cannot be encoded, such as `infos['a'][0]`, given that `value` cannot.
+    """Return the path of the first value inside `value` that msgpack cannot encode, such as `infos['a'][0]`.
 
     Args:
         name: path of `value`.
