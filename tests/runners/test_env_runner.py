@@ -586,7 +586,7 @@ def test_autoreset_mode_is_read_from_each_environment():
         ("CartPole-v1", {"vectorization": "sideways"}, "vectorization"),
         ("MountainCar-v0", {"vectorization": "vector_entry_point"}, "vector"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_wrong_constructor_argument_is_named(env, options, message):
     with pytest.raises((InvalidArgument, WrongType), match=message):
