@@ -92,6 +92,8 @@ class EpisodesRunner(RLlibEnvRunner):
     env: Any
     module: Any
     num_envs: int
+    worker_index: int
+    _env_to_module: Any
     _weights_seq_no: int
     _seed: int | None
     _log_episode_metrics: Any
@@ -105,6 +107,8 @@ class EpisodesRunner(RLlibEnvRunner):
         config = config.copy(copy_frozen=False)
         use_settings_of(config)
         super().__init__(config=config, **kwargs)
+        if self._env_to_module is not None:
+            connector_in(self._env_to_module).shared.is_local = self.worker_index == 0
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state of this env runner.

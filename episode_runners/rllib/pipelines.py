@@ -11,6 +11,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 from connectors import env_to_module_pipeline, module_to_env_pipeline
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
+from episode_runners.rllib.shared_statistics import SHARED, SharedStatistics
 from episode_runners.rllib.translation import DEFAULTS, is_joint, joint_pieces, module_pieces, users_connectors
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
 
@@ -71,17 +72,38 @@ class PipelineInRLlib(ConnectorV2):
         self.pipeline.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one state that combines the states of remote env runners with the state of this pipeline.
-
-        After a checkpoint was restored, only this pipeline has its statistics.
-        """
+        """Return one state that combines the states of remote env runners with the state of this pipeline."""
         return self.pipeline.merge_states([*states, self.pipeline.get_state()])
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (), {"replaced": self.replaced, "device": self.device, "options": self.options}
 
 
-class EnvToModuleInRLlib(PipelineInRLlib):
+class SharingPipelineInRLlib(PipelineInRLlib):
+    """RLlib connector that contains a pipeline whose filters share their statistics with those of other env runners.
+
+    Attributes:
+        shared: the state of the pipeline.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.shared = SharedStatistics(self.pipeline)
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        return self.shared.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.shared.set_state(state)
+
+    def reset_state(self) -> None:
+        self.shared.reset_state()
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        return self.shared.merge_states(states)
+
+
+class EnvToModuleInRLlib(SharingPipelineInRLlib):
     """RLlib connector that contains an env-to-module pipeline of this library."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
@@ -108,13 +130,13 @@ class MultiAgentPipelineInRLlib(PipelineInRLlib):
     def add_modules(self, module_ids: Iterable[Any]) -> None:
         """Create the pipelines of those modules that have none."""
         for module_id in module_ids:
-            if module_id not in self.pipeline.modules and module_id != "__joint__":
+            if module_id not in self.pipeline.modules and module_id not in ("__joint__", SHARED):
                 self.pipeline.modules[module_id] = self._make_module_pipeline()
 
     def set_state(self, state: dict[Any, Any]) -> None:
         """Restore the pipelines' states by module id. The pipelines of other modules keep their states."""
         self.add_modules(state)
-        self.pipeline.set_state({**self.pipeline.get_state(), **state})
+        super().set_state({**self.pipeline.get_state(), **state})
 
     def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
         for state in states:
@@ -122,7 +144,7 @@ class MultiAgentPipelineInRLlib(PipelineInRLlib):
         return super().merge_states(states)
 
 
-class MultiAgentEnvToModuleInRLlib(MultiAgentPipelineInRLlib):
+class MultiAgentEnvToModuleInRLlib(MultiAgentPipelineInRLlib, SharingPipelineInRLlib):
     """RLlib connector that contains an env-to-module pipeline of this library per module."""
 
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:

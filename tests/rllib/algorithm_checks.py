@@ -32,6 +32,7 @@ from ray.rllib.examples.rl_modules.classes.action_masking_rlm import ActionMaski
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 from episode_runners.rllib import install
+from episode_runners.rllib.pipelines import connector_in
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.converters import from_rllib
 from episodes.errors import EpisodeError, InvalidArgument, StateMismatch
@@ -379,10 +380,10 @@ def test_checkpoint_restores_filters_and_continues(agents: bool, tmp_path: Any) 
     config.env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter(multi_agent=agents))
     algorithm, _ = train(config)
     algorithm.save_to_path(tmp_path)
-    state = algorithm.env_runner._env_to_module.get_state()
+    state = connector_in(algorithm.env_runner._env_to_module).pipeline.get_state()
     untrained = config.build_algo().env_runner._env_to_module.get_state()  # as that of a new remote env runner
     restored = Algorithm.from_checkpoint(tmp_path)
-    assert repr(restored.env_runner._env_to_module.get_state()) == repr(state)
+    assert repr(connector_in(restored.env_runner._env_to_module).pipeline.get_state()) == repr(state)
     merged = restored.env_runner._env_to_module.merge_states([untrained, untrained])
     counts = re.findall(r"'count': (\d+)", repr(merged))
     assert counts == re.findall(r"'count': (\d+)", repr(state))
