@@ -27,7 +27,7 @@ from episode_runners.rllib.learners import EpisodesLearner
 from episode_runners.rllib.module_policy import ModulePolicy
 from episode_runners.rllib.pipelines import check_restored_connectors, connector_in
 from episode_runners.single_agent import SingleAgentEnvRunner
-from episodes.errors import InvalidArgument
+from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
 
 __all__ = ["EpisodesEnvRunner", "EpisodesMultiAgentEnvRunner"]
@@ -51,6 +51,14 @@ def environment_errors() -> Iterator[None]:
 def _is_whole(chunk: Any) -> bool:
     """Return True if a chunk of a single-agent or multi-agent episode has the episode's first and last step."""
     return chunk.is_done and len(chunk) == (chunk.env_t if isinstance(chunk, MultiAgentEpisode) else chunk.t)
+
+
+def _interrupted_episodes(runner: Any) -> list[Any]:
+    """Return the episodes that a runner sampled before an environment failed: none if its first reset failed."""
+    try:
+        return list(runner.take())
+    except EpisodeStateError:
+        return []
 
 
 class GuardedVectorEnv(gym.vector.VectorWrapper):
@@ -180,7 +188,7 @@ class EpisodesRunner(RLlibEnvRunner):
                 logger.error(message, exc_info=error.__cause__)
                 self._runner = None
                 self.make_env()
-                recovered = list(runner.take())
+                recovered = _interrupted_episodes(runner)
                 if num_episodes is None:
                     interrupted += recovered
                     num_timesteps = max((num_timesteps or 0) - sum(map(len, recovered)), 1)

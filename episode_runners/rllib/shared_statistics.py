@@ -16,10 +16,10 @@ SHARED = "__shared__"  # key in the states of a pipeline
 class SharedStatistics:
     """State of a pipeline whose filters share their statistics with those of other env runners.
 
-    Remote env runners send their states to the local one, which sends the merged state back. IMPALA and APPO do so while
-    the remote runners sample. States can be late or sent twice, and a merged state can lack the newest observations of
-    the runner that receives it. Therefore a remote runner sends the statistics of all its observations since the last
-    restored checkpoint, and the local runner uses the newest state of each runner.
+    Remote env runners send their states to the local one, which sends the merged state back. IMPALA and APPO do so
+    while the remote runners sample. States can be late or sent twice, and a merged state can lack the newest
+    observations of the runner that receives it. Therefore a remote runner sends the statistics of all its observations
+    since the last restored checkpoint, and the local runner uses the newest state of each runner.
 
     Args:
         pipeline: the pipeline of this library.
@@ -85,7 +85,8 @@ class SharedStatistics:
         self._base = self._sum(self._base, _unsynced(own))
         total = self._sum(self._base, *(shared["sampled"] for shared in self._received.values()))
         self.pipeline.set_state(_replace(own, _as_synced(total)))
-        return {**_replace(merged, _as_synced(total)), SHARED: {"checkpoint_id": self._checkpoint_id}}
+        merged = _replace(_without_filters(merged), _as_synced(total))
+        return {**merged, SHARED: {"checkpoint_id": self._checkpoint_id}}
 
     def _restart(self, base: dict[Any, Any]) -> None:
         """Continue with the statistics `base`, and ignore states that remote runners sent before they receive these."""
@@ -96,13 +97,24 @@ class SharedStatistics:
         return _synced(self.pipeline.merge_states(list(parts)))
 
 
+def _is_filter(state: Any) -> bool:
+    """Return True if `state` is the state of a `MeanStdFilter`."""
+    return isinstance(state, dict) and state.keys() == {"synced", "own"}
+
+
 def _map_filters(state: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[Any, Any]:
-    """Return the states of the filters in a nested state, each replaced by `change(state)`. Other states are left out."""
+    """Return the states of the filters in a nested state, each changed by `change`. Other states are left out."""
     changed = {}
     for key, part in state.items():
         if isinstance(part, dict):
-            changed[key] = change(part) if part.keys() == {"synced", "own"} else _map_filters(part, change)
+            changed[key] = change(part) if _is_filter(part) else _map_filters(part, change)
     return {key: part for key, part in changed.items() if part}
+
+
+def _without_filters(state: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a nested state without the states of its filters."""
+    others = {key: part for key, part in state.items() if not _is_filter(part)}
+    return {key: _without_filters(part) if isinstance(part, dict) else part for key, part in others.items()}
 
 
 def _filters(state: dict[Any, Any]) -> dict[Any, Any]:
@@ -129,7 +141,7 @@ def _replace(state: dict[Any, Any], filters: dict[Any, Any]) -> dict[Any, Any]:
     """Return a nested state with the states of its filters replaced by those in `filters`."""
     replaced = dict(state)
     for key, part in filters.items():
-        is_group = isinstance(state.get(key), dict) and part.keys() != {"synced", "own"}
+        is_group = isinstance(state.get(key), dict) and not _is_filter(part)
         replaced[key] = _replace(state[key], part) if is_group else part
     return replaced
 

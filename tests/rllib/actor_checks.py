@@ -19,7 +19,16 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 
 from episode_runners.rllib import install
-from tests.rllib.rllib_envs import Scripted, ScriptedAgents, SlowCartPole, multi_agent, ppo
+from tests.rllib.rllib_envs import (
+    Scripted,
+    ScriptedAgents,
+    SlowCartPole,
+    counts_of,
+    filter_state,
+    multi_agent,
+    observations_of,
+    ppo,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +56,43 @@ def test_remote_runners_merge_filters() -> None:
     algorithm = config.build_algo()
     for _ in range(2):
         algorithm.train()
-    states = algorithm.env_runner_group.foreach_env_runner(lambda runner: repr(runner._env_to_module.get_state()))
+    states = algorithm.env_runner_group.foreach_env_runner(lambda runner: repr(filter_state(runner)))
     assert len(set(states)) == 1
     assert "'count': 8" in states[0]
     algorithm.stop()
+
+
+@pytest.mark.parametrize("kind", [IMPALAConfig, APPOConfig])
+@pytest.mark.parametrize("agents", [False, True])
+def test_asynchronous_runners_share_filters(kind: Any, agents: bool, tmp_path: Any) -> None:
+    config = multi_agent(kind()) if agents else kind().environment("CartPole-v1")
+    config.env_runners(num_env_runners=2, num_envs_per_env_runner=2, rollout_fragment_length=20)
+    config.env_runners(env_to_module_connector=lambda *args: MeanStdFilter(multi_agent=agents))
+    config.training(train_batch_size_per_learner=80).fault_tolerance(restart_failed_env_runners=True)
+    config.reporting(min_sample_timesteps_per_iteration=400, min_time_s_per_iteration=0)
+    algorithm = install(config).build_algo()
+    group = algorithm.env_runner_group
+    counts = []
+    for _ in range(4):
+        algorithm.train()
+        local, *remote = counts_of(algorithm)
+        sampled = sum(group.foreach_env_runner(observations_of, local_env_runner=False))
+        assert 0 < sampled - local <= 1000  # of samples that the local runner has not received yet
+        assert all(count > 0 for count in remote)
+        counts.append(local)
+    assert counts == sorted(set(counts))
+    algorithm.save_to_path(tmp_path)
+    group.foreach_env_runner(lambda runner: os._exit(1), remote_worker_ids=[1], local_env_runner=False)
+    for _ in range(6):
+        algorithm.train()
+    assert all(count >= counts[-1] for count in counts_of(algorithm))
+    algorithm.stop()
+    restored = Algorithm.from_checkpoint(tmp_path)
+    assert counts_of(restored) == [counts[-1]] * 3
+    for _ in range(2):
+        restored.train()
+    assert counts_of(restored)[0] > counts[-1]
+    restored.stop()
 
 
 @pytest.mark.parametrize("agents", [False, True])

@@ -454,6 +454,31 @@ def test_failing_environment_keeps_whole_episodes(agents: bool) -> None:
     assert counts["num_env_steps_sampled"].peek() == sum(map(len, episodes))
 
 
+@pytest.mark.parametrize("agents", [False, True])
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_environment_is_restarted_until_its_first_reset_succeeds_or_an_interrupt(
+    agents: bool, interrupts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[BaseException] = [ValueError("a failing reset")] * 5 + [KeyboardInterrupt()] * interrupts
+    reset = Scripted.reset
+
+    def reset_after_errors(env: Scripted, **arguments: Any) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return reset(env, **arguments)
+
+    monkeypatch.setattr(Scripted, "reset", reset_after_errors)
+    config = multi_agent(ppo(num_envs=2)) if agents else ppo(Scripted, num_envs=2)
+    config.environment(disable_env_checking=True)  # RLlib's check of several agents resets environments, too
+    config.fault_tolerance(restart_failed_sub_environments=True)
+    runner = install(config).build_algo().env_runner
+    if interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            runner.sample(num_timesteps=20)
+    assert sum(map(len, runner.sample(num_timesteps=20))) >= 20
+    assert not errors
+
+
 def test_error_of_a_callback_is_not_taken_for_a_failed_environment() -> None:
     def fail(**arguments: Any) -> None:
         raise KeyError("of the callback")

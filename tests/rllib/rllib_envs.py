@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -11,6 +12,8 @@ from gymnasium import spaces
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+from episode_runners.rllib.pipelines import connector_in
 
 OBSERVED = spaces.Box(-1, 100, (2,), np.float32)
 
@@ -119,3 +122,20 @@ def numbers_of(result: dict[Any, Any], path: str = "") -> dict[str, float]:
         elif not any(word in name for word in ("timer", "throughput", "sec_mean", "connector", "env_to_module")):
             numbers[name] = float(value)
     return {name: value for name, value in numbers.items() if not name.endswith(("/sample", "/time_between_sampling"))}
+
+
+def filter_state(runner: Any) -> Any:
+    """Return the state of the env-to-module pipeline of an env runner."""
+    return connector_in(runner._env_to_module).pipeline.get_state()
+
+
+def counts_of(algorithm: Any) -> list[int]:
+    """Return the number of observations in the filters of each env runner, the local one first."""
+    states = algorithm.env_runner_group.foreach_env_runner(lambda runner: repr(filter_state(runner)))
+    return [sum(map(int, re.findall(r"'count': (\d+)", state))) for state in states]
+
+
+def observations_of(runner: Any) -> int:
+    """Return the number of observations that a remote env runner's filters have learned from."""
+    shared = connector_in(runner._env_to_module).get_state()["__shared__"]
+    return sum(map(int, re.findall(r"'count': (\d+)", repr(shared))))

@@ -110,8 +110,12 @@ def moments_of(state: dict[Any, Any]) -> Moments:
 
 
 @pytest.mark.parametrize("joint", [False, True])
-@settings(max_examples=150)
-@given(steps=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2), st.integers(0, 20)), max_size=60))
+@settings(max_examples=100)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 2), st.integers(0, 20)), min_size=20, max_size=60
+    )
+)
 def test_local_filter_counts_each_received_observation_once(joint: bool, steps: list[tuple[str, int, int]]) -> None:
     simulation = Simulation(joint)
     for operation, index, number in steps:
