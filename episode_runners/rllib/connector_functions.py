@@ -48,11 +48,11 @@ class TranslatedFunction:
         return vars(self.original)[self.setting]
 
     def use_settings_of(self, config: AlgorithmConfig) -> None:
-        """Copy all settings of an RLlib config, except those that `install` replaces, for later calls of this
-        function.
+        """Copy the settings of an RLlib config for later calls of this function. Settings that `install` replaces are
+        not copied.
         """
-        kept = {name: vars(self.original)[name] for name in REPLACED}
-        vars(self.original).update({**vars(config), **kept})
+        replaced = {name: vars(self.original)[name] for name in REPLACED}
+        vars(self.original).update({**vars(config), **replaced})
 
 
 class TranslatedEnvToModule(TranslatedFunction):

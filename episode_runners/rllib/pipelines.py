@@ -80,7 +80,7 @@ class PipelineInRLlib(ConnectorV2):
 
 
 class SharingPipelineInRLlib(PipelineInRLlib):
-    """RLlib connector that contains a pipeline whose filters share their statistics with those of other env runners.
+    """RLlib connector that contains a pipeline whose filters share their statistics with other env runners.
 
     Attributes:
         shared: the state of the pipeline.

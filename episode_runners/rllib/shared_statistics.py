@@ -14,7 +14,7 @@ SHARED = "__shared__"  # key in the states of a pipeline
 
 
 class SharedStatistics:
-    """State of a pipeline whose filters share their statistics with those of other env runners.
+    """State of a pipeline whose filters share their statistics with other env runners.
 
     Remote env runners send their states to the local one, which sends the merged state back. IMPALA and APPO do so
     while the remote runners sample. States can be late or sent twice, and a merged state can lack the newest
@@ -73,27 +73,29 @@ class SharedStatistics:
             self._restart({})
 
     def merge_states(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
-        """Add the statistics of remote runners to those of the pipeline, and return the merged state. It is set in the
-        pipeline, too, because IMPALA and APPO do not set it. States from before a checkpoint was restored are ignored.
+        """Add the statistics of remote runners to the pipeline's statistics, and return the merged state.
+
+        The merged state is also set in the pipeline, because IMPALA and APPO do not set it. States from before a
+        checkpoint was restored are ignored.
         """
-        own, pairs = self.pipeline.get_state(), [_split(state) for state in states]
-        merged = self.pipeline.merge_states([*(state for state, _ in pairs), own])
+        local, pairs = self.pipeline.get_state(), [_split(state) for state in states]
+        merged = self.pipeline.merge_states([*(state for state, _ in pairs), local])
         for _, shared in pairs:
             known = self._received.get(shared.get("runner_id", ""), {"number": 0})
             if shared.get("checkpoint_id") == self._checkpoint_id and shared.get("number", 0) > known["number"]:
                 self._received[shared["runner_id"]] = shared
-        self._base = self._sum(self._base, _unsynced(own))
+        self._base = self._sum(self._base, _unsynced(local))
         total = self._sum(self._base, *(shared["sampled"] for shared in self._received.values()))
-        self.pipeline.set_state(_replace(own, _as_synced(total)))
+        self.pipeline.set_state(_replace(local, _as_synced(total)))
         merged = _replace(_without_filters(merged), _as_synced(total))
         return {**merged, SHARED: {"checkpoint_id": self._checkpoint_id}}
 
     def _restart(self, base: dict[Any, Any]) -> None:
-        """Continue with the statistics `base`, and ignore states that remote runners sent before they receive these."""
+        """Continue with the statistics `base`. States that remote runners sent earlier are ignored."""
         self._base, self._received, self._checkpoint_id = base, {}, uuid4().hex
 
     def _sum(self, *parts: dict[Any, Any]) -> dict[Any, Any]:
-        """Return the statistics of different observations together, as filter states in which "own" has them."""
+        """Return the sum of statistics of different observations, as filter states under the key "own"."""
         return _synced(self.pipeline.merge_states(list(parts)))
 
 
@@ -113,8 +115,8 @@ def _map_filters(state: Any, change: Callable[[dict[str, Any]], dict[str, Any]])
 
 def _without_filters(state: dict[Any, Any]) -> dict[Any, Any]:
     """Return a nested state without the states of its filters."""
-    others = {key: part for key, part in state.items() if not _is_filter(part)}
-    return {key: _without_filters(part) if isinstance(part, dict) else part for key, part in others.items()}
+    parts = {key: part for key, part in state.items() if not _is_filter(part)}
+    return {key: _without_filters(part) if isinstance(part, dict) else part for key, part in parts.items()}
 
 
 def _filters(state: dict[Any, Any]) -> dict[Any, Any]:
@@ -123,22 +125,22 @@ def _filters(state: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _synced(state: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the synchronized statistics of the filters in a state, as filter states in which "own" has them."""
+    """Return filter states that contain the synchronized statistics of a state, under the key "own"."""
     return _map_filters(state, lambda known: {"synced": {}, "own": known["synced"]})
 
 
 def _unsynced(state: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the other statistics of the filters in a state, as filter states in which "own" has them."""
+    """Return filter states that contain the unsynchronized statistics of a state, under the key "own"."""
     return _map_filters(state, lambda known: {"synced": {}, "own": known["own"]})
 
 
 def _as_synced(total: dict[Any, Any]) -> dict[Any, Any]:
-    """Return filter states with all statistics under "synced", from states in which "own" has them."""
+    """Return filter states in which the statistics under "own" are moved to "synced"."""
     return _map_filters(total, lambda known: {"synced": known["own"], "own": {}})
 
 
 def _replace(state: dict[Any, Any], filters: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a nested state with the states of its filters replaced by those in `filters`."""
+    """Return a nested state with the states of its filters replaced by the states in `filters`."""
     replaced = dict(state)
     for key, part in filters.items():
         is_group = isinstance(state.get(key), dict) and not _is_filter(part)

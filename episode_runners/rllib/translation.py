@@ -265,11 +265,11 @@ def views_of(pieces: Iterable[Connector]) -> list[Connector]:
     return views
 
 
-def _free_name(name: str, others: Iterable[Connector]) -> str:
-    """Return a name that no other connector has: `name`, with a number appended if it is taken."""
-    taken = {other.name for other in others}
-    numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
-    return next(free for free in (name, *numbered) if free not in taken)
+def _free_name(name: str, connectors: Iterable[Connector]) -> str:
+    """Return `name`, with a number appended if one of the connectors has this name."""
+    names = {connector.name for connector in connectors}
+    numbered = (f"{name}_{number}" for number in range(2, len(names) + 3))
+    return next(free for free in (name, *numbered) if free not in names)
 
 
 def _is_default(connector: Any) -> bool:
