@@ -8,7 +8,6 @@ deleted.
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
 import sys
 import tempfile
@@ -29,7 +28,6 @@ NUM_CPUS = 2 * ACTORS + 1  # both sides' actors, and what is asked for between t
 
 def start_ray_once() -> Any:
     """Start Ray unless this process has started it already, and return the module `ray`."""
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # `start_ray` requires it before the import
     import ray
 
     from episode_runners import start_ray
