@@ -22,6 +22,7 @@ from connectors.ragged_checks import check_padded_column
 from episodes.errors import TrackMismatch
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
+from episodes.tracks.stacking import object_array
 from episodes.tracks.validation import checked_count
 
 
@@ -90,7 +91,7 @@ class Sequences:
     def _pad_leaf(self, leaf: Any, name: str) -> np.ndarray:
         """Return one array of a column as padded rows. Raise `TrackMismatch` if it does not have one row per step."""
         if isinstance(leaf, Infos):
-            leaf = _object_array(leaf)
+            leaf = object_array(leaf)
         check_padded_column(name, leaf)
         if len(leaf) != self.num_steps:
             raise TrackMismatch(
@@ -127,10 +128,3 @@ def check_max_seq_len(max_seq_len: int) -> int:
         InvalidArgument: `max_seq_len` is not an int of at least 1.
     """
     return checked_count("max_seq_len", max_seq_len)
-
-
-def _object_array(items: Infos) -> np.ndarray:
-    """Return infos as an array of dicts."""
-    array = np.empty(len(items), object)
-    array[:] = list(items)
-    return array

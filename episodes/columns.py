@@ -72,7 +72,6 @@ MODEL_OUTPUTS: Final = frozenset(
         Columns.ACTION_DIST_INPUTS,
         Columns.ACTION_LOGP,
         Columns.ACTION_PROB,
-        Columns.ACTIONS_FOR_ENV,
         Columns.VF_PREDS,
         Columns.STATE_OUT,
         Columns.EMBEDDINGS,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -221,7 +221,6 @@ class History(ABC):
         return None if self.lookback is None else max(self.lookback - (k - 1), 0)
 
 
-@lru_cache(maxsize=64)
 def back(k: int) -> np.ndarray:
     """Return the array k - 1, ..., 1, 0: the distance of each item in a window of `k` items from the last item."""
     return np.arange(k - 1, -1, -1)

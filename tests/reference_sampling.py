@@ -36,13 +36,13 @@ class ReferenceSteps:
         if column in facts:
             return facts[column]
         if column in ("obs", "new_obs"):
-            return nested.take(tracks.observations.whole(), at + (column == "new_obs"))
+            return nested.take(tracks.observations.data, at + (column == "new_obs"))
         if column == "rewards":  # as replay buffers have them
-            reward = tracks.rewards.whole()[at]
+            reward = tracks.rewards.data[at]
             kinds = {np.dtype(np.float16): np.float32, np.dtype(np.float32): np.float32}
             return reward.astype(kinds.get(reward.dtype, np.float64))
         track = tracks.actions if column == "actions" else tracks.extra[column]
-        return nested.take(track.whole(), at)
+        return nested.take(track.data, at)
 
     def column(self, column: str, rows: Sequence[tuple[int, int]]) -> Any:
         """Return the expected column [n, ...] of the steps `rows`."""

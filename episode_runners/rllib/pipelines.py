@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
@@ -14,6 +13,7 @@ from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentMo
 from episode_runners.rllib.shared_statistics import SHARED, SharedStatistics
 from episode_runners.rllib.translation import DEFAULTS, is_joint, joint_pieces, module_pieces, users_connectors
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
+from episodes.tracks.spaces import elementary_spaces
 
 __all__ = [
     "EnvToModuleInRLlib",
@@ -190,21 +190,12 @@ def check_module_to_env(replaced: Any) -> None:
                 f"install(config): module_to_env_connector returns {name}, which is added automatically, too; remove "
                 "it, and use config.env_runners(normalize_actions=..., clip_actions=...)"
             )
-    for space in _parts_of(replaced.input_action_space):
+    for _, space in elementary_spaces(replaced.input_action_space):
         if np.any(getattr(space, "start", 0)):
             raise InvalidArgument(
                 f"install(config): the action space {space} does not start at 0, as RLlib's losses require; subtract "
                 "the start with gymnasium.wrappers.TransformAction"
             )
-
-
-def _parts_of(space: Any) -> Iterator[Any]:
-    """Yield the spaces in a nested space that are neither `Dict` nor `Tuple`."""
-    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        for part in space.values() if isinstance(space, gym.spaces.Dict) else space:
-            yield from _parts_of(part)
-    else:
-        yield space
 
 
 def connector_in(connectors: Any) -> Any:

@@ -67,8 +67,8 @@ class Batch:
         steps of its rows are unknown.
         """
         batch = cls.__new__(cls)
-        _set_columns(batch, columns)
-        _set_lazy_origin(batch, lazy_origin)
+        object.__setattr__(batch, "_columns", columns)
+        object.__setattr__(batch, "_lazy_origin", lazy_origin)
         return batch
 
     @property
@@ -169,7 +169,7 @@ class Batch:
         if isinstance(index, tuple):
             raise WrongType(f"rows {index!r}: give one index for the rows; index the columns for more axes")
         columns = nested.map_leaves(lambda leaf: batch_leaves.take(leaf, index), self._columns)
-        return self._of(columns, None if self._lazy_origin is None else select_rows(self._lazy_origin, index))
+        return self._of(columns, select_rows(self._lazy_origin, index))
 
     def _set_rows(self, index: Any, rows: Any) -> None:
         """Write rows into the columns in place, after a check of all columns. The origin of the rows becomes
@@ -382,11 +382,6 @@ class Batch:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batch, (self._columns if self._lazy_origin is None else TrainBatch(self._columns, self._lazy_origin),)
-
-
-_set_columns, _set_lazy_origin = (
-    vars(Batch)[slot].__set__ for slot in ("_columns", "_lazy_origin")
-)  # faster than `object`'s setter
 
 
 def _shown(value: Any) -> Any:

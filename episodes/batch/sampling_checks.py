@@ -16,7 +16,6 @@ LARGEST_COUNT = 1 << 40
 """Largest accepted batch size, sequence length or other count. Larger numbers are mistakes of the caller."""
 INFO_COLUMNS = "infos/columns"
 """Key for the infos as separate columns instead of the column "infos"."""
-_WITH_INFO_COLUMNS = (*TRANSITION_KEYS, INFO_COLUMNS)
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
@@ -80,15 +79,20 @@ def checked_keys(
         WrongType: `keys` is not a collection of names, for example a single str.
         InvalidArgument: `include_infos` is neither a bool nor "columns".
     """
-    if keys is None and include_infos is False:
-        return TRANSITION_KEYS
     if not isinstance(include_infos, bool) and not (isinstance(include_infos, str) and include_infos == "columns"):
         raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
-    if keys is None and include_infos == "columns":
-        return _WITH_INFO_COLUMNS
     if keys is None:
         keys = TRANSITION_KEYS
-    elif not isinstance(keys, Collection) or isinstance(keys, (str, bytes)) or not all(type(k) is str for k in keys):
+    else:
+        _check_keys(keys, tracks, other_columns)
+    if include_infos == "columns":
+        return (*(key for key in keys if key != Columns.INFOS), INFO_COLUMNS)
+    return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
+
+
+def _check_keys(keys: Any, tracks: Collection[str], other_columns: Sequence[str]) -> None:
+    """Raise an error unless `keys` are names of columns that can be sampled. `checked_keys` describes the arguments."""
+    if not isinstance(keys, Collection) or isinstance(keys, (str, bytes)) or not all(type(k) is str for k in keys):
         raise WrongType(f"keys={keys!r}: give a list of column names")
     known = (*TRANSITION_KEYS, Columns.INFOS, *other_columns)
     for key in keys:
@@ -96,9 +100,6 @@ def checked_keys(
             if key in _ALWAYS:
                 raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
             raise UnknownKey(f"no column {key!r} to draw; there are {list(dict.fromkeys((*known, *tracks)))}")
-    if include_infos == "columns":
-        return (*(key for key in keys if key != Columns.INFOS), INFO_COLUMNS)
-    return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
 def checked_step_indices(indices: Any, ndim: int | None = None) -> np.ndarray:

@@ -92,7 +92,7 @@ def _kind_of(episode: SingleAgentEpisode) -> tuple[Any, int]:
     tracks = episode.finalized_tracks()
     arrays = tracks.arrays()
     kinds = tuple((path, _kind(array.dtype), array.shape[1:]) for path, array in arrays.items())
-    nesting = structure_of((tracks.observations.whole(), tracks.actions.whole()))
+    nesting = structure_of((tracks.observations.data, tracks.actions.data))
     kind = (kinds, nesting, episode.observation_space, episode.action_space)
     return kind, sum(array.nbytes for array in arrays.values())
 

@@ -136,9 +136,9 @@ def _name(path: str, is_video: bool) -> str:
 
 def about_of(tracks: Tracks, features: dict[str, Feature], spaces: dict[str, Any]) -> dict[str, Any]:
     """Return a JSON description of dtypes, nesting and spaces, from which `from_lerobot` restores exact episodes."""
-    whole = {"observations": tracks.observations.whole(), "actions": tracks.actions.whole()}
-    whole |= {"rewards": tracks.rewards.whole()}
-    whole |= {"extra_model_outputs": {key: track.whole() for key, track in tracks.extra.items()}}
+    whole = {"observations": tracks.observations.data, "actions": tracks.actions.data}
+    whole |= {"rewards": tracks.rewards.data}
+    whole |= {"extra_model_outputs": {key: track.data for key, track in tracks.extra.items()}}
     feature_documents = {path: feature.to_json() for path, feature in features.items()}
     space_documents = {name: space_json.to_json(space, name) for name, space in spaces.items()}
     return {"structure": structure_of(whole), "tracks": feature_documents, **space_documents}

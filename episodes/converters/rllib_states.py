@@ -57,8 +57,8 @@ def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
 
 def _buffer(track: Track, space: Any) -> dict[str, Any]:
     """Return the state of RLlib's buffer for a time series, with copies of its data."""
-    finished = not isinstance(track.whole(), list)
-    data = nested.map_leaves(np.array, track.whole()) if finished else deepcopy(track.whole())
+    finished = not isinstance(track.data, list)
+    data = nested.map_leaves(np.array, track.data) if finished else deepcopy(track.data)
     return {"data": data, "lookback": track.lookback, "finalized": finished, "space": space}
 
 

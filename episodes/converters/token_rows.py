@@ -12,6 +12,7 @@ from episodes.converters.token_samples import TokenSample, episodes_of_samples, 
 from episodes.errors import ShapeMismatch, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import as_token_ids, token_kind
+from episodes.tracks.stacking import object_array
 
 __all__ = [
     "from_prime_rl",
@@ -263,7 +264,9 @@ def to_verl(
         "rm_scores": scores,
     }
     names = {"uid": [sample.group for sample in samples], "episode_id": [sample.id_ for sample in samples]}
-    return {"batch": batch, "non_tensor_batch": {key: _objects(v) for key, v in names.items()}}, report.check(strict)
+    return {"batch": batch, "non_tensor_batch": {key: object_array(v) for key, v in names.items()}}, report.check(
+        strict
+    )
 
 
 def from_verl(data: Any) -> list[SingleAgentEpisode]:
@@ -317,10 +320,3 @@ def _report_truncation(samples: Sequence[TokenSample], name: str, report: LossRe
     for sample in samples:
         if sample.is_truncated:
             report.add("truncation", f"{name} does not tell truncated episodes from terminated ones", sample.id_)
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    """Return the values as an array of objects, without converting lists or arrays among them."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array

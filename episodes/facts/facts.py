@@ -15,8 +15,9 @@ from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.facts.ending import ENDINGS, Ending
 from episodes.facts.policy_versions import VersionColumn, VersionRuns, checked_version, join_runs
 from episodes.tracks.infos.info_columns import copy_mutable
-from episodes.tracks.nested import frozen
+from episodes.tracks.read_only import read_only
 from episodes.tracks.seeds import unseeded
+from episodes.tracks.stacking import object_array
 
 OPEN = Ending.OPEN
 _new: Any = tuple.__new__  # takes half the time of calling the class
@@ -141,16 +142,7 @@ def join_pipelines(first: str | None, second: str | None) -> str | None:
 
 def new_id() -> str:
     """Return a random episode id of 32 hexadecimal digits."""
-    try:
-        return _next_ids.pop()
-    except IndexError:  # 64 at a time, since a system call takes ten times as long as a new id
-        digits = os.urandom(16 * 64).hex()
-        _next_ids.extend([digits[i : i + 32] for i in range(32, len(digits), 32)])
-        return digits[:32]
-
-
-_next_ids: list[str] = []  # cleared in forked processes, so that ids stay unique
-os.register_at_fork(after_in_child=_next_ids.clear)
+    return os.urandom(16).hex()
 
 
 class HasEnding:
@@ -248,7 +240,7 @@ class PackFacts(NamedTuple):
         """
         versions = self.policy_versions
         return self._replace(
-            t_started=frozen(self.t_started + starts),
+            t_started=read_only(self.t_started + starts),
             policy_versions=None if versions is None else versions.window(starts, lengths),
         )
 
@@ -348,7 +340,7 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
         return VersionColumn.concat(columns, sizes)
     if len(present) == len(columns):
         if len({column.dtype.kind for column in present}) == 1:
-            return frozen(np.concatenate(present))
+            return read_only(np.concatenate(present))
         columns = [column.tolist() for column in present]  # ids of several types, which numpy would turn into strings
     whole = [[None] * n if column is None else column for n, column in zip(sizes, columns, strict=True)]
     return objects([value for column in whole for value in column])
@@ -369,7 +361,7 @@ def from_band(band: Any) -> Any:
     if band is None:
         return None
     if type(band) is list:
-        return _object_array(band)
+        return read_only(object_array(band))
     return np.frombuffer(band[1], band[0]) if len(band) == 2 else VersionColumn.from_band(*band)
 
 
@@ -391,8 +383,8 @@ def ids_of(ids: Any) -> np.ndarray:
     if type(ids) is not list and (isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, np.ndarray))):
         raise WrongType(f"pack: ids={ids!r}; give a list of ids, one for each episode")
     if isinstance(ids, list) and not (set(map(type, ids)) <= {str} and "\0" not in "".join(ids)):
-        return _object_array(ids)
-    return frozen(np.asarray(ids))
+        return read_only(object_array(ids))
+    return read_only(np.asarray(ids))
 
 
 def integers(values: Any) -> np.ndarray:
@@ -400,7 +392,7 @@ def integers(values: Any) -> np.ndarray:
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgument(f"pack: {values!r}; give a list of integers, one for each episode")
-    return frozen(array.astype(np.int64, copy=False))
+    return read_only(array.astype(np.int64, copy=False))
 
 
 def counts(values: Any, name: str) -> np.ndarray:
@@ -416,12 +408,12 @@ def codes(endings: Any) -> np.ndarray:
     """Convert `Ending` values or ending codes to a uint8 array (bit 0: terminated, bit 1: truncated)."""
     if isinstance(endings, list):
         return np.frombuffer(bytes(map(_CODE, endings)), np.uint8)
-    return frozen(np.array(endings, np.uint8))
+    return read_only(np.array(endings, np.uint8))
 
 
 def objects(values: Any) -> np.ndarray | None:
     """Convert values of any type to a read-only object array, or to None if there is no value other than None."""
-    return None if values is None or list(values).count(None) == len(values) else _object_array(values)
+    return None if values is None or list(values).count(None) == len(values) else read_only(object_array(values))
 
 
 def texts(values: Any) -> np.ndarray | None:
@@ -453,14 +445,6 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     column: _MAKE[kind] for column, kind in zip(PackFacts._fields, FACTS.values(), strict=False)
 }
 """The columns of `PackFacts`, in order, and the functions that create them from values of the episodes."""
-
-
-def _object_array(values: Any) -> np.ndarray:
-    """Return the values as a read-only array of objects, without converting lists or arrays among them."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    array.flags.writeable = False
-    return array
 
 
 def random_ids(num: int, generator: np.random.Generator | None = None) -> np.ndarray:

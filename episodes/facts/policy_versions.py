@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from episodes.errors import InvalidArgument, TrackMismatch
-from episodes.tracks.indexing import ranges
-from episodes.tracks.nested import frozen
+from episodes.tracks.indexing import offsets_of, ranges
+from episodes.tracks.read_only import read_only
 
 UNKNOWN = -1
 """The version of a step whose version is unknown."""
@@ -122,9 +122,9 @@ class VersionColumn(Sequence[VersionRuns | None]):
     __slots__ = ("begins", "bounds", "versions")
 
     def __init__(self, versions: np.ndarray, begins: np.ndarray | None = None, bounds: np.ndarray | None = None):
-        self.versions = frozen(versions)
-        self.begins = None if begins is None else frozen(begins)
-        self.bounds = None if bounds is None else frozen(bounds)
+        self.versions = read_only(versions)
+        self.begins = None if begins is None else read_only(begins)
+        self.bounds = None if bounds is None else read_only(bounds)
 
     @staticmethod
     def of(values: Any) -> VersionColumn | None:
@@ -149,7 +149,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         if len(versions) == len(whole):
             return VersionColumn(versions)
         begins = np.array([begin for run in whole for begin in (0, *run.begins)], np.int64)
-        return VersionColumn(versions, begins, _bounds([len(run.versions) for run in whole]))
+        return VersionColumn(versions, begins, offsets_of([len(run.versions) for run in whole]))
 
     @staticmethod
     def of_rows(
@@ -174,7 +174,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
             return VersionColumn.of(versions[low])
         runs = ranges(low, counts)
         begins = np.maximum(changes[runs] - firsts.repeat(counts), 0)
-        return VersionColumn(versions[runs], begins, _bounds(counts))
+        return VersionColumn(versions[runs], begins, offsets_of(counts))
 
     @staticmethod
     def of_steps(versions: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
@@ -210,7 +210,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
             raise TrackMismatch("policy versions: the begins of a chunk's runs do not ascend from 0")
         if (counts == 1).all() or (versions == UNKNOWN).all():
             return VersionColumn.of(versions)
-        bounds = _bounds(np.maximum(counts, 1))
+        bounds = offsets_of(np.maximum(counts, 1))
         all_versions, all_begins = np.full(bounds[-1], UNKNOWN), np.zeros(bounds[-1], np.int64)
         rows = ranges(bounds[:-1], counts)  # a chunk without runs keeps one unknown run
         all_versions[rows], all_begins[rows] = versions, begins
@@ -228,7 +228,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         if all(part.bounds is None for part in whole):
             return VersionColumn(versions)
         begins = np.concatenate([part.all_begins() for part in whole])
-        return VersionColumn(versions, begins, _bounds(np.concatenate([part.counts() for part in whole])))
+        return VersionColumn(versions, begins, offsets_of(np.concatenate([part.counts() for part in whole])))
 
     def window(self, starts: np.ndarray, lengths: np.ndarray) -> VersionColumn | None:
         """Return the versions of `lengths` [n] steps of each episode, from its step `starts` [n] on.
@@ -320,10 +320,3 @@ class VersionColumn(Sequence[VersionRuns | None]):
 
     def __reduce__(self) -> Any:
         return VersionColumn.from_band, self.in_band()
-
-
-def _bounds(counts: Any) -> np.ndarray:
-    """Return 0 and the cumulative sums of `counts`, int64 [n + 1]."""
-    bounds = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=bounds[1:])
-    return bounds

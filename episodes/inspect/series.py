@@ -259,7 +259,7 @@ def _places(total: int, nbytes: int) -> np.ndarray | None:
 
 def _of_infos(track: Track) -> Iterator[Series]:
     """Yield a `Series` for each key of an episode's info dicts."""
-    infos, places, total = track.whole(), None, track.total
+    infos, places, total = track.data, None, track.total
     if type(track) is not InfoTrack:
         places = _places(total, 0)
         infos = infos_of(list(infos) if places is None else [infos[place] for place in places])

@@ -240,7 +240,7 @@ def _filled_empty(request: Request, agent_track: AgentTrack, size: int) -> Any:
     is_array = _is_array(agent_track)
     if not is_array and dtypes_of(agent_track.space) is None:
         return [request.fill] * size
-    items = agent_track.track.finalize(agent_track.space).whole()
+    items = agent_track.track.finalize(agent_track.space).data
     items = one_hot(items, agent_track.space) if request.one_hot_discrete else items
     answer = ArrayTrack(items).get_at(np.full(size, MISSING), request.fill)
     return answer if is_array else track_access.unstacked(answer, size)
@@ -268,18 +268,18 @@ def _arrays(agent_track: AgentTrack, rows: range | list[int]) -> Any:
     """Return a finalized agent's items at the positions `rows`, pending item included, as arrays."""
     track, num_done = agent_track.track, len(agent_track.times) - len(agent_track.pending)
     if isinstance(rows, range) and rows.step == 1 and rows.stop <= num_done:
-        return nested.take(track.whole(), slice(rows.start, rows.stop))
+        return nested.take(track.data, slice(rows.start, rows.stop))
     if agent_track.pending and max(rows) >= num_done:
         pending = ListTrack(list(agent_track.pending), 0, False, track.field, None, track.ragged)
         pending = pending.finalize(agent_track.space)
         track = track.joined(pending) if num_done else pending
-    return track.take(np.array(rows, np.int64)).whole()
+    return track.take(np.array(rows, np.int64)).data
 
 
 def _stacked(agent_track: AgentTrack, items: list[Any]) -> Any:
     """Stack items to (nested) arrays with the dtypes of the agent's space."""
     if agent_track.track.ragged is not None:
-        return ListTrack(items, 0, False, agent_track.track.field, None, agent_track.track.ragged).finalize().whole()
+        return ListTrack(items, 0, False, agent_track.track.field, None, agent_track.track.ragged).finalize().data
     return stack_items(items, "track", 0, dtypes_of(agent_track.space))
 
 

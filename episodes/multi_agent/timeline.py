@@ -134,7 +134,7 @@ class Timeline:
         for key, track in known.items():
             if track.ragged is not None:
                 continue  # checked by `Agents.with_ragged_items`
-            items, new = track.whole(), outputs[key]
+            items, new = track.data, outputs[key]
             first = items[0] if len(items) else None
             if type(first) is np.ndarray and (new.shape if type(new) is np.ndarray else np.shape(new)) != first.shape:
                 raise ShapeMismatch(

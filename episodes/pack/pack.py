@@ -42,12 +42,12 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, action_units
 from episodes.tracks.casting import check_kinds, is_kind_of
 from episodes.tracks.field import INFOS, extra_field
-from episodes.tracks.indexing import ranges
+from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import EmptyInfos, Infos
-from episodes.tracks.nested import frozen
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.policy_box import env_space_of, to_env_actions
+from episodes.tracks.read_only import read_only
 from episodes.tracks.retained_memory import retained_nbytes
 from episodes.tracks.track import Track
 
@@ -145,8 +145,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def _set(self, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> None:
         self.columns = columns  # the concatenated tracks of all episodes
         self.facts = facts
-        self.lengths = frozen(lengths)  # [n]
-        self.lookbacks = frozen(lookbacks)  # [n]
+        self.lengths = read_only(lengths)  # [n]
+        self.lookbacks = read_only(lookbacks)  # [n]
 
     @classmethod
     def of(cls, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> EpisodePack:
@@ -201,12 +201,12 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             EpisodeStateError: a connector computed the environment's actions, and they were not recorded.
         """
         sent = self.columns.extra.get(Columns.ACTIONS_FOR_ENV)
-        return to_env_actions(self.action_space, self.actions) if sent is None else sent.whole()
+        return to_env_actions(self.action_space, self.actions) if sent is None else sent.data
 
     @property
     def infos(self) -> Infos:
         """Info dicts of all observations of all episodes, an `Infos` sequence of length sum(L_i + T_i + 1)."""
-        return self.columns.infos.whole()
+        return self.columns.infos.data
 
     @property
     def extra_model_outputs(self) -> dict[str, Any]:
@@ -216,12 +216,12 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @cached_property
     def terminated(self) -> np.ndarray:
         """Flags of the episodes, bool [n]: True if the episode ended in a terminal state."""
-        return _frozen(self.facts.endings & 1 != 0)
+        return read_only(self.facts.endings & 1 != 0)
 
     @cached_property
     def truncated(self) -> np.ndarray:
         """Flags of the episodes, bool [n]: True if the episode was ended from outside, for example by a time limit."""
-        return _frozen(self.facts.endings & 2 != 0)
+        return read_only(self.facts.endings & 2 != 0)
 
     def check(self) -> None:
         """Raise an error if an array is longer or shorter than the episodes' `lengths` and `lookbacks` require.
@@ -457,22 +457,22 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @cached_property
     def offsets(self) -> np.ndarray:
         """First index of each episode (lookback included) in actions and rewards, and the end, int64 [n + 1]."""
-        return _offsets(self.lengths + self.lookbacks)
+        return read_only(offsets_of(self.lengths + self.lookbacks))
 
     @cached_property
     def observation_offsets(self) -> np.ndarray:
         """First index of each episode (lookback included) in the observations, and the end, int64 [n + 1]."""
-        return _frozen(self.offsets + np.arange(len(self) + 1))
+        return read_only(self.offsets + np.arange(len(self) + 1))
 
     @cached_property
     def row_owners(self) -> np.ndarray:
         """For each observation in the pack, the index of its episode, int [sum(L_i + T_i + 1)]."""
-        return _frozen(np.repeat(np.arange(len(self)), np.diff(self.observation_offsets)))
+        return read_only(np.repeat(np.arange(len(self)), np.diff(self.observation_offsets)))
 
     @cached_property
     def row_depths(self) -> np.ndarray:
         """For each observation, the number of earlier observations of its episode, int [sum(L_i + T_i + 1)]."""
-        return _frozen(np.arange(len(self.row_owners)) - self.observation_offsets.take(self.row_owners))
+        return read_only(np.arange(len(self.row_owners)) - self.observation_offsets.take(self.row_owners))
 
     @cached_property
     def num_steps(self) -> int:
@@ -515,10 +515,10 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     @cached_property
     def _observed_rows(self) -> np.ndarray:
         if self._has_lookback:
-            return _frozen(ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths))
+            return read_only(ranges(self.observation_offsets[:-1] + self.lookbacks, self.lengths))
         rows = np.arange(len(self)).repeat(self.lengths)  # each earlier episode has one observation more than steps
         rows += np.arange(len(rows))
-        return _frozen(rows)
+        return read_only(rows)
 
     def all_observation_rows(self) -> slice | np.ndarray:
         """Return the positions of the observations that are not lookback, int [num_steps + n], or a full slice."""
@@ -597,19 +597,6 @@ def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return the sum of each segment of `values` from one of `starts` [n] to the next start, float64 [n]."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinite values give no warning
         return np.add.reduceat(values, starts, dtype=np.float64)
-
-
-def _offsets(sizes: np.ndarray) -> np.ndarray:
-    """Return 0 and the cumulative sums of `sizes`, read-only int64 [n + 1]."""
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    sizes.cumsum(out=offsets[1:])
-    return _frozen(offsets)
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    """Make an array read-only, and return the same array."""
-    array.flags.writeable = False
-    return array
 
 
 def _from_pieces(*pieces: Any) -> EpisodePack:

@@ -101,7 +101,7 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
             nested.concatenate([recorded, observation]),
             nested.concatenate([episode.get_actions(), step[0]]) if len(episode) else step[0],
             np.concatenate([episode.get_rewards(), step[1]]) if len(episode) else step[1],
-            infos=episode.tracks.infos.view(observed).joined(InfoTrack(infos)).whole(),
+            infos=episode.tracks.infos.view(observed).joined(InfoTrack(infos)).data,
             id_=episode.id_,
             t_started=episode.t_started,
             observation_space=episode.observation_space,

@@ -12,6 +12,7 @@ from episodes.replay.link_traversal import walk
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.stacking import object_array
 
 __all__ = ["BoundViews", "ReplayHistory"]
 
@@ -166,11 +167,11 @@ class ReplayHistory(History):
 
     @property
     def agent_ids(self) -> np.ndarray:
-        return _objects([facts.agent_id for facts in self._facts])
+        return object_array([facts.agent_id for facts in self._facts])
 
     @property
     def module_ids(self) -> np.ndarray:
-        return _objects([facts.module_id for facts in self._facts])
+        return object_array([facts.module_id for facts in self._facts])
 
     def episode(self, i: int) -> SingleAgentEpisode:
         """Return the stored part of the episode of batch row `i`, up to the row's observation."""
@@ -185,10 +186,3 @@ def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
     before = ring.links.previous[slots]
     np.copyto(before, ring.capacity, where=before == slots)
     return before
-
-
-def _objects(values: list[Any]) -> np.ndarray:
-    """Return the values as an array of objects, without converting lists or arrays among them."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array

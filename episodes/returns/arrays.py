@@ -44,7 +44,6 @@ from episodes.returns.checks import (
     check_like_rewards,
     check_offsets,
     check_packed,
-    check_steps,
     shape_of_values,
 )
 from episodes.returns.formulas import (
@@ -54,9 +53,10 @@ from episodes.returns.formulas import (
     gae_of,
     masked_if_not_finite,
     n_step_returns_of,
-    swept_remaining,
+    solve_recurrence,
     vtrace_of,
 )
+from episodes.tracks.validation import checked_count
 
 __all__ = ["discounted_returns", "gae", "n_step_returns", "vtrace"]
 
@@ -109,7 +109,7 @@ def n_step_returns(
     >>> n_step_returns(np.ones(3), np.full(4, 10.0), [False], [True], gamma=0.5, n_step=2, offsets=[0, 3])
     (array([4., 4., 6.]), array([2, 2, 1]))
     """
-    gamma, n_step = check_fraction("gamma", gamma), check_steps(n_step)
+    gamma, n_step = check_fraction("gamma", gamma), checked_count("n_step", n_step)
     steps = align(rewards, values, terminateds, truncateds, offsets, final_values)
     targets, counts = masked_if_not_finite(n_step_returns_of, steps, _remaining(steps), gamma, n_step)
     return targets, counts.astype(np.int64)
@@ -256,7 +256,7 @@ def _align_columns(
 def _remaining(steps: AlignedSteps) -> np.ndarray:
     """Return the number of steps from each step (included) to the end of its episode."""
     if steps.swept:
-        return swept_remaining(steps)
+        return solve_recurrence(np.ones_like(steps.goes_on), steps.goes_on, steps)
     length = len(steps.goes_on)
     rows = np.arange(length, dtype=np.int32).reshape(-1, *[1] * (steps.goes_on.ndim - 1))
     ends = np.where(steps.goes_on, np.int32(length), rows)

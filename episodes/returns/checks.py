@@ -92,13 +92,6 @@ def check_fraction(name: str, value: float) -> float:
     return value if type(value) is float and 0 <= value <= 1 else checked_number(name, value, 0.0, 1.0)
 
 
-def check_steps(n_step: int) -> int:
-    """Return `n_step`. Raise `InvalidArgument` unless it is at least 1."""
-    if n_step < 1:
-        raise InvalidArgument(f"n_step={n_step}: it must be at least 1")
-    return n_step
-
-
 def check_flags(terminateds: Any, truncateds: Any) -> None:
     """Raise `WrongType` if one of the two arrays of flags is missing (None)."""
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):

@@ -126,11 +126,6 @@ def window_sums(inputs: np.ndarray, remaining: np.ndarray, gamma: float, size: i
         length *= 2
 
 
-def swept_remaining(steps: AlignedSteps) -> np.ndarray:
-    """Return the number of steps from each step (included) to the end of its episode."""
-    return solve_recurrence(np.ones_like(steps.goes_on), steps.goes_on, steps)
-
-
 def solve_recurrence(inputs: np.ndarray, factors: np.ndarray, steps: AlignedSteps) -> np.ndarray:
     """Compute `y[t] = inputs[t] + factors[t] * y[t + 1]` backwards in time, in place of `inputs`, and return y.
 

@@ -12,6 +12,7 @@ from episodes.errors import TrackMismatch
 from episodes.history import History, HistorySpaces, back
 from episodes.single_agent.episode import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.stacking import object_array
 
 __all__ = ["EpisodesHistory", "check_single_shape"]
 
@@ -92,11 +93,11 @@ class EpisodesHistory(History):
 
     @property
     def agent_ids(self) -> np.ndarray:
-        return _objects([episode.agent_id for episode in self.episodes])
+        return object_array([episode.agent_id for episode in self.episodes])
 
     @property
     def module_ids(self) -> np.ndarray:
-        return _objects([episode.module_id for episode in self.episodes])
+        return object_array([episode.module_id for episode in self.episodes])
 
     def episode(self, i: int) -> SingleAgentEpisode:
         """Return the episode of batch row `i`, without the steps after the row's observation."""
@@ -111,13 +112,6 @@ def _step_track(episode: SingleAgentEpisode, track: str) -> Any:
     if track == "actions":
         return episode.actions
     return episode.rewards if track == "rewards" else episode.extra_model_outputs.get(track)
-
-
-def _objects(values: list[Any]) -> np.ndarray:
-    """Return the values as an array of objects, without converting lists or arrays among them."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
 
 
 def check_single_shape(episode: Any, track: str) -> None:

@@ -40,7 +40,7 @@ class TrackGetters:
     @property
     def infos(self: Any) -> Any:
         """Info dicts of the L + T + 1 observations: a list while the episode grows, `Infos` once it is finalized."""
-        return self._tracks.infos.whole()
+        return self._tracks.infos.data
 
     @property
     def lookback(self: Any) -> int:

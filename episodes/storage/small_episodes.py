@@ -87,7 +87,7 @@ def _queueable_arrays(episode: Any) -> dict[str, np.ndarray] | None:
     for text in (*ids, facts.acting_pipeline):
         if text is not None and not is_utf8(text):
             return None
-    if facts.id_ is None or not tracks.rewards.total or tracks.infos.whole().holds_objects:
+    if facts.id_ is None or not tracks.rewards.total or tracks.infos.data.holds_objects:
         return None
     return tracks.arrays()
 

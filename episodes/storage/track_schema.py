@@ -182,9 +182,9 @@ def observation_fields(fields: Fields) -> Fields:
 def is_flat(pack: EpisodePack) -> bool:
     """Return True if a pack's observations, actions and extra model outputs are plain arrays, without nesting."""
     observations, _, actions, _, extra = pack.columns
-    if type(observations.whole()) not in _PLAIN or type(actions.whole()) not in _PLAIN:
+    if type(observations.data) not in _PLAIN or type(actions.data) not in _PLAIN:
         return False
-    return not extra or all(type(track.whole()) in _PLAIN for track in extra.values())
+    return not extra or all(type(track.data) in _PLAIN for track in extra.values())
 
 
 def is_observed(path: str) -> bool:

@@ -88,5 +88,5 @@ def _map_actions(track: Track, change: Callable[[Any], Any]) -> Track:
     if isinstance(track, ListTrack):
         return ListTrack(list(map(change, track.items)), track.lookback, False, ACTIONS)
     if not track.total:
-        return ArrayTrack.of(track.whole(), track.lookback, ACTIONS)
-    return ArrayTrack.of(change(track.whole()), track.lookback, ACTIONS)
+        return ArrayTrack.of(track.data, track.lookback, ACTIONS)
+    return ArrayTrack.of(change(track.data), track.lookback, ACTIONS)

@@ -50,8 +50,6 @@ def field_of(name: str, num_more: int, holds: str = "arrays", is_extra: bool = F
     return field
 
 
-_EXTRA: dict[str, Field] = {}  # fields of extra model outputs by key, looked up once per track
-
 OBSERVATIONS = field_of("observations", 1)
 INFOS = field_of("infos", 1, "infos")
 ACTIONS = field_of("actions", 0)
@@ -67,7 +65,4 @@ def extra_field(key: str) -> Field:
     """
     if not isinstance(key, str):
         raise WrongType(f"extra model output {key!r}: the keys of a policy's outputs are strings; give it a name")
-    field = _EXTRA.get(key)
-    if field is not None:
-        return field
-    return _EXTRA.setdefault(key, field_of(key, 0, "arrays", True))
+    return field_of(key, 0, is_extra=True)

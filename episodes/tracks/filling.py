@@ -47,15 +47,9 @@ def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
         InvalidFill: `fill` does not fit the items.
     """
     size, start, step = len(span), span.start, span.step
-    if step == 1:
-        missing = start + size - len(data)
-        head = 0 if start >= 0 else min(-start, size)
-        tail = size if missing <= 0 else max(size - missing, head)
-        inner = data[start + head : start + tail]
-    else:
-        head, tail = indexing.inside(span, len(data))
-        last = start + tail * step
-        inner = data[start + head * step : None if last < 0 else last : step] if head < tail else data[:0]
+    head, tail = indexing.inside(span, len(data))
+    last = start + tail * step
+    inner = data[start + head * step : None if last < 0 else last : step] if head < tail else data[:0]
     if tail - head == size:
         return inner
     shape, dtype = (size,) + data.shape[1:], data.dtype  # noqa: RUF005 (faster than unpacking)
@@ -165,20 +159,20 @@ def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np
     items = np.asarray(items)
     if items.shape[1:] != leaf.shape[1:]:
         raise ShapeMismatch(f"{name}: new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")
-    dtype, cast_fill = leaf.dtype, try_cast(items, leaf.dtype)
-    if cast_fill is None:
-        dtype, cast_fill = widened_dtype(dtype, items), items
+    dtype, cast_items = leaf.dtype, try_cast(items, leaf.dtype)
+    if cast_items is None:
+        dtype, cast_items = widened_dtype(dtype, items), items
     if dtype is None:
         raise ShapeMismatch(
             f"{name}: new items of dtype {items.dtype} do not go with {leaf.dtype} without loss; give such items"
         )
     new = leaf.astype(dtype)
-    new[rows] = cast_fill
+    new[rows] = cast_items
     return new
 
 
 def ones(num: int, dtype: type) -> np.ndarray:
-    """Return a new array [num] filled with 1."""
+    """Return a new array [num] filled with 1. A copy of a cached array takes a tenth of the time of `np.ones`."""
     return _ones(num, dtype).copy()
 
 

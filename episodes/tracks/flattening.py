@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.tracks.nested import as_any_array, is_foreign_array
+from episodes.tracks.spaces import elementary_spaces
 
 Path = tuple[Any, ...]  # keys and indices from the outermost Dict or Tuple down
 
@@ -30,7 +30,10 @@ class Flattener:
         if space.is_np_flattenable:
             self.size = spaces.flatdim(space)
             self.dtype = spaces.flatten_space(space).dtype if dtype is None else np.dtype(dtype)
-            self._parts = [_part_of(leaf, path, start) for leaf, path, start in _leaves(space)]
+            self._parts, start = [], 0
+            for path, part in elementary_spaces(space):
+                self._parts.append(_part_of(part, path, start))
+                start += spaces.flatdim(part)
 
     def __call__(self, rows: Any) -> Any:
         """Flatten N items of the space, given as nested arrays [N, ...], and return the vectors [N, D].
@@ -47,17 +50,6 @@ class Flattener:
         for part, column in zip(self._parts, columns, strict=True):
             part.write(out, column)
         return out
-
-
-def _leaves(space: gym.Space, path: Path = (), start: int = 0) -> Iterator[tuple[gym.Space, Path, int]]:
-    """Yield each elementary subspace of nested Dict and Tuple spaces, with its keys and the index of its first
-    number in the flat vector."""
-    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
-        yield space, path, start
-        return
-    for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
-        yield from _leaves(part, (*path, key), start)
-        start += spaces.flatdim(part)
 
 
 def _subarray(rows: Any, path: Path) -> Any:

@@ -25,26 +25,6 @@ _FAR = 1 << 62  # beyond any item, and still an int64
 Indices = int | np.integer | slice | Sequence[int] | np.ndarray | None
 
 
-def position_of(index: int, lookback: int, size: int, neg_index_as_lookback: bool) -> int:
-    """Convert a user's index to a position in the stored items, which begin with `lookback` items.
-    The position may be out of range."""
-    if index >= 0 or neg_index_as_lookback:
-        return lookback + index
-    return lookback + size + index
-
-
-def positions_of(indices: np.ndarray, lookback: int, size: int, neg_index_as_lookback: bool) -> np.ndarray:
-    """Convert an array of a user's indices to positions in the stored items, which begin with `lookback` items.
-    Positions may be out of range.
-
-    Positions outside [0, lookback + size) have no item.
-    """
-    positions = indices + lookback
-    if not neg_index_as_lookback:
-        positions = np.where(indices < 0, positions + size, positions)
-    return positions
-
-
 def span_of(slice_: slice, lookback: int, size: int, neg_index_as_lookback: bool) -> range:
     """Convert a user's slice to a range of positions in the stored items, which begin with `lookback` items.
     The range may reach outside.
@@ -117,8 +97,10 @@ def positions(indices: Indices, lookback: int, size: int, neg_index_as_lookback:
         return range(lookback, lookback + size)
     if isinstance(indices, INTEGERS):
         index = max(min(int(indices), _FAR), -_FAR)
-        return position_of(index, lookback, size, neg_index_as_lookback)
-    return positions_of(as_index_array(indices), lookback, size, neg_index_as_lookback)
+        return index + (lookback if index >= 0 or neg_index_as_lookback else lookback + size)
+    index_array = as_index_array(indices)
+    result = index_array + lookback
+    return result if neg_index_as_lookback else np.where(index_array < 0, result + size, result)
 
 
 def existing_positions(
@@ -202,6 +184,17 @@ def checked_lookback(length: Any, unit: str = "items") -> int:
     if not isinstance(length, (int, np.integer)) or length < 0:
         raise InvalidArgument(f"len_lookback_buffer={length!r}: give the number of {unit}, 0 or more")
     return int(length)
+
+
+def offsets_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return 0 and the cumulative sums of `sizes`: part i of n concatenated parts begins at element i, int64 [n + 1].
+
+    >>> offsets_of([2, 0, 3]).tolist()
+    [0, 2, 2, 5]
+    """
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

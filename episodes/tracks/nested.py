@@ -20,6 +20,7 @@ import tree
 
 from episodes.errors import TrackMismatch, WrongType
 from episodes.tracks.ragged import Ragged
+from episodes.tracks.read_only import read_only
 
 _WITH_NAN = frozenset(("ff", "fc", "cf", "cc", "MM", "mm"))  # pairs of dtype kinds that may hold NaN or NaT
 _LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None), Ragged))
@@ -298,12 +299,7 @@ _UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.f
 
 def frozen(data: Any) -> Any:
     """Return a nested value whose arrays are read-only views of the given arrays."""
-    if type(data) is not np.ndarray:
-        return map_leaves(_frozen_array, data)
-    if data.flags.writeable:
-        data = data.view()
-        data.setflags(write=False)
-    return data
+    return read_only(data) if type(data) is np.ndarray else map_leaves(lambda leaf: read_only(as_array(leaf)), data)
 
 
 def as_arrays(value: Any) -> Any:
@@ -318,14 +314,3 @@ def as_array(leaf: Any) -> Any:
     if isinstance(leaf, np.ma.MaskedArray):
         raise WrongType("a masked array would lose its mask as a track; give its data, and its mask where it matters")
     return np.asarray(leaf)
-
-
-def _frozen_array(array: Any) -> Any:
-    """Return a read-only view of an array, or the array itself if it is read-only."""
-    array = as_array(array)
-    if type(array) is Ragged:  # its arrays are read-only
-        return array
-    if array.flags.writeable:
-        array = array.view()
-        array.setflags(write=False)
-    return array

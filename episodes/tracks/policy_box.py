@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
+from episodes.tracks.spaces import elementary_spaces
 
 ActionMapping = Literal["normalize", "clip", "none", "recorded"]
 MAPPINGS: tuple[str, ...] = get_args(ActionMapping)
@@ -160,10 +161,7 @@ def to_env_items(space: gym.Space | None, items: Any) -> Any:
 
 def _bounded_boxes(space: gym.Space | None) -> list[spaces.Box]:
     """Return all Box spaces with bounds in a nested space. The list is empty for None and for spaces without bounds."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return [box for part in parts for box in _bounded_boxes(part)]
-    return [space] if isinstance(space, spaces.Box) and _is_bounded(space) else []
+    return [part for _, part in elementary_spaces(space) if isinstance(part, spaces.Box) and _is_bounded(part)]
 
 
 def _is_bounded(box: spaces.Box) -> bool:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, WrongType
-from episodes.tracks.indexing import ranges
+from episodes.tracks.indexing import offsets_of, ranges
+from episodes.tracks.read_only import read_only
 
 LENGTH = -1
 """Stands for the length of an item in shapes: `ragged.shape == (n, LENGTH, ...)`."""
@@ -95,13 +96,13 @@ class Ragged:
                 f"Ragged: offsets from {offsets[0]} to {offsets[-1]} for {len(values)} values; they must not decrease "
                 "or exceed the values"
             )
-        self.values, self.offsets = _frozen(values), _frozen(offsets)
+        self.values, self.offsets = read_only(values), read_only(offsets)
 
     @classmethod
     def of(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
         """Create a `Ragged` from concatenated values [V, ...] and offsets int64 [n + 1] without any check."""
         ragged = cls.__new__(cls)
-        ragged.values, ragged.offsets = _frozen(values), _frozen(offsets)
+        ragged.values, ragged.offsets = read_only(values), read_only(offsets)
         return ragged
 
     @classmethod
@@ -115,7 +116,7 @@ class Ragged:
         lengths = np.asarray(lengths)
         if lengths.size and lengths.min() < 0:
             raise InvalidArgument(f"Ragged: a length of {lengths.min()}; give 0 or more")
-        offsets = _offsets(lengths)
+        offsets = offsets_of(lengths)
         if offsets[-1] != len(values):
             raise ShapeMismatch(f"Ragged: lengths with a sum of {offsets[-1]} for {len(values)} values")
         return cls(values, offsets)
@@ -127,7 +128,7 @@ class Ragged:
         """
         values = [array for array in arrays if len(array)]
         joined = np.concatenate(values) if values else np.zeros((0, *kind.value_shape), kind.dtype)
-        return cls.of(joined, _offsets(list(map(len, arrays))))
+        return cls.of(joined, offsets_of(list(map(len, arrays))))
 
     # --- attributes of an array ------------------------------------------------------------------------------------
 
@@ -207,7 +208,7 @@ class Ragged:
         """
         indices = np.asarray(indices, np.int64)
         starts, lengths = self.offsets[:-1].take(indices), self.lengths.take(indices)
-        offsets = _offsets(lengths)
+        offsets = offsets_of(lengths)
         total = offsets.item(-1)
         if not total:
             return Ragged.of(self.values[:0], offsets)
@@ -311,25 +312,10 @@ class Ragged:
         if len({flat.shape[1:] for flat in flats}) > 1:
             raise ValueError("values of several shapes")
         values = np.concatenate([flat for flat in flats if len(flat)] or flats[:1])
-        return Ragged.of(values, _offsets(np.concatenate([part.lengths for part in parts])))
+        return Ragged.of(values, offsets_of(np.concatenate([part.lengths for part in parts])))
 
     def __reduce__(self) -> Any:
         return Ragged.of, (np.ascontiguousarray(self.flat), np.ascontiguousarray(self.bounds))
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} items of {self.kind}, {len(self.flat)} values)"
-
-
-def _offsets(lengths: Any) -> np.ndarray:
-    """Return 0 and the cumulative sums of `lengths`, int64 [n + 1]."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    """Return a read-only view of an array, or the array itself if it is read-only."""
-    if array.flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
-    return array

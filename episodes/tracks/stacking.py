@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import struct
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,11 @@ def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.nd
     """Stack items to an array of `dtype`. Raise `ShapeMismatch` if that would change an item."""
     array = joined_bytes(column)
     return cast_without_loss(_stacked(column, name, lookback) if array is None else array, name, dtype)
+
+
+def object_array(values: Collection[Any]) -> np.ndarray:
+    """Return the values as an array of objects [len(values)], without converting lists or arrays among them."""
+    return np.fromiter(values, object, len(values))
 
 
 def refuse_masked(value: Any, name: str) -> None:

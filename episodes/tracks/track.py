@@ -51,14 +51,10 @@ class _Items:
     def __eq__(self: Any, track: object) -> bool:
         return same_track(self, track)
 
-    def whole(self: Any) -> Any:
-        """Return all items, lookback included, as they are stored: a list, nested arrays [L + n, ...], or infos."""
-        return self.data
-
     def state(self: Any) -> Any:
         """Return all items, lookback included, in the form that the episode's `get_state` returns:
         a list or nested arrays."""
-        return self.whole()
+        return self.data
 
     def finalize(self: Any, space: Any = None) -> Any:
         """Return the time series as read-only arrays, or the same object if it consists of arrays already."""
@@ -229,10 +225,6 @@ class ArrayTrack(_Items):
     def __reduce__(self) -> Any:
         return ArrayTrack.of, (self.data, self.lookback, self.field)
 
-    def __len__(self) -> int:
-        data = self.data
-        return len(data if type(data) is np.ndarray else nested.first_leaf(data)) - self.lookback
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.get(), dtype=dtype, copy=copy)
 
@@ -335,7 +327,7 @@ class ArrayTrack(_Items):
         Raises:
             ShapeMismatch: the items have different shapes.
         """
-        tail = later.finalize().whole()
+        tail = later.finalize().data
         tail = nested.take(tail, slice(later.lookback + skip, None))
         try:
             return ArrayTrack.of(nested.concatenate([self.data, tail]), self.lookback, self.field)
@@ -432,7 +424,7 @@ class InfoTrack(_Items):
     def joined(self, later: Track, skip: int = 0) -> InfoTrack:
         """Return a new time series of these infos followed by the infos of `later`, except the lookback of `later`
         and the next `skip` infos."""
-        following = later.finalize().whole()
+        following = later.finalize().data
         return InfoTrack(
             joined_infos([self.data, following.view(later.lookback + skip, len(following))]), self.lookback
         )
@@ -456,8 +448,6 @@ Track = ListTrack | ArrayTrack | InfoTrack
 def same_extra(a: Mapping[str, Track], b: Mapping[str, Track]) -> bool:
     """Return True if the extra model outputs of two episodes, dicts of time series, are equal.
     An output without items equals a missing one."""
-    if a.keys() == b.keys():
-        return all(same_track(track, b[key]) for key, track in a.items())
     filled = [{key: track for key, track in extra.items() if track.total} for extra in (a, b)]
     return filled[0].keys() == filled[1].keys() and all(same_track(t, filled[1][key]) for key, t in filled[0].items())
 

@@ -35,19 +35,11 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
     if type(item) is np.ndarray:
         return item.shape
     try:
-        return nested.map_leaves(_LeafShape, item) if not nested.is_leaf(item) else np.shape(item)
+        if nested.is_leaf(item):
+            return np.shape(item)
+        return nested.map_leaves(lambda leaf: list(np.shape(leaf)), item)  # lists, since a tuple would be nested
     except ValueError:
         raise ShapeMismatch(f"{label()}: the item is ragged; give an array of numbers") from None
-
-
-class _LeafShape(list):
-    """Shape of one array inside a nested item, as an object that is not taken for a nested tuple.
-
-    It is a list, because a tuple would be a nested value itself.
-    """
-
-    def __init__(self, leaf: Any) -> None:
-        super().__init__(np.shape(leaf))
 
 
 def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, label: Callable[[], str]) -> Any:
@@ -166,9 +158,9 @@ def with_ragged_conversion(targets: tuple[Any, ...], tracks: Tracks) -> tuple[An
     if not isinstance(tracks.actions.ragged, RaggedKind):
         return observations, _ragged_appends(tracks.actions, actions), rewards, infos, pairs
     append = _ragged_appends(tracks.actions, actions).append
-    items: list[Any] = tracks.actions.whole()
+    items: list[Any] = tracks.actions.data
     outputs = [
-        (track.whole(), track.field.label) for track in tracks.extra.values() if isinstance(track.ragged, RaggedKind)
+        (track.data, track.field.label) for track in tracks.extra.values() if isinstance(track.ragged, RaggedKind)
     ]
 
     def append_action(action: Any) -> None:
@@ -295,8 +287,8 @@ def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -
     """Return the items at positions that exist, stacked to arrays. Without positions the arrays have no rows."""
     selected = track.take(positions)
     if isinstance(selected, ArrayTrack):
-        return selected.whole()
-    items = selected.whole() or track.item_list(0, 1)
+        return selected.data
+    items = selected.data or track.item_list(0, 1)
     if not items:
         return empty_items(space)
     stacked = stack_items(items, "track", 0, None)

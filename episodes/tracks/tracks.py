@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -14,14 +13,13 @@ from episodes.tracks import nested
 from episodes.tracks.casting import REAL_TYPES, check_kinds, check_reward
 from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.infos import EmptyInfos, Infos
+from episodes.tracks.infos.infos import Infos
 from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.ragged import Ragged, RaggedKind
 from episodes.tracks.ragged_items import Kinds, as_plain_kinds, as_ragged_items, from_plain_kinds
 from episodes.tracks.track import ArrayChange, ArrayTrack, InfoTrack, ListTrack, Track, same_extra
 
 _new: Any = tuple.__new__  # takes half the time of calling the class
-_NO_EXTRA: Mapping[str, Any] = {}
 _RAGGED = "ragged"  # key of the kinds of growing ragged tracks in a state
 _REWARDS, _DATA, _LOOKBACK = attrgetter("rewards"), attrgetter("data"), attrgetter("lookback")
 
@@ -78,9 +76,7 @@ class Tracks(NamedTuple):
             ListTrack([*infos], lookback, False, INFOS),
             ListTrack([*actions], lookback, False, ACTIONS),
             ListTrack([*rewards], lookback, False, REWARDS),
-            {key: ListTrack([*items], lookback, False, extra_field(key)) for key, items in extra.items()}
-            if extra
-            else {},
+            {key: ListTrack([*items], lookback, False, extra_field(key)) for key, items in (extra or {}).items()},
         )
         if ragged:
             for name, kind in ragged.items():
@@ -99,12 +95,10 @@ class Tracks(NamedTuple):
         """Create the time series of a finished episode from nested arrays, which are not copied."""
         return cls(
             ArrayTrack.of(observations, lookback, OBSERVATIONS),
-            _empty_infos(infos.num, lookback) if type(infos) is EmptyInfos else InfoTrack(infos, lookback),
+            InfoTrack(infos, lookback),
             ArrayTrack.of(actions, lookback, ACTIONS),
             ArrayTrack.of(rewards, lookback, REWARDS),
-            {key: ArrayTrack.of(data, lookback, extra_field(key)) for key, data in extra.items()}
-            if extra
-            else _NO_EXTRA,
+            {key: ArrayTrack.of(data, lookback, extra_field(key)) for key, data in extra.items()},
         )
 
     # --- what there is -----------------------------------------------------------------------------------------
@@ -141,9 +135,9 @@ class Tracks(NamedTuple):
             WrongType: a track holds arrays of objects.
         """
         steps = self.rewards.total
-        if self.is_finished and self.rewards.whole().ndim != 1:
+        if self.is_finished and self.rewards.data.ndim != 1:
             raise ShapeMismatch(
-                f"{label}: rewards have shape {self.rewards.whole().shape}; give one number for each step, [T]"
+                f"{label}: rewards have shape {self.rewards.data.shape}; give one number for each step, [T]"
             )
         for track in self.all():
             expected = steps + track.field.more
@@ -154,8 +148,8 @@ class Tracks(NamedTuple):
                 )
             check_kinds(track.field, track.arrays())
         self.check_lengths_of_outputs(label)
-        if not self.is_finished and not REAL_TYPES.issuperset(map(type, self.rewards.whole())):
-            for i, reward in enumerate(self.rewards.whole(), -self.lookback):
+        if not self.is_finished and not REAL_TYPES.issuperset(map(type, self.rewards.data)):
+            for i, reward in enumerate(self.rewards.data, -self.lookback):
                 check_reward(reward, lambda i=i: f"{label}: rewards[{i}]")
 
     def check_lengths_of_outputs(self, label: str) -> None:
@@ -195,14 +189,14 @@ class Tracks(NamedTuple):
         """Remove items from a growing episode in place, except its first `num_observed` observations and the steps
         between these observations."""
         for track in self.all():
-            del track.whole()[num_observed - 1 + track.field.more :]
+            del track.data[num_observed - 1 + track.field.more :]
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
     def map_tracks(self, change: Callable[[Track], Track]) -> Tracks:
         """Return a copy of the record in which each time series is replaced by `change(track)`."""
         observations, infos, actions, rewards, extra = self
-        extra_tracks = {key: change(track) for key, track in extra.items()} if extra else {}
+        extra_tracks = {key: change(track) for key, track in extra.items()}
         return _new(Tracks, (change(observations), change(infos), change(actions), change(rewards), extra_tracks))
 
     def with_extra(self, extra: Mapping[str, Track]) -> Tracks:
@@ -445,12 +439,6 @@ def _extra_tracks(
             pass
     common = _common_extra(extras, has_steps, ids).items()
     return {key: [extra[key] if key in extra else track.view(slice(0, 0)) for extra in extras] for key, track in common}
-
-
-@lru_cache(maxsize=64)
-def _empty_infos(num: int, lookback: int) -> InfoTrack:
-    """Return a (cached) time series of `num` empty info dicts."""
-    return InfoTrack(EmptyInfos(num), lookback)
 
 
 def _common_extra(

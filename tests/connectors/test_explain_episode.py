@@ -67,7 +67,7 @@ def test_explain_episode_of_a_chunk_has_nan_in_its_lookback() -> None:
     chunk = whole.slice(slice(4, None), len_lookback_buffer=2)
     explained = explain_episode(chunk, ppo_pipeline(policy, PPOConfig()), policy)
     assert (explained.id_, explained.t_started, len(explained)) == (chunk.id_, 4, len(chunk))
-    assert np.isnan(explained.tracks.extra["learner"].whole()["values"][:2]).all()
+    assert np.isnan(explained.tracks.extra["learner"].data["values"][:2]).all()
     of_whole = tracks_of(explain_episode(whole, ppo_pipeline(policy, PPOConfig()), policy))
     np.testing.assert_allclose(tracks_of(explained)["values"], of_whole["values"][4:], rtol=1e-5)
 

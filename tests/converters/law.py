@@ -85,11 +85,11 @@ def _differences(original: SingleAgentEpisode, restored: SingleAgentEpisode) -> 
     if (original.is_terminated, original.is_truncated) != (restored.is_terminated, restored.is_truncated):
         yield "that the chunk goes on" if not original.is_done else "both_endings"
     for name in ("observations", "actions", "rewards"):
-        if not _same(getattr(tracks, name).whole(), getattr(restored_tracks, name).whole()):
+        if not _same(getattr(tracks, name).data, getattr(restored_tracks, name).data):
             yield name
     for key in tracks.extra.keys() | restored_tracks.extra.keys():
         both = key in tracks.extra and key in restored_tracks.extra
-        if not both or not _same(tracks.extra[key].whole(), restored_tracks.extra[key].whole()):
+        if not both or not _same(tracks.extra[key].data, restored_tracks.extra[key].data):
             yield f"extra_model_outputs[{key!r}]"
     for name, x, y in (
         ("infos", [*original.infos], [*restored.infos]),

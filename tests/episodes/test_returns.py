@@ -245,6 +245,7 @@ COLUMNS = columns(np.random.default_rng(2), 4, 2, 0.1).arguments()
         (gae, {"gamma": 1.1}, InvalidArgument, r"gamma=1\.1"),
         (gae, {"lambda_": -0.1}, InvalidArgument, r"lambda_=-0\.1"),
         (n_step_returns, {"n_step": 0}, InvalidArgument, "n_step=0"),
+        (n_step_returns, {"n_step": 1.5}, InvalidArgument, "n_step=1.5"),
         (gae, {"final_values": np.ones(3)}, InvalidArgument, "final_values with offsets"),
         (gae, COLUMNS | {"offsets": None, "final_values": np.ones(2)}, ShapeMismatch, "final_values"),
         (

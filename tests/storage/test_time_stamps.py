@@ -55,12 +55,12 @@ def test_time_windows_with_fps_equal_steps(dataset: EpisodeDataset, steps: list[
             assert batch[f"{column}_is_pad"][row, k] == (place != t + step)
             tracks, at = episode.tracks, place + episode.tracks.lookback
             if observed:
-                assert batch["obs"]["camera"][row, k] == tracks.observations.whole()["camera"][at]
+                assert batch["obs"]["camera"][row, k] == tracks.observations.data["camera"][at]
                 assert (
-                    batch["obs"]["joints"]["left"][row, k] == tracks.observations.whole()["joints"]["left"][at]
+                    batch["obs"]["joints"]["left"][row, k] == tracks.observations.data["joints"]["left"][at]
                 ).all()
             else:
-                assert batch["actions"][row, k] == tracks.actions.whole()[at]
+                assert batch["actions"][row, k] == tracks.actions.data[at]
 
 
 @given(times=st.lists(st.floats(-1, 1), min_size=1, max_size=4), tolerance=st.floats(0.08, 0.2))
@@ -71,12 +71,12 @@ def test_time_windows_by_timestamps_equal_a_search(
     batch = dataset.sampler(windows=kind, order="stored").draw()
     row = 0
     for episode in dataset:
-        stamps = episode.tracks.extra["time"].whole()
+        stamps = episode.tracks.extra["time"].data
         for t in range(len(episode)):
             for k, delta in enumerate(times):
                 expected = stamps[t + episode.tracks.lookback] + delta
                 off = np.abs(stamps - expected)
-                action = batch["actions"][row, k] - episode.tracks.actions.whole()[0]
+                action = batch["actions"][row, k] - episode.tracks.actions.data[0]
                 assert off[action] == off.min()
                 assert batch["actions_is_pad"][row, k] == (off.min() > tolerance)
             row += 1

@@ -13,6 +13,7 @@ import numpy as np
 from episodes.tracks import nested
 from episodes.tracks.infos.info_columns import WHOLE, ColumnInfos, TypedColumn, copy_mutable
 from episodes.tracks.infos.infos import EmptyInfos, Infos
+from episodes.tracks.stacking import object_array
 
 _PLAIN = (bool, int, float, str)
 
@@ -129,7 +130,4 @@ def as_typed_array(values: Sequence[Any], types: set[type]) -> np.ndarray | None
 
 def as_object_array(values: Sequence[Any]) -> np.ndarray:
     """Return a list of values as an array of Python objects [k]. Mutable values are copied."""
-    array = np.empty(len(values), object)
-    for i, value in enumerate(values):
-        array[i] = copy_mutable(value)
-    return array
+    return object_array(list(map(copy_mutable, values)))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from episodes.tracks import nested
-from episodes.tracks.indexing import ranges
+from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.infos import Infos
 
@@ -153,7 +153,7 @@ class PackedColumn:
         """Return the encoded values as one contiguous byte array, uint8 [bytes], and the bounds of each
         value in it, int64 [n + 1]."""
         sizes = self.ends - self.starts
-        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        bounds = offsets_of(sizes)
         in_a_row = (self.starts[1:] == self.ends[:-1]).all()
         first = int(self.starts[0]) if len(sizes) else 0
         whole = self.buffer[first : first + int(bounds[-1])] if in_a_row else self.buffer[ranges(self.starts, sizes)]

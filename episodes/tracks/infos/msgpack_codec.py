@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 
 from episodes.errors import UnreadableData, WrongType
+from episodes.tracks.nested import host_array
 
 _ARRAY, _SCALAR, _TUPLE, _STRING, _INTEGER = 1, 2, 3, 4, 5
 _DEEPEST = 64  # nested tuples; msgpack reads each level by a call that takes 32 KiB of the stack
@@ -91,9 +92,8 @@ def _to_ext(depth: int, value: Any) -> msgpack.ExtType:
         return msgpack.ExtType(_INTEGER, hex(value).encode())
     if isinstance(value, dict):
         return dict(value)  # type: ignore[return-value]
-    if (detach := getattr(value, "detach", None)) is not None:  # a tensor; numpy has no bfloat16
-        tensor = detach().cpu()
-        return _to_ext(depth, (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())
+    if hasattr(value, "detach"):  # a tensor
+        return _to_ext(depth, host_array(value))
     raise TypeError(f"a {type(value).__name__} is not a number, string, array, list, tuple or dict")
 
 
