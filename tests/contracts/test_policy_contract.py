@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from connectors.views.view import Views
 from episode_learners import LSTMPolicy, LSTMQPolicy, MLPPolicy, QPolicy
 from episode_learners.networks import Autoregressive
 from episodes.errors import ContractViolation
+from episodes.tracks.nested import map_leaves
 
 BOX, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3, start=1)
 FORCE = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -108,155 +110,9 @@ def test_masked_actions_pass_check_policy() -> None:
 # --- policies that break it ----------------------------------------------------------------------------------------
 
 
-class Sound(MLPPolicy):
-    """A valid small policy, the base of broken ones."""
-
+class OtherObservations(MLPPolicy):
     def __init__(self) -> None:
-        super().__init__(BOX, ACTIONS, hidden_sizes=(4,))
-        self.calls = 0
-
-    def inputs(self, batch: Mapping[str, Any], explore: bool | None = None) -> torch.Tensor:
-        return super().forward(batch, explore)["action_dist_inputs"]
-
-
-class SoundMemory(LSTMPolicy):
-    def __init__(self) -> None:
-        super().__init__(BOX, ACTIONS, hidden_sizes=(4,), state_size=4)
-
-
-class WritesToObservations(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        batch["obs"].mul_(2.0)
-        return super().forward(batch, explore)
-
-
-class AddsAColumn(Sound):
-    def compute_values(self, batch: Any) -> torch.Tensor:
-        batch["features"] = batch["obs"]
-        return super().compute_values(batch)
-
-
-class WritesToItsState(SoundMemory):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        outputs = super().forward(batch, explore)
-        batch["state_in"]["actor"]["h"].zero_().add_(5.0)
-        return outputs
-
-
-class MixesRows(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        inputs = self.inputs(batch, explore)
-        return {"action_dist_inputs": inputs + batch["obs"].mean()}
-
-
-class MixesValues(Sound):
-    def compute_values(self, batch: Any) -> torch.Tensor:
-        values = super().compute_values(batch)
-        return values - values.mean()
-
-
-class Counts(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        self.calls += 1
-        return {"action_dist_inputs": self.inputs(batch, explore) + self.calls}
-
-
-class Explores(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {"action_dist_inputs": self.inputs(batch, explore) * (0.1 if explore else 1.0)}
-
-
-class ForgetsItsState(SoundMemory):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        zeros = {name: {"h": state["h"] * 0, "c": state["c"] * 0} for name, state in batch["state_in"].items()}
-        return super().forward({**batch, "state_in": zeros}, explore)
-
-
-class SaysNoState(SoundMemory):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {"action_dist_inputs": super().forward(batch, explore)["action_dist_inputs"]}
-
-
-class StateOfAnotherShape(SoundMemory):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        outputs = super().forward(batch, explore)
-        state = outputs["state_out"]["actor"]
-        return {**outputs, "state_out": {**outputs["state_out"], "actor": {**state, "h": state["h"][:, None]}}}
-
-
-class WideHead(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {"action_dist_inputs": self.inputs(batch, explore).repeat(1, 2)}
-
-
-class LosesRows(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {**super().forward(batch, explore), "features": batch["obs"][:1]}
-
-
-class GivesNaN(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {"action_dist_inputs": self.inputs(batch, explore) / 0 * 0}
-
-
-class ValuesWithAnAxis(Sound):
-    def compute_values(self, batch: Any) -> torch.Tensor:
-        return super().compute_values(batch)[:, None]
-
-
-class ReadsAnotherColumn(Sound):
-    def compute_values(self, batch: Any) -> torch.Tensor:
-        return batch["attention_mask"].sum(-1)
-
-
-class WorthOfOthers(QPolicy):
-    """Policy with Q-values that depend on other rows while learning."""
-
-    def __init__(self) -> None:
-        super().__init__(BOX, ACTIONS, hidden_sizes=(4,))
-
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        outputs = super().forward(batch, explore)
-        return outputs if explore is not None else {"q_values": outputs["q_values"] - outputs["q_values"].mean()}
-
-
-class GreedyOfOthers(QPolicy):
-    """Policy with Q-values that depend on other rows while acting."""
-
-    def __init__(self) -> None:
-        super().__init__(BOX, ACTIONS, hidden_sizes=(4,))
-
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        outputs = super().forward(batch, explore)
-        if explore is False:
-            outputs["action_dist_inputs"] = outputs["action_dist_inputs"] + batch["obs"].mean()
-        return outputs
-
-
-class WorthOfNoMemory(LSTMQPolicy):
-    """Recurrent policy that drops its state while learning."""
-
-    def __init__(self) -> None:
-        super().__init__(BOX, ACTIONS, hidden_sizes=(4,), state_size=4)
-
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        outputs = super().forward(batch, explore)
-        return outputs if explore is not None else {**outputs, "q_values": outputs["q_values"].flip(1)}
-
-
-class SaysNothing(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {} if explore is None else super().forward(batch, explore)
-
-
-class GivesATuple(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> Any:
-        return (self.inputs(batch, explore),)
-
-
-class GivesNoActions(Sound):
-    def forward(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {"logits": self.inputs(batch, explore)}
+        super().__init__(spaces.Box(-1.0, 1.0, (5,), np.float32), ACTIONS)
 
 
 class ForcesToExplore(nn.Module):
@@ -266,42 +122,142 @@ class ForcesToExplore(nn.Module):
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 3)}
 
 
-class OtherObservations(MLPPolicy):
-    def __init__(self) -> None:
-        super().__init__(spaces.Box(-1.0, 1.0, (5,), np.float32), ACTIONS)
+def broken(
+    base: type,
+    after: Callable[..., Any] = lambda batch, outputs: outputs,
+    *,
+    before: Callable[[Any], Any] = lambda batch: batch,
+    method: str = "forward",
+    explore: tuple[Any, ...] = (None, True, False),
+) -> type:
+    """Return a small policy class whose method gets another batch, and for some values of `explore` returns others."""
+
+    def initialize(self: Any) -> None:
+        state = {"state_size": 4} if "LSTM" in base.__name__ else {}
+        base.__init__(self, BOX, ACTIONS, hidden_sizes=(4,), **state)  # type: ignore[misc]
+
+    def call(self: Any, batch: Any, explore_now: Any = None, **options: Any) -> Any:
+        batch, mode = before(batch), options.get("explore", explore_now)
+        outputs = getattr(base, method)(self, batch, **({"explore": mode} if method == "forward" else {}))
+        return after(batch, outputs) if mode in explore else outputs
+
+    return type("Broken", (base,), {"__init__": initialize, method: call})
 
 
-MUTANTS = [
-    (WritesToObservations, r"column obs\): expected a batch that is as it was, found another one; write to a copy"),
-    (AddsAColumn, r"call compute_values\(batch\), column \['features'\]\): expected a batch that is as it was"),
-    (WritesToItsState, r"column state_in/actor/h\): expected a batch that is as it was"),
-    (MixesRows, r"call policy\(batch\), column action_dist_inputs, row 0\): expected what it is in a larger batch"),
-    (MixesValues, r"call compute_values\(batch\), column values, row 0\): expected what it is in a larger batch"),
-    (Counts, r"column action_dist_inputs, row 0\): expected the same as in the call before"),
-    (Explores, r"call policy\(batch\), column action_dist_inputs, row 0\): expected what it said when it acted"),
-    (ForgetsItsState, r"column .*, row 0\): expected what it is step by step"),
-    (
-        SaysNoState,
+def inputs(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Return a function that replaces the outputs by changed parameters of the action distribution."""
+    return lambda batch, outputs: {"action_dist_inputs": change(outputs["action_dist_inputs"], batch["obs"])}
+
+
+def overwrite_state(batch: Any, outputs: Any) -> Any:
+    batch["state_in"]["actor"]["h"].zero_().add_(5.0)
+    return outputs
+
+
+def with_wide_state(batch: Any, outputs: Any) -> Any:
+    state = outputs["state_out"]["actor"]
+    return {**outputs, "state_out": {**outputs["state_out"], "actor": {**state, "h": state["h"][:, None]}}}
+
+
+def without_state(batch: Any) -> Any:
+    return {**batch, "state_in": map_leaves(torch.zeros_like, batch["state_in"])}
+
+
+calls = itertools.count(1)
+MUTANTS: dict[str, tuple[type, str]] = {
+    "writes to observations": (
+        broken(MLPPolicy, before=lambda batch: {**batch, "obs": batch["obs"].mul_(2.0)}),
+        r"column obs\): expected a batch that is as it was, found another one; write to a copy",
+    ),
+    "adds a column": (
+        broken(MLPPolicy, before=lambda batch: batch.update(features=batch["obs"]) or batch, method="compute_values"),
+        r"call compute_values\(batch\), column \['features'\]\): expected a batch that is as it was",
+    ),
+    "writes to its state": (
+        broken(LSTMPolicy, overwrite_state),
+        r"column state_in/actor/h\): expected a batch that is as it was",
+    ),
+    "mixes rows": (
+        broken(MLPPolicy, inputs(lambda x, obs: x + obs.mean())),
+        r"call policy\(batch\), column action_dist_inputs, row 0\): expected what it is in a larger batch",
+    ),
+    "mixes values": (
+        broken(MLPPolicy, lambda batch, values: values - values.mean(), method="compute_values"),
+        r"call compute_values\(batch\), column values, row 0\): expected what it is in a larger batch",
+    ),
+    "counts": (
+        broken(MLPPolicy, inputs(lambda x, obs: x + next(calls))),
+        r"column action_dist_inputs, row 0\): expected the same as in the call before",
+    ),
+    "explores": (
+        broken(MLPPolicy, inputs(lambda x, obs: x * 0.1), explore=(True,)),
+        r"call policy\(batch\), column action_dist_inputs, row 0\): expected what it said when it acted",
+    ),
+    "forgets its state": (
+        broken(LSTMPolicy, before=without_state),
+        r"column .*, row 0\): expected what it is step by step",
+    ),
+    "says no state": (
+        broken(LSTMPolicy, inputs(lambda x, obs: x)),
         r"expected a state_out, found none; get_initial_state\(\) returns a state",
     ),
-    (StateOfAnotherShape, r"expected state_out .*the next step's state_in is this step's state_out"),
-    (WideHead, r"expected action_dist_inputs \[1, 3\], as Categorical takes, found float32 \[1, 6\]"),
-    (WorthOfOthers, r"call policy\(batch\), column q_values, row 0\): expected what it is in a larger batch"),
-    (GreedyOfOthers, r"explore=False\), column action_dist_inputs, row 0\): expected what it is in a larger batch"),
-    (WorthOfNoMemory, r"call policy\(batch\), column q_values, row 0\): expected what it is step by step"),
-    (SaysNothing, r"call policy\(batch\)\): expected what is learned from, found \[\]"),
-    (LosesRows, r"expected features \[2, ...\], found float32 \[1, 3\]"),
-    (GivesNaN, r"expected numbers, found NaN in action_dist_inputs"),
-    (ValuesWithAnAxis, r"call compute_values\(batch\)\): expected values \[1\], found float32 \[1, 1\]"),
-    (ReadsAnotherColumn, r"expected columns \['obs'\] to do, found KeyError 'attention_mask'"),
-    (GivesATuple, r"expected a dict of columns, found \("),
-    (GivesNoActions, r"expected 'actions' or 'action_dist_inputs', found \['logits'\]"),
-    (ForcesToExplore, r"call policy\(batch\)\): expected a call with .* to work, found TypeError"),
-    (OtherObservations, r"expected a call with {'obs': float32 \[1, 3\]} to work, found RuntimeError: mat1 and mat2"),
-]
+    "state of another shape": (
+        broken(LSTMPolicy, with_wide_state),
+        r"expected state_out .*the next step's state_in is this step's state_out",
+    ),
+    "wide head": (
+        broken(MLPPolicy, inputs(lambda x, obs: x.repeat(1, 2))),
+        r"expected action_dist_inputs \[1, 3\], as Categorical takes, found float32 \[1, 6\]",
+    ),
+    "Q-values of other rows while learning": (
+        broken(QPolicy, lambda _, outputs: {"q_values": outputs["q_values"].cumsum(0)}, explore=(None,)),
+        r"call policy\(batch\), column q_values, row 0\): expected what it is in a larger batch",
+    ),
+    "Q-values of other rows while acting": (
+        broken(QPolicy, inputs(lambda x, obs: x + obs.mean()), explore=(False,)),
+        r"explore=False\), column action_dist_inputs, row 0\): expected what it is in a larger batch",
+    ),
+    "Q-values without state": (
+        broken(LSTMQPolicy, lambda _, outputs: {**outputs, "q_values": outputs["q_values"].flip(1)}, explore=(None,)),
+        r"call policy\(batch\), column q_values, row 0\): expected what it is step by step",
+    ),
+    "says nothing": (
+        broken(MLPPolicy, lambda batch, outputs: {}, explore=(None,)),
+        r"call policy\(batch\)\): expected what is learned from, found \[\]",
+    ),
+    "loses rows": (
+        broken(MLPPolicy, lambda batch, outputs: {**outputs, "features": batch["obs"][:1]}),
+        r"expected features \[2, ...\], found float32 \[1, 3\]",
+    ),
+    "gives NaN": (
+        broken(MLPPolicy, inputs(lambda x, obs: x / 0 * 0)),
+        r"expected numbers, found NaN in action_dist_inputs",
+    ),
+    "values with an axis": (
+        broken(MLPPolicy, lambda batch, values: values[:, None], method="compute_values"),
+        r"call compute_values\(batch\)\): expected values \[1\], found float32 \[1, 1\]",
+    ),
+    "reads another column": (
+        broken(MLPPolicy, before=lambda batch: batch["attention_mask"], method="compute_values"),
+        r"expected columns \['obs'\] to do, found KeyError 'attention_mask'",
+    ),
+    "gives a tuple": (
+        broken(MLPPolicy, lambda batch, outputs: (outputs["action_dist_inputs"],)),
+        r"expected a dict of columns, found \(",
+    ),
+    "gives no actions": (
+        broken(MLPPolicy, lambda batch, outputs: {"logits": outputs["action_dist_inputs"]}),
+        r"expected 'actions' or 'action_dist_inputs', found \['logits'\]",
+    ),
+    "forces to explore": (ForcesToExplore, r"call policy\(batch\)\): expected a call with .* to work, found TypeError"),
+    "other observations": (
+        OtherObservations,
+        r"expected a call with {'obs': float32 \[1, 3\]} to work, found RuntimeError: mat1 and mat2",
+    ),
+}
 
 
-@pytest.mark.parametrize(("make", "message"), MUTANTS, ids=lambda part: getattr(part, "__name__", ""))
+@pytest.mark.parametrize(("make", "message"), MUTANTS.values(), ids=MUTANTS)
 def test_broken_policy_fails_check_policy(make: Any, message: str) -> None:
     with pytest.raises(ContractViolation, match=message) as caught:
         check_policy(make(), BOX, ACTIONS)
