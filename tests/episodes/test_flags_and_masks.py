@@ -11,21 +11,7 @@ import torch
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import WrongType
 
-NO_FLAGS: list[Any] = [
-    "False",
-    "True",
-    "",
-    None,
-    [],
-    {},
-    0.5,
-    2,
-    float("nan"),
-    object(),
-    np.array([True]),
-    np.ma.masked,
-]
-NAMES = [type(flag).__name__ if type(flag) is object else repr(flag) for flag in NO_FLAGS]
+NO_FLAGS: list[Any] = ["False", "True", "", None, [], {}, 0.5, 2, float("nan"), ..., np.array([True]), np.ma.masked]
 FLAGS: list[Any] = [True, False, 1, 0, np.bool_(True), np.bool_(False), np.array(True), 1.0, torch.tensor(True)]
 
 
@@ -43,7 +29,7 @@ def agents_stepped(**flags: Any) -> MultiAgentEpisode:
     return episode
 
 
-@pytest.mark.parametrize("flag", NO_FLAGS, ids=NAMES)
+@pytest.mark.parametrize("flag", NO_FLAGS, ids=repr)
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
 def test_ending_flag_of_wrong_type_raises(name, flag):
     episode, arrays = stepped(), (np.zeros(2), np.zeros(1), np.zeros(1))

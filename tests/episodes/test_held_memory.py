@@ -76,11 +76,7 @@ def test_part_of_pack_retains_whole_pack_until_copied(brought: Any) -> None:
     stored = part.copied()
     assert stored == part
     assert stored.nbytes <= stored.retained_nbytes < pack.nbytes
-    assert not any(
-        np.shares_memory(first_value, second_value)
-        for first_value in all_arrays(stored)
-        for second_value in all_arrays(pack)
-    )
+    assert not any(np.shares_memory(a, b) for a in all_arrays(stored) for b in all_arrays(pack))
 
 
 @given(drawn=episodes(), num=st.integers(1, 3), apart=st.booleans())
@@ -90,5 +86,4 @@ def test_copied_pack_is_equal_and_independent(drawn: Any, num: int, apart: bool)
     copied = pack.copied()
     assert copied == pack
     assert not any(track.flags.writeable for track in copied.tracks.values())
-    for first_value, second_value in zip(all_arrays(copied), all_arrays(pack), strict=True):
-        assert not np.shares_memory(first_value, second_value)
+    assert not any(map(np.shares_memory, all_arrays(copied), all_arrays(pack)))

@@ -19,7 +19,6 @@ from strategies import lists_of_episodes
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import EpisodeError, InvalidArgument, TrackMismatch, WrongType
 from episodes.facts import VersionRuns
-from episodes.pack.pack import ranges
 
 
 def same(pack: EpisodePack, episodes: list[SingleAgentEpisode]) -> bool:
@@ -43,26 +42,18 @@ def test_pack_episodes_equal_given_episodes(episodes: list[SingleAgentEpisode]) 
     start=st.integers(-5, 5),
     stop=st.integers(-5, 5),
     step=st.sampled_from([1, 2, -1]),
+    protocol=st.integers(2, 5),
 )
-def test_pack_slice_and_select_equal_list(episodes: list[SingleAgentEpisode], start: int, stop: int, step: int) -> None:
+def test_pack_selects_joins_and_pickles_like_list(
+    episodes: list[SingleAgentEpisode], start: int, stop: int, step: int, protocol: int
+) -> None:
     pack = EpisodePack.from_episodes(episodes)
     assert same(pack[start:stop:step], episodes[start:stop:step])
     chosen = [i for i in range(len(episodes)) if i % 2 == 0][::-1]
     assert same(pack.select(chosen), [episodes[i] for i in chosen])
-    mask = np.arange(len(episodes)) % 2 == 1
-    assert same(pack.select(mask), [e for e, m in zip(episodes, mask, strict=True) if m])
-
-
-@given(episodes=lists_of_episodes(ragged=None))
-def test_pack_concat_holds_all_episodes(episodes: list[SingleAgentEpisode]) -> None:
-    parts = [EpisodePack.from_episodes([e]) for e in episodes]
-    assert same(EpisodePack.concat(parts), episodes)
-    assert same(EpisodePack.concat([EpisodePack.from_episodes(episodes)] * 2), episodes * 2)
-
-
-@given(episodes=lists_of_episodes(ragged=None), protocol=st.integers(2, 5))
-def test_pack_pickle_round_trips(episodes: list[SingleAgentEpisode], protocol: int) -> None:
-    pack = EpisodePack.from_episodes(episodes)
+    assert same(pack.select(np.arange(len(episodes)) % 2 == 1), episodes[1::2])
+    assert same(EpisodePack.concat([EpisodePack.from_episodes([e]) for e in episodes]), episodes)
+    assert same(EpisodePack.concat([pack] * 2), episodes * 2)
     assert pickle.loads(pickle.dumps(pack, protocol)) == pack
 
 
@@ -126,41 +117,27 @@ class OwnBox(spaces.Box):
 
 
 def test_pack_pickles_few_python_objects() -> None:
-    current = {"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2,))}), "action_space": spaces.Discrete(2)}
-    arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
-    pack = EpisodePack(observations={"a": np.zeros((7, 2))}, agent_ids=["a", None], **arrays, **current)
-    pickled, twin = looked_at(pack)
-    assert len(pickled) == 2
-    assert pickled[0] is pack
-    assert twin == pack
-    assert twin.observation_space == pack.observation_space
-    assert twin.action_space == pack.action_space
-    assert twin.agent_ids.tolist() == ["a", None]
-    assert not any(array.flags.writeable for array in twin.tracks.values())
     box, word = OwnBox(-1, 1, (2,)), Fraction(1, 2)
-    for second_value, options in (
+    versions = [VersionRuns((3, 4), (1,)), VersionRuns((4,))]
+    nested_space = spaces.Dict({"a": spaces.Box(-1, 1, (2,))})
+    for own, options in (
+        (None, {"observation_space": nested_space, "action_space": spaces.Discrete(2), "agent_ids": ["a", None]}),
+        (None, {"infos": [{"speed": t / 2, "words": ["a", t]} for t in range(7)], "policy_versions": versions}),
         (box, {"observation_space": box}),
         (box, {"observation_space": spaces.Tuple([spaces.Dict({"a": box})])}),
         (word, {"custom_data": [{"x": word}, None]}),
         (word, {"agent_ids": [word, None]}),
     ):
-        pack = EpisodePack(observations=np.zeros((7, 2)), **arrays, **options)
+        columns: Any = {"observations": {"a": np.zeros((7, 2))}, "actions": np.zeros(5), "rewards": np.zeros(5)}
+        pack = EpisodePack(**columns, lengths=[2, 3], **options)
         pickled, twin = looked_at(pack)
-        assert any(type(item) is type(second_value) for item in pickled)  # of a space, a copy
+        assert pickled[0] is pack
+        assert len(pickled) == 2 if own is None else any(type(item) is type(own) for item in pickled)  # a space: a copy
         assert twin == pack
-        assert twin.observation_space == pack.observation_space
-
-
-def test_pack_versions_and_infos_pickle_without_python_objects() -> None:
-    infos = [{"speed": t / 2, "words": ["a", t]} for t in range(7)]
-    arrays: dict[str, Any] = {"actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
-    versions = [VersionRuns((3, 4), (1,)), VersionRuns((4,))]
-    pack = EpisodePack(observations=np.zeros((7, 2)), infos=infos, policy_versions=versions, **arrays)
-    pickled, twin = looked_at(pack)
-    assert len(pickled) == 2
-    assert twin == pack
-    assert list(twin.infos) == infos
-    assert twin.facts.policy_versions == pack.facts.policy_versions
+        assert twin.facts.columns[-2:] == pack.facts.columns[-2:]
+        assert twin.facts.spaces == pack.facts.spaces
+        assert list(twin.infos) == list(pack.infos)
+        assert not any(array.flags.writeable for array in twin.tracks.values())
 
 
 class Point(NamedTuple):
@@ -215,11 +192,7 @@ def test_pack_episodes_are_views() -> None:
     tracemalloc.stop()
     assert added < 5_000 * num < pack.nbytes / 5
     assert all(np.shares_memory(e.get_observations(), observations) for e in episodes)
-
-
-def test_pack_slice_is_view() -> None:
-    pack = many(10)
-    assert all(np.shares_memory(a, b) for a, b in zip(pack[2:5].tracks.values(), pack.tracks.values(), strict=True))
+    assert all(np.shares_memory(pack[2:5].tracks[path], track) for path, track in pack.tracks.items())
 
 
 def test_pack_is_read_only_and_setters_copy() -> None:
@@ -240,28 +213,28 @@ def test_pack_track_paths_escape_slashes() -> None:
     assert list(pack.tracks) == ["observations/a~1b", "observations/c/0", "observations/c/1", "actions", "rewards"]
 
 
-def test_pack_repr_summarizes_contents() -> None:
-    assert repr(many(10)).startswith("EpisodePack(10 episodes, 34 steps, mean return 3.4, 10 terminated, 0 truncated")
-
-
 def test_pack_repr_separates_whole_episodes_and_chunks() -> None:
     whole = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], [1.0, 2.0], terminated=True)
     begun = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [50.0])
     remaining = SingleAgentEpisode.from_arrays(np.zeros(2), [0], [9.0], t_started=7, truncated=True)
     pack = EpisodePack.from_episodes([whole, begun, remaining])
-    assert repr(pack).startswith(
-        "EpisodePack(1 whole episode with mean return 3, 2 chunks, 4 steps, 1 terminated, 1 truncated, "
-    )
-    assert repr(pack[1:]).startswith("EpisodePack(2 chunks, 2 steps, 0 terminated, 1 truncated, ")
-    assert repr(pack[:0]).startswith("EpisodePack(0 episodes, 0 steps, 0 terminated, ")
+    for part, text in (
+        (many(10), "10 episodes, 34 steps, mean return 3.4, 10 terminated, 0 truncated"),
+        (pack, "1 whole episode with mean return 3, 2 chunks, 4 steps, 1 terminated, 1 truncated, "),
+        (pack[1:], "2 chunks, 2 steps, 0 terminated, 1 truncated, "),
+        (pack[:0], "0 episodes, 0 steps, 0 terminated, "),
+    ):
+        assert repr(part).startswith(f"EpisodePack({text}")
 
 
 def test_random_ids_are_unique() -> None:
-    assert len(set(many().ids)) == 1000
+    assert len({*many().ids.tolist(), *(SingleAgentEpisode().id_ for _ in range(1000))}) == 2000
 
 
-def test_ranges_of_empty_input_are_empty() -> None:
-    assert ranges(np.array([5, 7]), np.array([0, 0])).tolist() == []
+def pack_with(**changes: Any) -> EpisodePack:
+    return EpisodePack(
+        **{"observations": np.arange(4), "actions": [0, 1], "rewards": np.ones(2), "lengths": [1, 1]} | changes
+    )
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
@@ -304,6 +277,12 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "an episode that is not there": (lambda: many(3)[3], IndexError, r"pack\[3\]: there are episodes 0\.\.2"),
     "an index that is no integer": (lambda: many(3)["x"], WrongType, "give an int or a slice"),
+    "a negative length": (lambda: pack_with(lengths=[-1, 3]), InvalidArgument, "give"),
+    "lengths that are no integers": (lambda: pack_with(lengths=[1.7, 0.3]), InvalidArgument, "give"),
+    "one length": (lambda: pack_with(lengths=2), InvalidArgument, "give"),
+    "a negative lookback": (lambda: pack_with(lookbacks=[-1, 1]), InvalidArgument, "give"),
+    "a start that is no integer": (lambda: pack_with(t_started=[0.5, 1]), InvalidArgument, "give"),
+    "ids in one string": (lambda: pack_with(ids="ab"), WrongType, "list of ids"),
 }
 
 
@@ -365,53 +344,23 @@ def test_pack_properties_are_read_only() -> None:
 
 
 def test_pack_custom_data_is_a_copy() -> None:
-    given_data: list[dict[str, Any]] = [{"tags": ["new"]}]
-    episode = one_step(custom_data=given_data[0])
-    for pack in (EpisodePack.from_episodes([episode]), EpisodePack.from_episodes([one_step()])):
-        pack = pack.replace(custom_data=given_data)
-        given_data[0]["more"] = 1
-        episode.custom_data["tags"].append("changed")
-        pack[0].custom_data["tags"].append("changed")
-        pack[:1][0].custom_data["mine"] = 1
-        assert pack.custom_data is not None
-        pack.custom_data[0]["mine"] = 1
-        assert [e.custom_data for e in pack] == [{"tags": ["new"]}]
-        given_data = [{"tags": ["new"]}]
-        episode = one_step(custom_data=given_data[0])
-    packed = EpisodePack.from_episodes([episode])
-    episode.custom_data["tags"].append("changed")
-    assert packed[0].custom_data == {"tags": ["new"]}
-
-
-def test_pack_episode_changes_stay_in_episode() -> None:
+    for episode in (one_step(custom_data={"tags": ["new"]}), one_step()):
+        given_data: list[Any] = [{"tags": ["new"]}]
+        pack = EpisodePack.from_episodes([episode]).replace(custom_data=given_data)
+        packed = EpisodePack.from_episodes(list(pack))
+        for changed in (given_data[0], pack[0].custom_data, pack[:1][0].custom_data, pack.custom_data[0]):
+            changed["tags"].append("changed")
+            changed["mine"] = 1
+        assert [e.custom_data for e in (*pack, *packed)] == [{"tags": ["new"]}] * 2
     pack = EpisodePack.from_episodes([one_step()])
-    episode = pack[0]
-    episode.custom_data["x"] = 1
-    assert (episode.custom_data, pack[0].custom_data, pack.custom_data) == ({"x": 1}, {}, None)
-    assert EpisodePack.from_episodes([episode])[0].custom_data == {"x": 1}
-    changed = pack.replace(custom_data=[{"x": 2}])
-    assert (changed[0].custom_data, pack[0].custom_data) == ({"x": 2}, {})
+    pack[0].custom_data["x"] = 1
+    assert (pack[0].custom_data, pack.custom_data) == ({}, None)
 
 
 def test_pack_select_nothing_is_empty() -> None:
     pack = EpisodePack.from_episodes([one_step("a"), one_step("b")])
     for nothing in ([], np.zeros(0), np.zeros(0, np.int64), [False, False]):
         assert len(pack.select(nothing)) == 0
-
-
-@pytest.mark.parametrize(
-    "invalid",
-    [{"lengths": [-1, 3]}, {"lengths": [1.7, 0.3]}, {"lengths": 2}, {"lookbacks": [-1, 1]}, {"t_started": [0.5, 1]}],
-)
-def test_pack_invalid_lengths_raise(invalid: Any) -> None:
-    columns: Any = {"observations": np.arange(4), "actions": [0, 1], "rewards": [1.0, 2.0], "lengths": [1, 1]}
-    with pytest.raises(InvalidArgument, match="give"):
-        EpisodePack(**columns | invalid)
-
-
-def test_pack_ids_of_one_string_raise() -> None:
-    with pytest.raises(WrongType, match="list of ids"):
-        EpisodePack(observations=np.arange(4), actions=[0, 1], rewards=np.ones(2), lengths=[1, 1], ids="ab")
 
 
 def test_pack_ids_keep_trailing_nul() -> None:

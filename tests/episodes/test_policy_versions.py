@@ -45,10 +45,8 @@ def test_invalid_policy_version_raises_and_adds_no_step(version: Any) -> None:
         with pytest.raises(InvalidArgument, match="polic"):
             episode.add_env_step(np.ones(2), 0, 1.0, policy_version=version)
         assert episode.equals(before)
-
-
-@pytest.mark.parametrize("version", [True, 2**63, np.uint64(2**63), 2.0])
-def test_invalid_policy_versions_of_constructors_raise(version: Any) -> None:
+    if version == -1:  # means unknown for constructors
+        return
     arrays: Any = {"observations": np.zeros(2), "actions": np.zeros(1), "rewards": np.zeros(1)}
     with pytest.raises(InvalidArgument, match="polic"):
         SingleAgentEpisode.from_arrays(**arrays, policy_versions=version)
@@ -203,16 +201,8 @@ def test_unknown_versions_equal_no_versions() -> None:
 
 @given(st.lists(st.lists(st.integers(-1, 2), max_size=6), min_size=1, max_size=4), st.data())
 def test_pack_move_starts_equals_episode_windows(versions: list[list[int]], data: st.DataObject) -> None:
-    parts = [
-        SingleAgentEpisode.from_arrays(
-            np.arange(len(current) + 1.0),
-            np.arange(len(current)),
-            np.zeros(len(current)),
-            policy_versions=current,
-            t_started=3,
-        )
-        for current in versions
-    ]
+    sized = [(np.arange(len(v) + 1.0), np.arange(len(v)), np.zeros(len(v)), v) for v in versions]
+    parts = [SingleAgentEpisode.from_arrays(*arrays, policy_versions=v, t_started=3) for *arrays, v in sized]
     skipped = np.array([data.draw(st.integers(0, len(current))) for current in versions])
     moved = EpisodePack.from_episodes(parts).move_starts(skipped)
     for part, skip, episode in zip(parts, skipped.tolist(), moved, strict=True):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,62 +30,61 @@ packs_of_episodes = st.lists(plain_episodes(min_length=0), min_size=1, max_size=
 EXACT = {"rtol": 0, "atol": 1e-6}
 
 
-def joined(per_episode):
-    """Return the reference's (a, b) of each episode as two flat arrays."""
-    return [np.array([x for pair in per_episode for x in pair[i]]) for i in (0, 1)]
+Clips = tuple[float, float]
 
 
-@given(packs_of_episodes, fractions, fractions)
-def test_packed_gae_agrees_with_the_scalar_reference(episodes, gamma, lambda_):
-    advantages, targets = gae(**packed(episodes), gamma=gamma, lambda_=lambda_)
-    expected = joined([plain_gae(e, gamma, lambda_) for e in episodes])
-    np.testing.assert_allclose(advantages, expected[0], **EXACT)
-    np.testing.assert_allclose(targets, expected[1], **EXACT)
+def results(arguments: Any, ratios: Any, gamma: float, lambda_: float, n_step: int, clips: Clips = (1.0, 1.0)) -> Any:
+    """Return the results of each function, which are tuples of arrays."""
+    no_values = {name: value for name, value in arguments.items() if name not in ("values", "final_values")}
+    options = {"lambda_": lambda_, "clip_rho": clips[0], "clip_pg_rho": clips[1]}
+    return {
+        "gae": gae(**arguments, gamma=gamma, lambda_=lambda_),
+        "n_step": n_step_returns(**arguments, gamma=gamma, n_step=n_step),
+        "vtrace": vtrace(**arguments, ratios=ratios, gamma=gamma, **options),
+        "discounted": (discounted_returns(**arguments, gamma=gamma),),
+        "discounted without values": (discounted_returns(**no_values, gamma=gamma),),
+    }
 
 
-@given(packs_of_episodes, fractions, st.integers(1, 320))
-def test_packed_n_step_returns_agree_with_the_scalar_reference(episodes, gamma, n_step):
-    targets, counts = n_step_returns(**packed(episodes), gamma=gamma, n_step=n_step)
-    expected = joined([plain_n_step_returns(e, gamma, n_step) for e in episodes])
-    np.testing.assert_allclose(targets, expected[0], **EXACT)
-    np.testing.assert_array_equal(counts, expected[1])
+def reference(gamma: float, lambda_: float, n_step: int, clips: Clips = (1.0, 1.0)) -> Any:
+    """Return the reference's functions of an episode, each with a tuple of results."""
+    return {
+        "gae": lambda e: plain_gae(e, gamma, lambda_),
+        "n_step": lambda e: plain_n_step_returns(e, gamma, n_step),
+        "vtrace": lambda e: plain_vtrace(e, gamma, lambda_, *clips),
+        "discounted": lambda e: (plain_discounted_returns(e, gamma, True),),
+        "discounted without values": lambda e: (plain_discounted_returns(e, gamma, False),),
+    }
 
 
-@given(packs_of_episodes, fractions, st.booleans())
-def test_packed_discounted_returns_agree_with_the_scalar_reference(episodes, gamma, bootstrap):
-    arguments = packed(episodes)
-    values = arguments.pop("values")
-    returns = discounted_returns(**arguments, values=values if bootstrap else None, gamma=gamma)
-    expected = [x for e in episodes for x in plain_discounted_returns(e, gamma, bootstrap)]
-    np.testing.assert_allclose(returns, expected, **EXACT)
+def pairs(calculated: Any, plain: Any, arrange: Any) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield (name, result, expected) of all results. `arrange` concatenates the reference's results of the episodes."""
+    for name, arrays in calculated.items():
+        for i, result in enumerate(arrays):
+            yield name, result, arrange(lambda episode, name=name, i=i: plain[name](episode)[i])
 
 
-@given(packs_of_episodes, fractions, fractions, st.floats(0.1, 5.0), st.floats(0.1, 5.0))
-def test_packed_vtrace_agrees_with_the_scalar_reference(episodes, gamma, lambda_, clip_rho, clip_pg_rho):
+def concatenated(episodes: Any) -> Any:
+    return lambda function: np.array([x for episode in episodes for x in function(episode)])
+
+
+@given(
+    packs_of_episodes, fractions, fractions, st.integers(1, 320), st.tuples(st.floats(0.1, 5.0), st.floats(0.1, 5.0))
+)
+def test_packed_results_agree_with_the_scalar_reference(episodes, gamma, lambda_, n_step, clips):
     ratios = np.array([x for e in episodes for x in e.ratios])
-    options = {"gamma": gamma, "lambda_": lambda_, "clip_rho": clip_rho, "clip_pg_rho": clip_pg_rho}
-    result_value = vtrace(**packed(episodes), ratios=ratios, **options)
-    expected = joined([plain_vtrace(e, gamma, lambda_, clip_rho, clip_pg_rho) for e in episodes])
-    np.testing.assert_allclose(result_value[0], expected[0], **EXACT)
-    np.testing.assert_allclose(result_value[1], expected[1], **EXACT)
+    calculated = results(packed(episodes), ratios, gamma, lambda_, n_step, clips)
+    for name, result, expected in pairs(calculated, reference(gamma, lambda_, n_step, clips), concatenated(episodes)):
+        np.testing.assert_allclose(result, expected, **EXACT, err_msg=name)
 
 
 @given(st.lists(plain_episodes(max_length=40), min_size=2, max_size=4), poisons, st.floats(0.5, 1), st.integers(1, 40))
 def test_packed_nan_stays_in_its_episode(episodes, poison, gamma, n):
     poison.packed(episodes)
     ratios = np.array([x for e in episodes for x in e.ratios])
-    arguments = packed(episodes)
-    result_value = {
-        "gae": gae(**arguments, gamma=gamma, lambda_=0.9),
-        "n_step": n_step_returns(**arguments, gamma=gamma, n_step=n)[:1],
-        "vtrace": vtrace(**arguments, ratios=ratios, gamma=gamma, lambda_=0.9),
-        "discounted": (discounted_returns(**arguments, gamma=gamma),),
-    }
-    plain = reference(gamma, 0.9, n)
-    for name, results in result_value.items():
-        for i, result in enumerate(results):
-            expected = np.array([x for e in episodes for x in plain[name](e)[i]])
-            assert_contained(result, expected, name)
+    calculated = results(packed(episodes), ratios, gamma, 0.9, n)
+    for name, result, expected in pairs(calculated, reference(gamma, 0.9, n), concatenated(episodes)):
+        assert_contained(result, expected, name)
 
 
 @given(
@@ -90,28 +93,9 @@ def test_packed_nan_stays_in_its_episode(episodes, poison, gamma, n):
 def test_column_nan_stays_in_its_episode(shape, seed, poison, n):
     made = columns(np.random.default_rng(seed), *shape, 0.1)
     poison.columns(made)
-    arguments = made.arguments()
-    result_value = {
-        "gae": gae(**arguments, gamma=0.9, lambda_=0.8),
-        "n_step": n_step_returns(**arguments, gamma=0.9, n_step=n)[:1],
-        "vtrace": vtrace(**arguments, ratios=made.ratios, gamma=0.9, lambda_=0.8),
-        "discounted": (discounted_returns(**arguments, gamma=0.9),),
-    }
-    plain = reference(0.9, 0.8, n)
-    for name, results in result_value.items():
-        for i, result in enumerate(results):
-            expected = lay_out(made, lambda piece, name=name, i=i: plain[name](piece)[i])
-            assert_contained(result, expected, name)
-
-
-def reference(gamma, lambda_, n_step):
-    """Return the reference's functions of an episode, each with a tuple of results."""
-    return {
-        "gae": lambda e: plain_gae(e, gamma, lambda_),
-        "n_step": lambda e: plain_n_step_returns(e, gamma, n_step),
-        "vtrace": lambda e: plain_vtrace(e, gamma, lambda_, 1.0, 1.0),
-        "discounted": lambda e: (plain_discounted_returns(e, gamma, True),),
-    }
+    calculated = results(made.arguments(), made.ratios, 0.9, 0.8, n)
+    for name, result, expected in pairs(calculated, reference(0.9, 0.8, n), partial(lay_out, made)):
+        assert_contained(result, expected, name)
 
 
 def test_overflow_stays_in_its_episode() -> None:
@@ -151,20 +135,11 @@ shapes = st.tuples(st.integers(1, 40), st.one_of(st.integers(1, 5), st.just(300)
 
 
 @given(shapes, st.sampled_from([0.0, 0.05, 0.5]), st.integers(0, 2**32 - 1), fractions, fractions, st.integers(1, 50))
-def test_columns_agree_with_the_scalar_reference(shape, ending_rate, seed, gamma, lambda_, n_step):
+def test_column_results_agree_with_the_scalar_reference(shape, ending_rate, seed, gamma, lambda_, n_step):
     made = columns(np.random.default_rng(seed), *shape, ending_rate)
-    arguments = made.arguments()
-    result_value = {
-        "gae": gae(**arguments, gamma=gamma, lambda_=lambda_),
-        "n_step": n_step_returns(**arguments, gamma=gamma, n_step=n_step),
-        "vtrace": vtrace(**arguments, ratios=made.ratios, gamma=gamma, lambda_=lambda_),
-        "discounted": (discounted_returns(**arguments, gamma=gamma),),
-    }
-    plain = reference(gamma, lambda_, n_step)
-    for name, results in result_value.items():
-        for i, result in enumerate(results):
-            expected = lay_out(made, lambda piece, name=name, i=i: plain[name](piece)[i])
-            np.testing.assert_allclose(result, expected, **EXACT, err_msg=name)
+    calculated = results(made.arguments(), made.ratios, gamma, lambda_, n_step)
+    for name, result, expected in pairs(calculated, reference(gamma, lambda_, n_step), partial(lay_out, made)):
+        np.testing.assert_allclose(result, expected, **EXACT, err_msg=name)
 
 
 @pytest.mark.parametrize("layout", ["packed", "columns"])
@@ -208,21 +183,15 @@ def test_returns_keep_float32_and_convert_integers(number):
 def test_returns_do_not_change_arguments():
     made = columns(np.random.default_rng(1), 6, 2, 0.3)
     before = {name: array.copy() for name, array in made.arguments().items()}
-    gae(**made.arguments(), gamma=0.9, lambda_=0.9)
-    n_step_returns(**made.arguments(), gamma=0.9, n_step=3)
-    discounted_returns(**made.arguments(), gamma=0.9)
-    vtrace(**made.arguments(), ratios=made.ratios, gamma=0.9)
+    results(made.arguments(), made.ratios, 0.9, 0.9, 3)
     for name, array in made.arguments().items():
         np.testing.assert_array_equal(array, before[name])
 
 
 def test_returns_of_no_episodes_are_empty():
-    nothing = {"terminateds": [], "truncateds": [], "offsets": [0]}
-    advantages, targets = gae([], [], **nothing, gamma=0.9, lambda_=0.9)
-    assert advantages.shape == targets.shape == (0,)
-    targets, counts = n_step_returns([], [], **nothing, gamma=0.9, n_step=3)
-    assert targets.shape == counts.shape == (0,)
-    assert discounted_returns([], **nothing, gamma=0.9).shape == (0,)
+    nothing = {"rewards": [], "values": [], "terminateds": [], "truncateds": [], "offsets": [0]}
+    calculated = results(nothing, [], 0.9, 0.9, 3)
+    assert {array.shape for arrays in calculated.values() for array in arrays} == {(0,)}
 
 
 PACKED = {"rewards": np.ones(3), "values": np.ones(5), "terminateds": [False] * 2, "truncateds": [False] * 2}

@@ -56,9 +56,7 @@ def test_time_windows_with_fps_equal_steps(dataset: EpisodeDataset, steps: list[
             tracks, at = episode.tracks, place + episode.tracks.lookback
             if observed:
                 assert batch["obs"]["camera"][row, k] == tracks.observations.data["camera"][at]
-                assert (
-                    batch["obs"]["joints"]["left"][row, k] == tracks.observations.data["joints"]["left"][at]
-                ).all()
+                assert (batch["obs"]["joints"]["left"][row, k] == tracks.observations.data["joints"]["left"][at]).all()
             else:
                 assert batch["actions"][row, k] == tracks.actions.data[at]
 
