@@ -112,10 +112,7 @@ def test_ratio_is_compared_with_its_bar(bar: Bar, ours: float, reference: float,
 
 def test_ratio_is_the_median_of_round_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, other_counted = Counted(0.0), Counted(0.0)
-    rounds = {
-        id(ours): iter([1.0, 20.0, 3.0]),
-        id(other_counted): iter([2.0, 40.0, 3.0]),
-    }  # a busy machine in the second one
+    rounds = {id(ours): iter([1.0, 20.0, 3.0]), id(other_counted): iter([2.0, 40.0, 3.0])}  # busy in the second one
     monkeypatch.setattr(measuring, "cost", lambda work, calls: next(rounds[id(work)]))
     sides = [Side("ours", lambda size: ours), Side("other", lambda size: other_counted)]
     row = measure(figure(sides[0], sides[1], at_least(2)), ONCE)
@@ -128,15 +125,11 @@ def test_limit_is_a_side_without_work() -> None:
     assert row.holds is False
 
 
-def test_missing_peer_is_a_row_with_the_reason() -> None:
+def test_side_that_cannot_run_is_a_row_with_the_reason() -> None:
     peer = Side("Peer", broken, ("no_such_library.inside",))
     row = measure(figure(counted("ours", 1e-6), peer, at_least(2)), ONCE)
-    assert row.ours == 1e-6
-    assert (row.other, row.ratio, row.holds) == (None, None, None)
+    assert (row.ours, row.other, row.ratio, row.holds) == (1e-6, None, None, None)
     assert "not installed: no_such_library.inside" in table.format_row(row, width=20)
-
-
-def test_unmeasurable_figure_is_a_row_with_the_reason() -> None:
     row = measure(figure(Side("ours", no_gpu), counted("other", 1.0), at_least(0.8)), ONCE)
     assert row.holds is None
     assert table.format_row(row, width=20).endswith("no GPU here")
@@ -153,9 +146,7 @@ def test_table_shows_costs_in_their_unit() -> None:
 def test_rows_line_up() -> None:
     rows = [
         Row(figure(counted("ours", 1), counted("numpy", 1), at_most(1)), ours=1e-6, other=123.4),
-        Row(
-            figure(counted("ours", 1), counted("Tianshou", 1), at_least(2.5), "group/a longer name"), note="no GPU here"
-        ),
+        Row(figure(counted("ours", 1), counted("Tianshou", 1), at_least(2.5), "group/longer name"), note="no GPU here"),
     ]
     width = table.name_width([row.figure for row in rows])
     lines = [table.format_row(row, width) for row in rows]
@@ -163,18 +154,12 @@ def test_rows_line_up() -> None:
     assert table.header(width).splitlines()[0].index("bar") == lines[0].index("at most")
 
 
-def test_name_selects_group_or_figure() -> None:
+def test_names_select_groups_and_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert {figure.name.split("/")[0] for figure in all_figures.select_figures(["getters"])} == {"getters"}
     assert [figure.name for figure in all_figures.select_figures(["growing/step"])] == ["growing/step"]
     assert len(all_figures.select_figures([])) == len(all_figures.FIGURES)
-
-
-def test_unknown_name_lists_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err
-
-
-def test_list_has_every_name_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 0
     names = capsys.readouterr().out.split("\n")[:-1]
     assert names == [figure.name for figure in all_figures.FIGURES]
@@ -200,26 +185,18 @@ def test_failed_figure_is_a_row_and_others_continue(
 
 ELSEWHERE = ("ray/", "rllib/", "data parallel/")  # tested where Ray runs anyway; started processes, see the slow test
 HERE = [figure for figure in all_figures.FIGURES if not figure.name.startswith(ELSEWHERE)]
-OURS = {figure.ours.prepare: figure for figure in reversed(HERE)}
-FLOORS = {figure.other.prepare: figure for figure in HERE if not figure.other.needs}
+OURS = {figure.ours.prepare: (f"{figure.name} ours", figure.ours) for figure in reversed(HERE)}
+FLOORS = {figure.other.prepare: (f"{figure.name} floor", figure.other) for figure in HERE if not figure.other.needs}
+SIDES = dict([*OURS.values(), *FLOORS.values()])
 
 
-@pytest.mark.parametrize("figure", OURS.values(), ids=lambda figure: figure.name)
-def test_our_side_of_each_figure_works(figure: Figure) -> None:
-    if figure.name.startswith("gpu/") and not torch.cuda.is_available():
+@pytest.mark.parametrize("name", SIDES)
+def test_each_side_of_figures_works(name: str) -> None:
+    if name.startswith("gpu/") and not torch.cuda.is_available():
         with pytest.raises(NotHere, match="no GPU here"):
-            try_once(figure.ours, TINY)
+            try_once(SIDES[name], TINY)
         return
-    assert try_once(figure.ours, TINY) > 0
-
-
-@pytest.mark.parametrize("figure", FLOORS.values(), ids=lambda figure: figure.name)
-def test_floor_of_each_figure_works(figure: Figure) -> None:
-    if figure.name.startswith("gpu/") and not torch.cuda.is_available():
-        with pytest.raises(NotHere, match="no GPU here"):
-            try_once(figure.other, TINY)
-        return
-    assert try_once(figure.other, TINY) > 0
+    assert try_once(SIDES[name], TINY) > 0
 
 
 @pytest.mark.slow
@@ -234,23 +211,18 @@ def test_replay_of_this_library_has_all_abilities(question: str) -> None:
     assert questions.answer("rl-episodes", question) == questions.YES
 
 
-def test_table_marks_missing_libraries_and_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing_library = (questions.LIBRARIES["cpprb"][0], "no_such_library")
-    installed_library = (questions.LIBRARIES["cpprb"][0], "json")
-    monkeypatch.setattr(questions, "LIBRARIES", {"gone": missing_library, "here": installed_library})
-    assert questions.answer("gone", "sequences_stay_in_their_episode") == questions.NOT_INSTALLED
-    assert questions.answer("here", "sequences_stay_in_their_episode") == questions.NO_SUCH_MODE
-
-
-def test_check_that_cannot_run_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("library")
-    vars(module)["sequences_stay_in_their_episode"] = lambda: no_gpu(TINY)
-    monkeypatch.setattr(questions, "LIBRARIES", {"here": (module, "json")})
-    assert questions.answer("here", "sequences_stay_in_their_episode") == questions.NOT_RUN
-
-
-def test_table_is_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "LIBRARIES", {"rl-episodes": questions.LIBRARIES["rl-episodes"]})
+def test_table_of_abilities_marks_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, cpprb, broken_checks = (
+        questions.LIBRARIES["rl-episodes"],
+        questions.LIBRARIES["cpprb"][0],
+        ModuleType("library"),
+    )
+    vars(broken_checks)["sequences_stay_in_their_episode"] = lambda: no_gpu(TINY)
+    libraries = {"gone": (cpprb, "no_such_library"), "here": (cpprb, "json"), "broken": (broken_checks, "json")}
+    monkeypatch.setattr(questions, "LIBRARIES", libraries)
+    answers = [questions.answer(name, "sequences_stay_in_their_episode") for name in libraries]
+    assert answers == [questions.NOT_INSTALLED, questions.NO_SUCH_MODE, questions.NOT_RUN]
+    monkeypatch.setattr(questions, "LIBRARIES", {"rl-episodes": own})
     lines = questions.markdown().splitlines()
     assert len(lines) == 2 + len(questions.QUESTIONS)
     assert {line.count("|") for line in lines} == {3}

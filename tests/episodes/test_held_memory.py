@@ -29,9 +29,14 @@ def large(num: int = 20, **options: Any) -> EpisodePack:
     )
 
 
+def sent_all(packs: list[EpisodePack]) -> list[EpisodePack]:
+    """Return the packs of a message, decoded from copies of its parts."""
+    message = encoded(packs, Schemas())
+    return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])
+
+
 def sent(pack: EpisodePack) -> EpisodePack:
-    message = encoded([pack], Schemas())
-    return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])[0]
+    return sent_all([pack])[0]
 
 
 def pickled_apart(pack: EpisodePack) -> EpisodePack:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -18,14 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes import EpisodePack
-from episodes.errors import TrackMismatch
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tracks.infos.info_columns import ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.infos.joined_column import JoinedColumn
-from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
-from tests.episodes.test_held_memory import pickled_apart, sent
+from tests.episodes.test_held_memory import pickled_apart, sent, sent_all
 
 STEPS, EPISODES = 5, 3
 ROWS = EPISODES * (STEPS + 1)
@@ -126,12 +123,6 @@ def replayed(pack: EpisodePack) -> Any:
     return [list(buffer.sample(8, include_infos=True).infos), dict(buffer.sample(8, include_infos="columns").infos)]
 
 
-def sent_together(pack: EpisodePack) -> Any:
-    message = encoded([pack, pack], Schemas())
-    parts = [bytes(part) for part in message.parts()]
-    return [list(pack.infos) for pack in decoded(layouts_of(message.schema), parts)]
-
-
 READERS: dict[str, Callable[[EpisodePack], Any]] = {
     "get_infos": lambda pack: [episode.get_infos() for episode in pack],
     "get_infos(t)": one_by_one,
@@ -157,7 +148,7 @@ READERS: dict[str, Callable[[EpisodePack], Any]] = {
     "disk": stored,
     "replay": replayed,
     "transport": lambda pack: list(sent(pack).infos),
-    "transport, together": sent_together,
+    "transport, together": lambda pack: [list(part.infos) for part in sent_all([pack, pack])],
     "concat": lambda pack: list(EpisodePack.concat([pack, pack[1:2], pack]).infos),
     "concat of parts": lambda pack: list(EpisodePack.concat([pack[1:2], pack[:1]]).infos),
     "repr": repr,
@@ -191,7 +182,6 @@ def numbers(seed: int, num: int = 4, steps: int = 1000) -> EpisodePack:
 
 def test_joined_infos_are_not_joined_without_read() -> None:
     pack = joined([numbers(0), numbers(1)])
-    assert waiting(pack) == ["energy"]
     assert len(pack.infos) == 8008
     assert pack[3:5].num_steps == 2000
     assert [len(episode.infos) for episode in pack] == [1001] * 8
@@ -203,13 +193,18 @@ def test_joined_infos_are_not_joined_without_read() -> None:
 def test_joined_infos_are_joined_once_and_release_parts() -> None:
     parts = [numbers(0), numbers(1)]
     pack = joined(parts)
+    (column,) = pack.infos.columns.values()  # type: ignore[attr-defined]
+    assert isinstance(column, JoinedColumn)
+    assert [len(part) for part in column.parts] == [4004] * 2
     assert pack.infos[5000] == parts[1].infos[996]
     assert not waiting(pack)
     (first,) = pack.infos.arrays()
-    (repeated,) = pack.infos.arrays()
-    assert repeated is first
+    assert column.parts == (first,)
+    assert pack.infos.arrays()[0] is first
     assert not any(np.shares_memory(first, current) for part in parts for current in part.infos.arrays())
     assert not first.flags.writeable
+    with pytest.raises(AttributeError, match="a column has no attribute 'speed'"):
+        _ = column.speed  # type: ignore[attr-defined]
 
 
 def test_joined_infos_of_joined_packs_join_once() -> None:
@@ -249,29 +244,14 @@ def test_writable_infos_are_joined_at_once() -> None:
 
 
 def test_reused_memory_is_joined_at_once() -> None:
-    memory = [bytearray(buffer) for buffer in buffers_of(numbers(0))]
-    shared = loaded(numbers(0), [memoryview(part).toreadonly() for part in memory])
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(numbers(0), 5, buffer_callback=buffers.append)
+    memory = [bytearray(buffer) for buffer in buffers]
+    shared = pickle.loads(data, buffers=[memoryview(part).toreadonly() for part in memory])
     pack = joined([shared, shared])
-    expected = list(numbers(0).infos) * 2
     for part in memory:
         part[:] = bytes(len(part))
-    assert same_info(list(pack.infos), expected)
-
-
-def buffers_of(pack: EpisodePack) -> list[bytes]:
-    buffers: list[pickle.PickleBuffer] = []
-    pickle.dumps(pack, 5, buffer_callback=buffers.append)
-    return [bytes(buffer) for buffer in buffers]
-
-
-def loaded(pack: EpisodePack, buffers: list[Any]) -> EpisodePack:
-    return pickle.loads(pickle.dumps(pack, 5, buffer_callback=lambda _: None), buffers=buffers)
-
-
-def test_concat_of_unequal_packs_raises_at_once() -> None:
-    second = EpisodePack(observations=np.zeros((2, 3)), actions=np.zeros(1), rewards=np.zeros(1), lengths=[1])
-    with pytest.raises(TrackMismatch, match="packs with other tracks cannot be joined: observations"):
-        joined([numbers(0), second])
+    assert same_info(list(pack.infos), list(numbers(0).infos) * 2)
 
 
 def test_joined_infos_of_unequal_kinds_stay_equal() -> None:
@@ -297,17 +277,3 @@ def _read(pack: EpisodePack, together: Barrier) -> np.ndarray:
     together.wait(WAIT)
     (column,) = pack.infos.columns.values()  # type: ignore[attr-defined]
     return column.values
-
-
-def test_joined_infos_free_parts_after_read() -> None:
-    parts = [numbers(0), numbers(1)]
-    pack = joined(parts)
-    (column,) = pack.infos.columns.values()  # type: ignore[attr-defined]
-    assert isinstance(column, JoinedColumn)
-    assert len(column.parts) == 2
-    list(pack.infos)
-    del parts
-    gc.collect()
-    assert [len(part) for part in column.parts] == [8008]
-    with pytest.raises(AttributeError, match="a column has no attribute 'speed'"):
-        _ = column.speed  # type: ignore[attr-defined]
