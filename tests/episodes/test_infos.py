@@ -91,8 +91,7 @@ def test_infos_with_non_string_keys_round_trip() -> None:
 
 def test_empty_infos_need_no_arrays() -> None:
     infos = infos_of([{}, {}, {}])
-    assert isinstance(infos, EmptyInfos)
-    assert list(infos[1:]) == [{}, {}]
+    assert (type(infos), list(infos[1:])) == (EmptyInfos, [{}, {}])
     with pytest.raises(IndexError, match=r"infos\[3\]: there are infos 0\.\.2"):
         infos[3]
 
@@ -121,31 +120,28 @@ def test_vector_infos_scalars_are_shared_by_environments() -> None:
     assert list(pickle.loads(pickle.dumps(infos))) == list(infos)
 
 
-@given(data=st.data())
-def test_vector_info_rows_read_per_environment(data: st.DataObject) -> None:
-    num_envs, rows, recorded = 3, InfoRows(3), {}
-    value = st.sampled_from(
-        [np.arange(3), np.arange(3.0), np.arange(6, dtype=np.float32).reshape(3, 2), 4, 0.5, "s", ["x", "y", "z"]]
-    )
-    for _ in range(data.draw(st.integers(1, 6))):
-        info = data.draw(st.dictionaries(st.sampled_from(["a", "b/c", "d"]), value, max_size=3))
-        masks = {
-            f"_{key}": np.array(data.draw(st.lists(st.booleans(), min_size=3, max_size=3))) for key in list(info)[:1]
-        }
-        slot = rows.add(info | masks)
-        recorded[slot] = (
-            [
-                {key: dealt(item, env) for key, item in info.items() if masks.get(f"_{key}", [True] * 3)[env]}
-                for env in range(num_envs)
-            ]
-            if info
-            else [{}] * 3
-        )
-    if data.draw(st.booleans()):
+VECTOR_VALUES = [np.arange(3), np.arange(3.0), np.arange(6, dtype=np.float32).reshape(3, 2), 4, 0.5, "s", [*"xyz"]]
+VECTOR_INFOS = st.dictionaries(st.sampled_from(["a", "b/c", "d"]), st.sampled_from(VECTOR_VALUES), max_size=3)
+
+
+@given(
+    given_rows=st.lists(st.tuples(VECTOR_INFOS, st.tuples(*[st.booleans()] * 3)), min_size=1, max_size=6),
+    drops=st.booleans(),
+)
+def test_vector_info_rows_read_per_environment(given_rows: list[Any], drops: bool) -> None:
+    rows, recorded = InfoRows(3), {}
+    for info, mask in given_rows:  # the mask is that of the first key
+        masks = dict.fromkeys(list(info)[:1], mask)
+        slot = rows.add(info | {f"_{key}": np.array(mask) for key, mask in masks.items()})
+        recorded[slot] = [
+            {key: dealt(item, env) for key, item in info.items() if masks.get(key, (True,) * 3)[env]}
+            for env in range(3)
+        ]
+    if drops:
         stored = np.array(sorted(recorded))
         recorded = {int(new): recorded[old] for old, new in zip(stored.tolist(), rows.keep(stored), strict=True)}
     for slot, infos in recorded.items():
-        assert same_info(list(rows.gather(slot * num_envs + np.arange(num_envs))), infos)
+        assert same_info(list(rows.gather(slot * 3 + np.arange(3))), infos)
 
 
 def dealt(item: Any, env: int) -> Any:

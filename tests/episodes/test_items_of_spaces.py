@@ -47,15 +47,9 @@ def test_episode_stores_lists_as_tuples_of_space(space: Any, listed: Any) -> Non
     for t in range(1, 5):
         item = listed if t % 2 else lambda t: tupled(listed(t))
         grown.add_env_step(item(t), item(t - 1), 1.0)
-    constructed = SingleAgentEpisode(
-        "a",
-        observations=[listed(t) for t in range(5)],
-        actions=[listed(t) for t in range(4)],
-        rewards=[1.0] * 4,
-        observation_space=space,
-        action_space=space,
-        len_lookback_buffer=0,
-    )
+    items: Any = {"observations": [listed(t) for t in range(5)], "actions": [listed(t) for t in range(4)]}
+    spaces_of_episode = {"observation_space": space, "action_space": space}
+    constructed = SingleAgentEpisode("a", **items, rewards=[1.0] * 4, **spaces_of_episode, len_lookback_buffer=0)
     for episode in (grown, constructed):
         for _ in range(2):
             check_items(episode.get_observations(), expected)
@@ -86,13 +80,13 @@ def test_multi_agent_episode_accepts_lists_for_tuples(space: Any, listed: Any) -
     episode = MultiAgentEpisode("m", observation_space=by_agent, action_space=by_agent)
     episode.add_env_reset(observations={"a": tupled(listed(0)), "b": listed(0)})
     for t in range(1, 4):
-        episode.add_env_step(
-            {"a": listed(t), "b": tupled(listed(t))}, {"a": listed(t), "b": listed(t)}, {"a": 1, "b": 1}
-        )
+        actions = {"a": listed(t), "b": listed(t)}
+        episode.add_env_step({"a": listed(t), "b": tupled(listed(t))}, actions, {"a": 1, "b": 1})
+    expected = [tupled(listed(t)) for t in range(4)]
     for _ in range(2):
-        for agent_id in by_agent:
-            check_items(episode.agent_episodes[agent_id].get_observations(), [tupled(listed(t)) for t in range(4)])
-            check_items(episode.agent_episodes[agent_id].get_actions(), [tupled(listed(t)) for t in range(1, 4)])
+        for agent_episode in episode.agent_episodes.values():
+            check_items(agent_episode.get_observations(), expected)
+            check_items(agent_episode.get_actions(), expected[1:])
         episode.to_numpy()
 
 
@@ -138,19 +132,15 @@ def test_recorders_accept_lists_for_tuples(space: Any, listed: Any, mode: str) -
             return {key: as_lists(part) for key, part in value.items()}
         return list(map(as_lists, value)) if isinstance(value, tuple) else value
 
-    recordings = [recorded(space, make, mode) for make in (rows, lambda t: as_lists(rows(t)))]
-    assert all(
-        current.equals(from_lists) or current.id_ != from_lists.id_
-        for current, from_lists in zip(*recordings, strict=True)
-    )
-    for current, from_lists in zip(*recordings, strict=True):
-        assert current.tracks == from_lists.tracks
-    buffers = [EpisodeReplayBuffer(100, seed=0) for _ in range(2)]
-    for buffer, make in zip(buffers, (rows, lambda t: as_lists(rows(t))), strict=True):
-        recorded(
-            space, make, mode, buffer.recorder(2, autoreset_mode=mode, observation_space=space, action_space=space)
-        )
-    assert nested.equal(*(dict(buffer.sample(8)) for buffer in buffers))
+    tracks, samples = [], []
+    for make in (rows, lambda t: as_lists(rows(t))):
+        tracks.append([episode.tracks for episode in recorded(space, make, mode)])
+        buffer = EpisodeReplayBuffer(100, seed=0)
+        options = {"autoreset_mode": mode, "observation_space": space, "action_space": space}
+        recorded(space, make, mode, buffer.recorder(2, **options))
+        samples.append(dict(buffer.sample(8)))
+    assert tracks[0] == tracks[1]
+    assert nested.equal(*samples)
 
 
 @pytest.mark.parametrize("mode", MODES)

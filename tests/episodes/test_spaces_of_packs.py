@@ -74,17 +74,16 @@ def test_seeded_spaces_pickle_to_equal_bytes(kind: str, way: str) -> None:
     for seed in (1, 2):
         space = SPACES[kind]()
         space.seed(seed)
-        item = SingleAgentEpisode("e", observations=[0, 1], actions=[0], rewards=[1.0], action_space=space)
+        single = SingleAgentEpisode("e", observations=[0, 1], actions=[0], rewards=[1.0], action_space=space)
         several = MultiAgentEpisode("g", observations=[{"a": 0}], action_space={"a": space})
-        for episode in (item, several):
-            present = WAYS[way](episode)
-            assert present.equals(episode)
-            recorded.append(pickle.dumps(present.facts))
+        copies = [WAYS[way](episode) for episode in (single, several)]
+        assert [copies[0].equals(single), copies[1].equals(several)] == [True, True]
+        recorded.append([pickle.dumps(current.facts) for current in copies])
         if way != "a copy":
-            current = present.agent_episodes["a"].action_space
-            assert current is present.action_space["a"]  # one object, as it was
+            current = copies[1].agent_episodes["a"].action_space
+            assert current is copies[1].action_space["a"]  # one object, as it was
             assert set(states(current)) == {None}
-    assert recorded[:2] == recorded[2:]
+    assert recorded[0] == recorded[1]
 
 
 def test_reseeded_space_pickles_without_random_state() -> None:
