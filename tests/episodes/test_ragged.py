@@ -140,11 +140,7 @@ def is_one(index: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "fill"),
-    [
-        ({"tokens": "i4"}, {"tokens": [7], "image": np.ones(2)}),
-        ({1: "i4"}, (np.ones(2), [7])),
-    ],
+    ("kinds", "fill"), [({"tokens": "i4"}, {"tokens": [7], "image": np.ones(2)}), ({1: "i4"}, (np.ones(2), [7]))]
 )
 def test_getters_of_nested_ragged_tracks_without_items_return_the_fill(kinds: Any, fill: Any) -> None:
     episode = SingleAgentEpisode(ragged={"observations": "i4", "actions": kinds})
@@ -162,9 +158,8 @@ def test_unpickled_ragged_episode_grows_like_the_original(drawn: Any, protocol: 
     items, episode = drawn
     part = pickle.loads(pickle.dumps(episode.slice(slice(0, 0)), protocol))
     for t in range(len(episode)):
-        part.add_env_step(
-            items["observations"][t + 1], items["actions"][t], t, extra_model_outputs={"logp": items["logp"][t]}
-        )
+        step = items["observations"][t + 1], items["actions"][t], t
+        part.add_env_step(*step, extra_model_outputs={"logp": items["logp"][t]})
         part = pickle.loads(pickle.dumps(part, protocol))
     assert part.equals(episode)
 
@@ -187,7 +182,8 @@ def test_outputs_of_actions_share_offsets_in_packs_and_pages_show_items() -> Non
         assert "Ragged" not in shown._repr_html_()
 
 
-GOOD = {"observation": [1], "action": [1, 2], "logp": [0.5, 1.0]}
+GOOD: dict[str, Any] = {"observation": [1], "action": [1, 2], "reward": 1.0}
+GOOD |= {"extra_model_outputs": {"logp": [0.5, 1.0]}}
 
 
 @pytest.mark.parametrize(
@@ -198,9 +194,12 @@ GOOD = {"observation": [1], "action": [1, 2], "logp": [0.5, 1.0]}
         ({"action": [[1, 2]]}, r"actions has shape \[1, 2\]"),
         ({"action": [[1], [1, 2]]}, "actions is a list of items of several lengths"),
         ({"action": np.zeros(2)[None]}, "actions has shape"),
-        ({"logp": [0.5]}, r"extra_model_outputs\['logp'\] has a length of 1, the action has 2"),
+        (
+            {"extra_model_outputs": {"logp": [0.5]}},
+            r"outputs\['logp'\] has a length of 1, the action has 2",
+        ),
         ({"action": []}, "has a length of 2, the action has 0"),
-        ({"logp": None}, r"\['logp'\] would stop early"),
+        ({"extra_model_outputs": {}}, r"\['logp'\] would stop early"),
     ],
 )
 def test_rejected_ragged_step_changes_nothing(wrong: dict[str, Any], message: str) -> None:
@@ -208,17 +207,13 @@ def test_rejected_ragged_step_changes_nothing(wrong: dict[str, Any], message: st
         episode = SingleAgentEpisode("a", ragged=KINDS)
         episode.add_env_reset([3])
         for _ in range(num_steps):
-            episode.add_env_step([1], [1, 2], 1.0, extra_model_outputs={"logp": [0.5, 1.0]})
-        before = copy.deepcopy(episode)
-        step = GOOD | wrong
-        outputs = {} if step["logp"] is None else {"logp": step["logp"]}
+            episode.add_env_step(**GOOD)
+        before, step = copy.deepcopy(episode), GOOD | wrong
         for flag in (False, True):
             with pytest.raises((ShapeMismatch, TrackMismatch), match=f"episode a: .*{message}"):
-                episode.add_env_step(
-                    step["observation"], step["action"], 1.0, terminated=flag, extra_model_outputs=outputs
-                )
+                episode.add_env_step(**step, terminated=flag)
             assert episode.equals(before)
-        episode.add_env_step([1], [1, 2], 1.0, extra_model_outputs={"logp": [0.5, 1.0]})
+        episode.add_env_step(**GOOD)
         assert len(episode) == num_steps + 1
 
 
@@ -282,14 +277,8 @@ def test_chunks_with_and_without_ragged_tracks_are_not_joined(drawn: Any) -> Non
     _, episode = drawn
     head = copy.deepcopy(episode)
     tail = head.cut()
-    fixed = SingleAgentEpisode(
-        "a",
-        observations=[tail.get_observations(0)] * 2,
-        actions=[0],
-        rewards=[1.0],
-        t_started=len(head),
-        len_lookback_buffer=0,
-    )
+    items: Any = {"observations": [tail.get_observations(0)] * 2, "actions": [0], "rewards": [1.0]}
+    fixed = SingleAgentEpisode("a", **items, t_started=len(head), len_lookback_buffer=0)
     with pytest.raises(TrackMismatch):
         head.concat_episode(fixed)
     with pytest.raises(TrackMismatch):

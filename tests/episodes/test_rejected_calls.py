@@ -17,39 +17,10 @@ from episodes.errors import EpisodeError
 from episodes.tracks.infos.infos import same_info
 
 BOX, CHOICES = spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(5)
-ODD: list[Any] = [
-    None,
-    "text",
-    -1,
-    7,
-    1.5,
-    float("nan"),
-    2**70,
-    True,
-    [],
-    {},
-    object(),
-    np.zeros((3, 3)),
-    [0.0, [1.0]],
-    {"a": object()},
-    np.ma.masked_array([1.0], [True]),
-]
-INDICES: list[Any] = [
-    None,
-    0,
-    -1,
-    -2,
-    1,
-    slice(0, 2),
-    slice(-3, None),
-    [0, 1],
-    [],
-    np.array([1]),
-    99,
-    [0, 99],
-    slice("a", 2),
-    slice(0, 1, 0),
-]
+ODD: list[Any] = [None, "text", -1, 7, 1.5, float("nan"), 2**70, True, [], {}, object()]
+ODD += [np.zeros((3, 3)), [0.0, [1.0]], {"a": object()}, np.ma.masked_array([1.0], [True])]
+INDICES: list[Any] = [None, 0, -1, -2, 1, 99, [0, 1], [], [0, 99], np.array([1])]
+INDICES += [slice(0, 2), slice(-3, None), slice("a", 2), slice(0, 1, 0)]
 
 
 def observation(value: float = 0.0) -> np.ndarray:
@@ -86,13 +57,7 @@ def following(episode: Any) -> Any:
     return later
 
 
-OUTPUTS: list[Any] = [
-    {"vf": 0.5, "state": np.zeros(2)},
-    {"vf": 0.5},
-    {"vf": 0.5, "state": np.zeros(3)},
-    {"t": 1.0},
-    None,
-]
+OUTPUTS: list[Any] = [*({"vf": 0.5, "state": np.zeros(n)} for n in (2, 3)), {"vf": 0.5}, {"t": 1.0}, None]
 SINGLE: dict[str, list[Any]] = {
     "observation": [observation(), observation(), np.zeros(3), [0.0, 1.0]],
     "infos": [None, {}, {"k": 1}],
@@ -153,14 +118,8 @@ def arguments_of(data: st.DataObject, names: list[str], usual: dict[str, list[An
     return arguments
 
 
-FLAGS = {
-    "neg_index_as_lookback",
-    "one_hot_discrete",
-    "env_steps",
-    "return_list",
-    "include_pending",
-    "include_hanging_rewards",
-}  # only their truth counts
+FLAGS = {"neg_index_as_lookback", "one_hot_discrete", "env_steps", "return_list"}  # only their truth counts
+FLAGS |= {"include_pending", "include_hanging_rewards"}
 PHASES = ["new", "growing", "terminated", "cut", "continued", "finalized"]
 
 
@@ -189,11 +148,8 @@ def several(phase: str) -> MultiAgentEpisode:
     last = {"a": observation(2), "b": observation(2)}
     episode.add_env_step(last, {"a": 1}, {"a": 1.0, "b": 0.5}, {"b": {}}, extra_model_outputs={"a": outputs})
     if phase == "terminated":
-        last = {"a": observation(3), "b": observation(3)}
-        action_times, rewards = {"a": 0, "b": 1}, {"a": 0.5, "b": 0.5}
-        episode.add_env_step(
-            last, action_times, rewards, terminateds={"__all__": True}, extra_model_outputs={"a": outputs}
-        )
+        step = {"a": observation(3), "b": observation(3)}, {"a": 0, "b": 1}, {"a": 0.5, "b": 0.5}
+        episode.add_env_step(*step, terminateds={"__all__": True}, extra_model_outputs={"a": outputs})
         return episode
     episode.add_env_step({"a": observation(3)}, {"a": 1, "b": 1}, {"a": 1.0}, extra_model_outputs={"a": outputs})
     if phase == "cut":
