@@ -95,7 +95,7 @@ class ListTrack(_Items):
         return np.array(self.items[self.lookback :], dtype=dtype)
 
     @property
-    def data(self) -> list[Any]:
+    def data(self) -> Any:
         """List of all items, beginning with the lookback."""
         return self.items
 
