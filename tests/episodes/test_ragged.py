@@ -151,6 +151,7 @@ def test_getters_of_nested_ragged_tracks_without_items_return_the_fill(kinds: An
         assert [part.tolist() for part in parts] == [np.asarray(part).tolist() for part in expected]
     with pytest.raises(InvalidFill, match="items of the track are nested"):
         episode.get_actions(0, fill=[0])
+    assert len(episode.to_numpy().actions) == 0
 
 
 @given(conversations(min_steps=1), st.sampled_from([2, 4, 5]))
