@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.errors import ShapeMismatch, WrongType
 from episodes.tracks.validation import checked_number
 
 FINAL_VALUES_OF_PACKED = (
