@@ -7,6 +7,7 @@ not fail.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, NamedTuple
@@ -27,7 +28,6 @@ from episodes.multi_agent.timeline import (
 )
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import track_access
-from episodes.tracks.casting import check_reward
 from episodes.tracks.infos.infos import same_info
 
 COMMON: Final = "__common__"  # key of infos that belong to no agent
@@ -71,14 +71,12 @@ class Agents:
         passed_on: Mapping[Any, Pending] | None = None,
     ) -> None:
         self.episode_id = episode_id
-        self.timelines = {} if timelines is None else timelines  # agents that were observed
-        self.modules = dict(modules or NOTHING)  # agent -> module, cached by `MultiAgentEpisode.module_for`
-        self.departed = dict(departed or NOTHING)  # agents that ended and have no data in this chunk
-        self.loose_infos = dict(loose_infos or NOTHING)  # env step -> agent -> info without an observation
-        self.rewards_apart = list(
-            rewards_apart
-        )  # (env step, agent, reward) before the agent's first observation or after its end
-        self.passed_on = passed_on  # pending steps that `cut` moved to the next chunk; None before a cut
+        self.timelines = {} if timelines is None else timelines
+        self.modules = dict(modules or NOTHING)
+        self.departed = dict(departed or NOTHING)
+        self.loose_infos = dict(loose_infos or NOTHING)
+        self.rewards_apart = list(rewards_apart)
+        self.passed_on = passed_on
 
     def timeline(self, agent_id: Any) -> Timeline:
         """Return an agent's `Timeline`, its steps with their env steps. Raise `UnknownKey` for unknown agents."""
@@ -178,12 +176,11 @@ class Agents:
             if agent_id in self.departed:
                 raise InvalidArgument(after_end(self._place(agent_id, env_t), self.departed[agent_id].env_t))
         if extra and not extra.keys() <= actions.keys():
-            raise self._idle(next(agent_id for agent_id in extra if agent_id not in actions), env_t)
-
-    def check_rewards(self, rewards: ByAgent, env_t: int) -> None:
-        """Raise `ShapeMismatch` or `WrongType` unless the reward of each agent is one real number."""
-        for agent_id, reward in rewards.items():
-            check_reward(reward, lambda agent_id=agent_id: self._place(agent_id, env_t))  # type: ignore[misc]
+            idle = next(agent_id for agent_id in extra if agent_id not in actions)
+            raise InvalidArgument(
+                f"{self._place(idle, env_t)}: extra model outputs for an agent that does not act; give them with its "
+                "action"
+            )
 
     def endings(self, observations: ByAgent, terminateds: Flags, truncateds: Flags) -> Endings:
         """Return a dict from each agent that ends in this env step to its `Ending`, by its own flag or `"__all__"`."""
@@ -208,7 +205,7 @@ class Agents:
         Args:
             may_repeat: if False, raise `InvalidArgument` if such an agent is truncated.
         """
-        with_repeated_last_observations = {}
+        repeated = {}
         for agent_id, ending in endings.items():
             timeline = self.timelines.get(agent_id)
             if timeline is None or agent_id in observations or (timeline.phase != WAITS and agent_id not in actions):
@@ -218,18 +215,11 @@ class Agents:
                     f"{self._place(agent_id, env_t)}: it is truncated without a last observation, which its value is "
                     'bootstrapped from; give it, or make the episode with missing_final_observation="repeat"'
                 )
-            with_repeated_last_observations[agent_id] = timeline.episode.observations.get(-1)
-        return {**observations, **with_repeated_last_observations} if with_repeated_last_observations else observations
+            repeated[agent_id] = timeline.episode.observations.get(-1)
+        return {**observations, **repeated} if repeated else observations
 
     def _place(self, agent_id: Any, env_t: int) -> str:
         return place_of(self.episode_id, agent_id, env_t)
-
-    def _idle(self, agent_id: Any, env_t: int) -> InvalidArgument:
-        """Return the error for extra model outputs of an agent that does not act."""
-        return InvalidArgument(
-            f"{self._place(agent_id, env_t)}: extra model outputs for an agent that does not act; give them with its "
-            "action"
-        )
 
     def _cannot_act(self, agent_id: Any, env_t: int) -> InvalidArgument:
         """Return the error for an action of an agent that is unknown or has departed."""
@@ -261,7 +251,7 @@ class Agents:
 
     def add_agent(self, agent_episode: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
         """Add an agent with its first observation. A `reward` before its first action is stored outside of steps."""
-        timeline = Timeline(agent_episode, [env_t])
+        timeline = Timeline(agent_episode, array("q", [env_t]), array("q"))
         timeline.item_shape = track_access.shape_of(agent_episode.get_observations(0))
         self.timelines[agent_episode.agent_id] = timeline
         if reward is not None:
@@ -427,12 +417,9 @@ class Agents:
 
     def equals(self, compared: Agents) -> bool:
         """Return True if both objects have equal steps, ended agents, infos and rewards."""
-        own_items, compared_items = (
-            (agents.departed, agents.loose_infos, agents.rewards_apart) for agents in (self, compared)
-        )
         return (
             self.timelines.keys() == compared.timelines.keys()
-            and same_info(list(own_items), list(compared_items))
+            and same_info(*([agents.departed, agents.loose_infos, agents.rewards_apart] for agents in (self, compared)))
             and all(timeline.equals(compared.timelines[agent_id]) for agent_id, timeline in self.timelines.items())
         )
 

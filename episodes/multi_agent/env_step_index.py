@@ -90,7 +90,4 @@ def _newest_row(times: Sequence[int], t: int, low: int = 0) -> int:
 
     The search starts at position `low`. If no item qualifies, the result is `low - 1`.
     """
-    row = low + t - times[low]  # the row if no env step was skipped; otherwise it is earlier
-    if low <= row < len(times) and times[row] == t:
-        return row
     return bisect_right(times, t, low) - 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from time import perf_counter
 from typing import Any, Self
 
@@ -27,11 +28,12 @@ from episodes.facts.facts import new_id, own_data
 from episodes.facts.short_id import short_id
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
-from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps
+from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps, place_of
 from episodes.single_agent import SingleAgentEpisode
 from episodes.single_agent.attributes import fact_of
+from episodes.single_agent.duration import HasDuration
 from episodes.tracks import action_units, indexing
-from episodes.tracks.casting import REAL_TYPES
+from episodes.tracks.casting import REAL_TYPES, check_reward
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.notebook_repr import notebook_repr
@@ -62,7 +64,7 @@ def default_module(agent_id: Any, episode: Any) -> str:
     return DEFAULT_MODULE_ID
 
 
-class MultiAgentEpisode(MultiAgentGetters):
+class MultiAgentEpisode(MultiAgentGetters, HasDuration):
     """Episode (or chunk of an episode) of several agents in one environment. Agents may join late and end early.
 
     An agent that acted and has no next observation yet has a *pending* action and a running sum of rewards. Its next
@@ -246,8 +248,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         self.is_numpy = is_numpy
         self.custom_data = dict(custom_data) if custom_data else {}
         self.ragged = dict(ragged) if ragged else {}  # plain kinds of the ragged tracks by agent
-        self._began: float | None = None  # time of the reset or cut after which this object grows
-        self._duration = 0.0  # seconds of growth before `_began`
+        self._began, self._duration = None, 0.0
 
     @classmethod
     def of(cls, facts: EpisodeFacts, agents: Agents, **attributes: Any) -> Self:
@@ -275,18 +276,6 @@ class MultiAgentEpisode(MultiAgentGetters):
             modules[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
         return modules[agent_id]
 
-    def get_duration_s(self) -> float:
-        """Return the wall-clock seconds in which this chunk grew: from its reset, or the `cut` before it, to
-        its end, `cut` or `to_numpy`.
-
-        `concat_episode` adds the seconds of the joined chunks. Episodes that did not grow step by step, such as those
-        of packs, data sets and replay buffers, have 0.0.
-        """
-        return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
-
-    def _stop_clock(self) -> None:
-        self._duration, self._began = self.get_duration_s(), None
-
     # --- growing -----------------------------------------------------------------------------------------------
 
     def add_env_reset(self, *, observations: ByAgent, infos: ByAgent | None = None) -> None:
@@ -304,8 +293,9 @@ class MultiAgentEpisode(MultiAgentGetters):
             raise EpisodeStateError(
                 f"episode {self.id_}: add_env_reset after a reset; make a new episode for a new reset"
             )
-        self._check_dicts("add_env_reset", {"observations": observations}, {"infos": infos})
-        infos = infos or NOTHING
+        infos = NOTHING if infos is None else infos
+        self._check_dicts("add_env_reset", observations=observations, infos=infos)
+        self._check_infos("add_env_reset", infos)
         entering = self._entering(observations, observations, infos)
         self.is_reset = True
         self.agents.keep_infos(observations, infos, self.env_t)
@@ -353,25 +343,24 @@ class MultiAgentEpisode(MultiAgentGetters):
         agents, now = self.agents, self.env_t + 1
         if agents.passed_on is not None:
             raise self._not_growing_error("add_env_step")
-        if not (type(observations) is type(actions) is type(rewards) is dict):
-            self._check_dicts("add_env_step", {"observations": observations, "actions": actions, "rewards": rewards})
-        if infos is not None and (type(infos) is not dict or infos):
-            self._check_dicts("add_env_step", {}, {"infos": infos})
-        if extra_model_outputs is not None and type(extra_model_outputs) is not dict:
-            self._check_dicts("add_env_step", {}, {"extra_model_outputs": extra_model_outputs})
-        infos, extra = infos or NOTHING, extra_model_outputs or NOTHING
+        infos = NOTHING if infos is None else infos
+        extra = NOTHING if extra_model_outputs is None else extra_model_outputs
+        if not (type(observations) is type(actions) is type(rewards) is type(infos) is type(extra) is dict):
+            by_agent = {"observations": observations, "actions": actions, "rewards": rewards}
+            self._check_dicts("add_env_step", **by_agent, infos=infos, extra_model_outputs=extra)
+        if infos:
+            self._check_infos("add_env_step", infos)
         ending: tuple[Any, ...] = ()  # worked out only where some flag is set
-        ends = (terminateds and _may_end(terminateds)) or (truncateds and _may_end(truncateds))
-        if ends:
+        if (terminateds and _may_end(terminateds)) or (truncateds and _may_end(truncateds)):
             terminateds, truncateds = terminateds or NOTHING, truncateds or NOTHING
             ending = (agents.endings(observations, terminateds, truncateds), terminateds, truncateds)
             may_repeat = self.missing_final_observation == "repeat"
             observations = agents.with_repeated_last_observations(
                 observations, actions, ending[0], now, may_repeat=may_repeat
             )
-        for reward in rewards.values():
+        for agent_id, reward in rewards.items():
             if type(reward) not in REAL_TYPES:
-                agents.check_rewards(rewards, now)
+                check_reward(reward, partial(place_of, self.id_, agent_id, now))
         try:
             newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
         except ShapeMismatch:
@@ -395,19 +384,17 @@ class MultiAgentEpisode(MultiAgentGetters):
         if ending:
             self._end(*ending)
 
-    def _check_dicts(self, call: str, by_agent: ByAgent, of_dicts: ByAgent = NOTHING) -> None:
-        """Raise `WrongType` unless all arguments in `by_agent` are dicts, and all in `of_dicts` are dicts of dicts.
-
-        Arguments of None in `of_dicts` are skipped. `call` is the name of the method, for the error.
-        """
-        arguments = [(name, value) for name, value in of_dicts.items() if value is not None]
-        for name, value in [*by_agent.items(), *arguments]:
-            if not _is_mapping(value):
+    def _check_dicts(self, call: str, **by_agent: Any) -> None:
+        """Raise `WrongType` unless all arguments of the method `call` are dicts."""
+        for name, value in by_agent.items():
+            if not isinstance(value, Mapping):
                 raise WrongType(f"episode {self.id_}: {call}: {name}={value!r}; give a dict from agent to value")
-        for name, value in arguments:
-            for agent_id, agent_episode in value.items():
-                if agent_episode is not None and not _is_mapping(agent_episode):
-                    raise WrongType(f"episode {self.id_}: {call}: {name}[{agent_id!r}]={agent_episode!r}; give a dict")
+
+    def _check_infos(self, call: str, infos: ByAgent) -> None:
+        """Raise `WrongType` unless the info of each agent is a dict or None."""
+        for agent_id, info in infos.items():
+            if info is not None and not isinstance(info, Mapping):
+                raise WrongType(f"episode {self.id_}: {call}: infos[{agent_id!r}]={info!r}; give a dict")
 
     def _entering(self, newcomers: Iterable[Any], observations: ByAgent, infos: ByAgent) -> list[SingleAgentEpisode]:
         """Return a `SingleAgentEpisode` with the first observation for each agent that joins in this env step."""
@@ -557,8 +544,7 @@ class MultiAgentEpisode(MultiAgentGetters):
         self.custom_data.update(other.custom_data)
         self.env_t = other.env_t
         self.facts = self._facts.followed_by(other.facts)
-        self._duration = self.get_duration_s() + other.get_duration_s()
-        self._began = None if other._began is None or self.is_numpy else perf_counter()
+        self._add_duration(other)
 
     def _check_follows(self, later: MultiAgentEpisode) -> None:
         """Raise an error unless `later` is the next chunk of this episode and can be appended.
@@ -697,7 +683,7 @@ def _declared_by_agent(ragged: Any, label: str) -> dict[Any, Any]:
     Raises:
         WrongType: `ragged` is not a dict.
     """
-    if ragged is not None and not _is_mapping(ragged):
+    if ragged is not None and not isinstance(ragged, Mapping):
         raise WrongType(f"{label}: ragged={ragged!r}; give a dict from agent to a dict")
     by_agent = (ragged or NOTHING).items()
     return {agent: as_plain_kinds(declared_kinds(kinds, f"{label}: agent {agent!r}")) for agent, kinds in by_agent}
@@ -707,23 +693,17 @@ _OPEN = Ending.OPEN  # faster than looking up the enum's member in each step
 _STATE = ("env_t", "lookback", "missing_final_observation", "is_reset", "is_numpy", "custom_data")
 
 
-def _is_mapping(value: Any) -> bool:
-    return type(value) is dict or isinstance(value, Mapping)
-
-
 def _flags(flags: ByAgent | bool) -> ByAgent:
     """Return end flags by agent. True means `{"__all__": True}`, and False or None no flag."""
     return {ALL: True} if flags is True else flags or NOTHING
 
 
-def _may_end(flags: ByAgent | None) -> bool:
+def _may_end(flags: ByAgent) -> bool:
     """Return True if any of the end flags by agent is not False, so that an agent or the episode may end.
 
     Raises:
         WrongType: `flags` is not a dict.
     """
-    if not flags:
-        return False
     try:
         return list(flags.values()).count(False) < len(flags)
     except (ValueError, RuntimeError):  # arrays, which `Ending.of` rejects by name

@@ -42,7 +42,7 @@ def pack_agents(episodes: Iterable[MultiAgentEpisode]) -> list[EpisodePack]:
         if not episode.agent_ids:
             raise InvalidArgument(f"episode {episode.id_} has no agents, and cannot be packed; leave it out")
         for place, timeline in enumerate(episode.agents.timelines.values()):
-            agent_episode = _finished(timeline.episode)
+            agent_episode = timeline.episode.as_finished()
             agents.append((agent_episode, _record(episode, timeline, index, place), _schema(agent_episode)))
     schemas: list[_Schema] = []
     for _, _, schema in sorted(agents, key=lambda agent: agent[2].stepped is None):  # agents with steps first
@@ -129,11 +129,6 @@ def _record(episode: MultiAgentEpisode, timeline: Timeline, index: int, place: i
         record["episode"] = facts | copy_mutable(attributes) | {"num_agents": len(episode.agents.timelines)}
         record["rest"] = copy_mutable(episode.agents.record())
     return record
-
-
-def _finished(agent_episode: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Return a copy of an agent's episode with all data converted to arrays."""
-    return agent_episode.of(agent_episode.facts, agent_episode.finalized_tracks(), agent_episode.custom_data)
 
 
 def _schema(agent_episode: SingleAgentEpisode) -> _Schema:

@@ -17,8 +17,9 @@ observation. `complete_steps` moves action, outputs and reward into the episode.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -39,10 +40,7 @@ ENDED: Final = "ended"  # the agent terminated or was truncated
 
 NOTHING: Final[Mapping[Any, Any]] = {}
 
-Times = Sequence[int] | np.ndarray  # ascending env steps
-_TIMES = (array, np.ndarray)  # types of growing and of finished times
-_NOTHING_PENDING = None, None, None  # action, extra, reward
-_blank: Any = object.__new__  # faster than calling the class, in slices of many agents
+Times = array | np.ndarray  # ascending env steps, of a growing and of a finalized episode
 
 
 class Chunk(NamedTuple):
@@ -80,15 +78,11 @@ class Timeline:
     )
 
     def __init__(
-        self, episode: SingleAgentEpisode, observation_times: Times, action_times: Times = (), phase: str = RESTS
+        self, episode: SingleAgentEpisode, observation_times: Times, action_times: Times, phase: str = RESTS
     ) -> None:
         self.episode = episode
-        self.observation_times: Any = (
-            observation_times if type(observation_times) in _TIMES else array("q", observation_times)
-        )  # [L + T + 1] env steps
-        self.action_times: Any = (
-            action_times if type(action_times) in _TIMES else array("q", action_times)
-        )  # [L + T (+ 1 while it waits)]
+        self.observation_times: Any = observation_times  # [L + T + 1] env steps
+        self.action_times: Any = action_times  # [L + T (+ 1 while it waits)]
         self.phase = phase
         self.action: Any = None  # the pending action
         self.extra: Mapping[str, Any] | None = None  # extra model outputs of the pending action
@@ -155,13 +149,8 @@ class Timeline:
         if observation is newest:
             return
 
-        def label() -> str:
-            return self._place(env_t)
-
-        if (
-            track_access.checked_observation(observation, shape, self.episode.observation_space, label)
-            is not observation
-        ):
+        space, label = self.episode.observation_space, partial(self._place, env_t)
+        if track_access.checked_observation(observation, shape, space, label) is not observation:
             raise ShapeMismatch(f"{label()}: the observation has lists where its space has tuples; give tuples")
 
     def _place(self, env_t: int) -> str:
@@ -221,11 +210,8 @@ class Timeline:
         """Return a copy of this timeline with its data as arrays, or the timeline itself if it holds arrays already."""
         if self.episode.is_numpy:
             return self
-        agent_episode = self.episode
         timeline = copy(self)
-        timeline.episode = agent_episode.of(
-            agent_episode.facts, agent_episode.finalized_tracks(), agent_episode.custom_data
-        )
+        timeline.episode = self.episode.as_finished()
         timeline.observation_times = _finished(self.observation_times)
         timeline.action_times = _finished(self.action_times)
         return timeline
@@ -248,16 +234,11 @@ class Timeline:
         before = agent_episode.lookback
         part = agent_episode.window(zero - before, last - before, zero - first, ends)
         waits = is_last and self.phase == WAITS
-        piece = _blank(Timeline)
-        piece.episode = part
-        piece.observation_times = self.observation_times[first : last + 1]
-        piece.action_times = self.action_times[first : last + waits]
-        piece.phase = ENDED if ends else WAITS if waits else RESTS
+        phase = ENDED if ends else WAITS if waits else RESTS
+        piece = Timeline(part, self.observation_times[first : last + 1], self.action_times[first : last + waits], phase)
         piece.item_shape, piece.ended_at = self.item_shape, self.ended_at if ends else None
-        goes_on = is_last and not ends
-        piece.action, piece.extra, piece.reward = (
-            (self.action, self.extra, self.reward) if goes_on else _NOTHING_PENDING
-        )
+        if is_last and not ends:
+            piece.action, piece.extra, piece.reward = self.action, self.extra, self.reward
         return piece
 
     def is_gone(self, chunk: Chunk) -> bool:
@@ -270,14 +251,14 @@ class Timeline:
 
     def as_growing(self) -> Timeline:
         """Return a copy of this timeline to which steps can be added, or the timeline itself if it can already grow."""
-        agent_episode = self.episode
-        if not agent_episode.is_numpy:
+        if not self.episode.is_numpy:
             return self
-        timeline = Timeline(
-            agent_episode.as_growing(), self.observation_times.tolist(), self.action_times.tolist(), self.phase
+        timeline = copy(self)
+        timeline.episode = self.episode.as_growing()
+        timeline.observation_times, timeline.action_times = (
+            _growing(self.observation_times),
+            _growing(self.action_times),
         )
-        timeline.item_shape, timeline.ended_at = self.item_shape, self.ended_at
-        timeline.action, timeline.extra, timeline.reward = self.action, self.extra, self.reward
         return timeline
 
     def pending(self) -> Pending:
@@ -352,27 +333,15 @@ class Timeline:
     def record(self) -> dict[str, Any]:
         """Return the timeline's data besides the steps as a dict: env steps, phase and pending action."""
         observation_times, action_times = self.env_times()
-        waiting = {"action": self.action, "extra": self.extra, "reward": self.reward}
-        return {
-            "seen": observation_times,
-            "acted": action_times,
-            "phase": self.phase,
-            "ended_at": self.ended_at,
-            **waiting,
-        }
+        return {"seen": observation_times, "acted": action_times} | {name: getattr(self, name) for name in _RECORD}
 
     @classmethod
     def of(cls, episode: SingleAgentEpisode, record: Mapping[str, Any]) -> Timeline:
         """Create a timeline from an agent's episode and the dict that `record` returned."""
-        observation_times, action_times = np.array(record["seen"], np.int64), np.array(record["acted"], np.int64)
-        done = episode.is_numpy
-        timeline = cls(
-            episode,
-            _finished(observation_times) if done else observation_times.tolist(),
-            _finished(action_times) if done else action_times.tolist(),
-        )
-        timeline.phase, timeline.ended_at = record["phase"], record["ended_at"]
-        timeline.action, timeline.extra, timeline.reward = record["action"], record["extra"], record["reward"]
+        times = (np.array(record[name], np.int64) for name in ("seen", "acted"))
+        timeline = cls(episode, *map(_finished if episode.is_numpy else _growing, times))
+        for name in _RECORD:
+            setattr(timeline, name, record[name])
         return timeline
 
     def equals(self, compared: Timeline) -> bool:
@@ -385,6 +354,9 @@ class Timeline:
             and equal((self.action, self.reward), (compared.action, compared.reward))
             and same_info(self.extra, compared.extra)
         )
+
+
+_RECORD = ("phase", "ended_at", "action", "extra", "reward")  # attributes in `Timeline.record`
 
 
 def complete_steps(
@@ -453,8 +425,13 @@ def after_end(place: str, env_t: int) -> str:
     return f"{place}: an observation after its end (env step {env_t})"
 
 
+def _growing(times: np.ndarray) -> array:
+    """Convert an array of env steps to one to which env steps can be appended."""
+    return array("q", times.tolist())
+
+
 def _finished(times: Any) -> np.ndarray:
-    """Convert a list of env steps to a read-only int64 array."""
+    """Convert env steps to a read-only int64 array."""
     finished = times if type(times) is np.ndarray else np.array(times, np.int64)
     finished.flags.writeable = False
     return finished

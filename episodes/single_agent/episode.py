@@ -21,6 +21,7 @@ from episodes.facts.facts import EpisodeFacts, HasEnding, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
 from episodes.facts.short_id import short_id
 from episodes.single_agent.attributes import fact_of, record_of, track_of
+from episodes.single_agent.duration import HasDuration
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import parts_of, state_of
 from episodes.tracks import Track, Tracks, action_units, indexing, nested, track_access
@@ -36,7 +37,7 @@ _blank: Any = object.__new__  # takes half the time of calling the class
 _RAGGED = "ragged"  # instead of the shape of ragged observations, so that no observation has it
 
 
-class SingleAgentEpisode(TrackGetters, HasEnding):
+class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     """Episode of one agent, or a contiguous part (chunk) of an episode: T + 1 observations, T actions and T rewards.
 
     The chunk may grow from an empty one, step by step, or be created from lists. With `len_lookback_buffer="auto"` all
@@ -149,8 +150,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self._shape: Any = None  # shape of added observations; a setter may store observations of another shape
         self._action_kind: Any = None  # result of `checked_action_shape` for the newest action
         self._is_cut: bool | None = None  # True after `cut`
-        self._began: float | None = None  # time of the reset or cut after which this object grows
-        self._duration = 0.0  # seconds of growth before `_began`
+        self._began, self._duration = None, 0.0
         if len(all_observations) or num_given or actions is not None or extra_model_outputs:
             self.validate()
             self._shape = self._newest_shape()
@@ -265,18 +265,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     is_finalized = is_numpy
 
-    def get_duration_s(self) -> float:
-        """Return the wall-clock seconds in which this chunk grew: from its reset, or the `cut` before it, to
-        its end, `cut` or `to_numpy`.
-
-        `concat_episode` adds the seconds of the joined chunks. Episodes that did not grow step by step, such as those
-        of packs, data sets and replay buffers, have 0.0.
-        """
-        return self._duration + (0.0 if self._began is None else perf_counter() - self._began)
-
-    def _stop_clock(self) -> None:
-        self._duration, self._began = self.get_duration_s(), None
-
     def validate(self) -> None:
         """Raise `TrackMismatch` if the numbers of observations, infos, actions, rewards and outputs do not agree."""
         self._tracks.check(f"episode {self.id_}")
@@ -353,13 +341,13 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             facts = self._facts.ended(Ending.of(terminated, truncated))
             if policy_version is not None:
                 facts = facts.with_version(policy_version, len(self))
-            duration = self.get_duration_s()
             SingleAgentEpisode.add_env_step(
                 self, observation, action, reward, infos, extra_model_outputs=extra_model_outputs
             )
             self._facts = facts
             if facts.ending.is_done:
-                self.growth, self._duration, self._began = None, duration, None
+                self.growth = None
+                self._stop_clock()
             return
         if infos is not None and type(infos) is not dict:
             self._check_mapping("infos", infos)
@@ -390,13 +378,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
             actions.append(action)
             rewards.append(reward)
             all_infos.append({} if infos is None else infos)
-        except (KeyError, ShapeMismatch) as error:
-            self._drop_incomplete_step(growth)
-            raise self._extra_outputs_error(extra_model_outputs or {}, error) from None
-        except BaseException:
+        except BaseException as error:
             self._drop_incomplete_step(growth)
             if extra_model_outputs is not None:
                 self._check_mapping("extra_model_outputs", extra_model_outputs)
+            if isinstance(error, KeyError):
+                raise self._extra_mismatch(extra_model_outputs or {}) from None
+            if isinstance(error, ShapeMismatch):
+                raise ShapeMismatch(f"{self._place()}: {error}") from None
             raise
 
     def end(self, ending: Ending) -> None:
@@ -474,11 +463,6 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         """Return the extra model outputs declared as ragged (items of varying length), as a dict from key to track."""
         return {key: track for key, track in self._tracks.extra.items() if track.ragged is not None}
 
-    def _extra_outputs_error(self, outputs: Mapping[str, Any], error: Exception) -> Exception:
-        """Return the error for a step whose extra model outputs have other keys or shapes than earlier steps."""
-        differs = type(error) is ShapeMismatch
-        return ShapeMismatch(f"{self._place()}: {error}") if differs else self._extra_mismatch(outputs)
-
     def _extra_mismatch(self, outputs: Mapping[str, Any]) -> TrackMismatch:
         """Return the error for a step whose extra model outputs have other names than at earlier steps."""
         known = self._tracks.extra
@@ -540,8 +524,8 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
 
     def finish(self, tracks: Tracks) -> None:
         """Replace the episode's lists by the arrays `tracks`, which come from `finalized_tracks`."""
-        duration = self.get_duration_s()
-        self._tracks, self.growth, self._duration, self._began = tracks, None, duration, None
+        self.tracks = tracks
+        self._stop_clock()
 
     def finalized_tracks(self) -> Tracks:
         """Return the observations, actions and other time series as arrays. The episode itself keeps its lists.
@@ -621,9 +605,14 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         successor = self.window(num_steps, num_steps, lookback, False)
         successor._tracks = successor._tracks.as_growing()
         if self.is_reset:
-            successor._began, duration = perf_counter(), self.get_duration_s()
-            self._is_cut, self.growth, self._duration, self._began = True, None, duration, None
+            successor._began = perf_counter()
+            self._is_cut, self.growth = True, None
+            self._stop_clock()
         return successor
+
+    def as_finished(self) -> Self:
+        """Return this episode if it is finalized, else a copy with arrays. The copy has the same `custom_data` dict."""
+        return self if self.is_numpy else self.of(self._facts, self.finalized_tracks(), self.custom_data)
 
     def as_growing(self) -> Self:
         """Return a copy of this episode to which steps can be added. Arrays of a finalized episode are not copied."""
@@ -660,8 +649,7 @@ class SingleAgentEpisode(TrackGetters, HasEnding):
         self.facts = self._facts.followed_by(later._facts)
         self._shape = self._shape or later._shape
         self.custom_data.update(later.custom_data)
-        self._duration = self.get_duration_s() + later.get_duration_s()
-        self._began = None if later._began is None or self.is_numpy else perf_counter()
+        self._add_duration(later)
         self._is_cut = later._is_cut
 
     def check_follows(self, later: SingleAgentEpisode) -> None:

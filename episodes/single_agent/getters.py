@@ -11,7 +11,7 @@ from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.facts.policy_versions import UNKNOWN, VersionRuns
 from episodes.single_agent.state import columns_of
-from episodes.tracks import ListTrack, Track, Tracks, track_access
+from episodes.tracks import Track, Tracks, track_access
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import INTEGERS, Indices
 from episodes.tracks.policy_box import env_space_of, to_env_actions, to_env_items
@@ -109,16 +109,12 @@ class TrackGetters:
             fill: value for missing items.
             one_hot_discrete: return discrete parts as one-hot vectors; the episode needs its space.
         """
+        track = self._tracks.observations
         try:
-            if one_hot_discrete:
-                space = self._facts.observation_space
-                return track_access.read_one_hot(self._tracks.observations, indices, neg_index_as_lookback, fill, space)
-            track = self._tracks.observations
-            if fill is not None and type(track) is ListTrack and not track.items:
-                return track_access.read_empty(
-                    track, indices, neg_index_as_lookback, fill, self._facts.observation_space
-                )
-            return track.get(indices, neg_index_as_lookback, fill)
+            if fill is None and not one_hot_discrete:
+                return track.get(indices, neg_index_as_lookback)
+            options = indices, neg_index_as_lookback, fill
+            return _read(track, self._facts.observation_space, options, one_hot_discrete)
         except StepOutOfRange as error:
             raise self._named(error) from None
 
@@ -134,15 +130,12 @@ class TrackGetters:
 
         The arguments are those of `get_observations`.
         """
+        track = self._tracks.actions
         try:
-            if one_hot_discrete:
-                return track_access.read_one_hot(
-                    self._tracks.actions, indices, neg_index_as_lookback, fill, self._facts.action_space
-                )
-            track = self._tracks.actions
-            if fill is not None and type(track) is ListTrack and not track.items:
-                return track_access.read_empty(track, indices, neg_index_as_lookback, fill, self._facts.action_space)
-            return track.get(indices, neg_index_as_lookback, fill)
+            if fill is None and not one_hot_discrete:
+                return track.get(indices, neg_index_as_lookback)
+            options = indices, neg_index_as_lookback, fill
+            return _read(track, self._facts.action_space, options, one_hot_discrete)
         except StepOutOfRange as error:
             raise self._named(error) from None
 
@@ -273,6 +266,13 @@ class TrackGetters:
                 f"episode {self._facts.id_}: no {field.label} to change; add the new key whole, without at_indices"
             )
         self._replace(track_access.new_track(field, new_data, self._tracks.rewards))
+
+
+def _read(track: Track, space: Any, options: tuple[Indices, bool, Any], one_hot_discrete: bool) -> Any:
+    """Return filled or one-hot encoded items of a time series. `options` are those of `Track.get`."""
+    if one_hot_discrete:
+        return track_access.read_one_hot(track, *options, space)
+    return track.get(*options) if track.total else track_access.read_empty(track, *options, space)
 
 
 def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:
