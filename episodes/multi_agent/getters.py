@@ -9,7 +9,7 @@ import numpy as np
 
 from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import EpisodeStateError, StepOutOfRange, UnknownKey, WrongType
-from episodes.facts import EpisodeFacts
+from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import HasEnding
 from episodes.multi_agent import queries
 from episodes.multi_agent.agents import ALL, Agents
@@ -154,17 +154,14 @@ class MultiAgentGetters(HasEnding):
 
     def get_terminateds(self) -> dict[Any, bool]:
         """Return a dict from agent to its terminated flag, and from `"__all__"` to the flag of the whole episode."""
-        endings = self.agents.endings_so_far()
-        return {agent_id: ending.is_terminated for agent_id, ending in endings.items()} | {
-            ALL: self._facts.ending.is_terminated
-        }
+        return {agent_id: ending.is_terminated for agent_id, ending in self._endings().items()}
 
     def get_truncateds(self) -> dict[Any, bool]:
         """Return a dict from agent to its truncated flag, and from `"__all__"` to the flag of the whole episode."""
-        endings = self.agents.endings_so_far()
-        return {agent_id: ending.is_truncated for agent_id, ending in endings.items()} | {
-            ALL: self._facts.ending.is_truncated
-        }
+        return {agent_id: ending.is_truncated for agent_id, ending in self._endings().items()}
+
+    def _endings(self) -> dict[Any, Ending]:
+        return self.agents.endings_so_far() | {ALL: self._facts.ending}
 
     def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
         """Return a dict from agent to the sum of its rewards, without the lookback.
@@ -204,15 +201,9 @@ class MultiAgentGetters(HasEnding):
         return_list: bool = False,
     ) -> Any:
         """Return a dict from agent to observations, by default all from step 0 to the newest env step."""
-        plain = agent_ids is None and env_steps and fill is None and not one_hot_discrete and not return_list
-        if plain and type(indices) is int:
-            timelines, now = self.agents.timelines.items(), self.env_t
-            if indices == -1 and not neg_index_as_lookback:
-                return queries.newest_observations(timelines, now)
-            begin = self._facts.t_started
-            t = now + 1 + indices if indices < 0 and not neg_index_as_lookback else begin + indices
-            if begin - self.lookback <= t <= now:
-                return queries.observations_at(timelines, t)
+        is_plain = agent_ids is None and env_steps and fill is None and not one_hot_discrete and not return_list
+        if is_plain and type(indices) is int and indices == -1 and not neg_index_as_lookback:
+            return queries.newest_observations(self.agents.timelines.items(), self.env_t)
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
         return self._read(Request("observations", *options), queries.observations_of)
 

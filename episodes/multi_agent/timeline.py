@@ -97,23 +97,13 @@ class Timeline:
 
         Raises:
             InvalidArgument: the agent has ended, or has no observation since its last action.
-            WrongType, TrackMismatch, ShapeMismatch: the outputs differ from those of earlier steps.
-        """
-        if self.phase != RESTS:
-            raise self._cannot_act(env_t)
-        growth = self.episode.growth
-        if outputs or not growth or growth[4]:
-            self._check_outputs(outputs or NOTHING, env_t)
-
-    def _check_outputs(self, outputs: Mapping[str, Any], env_t: int) -> None:
-        """Raise an error unless an action's extra model outputs have the names and shapes of the agent's earlier
-        outputs.
-
-        Raises:
             WrongType: `outputs` is not a dict.
             TrackMismatch: a name is one of this library's, or the names differ from those of earlier steps.
             ShapeMismatch: an output has another shape than before.
         """
+        if self.phase != RESTS:
+            raise self._cannot_act(env_t)
+        outputs = outputs or NOTHING
         if type(outputs) is not dict and not isinstance(outputs, Mapping):
             raise WrongType(f"{self._at(env_t, 'acts')} with extra_model_outputs={outputs!r}; give a dict by key")
         tracks = self.episode.tracks
@@ -338,8 +328,8 @@ class Timeline:
     @classmethod
     def of(cls, episode: SingleAgentEpisode, record: Mapping[str, Any]) -> Timeline:
         """Create a timeline from an agent's episode and the dict that `record` returned."""
-        times = (np.array(record[name], np.int64) for name in ("seen", "acted"))
-        timeline = cls(episode, *map(_finished if episode.is_numpy else _growing, times))
+        convert = _finished if episode.is_numpy else _growing
+        timeline = cls(episode, convert(np.array(record["seen"])), convert(np.array(record["acted"])))
         for name in _RECORD:
             setattr(timeline, name, record[name])
         return timeline

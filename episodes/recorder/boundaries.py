@@ -154,18 +154,16 @@ class Boundaries:
 
     def commit(self, row: Row) -> None:
         """Update the state with one vector step that `classify` has classified."""
-        num_steps = self.num_steps + len(row.stepped)
         if row is not self._plain:
             self._begin(row.begun, self.num_rows + 1)
             self.waiting = _NONE if self.last_lies_apart else row.ended
         self.num_rows += 1
-        self.num_steps = num_steps
+        self.num_steps += len(row.stepped)
 
     def commit_steps(self, num_rows: int) -> None:
         """Update the state with `num_rows` vector steps in which all environments stepped and none ended."""
-        num_steps = self.num_steps + num_rows * self.num_envs
         self.num_rows += num_rows
-        self.num_steps = num_steps
+        self.num_steps += num_rows * self.num_envs
 
     # --- many rows at once ---------------------------------------------------------------------------------------
 
@@ -192,13 +190,11 @@ class Boundaries:
         if not num_rows:
             return
         begins = (rows.ended if self.last_lies_apart else ~rows.stepped).reshape(-1).nonzero()[0]
-        at = begins // self.num_envs
-        envs = begins - at * self.num_envs  # `np.divmod` takes twice the time
+        at, envs = np.divmod(begins, self.num_envs)
         self._begin(envs, self.num_rows + 1 + at)  # for several beginnings in an environment, the last one counts
-        waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]
-        num_steps = self.num_steps + rows.stepped.size - (0 if self.last_lies_apart else len(begins))
+        self.waiting = _NONE if self.last_lies_apart else rows.ended[-1].nonzero()[0]
         self.num_rows += num_rows
-        self.num_steps, self.waiting = num_steps, waiting
+        self.num_steps += int(np.count_nonzero(rows.stepped))
 
     def _with_reset_rows(self, dones: np.ndarray) -> Rows:
         """Classify vector steps under next-step autoreset, where the row after an ending is a reset."""

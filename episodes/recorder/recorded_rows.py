@@ -13,7 +13,7 @@ from gymnasium import spaces
 from episodes.columns import check_extra_output_names
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.recorder.info_rows import InfoRows
-from episodes.recorder.row_blocks import RowBlock, as_numbers, fitted_row, gather, make_blocks, put_fitted, put_row
+from episodes.recorder.row_blocks import RowBlock, as_numbers, fitted_row, gather, make_blocks, put_fitted
 from episodes.tracks import nested
 from episodes.tracks.field import extra_field
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, varying_shapes_error
@@ -54,9 +54,8 @@ class ResetInfo:
 
 
 class _Started(NamedTuple):
-    """Arrays that were replaced when a vector step brought new columns, kept to undo this step."""
+    """Columns that begin with a vector step. `commit` adopts them."""
 
-    row: int
     actions: Any
     rewards: Any
     extras: dict[str, Any]
@@ -103,7 +102,7 @@ class RecordedRows:
         self.replaced = RowBlock("replaced", flags, num_envs, _FIRST_CAPACITY, bool)
         self.resets = RowBlock("resets", flags, num_envs, _FIRST_CAPACITY, bool)
         self._in_order: list[Any] = []  # the tracks in the order of `write`
-        self._started: _Started | None = None  # the row with which the present columns began
+        self._started: _Started | None = None  # the columns that begin with the written row, before `commit`
         self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
         self._observation_dtypes, self._observation_space = dtypes_of(observation_space), observation_space
@@ -119,7 +118,7 @@ class RecordedRows:
         """
         observations = self._regular("observations", observations, self._observation_space)
         blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
-        put_row(blocks, 0, observations)
+        put_fitted(blocks, 0, fitted_row(blocks, observations))
         slot = self.infos.add(info)
         self.observations = blocks
         self.commit(slot)
@@ -138,41 +137,36 @@ class RecordedRows:
         """
         if at >= self._capacity:
             self._grow()
-        if extras.keys() != self.extras.keys() or self.actions is None:
-            self._start_columns(at, rows[1], rows[2], extras, base)
-        span, unwritten = slice(at * self.num_envs, (at + 1) * self.num_envs), []
-        for blocks, row in zip(self._in_order, (*rows, *map(extras.__getitem__, self.extras)), strict=True):
-            if type(row) is _ARRAY and type(blocks) is RowBlock:
-                if blocks.numbers is not None:
-                    try:  # half the time of an array: a memoryview accepts nothing of another shape or dtype
-                        blocks.numbers[span] = row
-                        continue
-                    except (TypeError, ValueError, NotImplementedError):
-                        pass
-                elif row.dtype is blocks.dtype and row.shape == blocks.shape:
-                    blocks.data[at] = row
-                    continue
-            unwritten.append((blocks, row))
-        if not unwritten:
-            return
+        names, in_order = self.extras, self._in_order
+        self._started = None
+        if extras.keys() != names.keys() or self.actions is None:
+            self._started = started = self._new_columns(at, rows[1], rows[2], extras, base)
+            names, in_order = started.extras, started.in_order
+        unwritten = []
+        for blocks, row in zip(in_order, (*rows, *map(extras.__getitem__, names)), strict=True):
+            if (
+                type(row) is _ARRAY
+                and type(blocks) is RowBlock
+                and row.dtype is blocks.dtype
+                and row.shape == blocks.shape
+            ):
+                blocks.data[at] = row
+            else:
+                unwritten.append((blocks, row))
         fitted = [fitted_row(blocks, row) for blocks, row in unwritten]  # before any block changes its dtype
         for (blocks, _), row in zip(unwritten, fitted, strict=True):
             put_fitted(blocks, at, row)
 
     def commit(self, info_slot: int) -> None:
         """Make the vector step that was written last part of the recording. `info_slot` is the index of its info."""
+        if self._started is not None:
+            self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = self._started
+            self._started = None
         at = self.num_rows
         self.info_slots[at:] = (info_slot,)
         self.num_rows = at + 1
 
-    def discard_uncommitted(self, at: int) -> None:
-        """Undo the write of the vector step at row `at`, including arrays that the write created."""
-        before = self._started
-        if before is not None and before.row == at:
-            _, self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = before
-            self._started = None
-
-    def _start_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> None:
+    def _new_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> _Started:
         """Allocate blocks for actions, rewards and extra model outputs at their first row, or at other keys of extra
         outputs.
 
@@ -200,18 +194,14 @@ class RecordedRows:
         for key, blocks in made.items():
             if self.stand_ins.get(key) is not None:
                 nested.map_leaves(lambda block, item: block.fill(at, item), blocks, self.stand_ins[key])
-        columns = (self.actions, self.rewards, self.extras, self._in_order)
-        self._started = _Started(at, *columns, self.steps_from, self.extras_from)
-        if self.actions is None:
+        action_blocks, reward_blocks, steps_from = self.actions, self.rewards, self.steps_from
+        if action_blocks is None:
             actions = self._regular("actions", actions, self._action_space)
             action_blocks = self._blocks("actions", actions, dtypes_of(self._action_space))
-            self.rewards = self._blocks("rewards", rewards)
-            self.actions = action_blocks
-            self.steps_from = at - 1
-        self.extras = made  # lookback rows without these outputs have zeros or stand-ins
-        self.extras_from = at - 1
-        tracks = (self.observations, self.actions, self.rewards, self.terminateds, self.truncateds)
-        self._in_order = [*tracks, *made.values()]
+            reward_blocks, steps_from = self._blocks("rewards", rewards), at - 1
+        in_order = [self.observations, action_blocks, reward_blocks, self.terminateds, self.truncateds, *made.values()]
+        # lookback rows without these outputs have zeros or stand-ins
+        return _Started(action_blocks, reward_blocks, made, in_order, steps_from, at - 1)
 
     def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
         """Return N items with the nesting of the space. Raise `ShapeMismatch` if they cannot be stacked."""
@@ -242,7 +232,7 @@ class RecordedRows:
 
     def put_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
         """Overwrite the observations of the environments `envs` [k] in row `at` by validated items [k, ...]."""
-        nested.map_leaves(lambda block, leaf: block.put_envs(at, envs, leaf), self.observations, observations)
+        nested.map_leaves(lambda block, leaf: block.put(at, leaf, envs), self.observations, observations)
 
     def mark_replaced(self, at: int, envs: np.ndarray) -> None:
         """Mark the observations of `envs` in row `at` as the first observations of new episodes."""
@@ -268,7 +258,6 @@ class RecordedRows:
             "steps_from": max(self.steps_from - first, -1),
             "extras_from": max(self.extras_from - first, -1),
             "any_replaced": self.any_replaced and bool(self.replaced.data[first:stop].any()),
-            "_started": None,
         }
         resets = [replace(entry, row=entry.row - first) for entry in self.reset_infos if entry.row >= first]
         row_slots = self.info_slots[first:stop]

@@ -18,6 +18,7 @@ from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.stacking import check_strings, refuse_masked
 
+_ALL = slice(None)
 _IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes of memoryviews that can be assigned
 
 
@@ -43,7 +44,7 @@ class RowBlock:
         ShapeMismatch: `row` is not of `num_envs` environments.
     """
 
-    __slots__ = ("data", "dtype", "fixed", "name", "numbers", "shape")
+    __slots__ = ("data", "dtype", "fixed", "name", "shape")
 
     def __init__(self, name: str, row: Any, num_envs: int, capacity: int, dtype: Any = None) -> None:
         row = as_numbers(name, row)
@@ -56,33 +57,14 @@ class RowBlock:
         self.shape = row.shape
         self.fixed = dtype is not None
         self.dtype = row.dtype if dtype is None else np.dtype(dtype)
-        self._hold(np.zeros((capacity, *row.shape), self.dtype))
+        self.data = np.zeros((capacity, *row.shape), self.dtype)
 
-    def _hold(self, data: np.ndarray) -> None:
-        """Use `data` as the memory of the rows."""
-        self.numbers = None  # an interrupt must not leave a view of the previous data
-        self.data = data
-        # All numbers of all rows, if each environment has one number; else None.
-        self.numbers = data.reshape(-1).data if data.ndim == 2 and takes_memoryview(data.dtype) else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__ if name != "numbers"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-        self._hold(self.data)
-
-    def put(self, at: int, row: Any) -> None:
-        """Copy the items [N, ...] of one vector step to index `at`.
-
-        Raises:
-            ShapeMismatch, WrongType: the block cannot store the row, see `fitted`.
-        """
-        if type(row) is not np.ndarray or row.dtype is not self.dtype or row.shape != self.shape:
-            row = self.fitted(row, self.shape)
-            self._widen(row.dtype)
-        self.data[at] = row
+    def put(self, at: int, items: np.ndarray, envs: Any = _ALL) -> None:
+        """Copy items [k, ...] that `fitted` has returned to the environments `envs` [k] of the vector step `at`."""
+        if not self.fixed and not np.can_cast(items.dtype, self.dtype):
+            self.data = self.data.astype(np.result_type(self.dtype, items.dtype))
+            self.dtype = self.data.dtype
+        self.data[at, envs] = items
 
     def fitted(self, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
         """Convert items to an array that this block can store. Raise `ShapeMismatch` if that is impossible.
@@ -112,31 +94,25 @@ class RowBlock:
             )
         return rows
 
-    def _widen(self, dtype: np.dtype) -> None:
-        """Promote the array so that it can represent values of `dtype` too, unless the user fixed its dtype."""
-        if not self.fixed and not np.can_cast(dtype, self.dtype):
-            self._hold(self.data.astype(np.result_type(self.dtype, dtype)))
-            self.dtype = self.data.dtype
-
-    def put_envs(self, at: int, envs: np.ndarray, items: np.ndarray) -> None:
-        """Copy validated items [k, ...] to the environments `envs` [k] of the vector step `at`."""
-        self._widen(items.dtype)
-        self.data[at, envs] = items
-
     def fill(self, stop: int, item: Any) -> None:
         """Write the same item [...] to all environments of the vector steps before index `stop`."""
         self.data[:stop] = np.asarray(item)
 
     def resize(self, capacity: int) -> None:
         """Replace the array by an array for `capacity` vector steps with the same contents, followed by zeros."""
-        data = np.zeros((capacity, *self.shape), self.data.dtype)
-        data[: len(self.data)] = self.data
-        self._hold(data)
+        self.data = longer(self.data, capacity)
 
     def gather(self, index: np.ndarray) -> np.ndarray:
         """Return copies of the items at the flat indices (row * N + env) `index`, [k, ...]."""
         data = self.data
         return data.reshape(len(data) * self.shape[0], *self.shape[1:]).take(index, axis=0)
+
+
+def longer(array: np.ndarray, capacity: int) -> np.ndarray:
+    """Return a copy of an array with `capacity` rows. The new rows are zeros."""
+    copy = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    copy[: len(array)] = array
+    return copy
 
 
 def _kind_of(dtype: np.dtype) -> str:
@@ -182,15 +158,8 @@ def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any =
     )
 
 
-def put_row(blocks: Any, at: int, row: Any) -> None:
-    """Check the nested items [N, ...] of one vector step, and copy them to index `at` of the `RowBlock`s."""
-    put_fitted(blocks, at, fitted_row(blocks, row))
-
-
 def fitted_row(blocks: Any, row: Any) -> Any:
     """Convert nested items [N, ...] to arrays that the `RowBlock`s can store. Lists count as tuples."""
-    if type(blocks) is RowBlock:
-        return blocks.fitted(row, blocks.shape)
     if not nested.same_structure(blocks, row):
         row = nested.with_tuples_like(blocks, row)
     return nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), blocks, row)
@@ -198,10 +167,7 @@ def fitted_row(blocks: Any, row: Any) -> Any:
 
 def put_fitted(blocks: Any, at: int, row: Any) -> None:
     """Copy nested items [N, ...] that `fitted_row` has converted to index `at` of the `RowBlock`s."""
-    if type(blocks) is RowBlock:
-        blocks.put(at, row)
-    else:
-        nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, row)
+    nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, row)
 
 
 def gather(blocks: Any, index: np.ndarray) -> Any:

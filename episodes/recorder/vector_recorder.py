@@ -21,7 +21,7 @@ from episodes.facts.ending import codes_of
 from episodes.facts.facts import PackFacts, objects, own_custom_data, random_ids
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn, checked_version
 from episodes.pack import EpisodePack
-from episodes.recorder.boundaries import Boundaries, Row, Rows, final_observations_of, infos_at_ends
+from episodes.recorder.boundaries import Boundaries, Row, final_observations_of, infos_at_ends
 from episodes.recorder.chunk_layout import Chunks, find_chunks
 from episodes.recorder.info_rows import checked_infos, checked_outputs
 from episodes.recorder.ongoing import OngoingEpisodes
@@ -35,7 +35,6 @@ from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.validation import checked_count, checked_number_dtype, checked_space
 
 _NONE = np.zeros(0, np.intp)
-_NOTHING: dict[str, Any] = {}
 
 
 class VectorRecorder:
@@ -102,8 +101,6 @@ class VectorRecorder:
         self._steps_at_take = 0
         self._versions = [(0, UNKNOWN)]  # (row, policy version from that row on)
         self.acting_pipeline: str | None = None
-        self._needs_resets = self.autoreset_mode is AutoresetMode.DISABLED
-        self._last_lies_apart = boundaries.last_lies_apart
         self._classified = _Classified(1, boundaries)  # row 0 has no step
         self._carry_over: Callable[[], None] | None = None  # see `_finish_take`
 
@@ -218,21 +215,17 @@ class VectorRecorder:
             raise EpisodeStateError("step before the reset; call reset(observations, infos) first")
         if type(infos) is not dict:
             infos = checked_infos(infos)
-        outputs = _NOTHING if extra_model_outputs is None else checked_outputs(extra_model_outputs)
-        row = (observations, actions, rewards, terminateds, truncateds)
-        try:
-            if self._needs_resets and np.count_nonzero(rows.done(at - 1)):
-                self._classify().check_step_may_come()
-            rows.write(at, row, outputs, self._base)
-            if self._last_lies_apart:
-                slot = self._put_last_observations_aside(at, infos, final_observations)
-            else:
-                slot = rows.infos.add(infos) if infos else 0
-        except BaseException:
-            rows.discard_uncommitted(at)
-            raise
-        rows.info_slots[at:] = (slot,)
-        rows.num_rows = at + 1  # from here on the row counts
+        outputs: Any = extra_model_outputs
+        if type(outputs) is not dict:
+            outputs = checked_outputs(outputs)
+        if self.autoreset_mode is AutoresetMode.DISABLED and np.count_nonzero(rows.done(at - 1)):
+            self._classify().check_step_may_come()
+        rows.write(at, (observations, actions, rewards, terminateds, truncateds), outputs, self._base)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            slot = self._put_last_observations_aside(at, infos, final_observations)
+        else:
+            slot = rows.infos.add(infos) if infos else 0
+        rows.commit(slot)
 
     def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
         """Store the last observations of episodes that ended in row `at`. Return the slot of the row's infos."""
@@ -264,12 +257,12 @@ class VectorRecorder:
         if first > last:
             return known.boundaries
         boundaries = known.boundaries.copy()
-        newest: Row | Rows
         if first < last:
             span = slice(first, last + 1)
-            newest = boundaries.classify_rows(rows.done(span))
-            rows.mark_steps(span, newest.stepped)
-            boundaries.commit_rows(newest)
+            classified = boundaries.classify_rows(rows.done(span))
+            rows.mark_steps(span, classified.stepped)
+            newest = boundaries.last_row(classified)
+            boundaries.commit_rows(classified)
         else:
             newest = boundaries.classify(rows.terminateds.data[last], rows.truncateds.data[last])
             if len(newest.reset):
@@ -299,11 +292,11 @@ class VectorRecorder:
         Raises:
             EpisodeStateError: no step was recorded yet.
         """
-        boundaries = self._classify()
+        self._classify()
         newest = self._classified.newest
         if newest is None:
             raise EpisodeStateError("no row yet; call step first")
-        return boundaries.last_row(newest) if isinstance(newest, Rows) else newest
+        return newest
 
     def recent(self, track: str, num_items: int) -> tuple[Any, np.ndarray]:
         """Return the newest items of a time series, [k, N, ...], and a mask [k, N] of the items in ongoing episodes.
@@ -550,12 +543,9 @@ class VectorRecorder:
         ages, first = boundaries.ages, max(last - self._history, 0)
         began, base = last - np.minimum(ages, last - self._base) if self._custom else ages, last - first
         custom = {(base, e): dict(data) for (row, e), data in self._custom.items() if row == began[e]}
-        newest = self._classified.newest
-        if isinstance(newest, Rows):
-            newest = boundaries.last_row(newest)
         afterwards = {
             "_base": base,
-            "_classified": _Classified(base + 1, boundaries, newest),
+            "_classified": self._classified._replace(num_rows=base + 1),
             "_base_ages": ages,
             "_ids": ids,
             "_custom": custom,
@@ -579,4 +569,4 @@ class _Classified(NamedTuple):
 
     num_rows: int
     boundaries: Boundaries
-    newest: Row | Rows | None = None
+    newest: Row | None = None

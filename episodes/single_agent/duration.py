@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
+from typing import Any
 
 
 class HasDuration:
@@ -10,7 +11,6 @@ class HasDuration:
 
     __slots__ = ()
 
-    is_numpy: bool
     _began: float | None  # time of the reset or cut after which this object grows
     _duration: float  # seconds of growth before `_began`
 
@@ -26,7 +26,7 @@ class HasDuration:
     def _stop_clock(self) -> None:
         self._duration, self._began = self.get_duration_s(), None
 
-    def _add_duration(self, later: HasDuration) -> None:
+    def _add_duration(self: Any, later: HasDuration) -> None:
         """Add the seconds of the next chunk `later`. The clock runs on if both chunks can grow."""
         self._duration = self.get_duration_s() + later.get_duration_s()
         self._began = None if later._began is None or self.is_numpy else perf_counter()
