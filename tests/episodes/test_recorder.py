@@ -114,18 +114,21 @@ class Both:
         self.recorder.reset(*self.env.reset())
         self.alone = [Reference(make()) for make in self.makers]
         self.packs: list[Any] = []
-        self.row = 0
+        self.unstarted: dict[int, str] = {}  # environment -> id of its episode without a step at the last take
+        self.row = self.num_ended = 0
 
     def step(self) -> None:
         actions = self.env.action_space.sample()
         extra = np.arange(self.env.num_envs) + self.row / 8
         waiting = [reference.is_done for reference in self.alone]
         self.recorder.step(*self._stepped(actions), {"logp": extra})
+        self.num_ended = 0
         for env, reference in enumerate(self.alone):
             if waiting[env] and self.mode is AutoresetMode.NEXT_STEP:
                 reference.reset()
                 continue
             reference.step(nested.take(actions, env), extra[env])
+            self.num_ended += reference.is_done
             if reference.is_done and self.mode is not AutoresetMode.NEXT_STEP:
                 reference.reset()
         self.row += 1
@@ -147,9 +150,46 @@ class Both:
         for env, reference in enumerate(self.alone):
             if mask is None or mask[env]:
                 reference.reset()
+                self.unstarted.pop(env, None)
 
     def take(self) -> None:
-        self.packs.append(self.recorder.take())
+        """Take a pack, which has the ongoing and the just ended episodes as they were read before."""
+        recorder, episodes = self.recorder, self.recorder.episodes
+        ongoing = episodes[:]
+        for env, episode in enumerate(ongoing):
+            assert episode.equals(episodes[env])
+            assert episode.custom_data is episodes[env - len(episodes)].custom_data
+            episode.custom_data.setdefault("read", episode.id_)
+            if len(episode) and not episode.is_done:
+                assert nested.equal(episode.get_observations(-1), self.alone[env].episodes[-1]["observations"][-1])
+        ended = [*recorder.ended(), *recorder.ended_episodes()] if self.row else []
+        pack = recorder.take()
+        chunks = {chunk.id_: chunk for chunk in pack}
+        assert len(ended) == 2 * self.num_ended
+        for episode in [*ongoing, *ended]:
+            if len(episode):  # an ongoing episode has all stored steps as lookback
+                part = episode.slice(slice(None), len_lookback_buffer=recorder.len_lookback_buffer)
+                assert part.equals(chunks[episode.id_])
+        assert all(chunk.custom_data == {"read": chunk.id_} for chunk in pack if chunk.t_started)
+        read_before, self.unstarted = self.unstarted, {e: o.id_ for e, o in enumerate(ongoing) if not len(o)}
+        assert all(id_ in chunks or self.unstarted.get(env) == id_ for env, id_ in read_before.items())
+        self.packs.append(pack)
+        self.num_ended = 0
+
+    def check_recent(self, k: int) -> None:
+        """Check the newest `k` items of the ongoing episodes. Items from before their start are zeros."""
+        currents = [alone.episodes[-1] for alone in self.alone]
+        for name in ("observations", "actions", "rewards"):
+            values, valid = self.recorder.episodes.recent(name, k)
+            lengths = [min(k, len(current[name])) for current in currents]
+            assert valid.tolist() == [[i >= k - length for length in lengths] for i in range(k)]
+            assert values is not None or not any(lengths)
+            assert not any(leaf[~valid].any() for leaf in nested.leaves(values) if values is not None)
+            for env, (current, length) in enumerate(zip(currents, lengths, strict=True)):
+                if length:
+                    newest = nested.map_leaves(lambda leaf, env=env, n=length: leaf[k - n :, env], values)
+                    assert nested.equal(newest, nested.stack(current[name][-length:]))
+        assert self.recorder.episodes.ages.tolist() == [len(current["rewards"]) for current in currents]
 
     def check(self) -> None:
         """Check that each recorded chunk equals its part of the expected episode, and that no part is missing."""
@@ -162,7 +202,7 @@ class Both:
         chunks_of_env = sorted(chunks.values(), key=lambda parts: self._place(parts[0]))
         assert len(chunks_of_env) == len(expected)
         for parts, episode in zip(chunks_of_env, expected, strict=True):
-            check_parts(parts, episode)
+            check_parts(parts, episode, self.recorder.len_lookback_buffer)
 
     def _place(self, chunk: Any) -> tuple[int, int]:
         for env, alone in enumerate(self.alone):
@@ -172,13 +212,13 @@ class Both:
         raise AssertionError(f"{chunk} is of no episode")
 
 
-def check_parts(parts: list[Any], episode: dict[str, Any]) -> None:
+def check_parts(parts: list[Any], episode: dict[str, Any], lookback: int) -> None:
     at = 0
     for chunk in parts:
         assert chunk.t_started == at
         assert chunk.is_numpy
         first, stop = at - chunk.lookback, at + len(chunk)
-        assert first >= 0
+        assert chunk.lookback == min(at, lookback)
         assert nested.equal(chunk.observations.data, nested.stack(episode["observations"][first : stop + 1]))
         assert nested.equal(chunk.actions.data, nested.stack(episode["actions"][first:stop]))
         np.testing.assert_array_equal(chunk.rewards.data, episode["rewards"][first:stop])
@@ -197,19 +237,10 @@ MODES = list(AutoresetMode)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", SPACES)
 def test_recorder_equals_stepping_envs_one_by_one(mode, kind):
-    both = Both(3, mode, lookback=0, kind=kind)
-    for _ in range(75):  # more than the first capacity
+    both = Both(3, mode, lookback=1, kind=kind, action_kind="dict")
+    for row in range(75):  # more than the first capacity
         both.step()
-    both.take()
-    both.check()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_recorder_stores_nested_actions(mode):
-    both = Both(2, mode, lookback=1, action_kind="dict")
-    for row in range(20):
-        both.step()
-        if row % 4 == 0:
+        if row % 40 == 39:
             both.take()
     both.take()
     both.check()
@@ -228,16 +259,19 @@ WORK = st.lists(
     lookback=st.integers(0, 4),
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     kind=st.sampled_from(list(SPACES)),
+    num_recent=st.integers(0, 4),
 )
 @settings(max_examples=150)
-def test_recorder_equals_reference_in_any_order(work, mode, num_envs, lookback, lengths, kind):
+def test_recorder_equals_reference_in_any_order(work, mode, num_envs, lookback, lengths, kind, num_recent):
     both = Both(num_envs, mode, lookback, kind, lengths=tuple(lengths))
-    for call in work:
+    for call in ["", *work]:
         if call in ("step", "take", "reset"):
             getattr(both, call)()
-        else:
+        elif call:
             mask = (call >> np.arange(num_envs)) & 1 > 0
             if mask.any():
                 both.reset(mask)
+        if num_recent:
+            both.check_recent(num_recent)
     both.take()
     both.check()
