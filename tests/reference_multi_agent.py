@@ -92,6 +92,13 @@ class ReferenceChunk:
                 agents.append(agent)
         return agents
 
+    def status(self, agent) -> str:
+        """Return the agent's status at the end of the chunk: "ended", "waits" or "rests"."""
+        ended = self.history.ended_at(agent)
+        if ended is not None and ended <= self.end:
+            return "ended"
+        return "waits" if self.is_last and self.history.status(agent) == "waits" else "rests"
+
     def own_steps(self, agent) -> dict[str, Any]:
         """Return the agent's observations, complete steps, lookback, and pending step."""
         h = self.history
@@ -193,17 +200,15 @@ class ReferenceChunk:
         size = self.end - self.begin + (name in ("observations", "infos"))
         return [table[self.begin + i] for i in range(size)]
 
-    def total(self, include_pending: bool) -> float:
-        """Return the sum of rewards of complete steps, or of all rewards since the begin."""
-        total = 0.0
+    def returns(self, include_pending: bool) -> dict[str, float]:
+        """Return each agent's sum of rewards of complete steps, or of all rewards since the begin."""
+        returns = {}
         for agent in self.agents():
             steps = self.own_steps(agent)
-            total += sum(steps["rewards"][steps["lookback"] : len(steps["rewards"]) - steps["pending"]])
-        if not include_pending:
-            return total
-        for agent in {a for step in self.history.rewards for a in step}:
-            total += self.reward_apart(agent)
-        return total
+            returns[agent] = sum(steps["rewards"][steps["lookback"] : len(steps["rewards"]) - steps["pending"]])
+        for agent in {a for step in self.history.rewards for a in step if include_pending}:
+            returns[agent] = returns.get(agent, 0.0) + self.reward_apart(agent)
+        return returns
 
     def reward_apart(self, agent: str) -> float:
         """Return the agent's rewards before its first observation, after its end, or since its newest observation."""
@@ -220,8 +225,6 @@ class ReferenceChunk:
             else 0.0
         )
         belongs_here = self.is_last if ended is None else self.begin < ended <= self.end
-        if ended is not None:  # what it rested with when it ended came to it at its end
-            return apart + (waiting if belongs_here else 0.0)
         return apart + (waiting if belongs_here else 0.0)
 
 

@@ -164,13 +164,19 @@ def check_chunk(episode: MultiAgentEpisode, chunk: ReferenceChunk) -> None:
     assert (episode.id_, len(episode)) == ("e", chunk.end - chunk.begin)
     assert (episode.env_t_started, episode.env_t, episode.lookback) == (chunk.begin, chunk.end, chunk.lookback)
     assert episode.agent_ids == set(chunk.agents())
-    assert episode.get_return() == chunk.total(include_pending=False)
-    assert episode.get_return(include_pending=True) == chunk.total(include_pending=True)
+    for pending in (False, True):
+        returns = chunk.returns(pending)
+        assert {a: r for a, r in episode.get_returns(pending).items() if r} == {a: r for a, r in returns.items() if r}
+        assert episode.get_return(include_hanging_rewards=pending) == sum(returns.values())
+    stepped = {agent for agent in chunk.agents() if chunk.end in h.seen(agent)}
+    to_act = {agent for agent in stepped if chunk.status(agent) == "rests" and not episode.is_done}
+    assert (episode.get_agents_that_stepped(), episode.get_agents_to_act()) == (stepped, to_act)
     for agent, current_value in episode.agent_episodes.items():
         expected = chunk.own_steps(agent)
         done, lookback = len(expected["actions"]) - expected["pending"], expected["lookback"]
         assert current_value.lookback == lookback
-        assert current_value.t_started == expected["t_started"]
+        assert current_value.t_started == episode.agent_t_started[agent] == expected["t_started"]
+        assert plain(episode.env_times(agent)) == [expected["seen"], expected["acted"]]
         assert plain(current_value.get_observations()) == plain(expected["observations"][lookback:])
         assert plain(current_value.get_actions()) == expected["actions"][lookback:done]
         assert plain(current_value.get_rewards()) == expected["rewards"][lookback:done]

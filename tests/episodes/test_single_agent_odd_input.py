@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, WrongType
 
 
@@ -100,20 +100,6 @@ def test_state_shares_no_memory(finalized: bool) -> None:
     restored = SingleAgentEpisode.from_state(copied)
     copied["observations"][0][:] = 9.0
     assert restored.equals(untouched)
-
-
-@pytest.mark.parametrize("finish", [None, "joined", "later"])
-def test_duration_of_joined_chunks_counts_while_they_grow(finish: str | None) -> None:
-    episode = grown()
-    successor = episode.cut()
-    successor.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"value": 0.0})
-    if finish is not None:
-        {"joined": episode, "later": successor}[finish].to_numpy()
-    least = episode.get_duration_s() + successor.get_duration_s()
-    episode.concat_episode(successor)
-    spent = episode.get_duration_s()
-    assert spent >= least
-    assert (episode.get_duration_s() > spent) == (finish is None)
 
 
 def of_actions(actions: Any) -> SingleAgentEpisode:
@@ -246,30 +232,6 @@ def test_reward_may_be_any_real_number_type(reward: Any) -> None:
     assert episode.to_numpy().get_return() == 4
     with pytest.raises(ShapeMismatch, match="give one number"):
         grown().add_env_step(np.zeros(2), 0, torch.ones(1), extra_model_outputs={"value": 0.5})
-
-
-@pytest.mark.parametrize(
-    ("invalid", "named"),
-    [
-        ({"rewards": {"a": 1.0, "b": np.ones(1)}}, r"agent 'b' at env step 3: the reward has shape \(1,\)"),
-        ({"rewards": {"a": None, "b": 1.0}}, "agent 'a' at env step 3: the reward is a NoneType"),
-        ({"extra_model_outputs": {"a": {"x": np.zeros(2)}, "b": {"x": np.zeros(3)}}}, "agent 'b' acts at env step 2"),
-        ({"observations": {"a": np.zeros(2), "b": np.zeros(3)}}, "agent 'b' at env step 3: the observation has shape"),
-    ],
-)
-def test_env_step_of_bad_agent_raises_and_changes_nothing(invalid: Any, named: str) -> None:
-    each = {"a": np.zeros(2), "b": np.zeros(2)}
-    good: dict[str, Any] = {"observations": each, "actions": {"a": 0, "b": 0}, "rewards": {"a": 1.0, "b": 1.0}}
-    good["extra_model_outputs"] = {"a": {"x": np.zeros(2)}, "b": {"x": np.zeros(2)}}
-    episode = MultiAgentEpisode("abc")
-    episode.add_env_reset(observations=each)
-    for _ in range(2):
-        episode.add_env_step(**good)
-    before = MultiAgentEpisode.from_state(episode.get_state())
-    with pytest.raises((ShapeMismatch, WrongType), match=named):
-        episode.add_env_step(**good | invalid)
-    assert episode.equals(before)
-    episode.add_env_step(**good)
 
 
 def test_track_set_to_other_type_raises() -> None:
