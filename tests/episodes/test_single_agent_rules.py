@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import copy
 import pickle
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from strategies import built, plain
 
-from episodes import SingleAgentEpisode
+from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import (
     ChunkMismatch,
     EpisodeError,
@@ -84,72 +84,65 @@ def test_one_hot_of_multi_discrete_and_nested_spaces(finalized: bool) -> None:
     assert box.tolist() == episode.get_observations(-1)[1].tolist()
 
 
-def test_finalize_promotes_mixed_dtypes() -> None:
-    episode = SingleAgentEpisode(
-        observations=[0, 1.5, 2], actions=[1, 2.5], rewards=[1, 0.25], len_lookback_buffer=0
-    ).to_numpy()
-    assert episode.get_rewards().tolist() == [1.0, 0.25]
-    assert episode.get_actions().tolist() == [1.0, 2.5]
-    assert episode.get_observations().tolist() == [0.0, 1.5, 2.0]
+FLOAT = spaces.Box(-np.inf, np.inf, (), np.float32)
+BYTE = spaces.Box(0, 255, (), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "items"),
+    [
+        *((FLOAT, [value]) for value in (1e300, "1.5", 1j)),
+        *((BYTE, items) for items in ([300], [1, -1])),
+        (spaces.Discrete(2), [0.5]),
+        (spaces.Box(-128, 127, (), np.int8), [np.int64(200)]),
+        (spaces.Box(-(2**31), 2**31 - 1, (), np.int32), [2**40]),
+    ],
+)
+def test_values_outside_space_raise(space: Any, items: list[Any]) -> None:
+    episode = SingleAgentEpisode(observation_space=space)
+    episode.add_env_reset(items[0])
+    for item in items[1:]:
+        episode.add_env_step(item, 0, 0.0)
+    with pytest.raises(ShapeMismatch, match="without loss"):
+        episode.to_numpy()
+    assert episode.get_observations() == items
+
+
+NO_ARRAYS: dict[str, list[list[Any]]] = {
+    r"item 1 is of shape .*, item 0 is of shape": [
+        [np.zeros(2), np.zeros(1), np.zeros(2)],
+        [np.zeros(1), np.zeros(2), np.zeros(2)],
+        [0.0, np.zeros(1), 0.0],
+        [np.zeros((2, 3)), np.zeros((2, 4)), np.zeros((2, 3))],
+    ],
+    r"item 0 is .*, which holds no array": [[{}] * 3, [()] * 3, [{"a": ()}] * 3],
+    r"item 0 cannot be an array: .*; give dense tensors": [[torch.ones(2, device="meta")], [torch.eye(2).to_sparse()]],
+    r"item 0 is an integer of more than 64 bits": [[2**70]],
+    r"item 0 is a NoneType; all items": [[None]],
+}
+
+
+@pytest.mark.parametrize("message", NO_ARRAYS)
+def test_items_of_unequal_shapes_raise(message: str) -> None:
+    for items in NO_ARRAYS[message]:
+        num = len(items)
+        for name, numbers in (("observations", (num, num - 1)), ("actions", (num + 1, num))):
+            episode = built_of(observations=[0] * numbers[0], actions=[0] * numbers[1], rewards=[0] * numbers[1])
+            episode.tracks = episode.tracks._replace(**{name: ListTrack(items, 0, False, getattr(episode, name).field)})
+            with pytest.raises(ShapeMismatch, match=f"{name}: {message}"):
+                episode.to_numpy()
+            assert getattr(episode, f"get_{name}")(0) is items[0]
 
 
 def test_tracks_have_dtypes_of_spaces() -> None:
-    box, byte = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(0, 255, (), np.uint8)
-    for space, actions in ((spaces.Discrete(3), [1]), (byte, [255])):
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    for space, actions in ((spaces.Discrete(3), [1]), (BYTE, [255])):
         episode = SingleAgentEpisode(
             observations=[np.zeros(2), np.ones(2)], actions=actions, rewards=[1], len_lookback_buffer=0,
             observation_space=box, action_space=space,
         ).to_numpy()  # fmt: skip
         assert (episode.get_observations().dtype, episode.get_actions().dtype) == (np.float32, space.dtype)
         assert episode.get_actions().tolist() == actions
-
-
-@pytest.mark.parametrize(
-    "items",
-    [
-        [np.zeros(2), np.zeros(1), np.zeros(2)],
-        [np.zeros(1), np.zeros(2), np.zeros(2)],
-        [0.0, np.zeros(1), 0.0],
-        [np.zeros((2, 3)), np.zeros((2, 4)), np.zeros((2, 3))],
-    ],
-)
-def test_items_of_unequal_shapes_raise(items: list[Any]) -> None:
-    episode = SingleAgentEpisode(observations=items, actions=[0, 0], rewards=[0, 0], len_lookback_buffer=0)
-    with pytest.raises(ShapeMismatch, match=r"observations: item 1 is of shape .*, item 0 is of shape"):
-        episode.to_numpy()
-    assert not episode.is_numpy
-    assert episode.get_observations(0) is items[0]
-
-
-def test_non_numeric_reward_raises_with_step() -> None:
-    with pytest.raises(WrongType, match=r"rewards\[1\]: the reward is a NoneType; give one real number"):
-        SingleAgentEpisode(observations=[0, 1, 2], actions=[0, 0], rewards=[1.0, None], len_lookback_buffer=0)
-
-
-def test_reward_array_raises() -> None:
-    with pytest.raises(ShapeMismatch, match=r"rewards\[0\]: the reward has shape \(1,\); give one number"):
-        SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[np.ones(1)], len_lookback_buffer=0)
-    with pytest.raises(ShapeMismatch, match=r"rewards have shape \(1, 1\)"):
-        SingleAgentEpisode.from_arrays([0, 1], [0], [[1.0]])
-
-
-def test_float_in_integer_space_raises() -> None:
-    episode = SingleAgentEpisode(
-        observations=[0, 1], actions=[0.5], rewards=[0], len_lookback_buffer=0, action_space=spaces.Discrete(2)
-    )
-    with pytest.raises(ShapeMismatch, match="without loss"):
-        episode.to_numpy()
-
-
-def test_concat_with_other_extra_outputs_raises() -> None:
-    head, tail = grown(3)[:2], grown(3)[2:]
-    tail.extra_model_outputs = {}
-    for finalized in (False, True):
-        first = copy.deepcopy(head).to_numpy() if finalized else copy.deepcopy(head)
-        before = copy.deepcopy(first)
-        with pytest.raises(TrackMismatch, match=r"t=2 has extra model outputs \[\], the chunk before it \['logp'\]"):
-            first.concat_episode(tail)
-        assert first.equals(before)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +191,8 @@ def test_constructor_data_is_lookback_by_default() -> None:
     assert episode.get_observations(-2) == 1
     episode.add_env_step(3, 2, 2.0)
     assert episode.get_rewards(slice(-3, None)) == [0.0, 1.0, 2.0]
-
-
-def test_lookback_longer_than_data_is_all_data() -> None:
-    episode = SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[0.0], len_lookback_buffer=10, t_started=7)
-    assert (episode.lookback, episode.t) == (1, 7)
+    longer = SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[0.0], len_lookback_buffer=10, t_started=7)
+    assert (longer.lookback, longer.t) == (1, 7)
 
 
 def test_new_extra_output_needs_all_items() -> None:
@@ -229,6 +219,32 @@ def test_observations_set_to_new_shape_keep_growing(is_reset: bool) -> None:
     assert episode.to_numpy().get_observations().shape == (4, 4)
 
 
+@pytest.mark.parametrize("finish", [None, "joined", "later"])
+@pytest.mark.parametrize("agents", [False, True])
+def test_duration_counts_while_chunks_grow(agents: bool, finish: str | None) -> None:
+    episode: Any = MultiAgentEpisode() if agents else SingleAgentEpisode()
+    step, ends = (0, 0, 0.0), {"terminated": True}
+    if agents:
+        step, ends = ({"a": 0}, {"a": 0}, {"a": 0.0}), {"terminateds": {"__all__": True}}  # type: ignore[assignment]
+    assert episode.get_duration_s() == 0
+    episode.add_env_reset(**{"observations" if agents else "observation": step[0]})
+    episode.add_env_step(*step)
+    successor = episode.cut()
+    stopped = episode.get_duration_s()
+    successor.add_env_step(*step)
+    if finish is not None:
+        {"joined": episode, "later": successor}[finish].to_numpy()
+    assert 0 < stopped == episode.get_duration_s()
+    least = stopped + successor.get_duration_s()
+    episode.concat_episode(successor)
+    spent = episode.get_duration_s()
+    assert least <= spent < least + 1
+    assert (episode.get_duration_s() > spent) == (finish is None)
+    if finish is None:
+        episode.add_env_step(*step, **ends)
+        assert episode.get_duration_s() == episode.get_duration_s() > spent
+
+
 def test_get_data_dict_has_one_row_per_step() -> None:
     columns = grown(2, truncated=True).to_numpy().get_data_dict()
     assert sorted(columns) == sorted(
@@ -245,14 +261,18 @@ def test_episode_repr_shows_length_return_and_ending() -> None:
     assert "from t=3" in repr(grown(3).cut())
 
 
-def test_duration_counts_while_growing() -> None:
-    ended, episode = grown(2, terminated=True), grown(2)
-    successor = episode.cut()
-    durations = [ended.get_duration_s(), episode.get_duration_s()]
-    successor.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs={"logp": 0.0})
-    assert min(*durations, successor.get_duration_s()) > 0
-    assert [ended.get_duration_s(), episode.get_duration_s()] == durations
-    assert SingleAgentEpisode().get_duration_s() == 0
+def following(action: Any, outputs: dict[str, Any] | None = None) -> SingleAgentEpisode:
+    """Return the chunk of one step that follows an episode of three steps."""
+    chunk = SingleAgentEpisode("abc", observations=[np.full(2, 3, np.float32)], t_started=3)
+    chunk.add_env_step(np.zeros(2), action, 0.0, extra_model_outputs={"logp": 0.5} if outputs is None else outputs)
+    return chunk
+
+
+def built_of(**tracks: Any) -> SingleAgentEpisode:
+    """Return an episode of two steps without lookback, built from lists."""
+    return SingleAgentEpisode(
+        **{"observations": [0, 0, 0], "actions": [0, 0], "rewards": [0, 0]} | tracks, len_lookback_buffer=0
+    )
 
 
 BAD = {
@@ -310,6 +330,10 @@ BAD = {
         ChunkMismatch,
         "first observation is not the one",
     ),
+    "a chunk with other outputs": (grown, lambda e: e.concat_episode(following(5, {})), TrackMismatch, r"t=3 has extra model outputs \[\], the chunk before it \['logp'\]"),
+    "a chunk with other outputs, finalized": (lambda: grown().to_numpy(), lambda e: e.concat_episode(following(5, {})), TrackMismatch, r"t=3 has extra"),
+    "a chunk with other actions": (lambda: grown().to_numpy(), lambda e: e.concat_episode(following(np.zeros(3))), ShapeMismatch, r"\[3\] cannot follow items of shape \[\]"),
+    "a chunk with another shape of outputs": (lambda: grown().to_numpy(), lambda e: e.concat_episode(following(5, {"logp": np.zeros(3)})), ShapeMismatch, r"\[3\] cannot follow items"),
     "joining what is no episode": (grown, lambda e: e.concat_episode(5), TypeError, "takes an episode, not a int"),
     "joining to an ended episode": (
         lambda: grown(2, truncated=True), lambda e: e.concat_episode(e), EpisodeStateError, "after the end",
@@ -317,7 +341,18 @@ BAD = {
     "cutting an ended episode": (lambda: grown(2, truncated=True), lambda e: e.cut(), EpisodeStateError, "cut after the end"),
     "a negative lookback": (grown, lambda e: e.cut(-1), ValueError, "0 or more"),
     "slicing with a step": (grown, lambda e: e[::2], ValueError, "step of 2"),
-    "an int in brackets": (grown, lambda e: e[0], TypeError, r"episode\[a:b\]"),
+    "an int in brackets": (grown, lambda e: e[0], WrongType, r"sliced by steps, episode\[a:b\]"),
+    "a text in brackets": (grown, lambda e: e["ab"], WrongType, "sliced by steps"),
+    "slicing without a slice": (grown, lambda e: e.slice(None), WrongType, "sliced by steps"),
+    "a reward of None": (grown, lambda e: built_of(rewards=[1.0, None]), WrongType, r"rewards\[1\]: the reward is a NoneType; give one real number"),
+    "a reward that is an array": (grown, lambda e: built_of(rewards=[np.ones(1), 0]), ShapeMismatch, r"rewards\[0\]: the reward has shape \(1,\); give one number"),
+    "an array of reward arrays": (grown, lambda e: SingleAgentEpisode.from_arrays([0, 1], [0], [[1.0]]), ShapeMismatch, r"rewards have shape \(1, 1\)"),
+    "a fill longer than the texts": (
+        lambda: SingleAgentEpisode.from_arrays(np.array(["ab", "cd"]), [0], [1.0]),
+        lambda e: e.get_observations([5], fill="long"),
+        InvalidFill,
+        "without loss",
+    ),
     "new data of another length": (grown, lambda e: e.set_rewards(new_data=[1.0]), ShapeMismatch, "1 new items for 3 places"),
     "new data past the end": (grown, lambda e: e.set_rewards(new_data=[1.0], at_indices=[9]), StepOutOfRange, "rewards"),
     "finalizing before the reset": (SingleAgentEpisode, lambda e: e.to_numpy(), EpisodeStateError, "no observation yet"),
@@ -361,10 +396,14 @@ def test_cut_chunk_stays_cut_in_pickle_and_state(finalized: bool) -> None:
     for repeated in travelled:
         assert repr(repeated) == "SingleAgentEpisode(abc: 2 steps, return 1, cut)"
         if not finalized:
-            with pytest.raises(EpisodeStateError, match="after cut"):
+            with pytest.raises(EpisodeStateError, match=r"add_env_step after cut\(\); go on with the successor"):
                 repeated.add_env_step(np.zeros(2), 0, 1.0)
+        assert repeated.cut(1).t_started == 2
         repeated.concat_episode(successor)
         assert "ongoing" in repr(repeated)
+        if not finalized:  # joined with a chunk that grows, it grows
+            repeated.add_env_step(np.zeros(2), 0, 1.0, extra_model_outputs={"logp": 0.0})
+            assert len(repeated) == 3
 
 
 def test_cut_before_reset_returns_unreset_episode() -> None:
@@ -377,51 +416,6 @@ def test_cut_before_reset_returns_unreset_episode() -> None:
     successor.add_env_step(1, 0, 1.0)
     assert not episode.is_reset
     assert (successor.get_observations(), successor.t) == ([0, 1], 4)
-
-
-def test_cut_chunk_rejects_steps_and_successor_grows() -> None:
-    episode = grown(2)
-    successor = episode.cut(1)
-    with pytest.raises(EpisodeStateError, match=r"add_env_step after cut\(\); go on with the successor"):
-        episode.add_env_step(successor.get_observations(0), 0, 1.0, extra_model_outputs={"logp": 0.0})
-    assert (len(episode), episode.cut(1).t_started) == (2, 2)
-    successor.add_env_step(successor.get_observations(0), 0, 1.0, extra_model_outputs={"logp": 0.0})
-    episode.concat_episode(successor)
-    episode.add_env_step(
-        episode.get_observations(-1), 0, 1.0, extra_model_outputs={"logp": 0.0}
-    )  # joined with what goes on, it goes on
-    assert len(episode) == 4
-
-
-class LookedAt(list[Any]):
-    """A list that counts the reads of its items."""
-
-    num_read = 0
-
-    def __getitem__(self, index: Any) -> Any:
-        result = super().__getitem__(index)
-        self.num_read += len(result) if isinstance(index, slice) else 1
-        return result
-
-    def __iter__(self) -> Any:
-        self.num_read += len(self)
-        return super().__iter__()
-
-
-def test_fill_of_growing_track_inspects_new_items_only() -> None:
-    episode = grown(200)
-    track = episode.tracks.observations
-    assert isinstance(track, ListTrack)
-    track.items = items = LookedAt(track.items)
-    read = partial(episode.get_observations, slice(-5, 2), neg_index_as_lookback=True, fill=0.0)
-    before = read()
-    after, items.num_read = before, 0
-    for _ in range(3):
-        episode.add_env_step(np.zeros_like(items[0]), 0, 0.0, extra_model_outputs={"logp": 0.0})
-        after = read()
-    assert len(before) == len(after) == 7
-    assert all(map(np.array_equal, before, after))
-    assert items.num_read < 25
 
 
 def test_fill_of_growing_track_has_current_dtype() -> None:
