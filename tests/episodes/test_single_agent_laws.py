@@ -165,7 +165,9 @@ def test_cut_then_concat_is_identity(pair: Any, at: int, lookback: int, finalize
         head.to_numpy()
     if finalized[1]:
         tail.to_numpy()
+    tail.custom_data["later"] = 1
     head.concat_episode(tail)
+    assert head.custom_data.pop("later") == 1
     assert_same_episode(head, reference)
     assert_same_episode(episode, reference)
 
