@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from episodes import VectorRecorder
-from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
 from episodes.tracks.infos.info_columns import ColumnInfos
@@ -297,6 +297,8 @@ def test_recent_of_unknown_output_is_none():
     assert valid.tolist() == [[False, False], [False, False]]
     with pytest.raises(InvalidArgument, match="at least 1"):
         recorder.episodes.recent("actions", 0)
+    with pytest.raises(StepOutOfRange, match=r"environments 0\.\.1"):
+        recorder.episodes[2]
 
 
 def test_new_output_after_take_is_zero_in_lookback():
