@@ -122,17 +122,12 @@ def _view_columns(
 
 
 def _reshape_column(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
-    """Reshape the first axis of a (nested) column to `shape`, and set the items to zero where `padded` is True."""
-
-    def reshape(leaf: np.ndarray) -> np.ndarray:
-        """Return the rows of one array as sequences, with zeros at padded places."""
-        values = leaf.reshape(*shape, *leaf.shape[1:])
-        if padded is not None:
-            values = values.copy()
-            values[padded] = np.zeros((), values.dtype)
-        return values
-
-    return nested.map_leaves(reshape, column)
+    """Reshape the first axis of a (nested) column to `shape`, and blank the items where `padded` is True."""
+    column = nested.map_leaves(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), column)
+    if padded is not None:
+        column = nested.map_leaves(np.copy, column)
+        blank(column, padded)
+    return column
 
 
 def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> Any:

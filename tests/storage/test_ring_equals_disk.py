@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.sampling.order_cursor import OrderCursor
 from episodes.storage.sampling.sampler import Sampler
+from episodes.tracks import nested
 
 KEYS = [
     "obs",
@@ -43,13 +45,23 @@ KEYS = [
 
 
 class LastTwo:
-    """Views: the last two observations, the last action and the time."""
+    """Views: the last two observations, the last action, the time, and the facts of the observation."""
 
     given = HistorySpaces(None, None)
     lookback = 2
 
     def __call__(self, history: History) -> dict[str, Any]:
-        return {"last_two": history.last_observations(2), "action": history.last_steps("actions", 1), "t": history.t}
+        return {
+            "last_two": history.last_observations(2),
+            "before": nested.map_leaves(
+                lambda leaf: leaf.reshape(len(history), 2, *leaf.shape[1:]), history.window(2).last_observations(2)
+            ),
+            "action": history.last_steps("actions", 1),
+            "t": history.t,
+            "depth": np.minimum(history.depth, 2),
+            "agent": history.agent_ids,
+            "info": np.array([info.get("n", 0.0) for info in history.infos]),
+        }
 
 
 def make_episode(
@@ -71,7 +83,7 @@ def make_episode(
     rewards = rng.random(num_steps).astype(kind["rewards"])
     if kind["infinite"] and rewards.dtype.kind == "f":
         rewards[rng.integers(0, num_steps)] = np.inf
-    ending = {"terminated": kind["ends"][i] == 1, "truncated": kind["ends"][i] == 2}
+    ending = {"terminated": kind["ends"][i] in (1, 3), "truncated": kind["ends"][i] in (2, 3)}
     versions = rng.integers(0, 3, num_steps).cumsum() if kind["versions"] else None
     return SingleAgentEpisode.from_arrays(
         observations,
@@ -92,14 +104,14 @@ def programs(draw: Any) -> tuple[list[SingleAgentEpisode], SingleAgentEpisode | 
     num = draw(st.integers(1, 4))
     kind = {
         "obs": draw(st.sampled_from([np.float32, np.uint8])),
-        "rewards": draw(st.sampled_from([np.float32, np.float64, np.int64])),
+        "rewards": draw(st.sampled_from([np.float32, np.float64, np.float16, np.int64, bool])),
         "nested": draw(st.booleans()),
         "extra": draw(st.booleans()),
         "infos": draw(st.booleans()),
         "versions": draw(st.booleans()),
         "infinite": draw(st.booleans()),
         "agent": draw(st.sampled_from([None, "left"])),
-        "ends": draw(st.lists(st.integers(0, 2), min_size=num, max_size=num)),
+        "ends": draw(st.lists(st.integers(0, 3), min_size=num, max_size=num)),
     }
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     queues = []
@@ -107,8 +119,12 @@ def programs(draw: Any) -> tuple[list[SingleAgentEpisode], SingleAgentEpisode | 
         length = draw(st.integers(1, 9) | st.integers(10, 40))
         whole = make_episode(i, length, kind, rng)
         stops = sorted({*draw(st.lists(st.integers(1, length), max_size=3)), length})
+        starts = [0, *stops][draw(st.integers(0, len(stops) - 1)) :]  # the earlier chunks of the episode are lost
         queues.append(
-            [cut(whole, start, stop, draw(st.integers(0, 2))) for start, stop in zip([0, *stops], stops, strict=False)]
+            [
+                cut(whole, start, stop, draw(st.integers(0, 2)) if start > starts[0] else 0)
+                for start, stop in pairwise(starts)
+            ]
         )
     chunks = []
     while any(queues):
@@ -121,6 +137,8 @@ def programs(draw: Any) -> tuple[list[SingleAgentEpisode], SingleAgentEpisode | 
         "shard_bytes": draw(st.sampled_from([1, 1 << 28])),
         "compression": draw(st.sampled_from(["auto", "zstd", "none"])),
         "flush": draw(st.booleans()),
+        "order": draw(st.permutations(range(len(chunks)))),
+        "pool_bytes": draw(st.sampled_from([1, 1 << 28])),
     }
     return chunks, evicted, options
 
@@ -137,12 +155,14 @@ def filled(
     if evicted is not None:
         buffer.add(evicted)
     buffer.add(chunks)
+    others = [] if evicted is None else [evicted]
     with EpisodeWriter(path, compression=options["compression"], shard_bytes=options["shard_bytes"]) as writer:
-        for chunk in chunks:
+        for chunk in [*others, *(chunks[i] for i in options["order"])]:
             writer.add([chunk])
             if options["flush"]:
                 writer.flush()
-    return buffer, EpisodeDataset(path).sampler(steps=4, order="drawn", seed=1)
+    dataset = EpisodeDataset(path).select(len(others) + np.argsort(options["order"]))
+    return buffer, dataset.sampler(steps=4, order="drawn", seed=1, pool_bytes=options["pool_bytes"])
 
 
 def assert_same_batch(disk: Batch, ring: Batch, shift: int, label: str) -> None:
@@ -202,9 +222,12 @@ class Fixed:
         return self._steps[start % self.num : start % self.num + stop - start]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
-    programs(), STEP_OPTIONS, st.lists(st.integers(-1, 100), max_size=6), st.sampled_from([np.int64, np.int32, list])
+    programs(),
+    STEP_OPTIONS,
+    st.lists(st.just(-1) | st.integers(0, 100), max_size=6),
+    st.sampled_from([np.int64, np.int32, list]),
 )
 def test_steps_from_ring_and_disk_are_equal(
     program: Any, options: dict[str, Any], indices: list[int], kind: Any
@@ -254,13 +277,13 @@ def test_random_n_steps_reach_both_bounds(tmp_path: Path) -> None:
     kind = dict.fromkeys(("nested", "extra", "infos", "infinite", "versions"), False)
     kind |= {"obs": np.float32, "rewards": np.float32, "agent": None, "ends": [1]}
     episode = make_episode(0, 200, kind, np.random.default_rng(0))
-    writer = {"shard_bytes": 1 << 28, "compression": "none", "flush": False}
+    writer = {"shard_bytes": 1 << 28, "compression": "none", "flush": False, "order": [0], "pool_bytes": 1}
     for store in filled([episode], None, writer, tmp_path):
         steps = store.at(np.arange(190), n_step=(2, 4)).n_step
         assert set(steps.tolist()) == {2, 3, 4}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(programs(), WINDOW_OPTIONS, st.integers(1, 5))
 def test_sequences_from_ring_and_disk_are_equal(program: Any, options: dict[str, Any], num: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -312,7 +335,8 @@ def test_wrong_arguments_have_equal_errors_in_ring_and_disk(tmp_path: Path, meth
     kind = {"obs": np.float32, "nested": False, "extra": True, "infos": True, "ends": [1], "versions": True}
     kind |= {"infinite": False}
     chunks = [make_episode(0, 6, kind | {"rewards": np.float32, "agent": None}, rng)]
-    buffer, sampler = filled(chunks, None, {"shard_bytes": 1, "compression": "none", "flush": True}, tmp_path / "data")
+    options = {"shard_bytes": 1, "compression": "none", "flush": True, "order": [0], "pool_bytes": 1}
+    buffer, sampler = filled(chunks, None, options, tmp_path / "data")
 
     @settings(max_examples=80, deadline=None)
     @given(st.data())
