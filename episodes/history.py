@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +26,7 @@ from episodes.tracks import nested
 from episodes.tracks.flattening import Flattener
 from episodes.tracks.spaces import empty_items
 
-__all__ = ["History", "HistorySpaces", "OtherObservations", "zeroed"]
+__all__ = ["BoundViews", "History", "HistorySpaces", "OtherObservations", "zeroed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +224,15 @@ class History(ABC):
 def back(k: int) -> np.ndarray:
     """Return the array k - 1, ..., 1, 0: the distance of each item in a window of `k` items from the last item."""
     return np.arange(k - 1, -1, -1)
+
+
+class BoundViews(Protocol):
+    """Interface of views that were prepared for given spaces: they compute a policy's input from a history."""
+
+    given: HistorySpaces  # spaces of stored observations and actions
+    lookback: int  # number of steps that the views look back
+
+    def __call__(self, history: History) -> dict[str, Any]: ...
 
 
 class OtherObservations(History):

@@ -16,6 +16,16 @@ LARGEST_COUNT = 1 << 40
 """Largest accepted batch size, sequence length or other count. Larger numbers are mistakes of the caller."""
 INFO_COLUMNS = "infos/columns"
 """Key for the infos as separate columns instead of the column "infos"."""
+_OF_STEPS = (
+    Columns.INFOS,
+    Columns.T,
+    Columns.POLICY_VERSION,
+    Columns.IS_FIRST,
+    Columns.EPS_ID,
+    Columns.AGENT_ID,
+    Columns.MODULE_ID,
+)
+"""Names of further columns that can be sampled, in addition to those of transitions and extra model outputs."""
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
@@ -30,8 +40,6 @@ def check_counts(least: int = 1, **counts: Any) -> None:
 
 def check_n_step(n_step: Any) -> None:
     """Raise `InvalidArgument` unless `n_step` is an int of at least 1 or a pair (lowest, highest) of such ints."""
-    if type(n_step) is int and 1 <= n_step <= LARGEST_COUNT:
-        return
     bounds = n_step if isinstance(n_step, tuple) else (n_step, n_step)
     if len(bounds) != 2 or not all(map(is_int, bounds)) or not 1 <= bounds[0] <= bounds[1] <= LARGEST_COUNT:
         raise InvalidArgument(
@@ -39,8 +47,11 @@ def check_n_step(n_step: Any) -> None:
         )
 
 
-def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: int | None) -> None:
+def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: int | None = None) -> None:
     """Raise `InvalidArgument` unless these arguments for sampling transitions are valid."""
+    plain = type(n) is int and type(n_step) is int and type(gamma) is float and max_age is None
+    if plain and 0 < n <= LARGEST_COUNT and 0 < n_step <= LARGEST_COUNT and 0 <= gamma <= 1:
+        return  # in a tenth of the time
     check_counts(n=n)
     check_n_step(n_step)
     checked_number("gamma", gamma, 0.0, 1.0)
@@ -49,7 +60,7 @@ def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: i
 
 
 def check_sequences(
-    batch_size: int, length: int, burn_in: int, lookback: int, boundary: str, period: int | None
+    batch_size: int, length: int, burn_in: int, lookback: int, boundary: str, period: int | None = None
 ) -> None:
     """Raise `InvalidArgument` unless these arguments for sampling sequences are valid. `boundary="stop"` and `period`
     exclude each other.
@@ -64,15 +75,12 @@ def check_sequences(
             raise InvalidArgument("boundary='stop' moves sequences off the grid of a period; give one of both")
 
 
-def checked_keys(
-    keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str], other_columns: Sequence[str]
-) -> Sequence[str]:
+def checked_keys(keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str]) -> Sequence[str]:
     """Return the names of the columns to sample: `keys`, or by default the transition columns, and the infos if
     requested.
 
     Args:
         tracks: names of the stored extra model outputs, which can be columns.
-        other_columns: names of further columns that exist, such as "t".
 
     Raises:
         UnknownKey: there is no such column, or every batch has it anyway, such as "weights".
@@ -84,17 +92,17 @@ def checked_keys(
     if keys is None:
         keys = TRANSITION_KEYS
     else:
-        _check_keys(keys, tracks, other_columns)
+        _check_keys(keys, tracks)
     if include_infos == "columns":
         return (*(key for key in keys if key != Columns.INFOS), INFO_COLUMNS)
     return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
-def _check_keys(keys: Any, tracks: Collection[str], other_columns: Sequence[str]) -> None:
+def _check_keys(keys: Any, tracks: Collection[str]) -> None:
     """Raise an error unless `keys` are names of columns that can be sampled. `checked_keys` describes the arguments."""
     if not isinstance(keys, Collection) or isinstance(keys, (str, bytes)) or not all(type(k) is str for k in keys):
         raise WrongType(f"keys={keys!r}: give a list of column names")
-    known = (*TRANSITION_KEYS, Columns.INFOS, *other_columns)
+    known = (*TRANSITION_KEYS, *_OF_STEPS)
     for key in keys:
         if key not in known and key not in tracks:
             if key in _ALWAYS:

@@ -16,7 +16,6 @@ from gymnasium.vector import AutoresetMode
 from episodes.batch import Batch
 from episodes.batch.sampling_checks import (
     INDICES,
-    LARGEST_COUNT,
     check_counts,
     check_sample,
     check_sequences,
@@ -26,6 +25,7 @@ from episodes.batch.sampling_checks import (
 )
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, StepOutOfRange
+from episodes.history import BoundViews
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
 from episodes.replay.adding import add_pack, as_sequence, check_rows
@@ -34,7 +34,6 @@ from episodes.replay.max_age import sample_recent_steps
 from episodes.replay.read_dataset import addable_packs, in_episode_order
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import entries_in_order, packs_of
-from episodes.replay.replay_history import BoundViews
 from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.replay.resuming import restore, save
 from episodes.replay.ring.episode_table import NONE
@@ -43,7 +42,7 @@ from episodes.replay.ring.mapped_files import MappedFiles
 from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.saving import ring_of_state, ring_state
 from episodes.replay.ring.track_ring import Allocator, numbers_at
-from episodes.replay.ring_columns import KEYS_OF_STEPS, columns_of, n_step_columns, states_before
+from episodes.replay.ring_columns import columns_of, n_step_columns, states_before
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
@@ -347,17 +346,7 @@ class EpisodeReplayBuffer(SampleCounts):
             WrongType: `keys` is not a list of names.
         """
         with self.lock:  # not by `@locked`: passing the arguments on takes longer than the lock itself
-            if not (
-                type(n) is int
-                and type(n_step) is int
-                and type(gamma) is float
-                and 0 < n <= LARGEST_COUNT
-                and 0 < n_step <= LARGEST_COUNT
-                and 0 <= gamma <= 1
-                and max_age is None
-            ):
-                check_sample(n, n_step, gamma, max_age)
-            keys = checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
+            keys = self.checked_sample_keys(n, n_step, gamma, include_infos, keys, max_age)
             if max_age is None:
                 slots, weights = self._draw(n)
             else:
@@ -381,7 +370,7 @@ class EpisodeReplayBuffer(SampleCounts):
             InvalidArgument, UnknownKey, WrongType: as in `sample`.
         """
         check_sample(n, n_step, gamma, max_age)
-        return checked_keys(keys, include_infos, self.get_ring().tracks, KEYS_OF_STEPS)
+        return checked_keys(keys, include_infos, self.get_ring().tracks)
 
     @locked
     def at(
@@ -477,16 +466,15 @@ class EpisodeReplayBuffer(SampleCounts):
             columns = columns_of(ring, keys, slots, slots, views=views)
             columns[Columns.N_STEP] = ones(len(slots), np.int32)
         else:
-            max_steps = n_step if not isinstance(n_step, tuple) else self._random_steps(n_step, len(slots))
+            max_steps = n_step
+            if isinstance(n_step, tuple):
+                max_steps = self.generator.integers(*n_step, len(slots), endpoint=True)
             last, sums = n_step_columns(ring, slots, max_steps, gamma)
             columns = columns_of(ring, keys, slots, last, sums, views)
             columns[Columns.N_STEP] = sums[Columns.N_STEP]
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = indices = numbers_at(slots, ring.head, ring.capacity)
         return make_batch(columns, ring, indices)
-
-    def _random_steps(self, bounds: tuple[int, int], n: int) -> np.ndarray:
-        return self.generator.integers(bounds[0], bounds[1], n, endpoint=True)
 
     def sample_sequences(
         self,
@@ -542,7 +530,7 @@ class EpisodeReplayBuffer(SampleCounts):
             period = self.period if period is None else period
             check_sequences(batch_size, length, burn_in, lookback, boundary, period)
             ring = self.get_ring()
-            keys = checked_keys(keys, include_infos, ring.tracks, KEYS_OF_STEPS)
+            keys = checked_keys(keys, include_infos, ring.tracks)
             begins, weights = self._draw(batch_size, period)
             slots, extents = begins, link_traversal.extents(ring, begins)
             if boundary == "stop":
@@ -603,8 +591,10 @@ class EpisodeReplayBuffer(SampleCounts):
             InvalidArgument: an argument is out of range.
         """
         check_sample(n, 1, 1.0, max_age)
-        check_counts(**({} if length is None else {"length": length}))
-        check_counts(0, **({} if lookback is None else {"lookback": lookback}))
+        if length is not None:
+            check_counts(length=length)
+        if lookback is not None:
+            check_counts(0, lookback=lookback)
         ring = self.get_ring()
         if max_age is None:
             slots, weights = self._draw(n)

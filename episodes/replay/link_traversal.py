@@ -161,7 +161,7 @@ def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: i
         left = 3, length = 3    . . 5 | 6 7 8     the first step of the episode is 5
                                 2 3 4 | 5 6 .     its last step is 6
     """
-    columns = _columns(left + length)
+    columns = np.arange(left + length)
     ahead = np.minimum(extents.onward, length)
     runs = (slots - left if left else slots)[:, None] + columns
     if np.count_nonzero(extents.in_a_row) < len(slots):
@@ -196,7 +196,7 @@ def _follow(
     if len(scattered):
         picked, max_before = picked[scattered], int(num_before[scattered].max())
         path = _paths(links, picked, max_before, int(ahead[scattered].max()))
-        at = np.clip(max_before - left + _columns(runs.shape[1]), 0, len(path) - 1)
+        at = np.clip(max_before - left + np.arange(runs.shape[1]), 0, len(path) - 1)
         runs[apart[scattered]] = path[at].T
 
 
@@ -220,11 +220,3 @@ def _in_a_row(links: StepLinks, slots: np.ndarray, num_before: np.ndarray, ahead
     same = (links.entry[first] == entry) & (links.entry[last] == entry)
     same &= links.t[last] - links.t[first] == (last - first) % links.capacity
     return same
-
-
-@lru_cache(maxsize=16)
-def _columns(count: int) -> np.ndarray:
-    """Return the indices 0, 1, ..., `count` - 1 as a cached, read-only array."""
-    columns = np.arange(count)
-    columns.flags.writeable = False
-    return columns

@@ -14,6 +14,7 @@ from episodes.batch import Batch
 from episodes.batch.sampling_checks import check_counts
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, TrackMismatch, UnknownKey
+from episodes.history import BoundViews
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import as_sequence, check_pack
@@ -21,7 +22,6 @@ from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, checked_capac
 from episodes.replay.env_steps import AgentModule, EnvSteps
 from episodes.replay.locking import locked
 from episodes.replay.multi_agent_parts import EpisodePart, assign_packs
-from episodes.replay.replay_history import BoundViews
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.tracks.notebook_repr import notebook_repr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +13,6 @@ from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.stacking import object_array
-
-__all__ = ["BoundViews", "ReplayHistory"]
-
-
-class BoundViews(Protocol):
-    """Interface of views that were prepared for given spaces: they compute a policy's input from a history."""
-
-    given: HistorySpaces  # spaces of stored observations and actions
-    lookback: int  # number of steps that the views look back
-
-    def __call__(self, history: History) -> dict[str, Any]: ...
 
 
 class ReplayHistory(History):

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from episodes.batch.sampling_checks import INFO_COLUMNS
 from episodes.columns import Columns
+from episodes.history import BoundViews
 from episodes.replay import link_traversal
-from episodes.replay.replay_history import BoundViews, ReplayHistory
+from episodes.replay.replay_history import ReplayHistory
 from episodes.replay.ring.linked_ring import OBSERVED, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.tracks import nested
 
-KEYS_OF_STEPS = (
-    Columns.T,
-    Columns.POLICY_VERSION,
-    Columns.IS_FIRST,
-    Columns.EPS_ID,
-    Columns.AGENT_ID,
-    Columns.MODULE_ID,
-)
-"""Names of further columns that can be sampled, in addition to those of transitions, infos and tracks."""
 _OF_LAST = frozenset((Columns.NEXT_OBS, TERMINATEDS, TRUNCATEDS))
 
 
@@ -50,13 +41,7 @@ def n_step_columns(
     num_later = ring.links.t[last] - ring.links.t[slots]
     sums = link_traversal.discounted if ring.rewards_are_finite else link_traversal.discounted_infinite
     returns = sums(ring.tracks[REWARDS].data, path, num_later, gamma)
-    return last, {REWARDS: returns, Columns.N_STEP: _counts(len(path))[num_later]}
-
-
-@lru_cache(maxsize=16)
-def _counts(count: int) -> np.ndarray:
-    """Return the numbers 1, 2, ..., `count` as a cached int32 array."""
-    return np.arange(1, count + 1, dtype=np.int32)
+    return last, {REWARDS: returns, Columns.N_STEP: (num_later + 1).astype(np.int32)}
 
 
 def columns_of(

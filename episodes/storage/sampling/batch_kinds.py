@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from episodes.batch.sampling_checks import check_counts, check_n_step
 from episodes.errors import InvalidArgument
+from episodes.history import BoundViews
 from episodes.returns.checks import check_fraction
-from episodes.storage.sampling.stored_history import BoundViews
 from episodes.storage.sampling.time_windows import TimeWindows
 
 
@@ -74,12 +74,6 @@ class WindowBatches:
     def __post_init__(self) -> None:
         check_counts(windows=self.size, length=self.length)
         check_counts(0, lookback=self.lookback, burn_in=self.burn_in)
-
-
-def columns_asked_for(kind: StepBatches | WindowBatches) -> dict[str, Any]:
-    """Return the options on columns (`keys`, `views` and `include_infos`) as keyword
-    arguments for a sampler's methods."""
-    return {"keys": kind.keys, "views": kind.views, "include_infos": kind.include_infos}
 
 
 @dataclass(frozen=True, slots=True)

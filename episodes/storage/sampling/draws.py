@@ -69,7 +69,7 @@ class StepDraw(_Draw):
         """
         if after and self.last is not self.numbers:
             return self.at(track, self.last + 1)
-        return self._items(track, self.steps.units(track, after=after))
+        return _take_items(self.tracks, track, self.steps.units(track, after=after), self.episodes)
 
     def at(self, track: int, numbers: np.ndarray) -> np.ndarray:
         """Return items [n, ...] or [n, k, ...] of the array with the index `track`, at other positions `numbers` in
@@ -80,9 +80,7 @@ class StepDraw(_Draw):
             owners = table.owners(numbers, chunks)
             return _take_items(self.tracks, track, table.known[FIRST_BASE + track][owners] + numbers * step, owners)
         base = self.steps.known(FIRST_BASE + track)
-        return self._items(track, (base if numbers.ndim == 1 else base[:, None]) + numbers * step)
-
-    def _items(self, track: int, units: np.ndarray) -> np.ndarray:
+        units = (base if numbers.ndim == 1 else base[:, None]) + numbers * step
         return _take_items(self.tracks, track, units, self.episodes)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
@@ -239,21 +237,10 @@ def _take_items(tracks: StoredTracks, track: int, units: np.ndarray, chunks: np.
     """Return items [..., *shape] of the array with the index `track` at the memory offsets `units` [...]. Chunks
     without the array give its default item."""
     take, unwritten = tracks.columns[track].take, tracks.unwritten[track]
-    return take(units) if unwritten is None else _take_or_fill(take, units, *unwritten, chunks)
-
-
-def _take_or_fill(
-    take, units: np.ndarray, chunks_without: np.ndarray, item: np.ndarray, episodes: np.ndarray
-) -> np.ndarray:
-    """Return the items at the memory offsets `units` [n, ...], or the default `item` for steps of chunks
-    that do not have the array.
-
-    Args:
-        take: function that reads items at memory offsets.
-        chunks_without: which chunks do not have the array, bool.
-        episodes: chunk of each step, [n].
-    """
-    missing = chunks_without[episodes]
+    if unwritten is None:
+        return take(units)
+    chunks_without, item = unwritten
+    missing = chunks_without[chunks]
     result = np.empty((*units.shape, *item.shape), item.dtype)
     result[missing] = item
     result[~missing] = take(units[~missing])

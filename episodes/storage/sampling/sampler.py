@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -13,7 +15,7 @@ from episodes.batch.batch import Batch, batch_of
 from episodes.batch.sampling_checks import (
     INDICES,
     check_counts,
-    check_n_step,
+    check_sample,
     check_sequences,
     checked_keys,
     checked_step_indices,
@@ -27,11 +29,11 @@ from episodes.errors import (
     UnreadableData,
 )
 from episodes.facts.policy_versions import UNKNOWN
+from episodes.history import BoundViews
 from episodes.pack import EpisodePack
-from episodes.returns.checks import check_fraction
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
-from episodes.storage.sampling.batch_kinds import ChunkBatches, EpisodeBatches, Kind, StepBatches, columns_asked_for
+from episodes.storage.sampling.batch_kinds import ChunkBatches, EpisodeBatches, Kind, StepBatches
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.decoded_columns import DecodedColumn
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
@@ -48,8 +50,7 @@ from episodes.storage.sampling.orders import (
     uniforms,
 )
 from episodes.storage.sampling.step_index import LocatedSteps, shift_back
-from episodes.storage.sampling.stored_columns import KEYS_OF_STEPS, columns_of, states_before
-from episodes.storage.sampling.stored_history import BoundViews
+from episodes.storage.sampling.stored_columns import columns_of, states_before
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.time_windows import TimeWindows
 from episodes.storage.sampling.weights import find_episodes, find_steps
@@ -146,6 +147,7 @@ class Sampler:
             TrackMismatch: an extra model output has the name of a column that batches have anyway.
         """
         self._lock = threading.RLock()
+        self._options = {f.name: getattr(self.what, f.name) for f in fields(self.what) if f.name != "size"}
         self._tracks = StoredTracks(*self.dataset.stored_batches(), self._pool_bytes, self._cache)
         check_extra_output_names(self._tracks.extra, str(self.dataset.path))
         self.source = DatasetSteps(self._tracks, str(self.dataset.path))
@@ -235,11 +237,9 @@ class Sampler:
             elif isinstance(self.what, TimeWindows):
                 batch = self._items_around(self.what, num)
             elif isinstance(self.what, StepBatches):
-                steps = {"n_step": self.what.n_step, "gamma": self.what.gamma}
-                batch = self.sample(num, **steps, **columns_asked_for(self.what))
+                batch = self.sample(num, **self._options)
             else:
-                left = {"lookback": self.what.lookback, "burn_in": self.what.burn_in}
-                batch = self.sample_sequences(num, self.what.length, **left, **columns_asked_for(self.what))
+                batch = self.sample_sequences(num, **self._options)
         return batch if self.collate is None else self.collate(batch)
 
     def _chunk_pack(self, kind: ChunkBatches, steps: LocatedSteps) -> EpisodePack:
@@ -274,36 +274,22 @@ class Sampler:
         keys: Sequence[str] | None = None,
     ) -> Batch:
         """Return a batch of the next `n` transitions, with the same columns as `EpisodeReplayBuffer.sample`."""
-        check_counts(n=n)
-        names = self._checked_keys(n_step, gamma, include_infos, keys)
+        check_sample(n, n_step, gamma)
+        names = checked_keys(keys, include_infos, self._tracks.extra)
         with self._lock:
             start = self._ahead.position
             steps = self._ahead.take(n)
             self.num_sampled += n
         return self._transitions(steps, self._num_steps_of(n_step, start, n), gamma, views, names)
 
-    def _checked_keys(
-        self, n_step: Any, gamma: Any, include_infos: bool | Literal["columns"], keys: Sequence[str] | None
-    ) -> Sequence[str]:
-        """Validate arguments of `sample` and `at`, and return the names of the columns in the batch.
-
-        Raises:
-            InvalidArgument, UnknownKey, WrongType: an argument is invalid.
-        """
-        check_n_step(n_step)
-        check_fraction("gamma", gamma)
-        return checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
-
     def _num_steps_of(self, n_step: int | tuple[int, int], start: int, num: int) -> int | np.ndarray:
-        """Return the number of steps of each of `num` n-step returns: an int, or if `n_step` is a range, random ints,
-        int64 [num]. `start` is the position of the first one in the order.
+        """Return the number of steps of each of `num` n-step returns: an int, or if `n_step` is a range, random ints
+        within these bounds, both included, int64 [num]. `start` is the position of the first one in the order.
         """
-        return self._random_steps(n_step, start, num) if isinstance(n_step, tuple) else int(n_step)
-
-    def _random_steps(self, bounds: tuple[int, int], start: int, n: int) -> np.ndarray:
-        """Return `n` random ints within `bounds`, both included, for the samples from position `start` on."""
-        low, high = bounds
-        return low + (uniforms(self.seed, start, start + n, stream=1) * (high - low + 1)).astype(np.int64)
+        if not isinstance(n_step, tuple):
+            return int(n_step)
+        low, high = n_step
+        return low + (uniforms(self.seed, start, start + num, stream=1) * (high - low + 1)).astype(np.int64)
 
     def _transitions(
         self,
@@ -345,7 +331,8 @@ class Sampler:
             WrongType: the indices are no ints.
             ShapeMismatch: they are not [n].
         """
-        names = self._checked_keys(n_step, gamma, include_infos, keys)
+        check_sample(1, n_step, gamma)
+        names = checked_keys(keys, include_infos, self._tracks.extra)
         numbers = checked_step_indices(indices, ndim=1)
         num_steps = self._tracks.table.num_steps
         missing = (numbers < PADDING) | (numbers >= num_steps)
@@ -393,8 +380,8 @@ class Sampler:
         """Return a batch of the next `batch_size` windows of successive steps, with columns [B, W, ...]. The arguments,
         columns and errors are those of `EpisodeReplayBuffer.sample_sequences`.
         """
-        check_sequences(batch_size, length, burn_in, lookback, boundary, None)
-        names = checked_keys(keys, include_infos, self._tracks.extra, KEYS_OF_STEPS)
+        check_sequences(batch_size, length, burn_in, lookback, boundary)
+        names = checked_keys(keys, include_infos, self._tracks.extra)
         with self._lock:
             steps = self._ahead.take(batch_size)
         if boundary == "stop":
@@ -506,14 +493,7 @@ class Sampler:
 
     def copy(self) -> Sampler:
         """Return an independent copy of the sampler, with the same files, order and position."""
-        return type(self)._of(self.__getstate__())
-
-    @classmethod
-    def _of(cls, state: dict[str, Any]) -> Sampler:
-        """Return a sampler from its pickled state."""
-        sampler = cls.__new__(cls)
-        sampler.__setstate__(state)
-        return sampler
+        return copy(self)
 
     def with_origin(self, batch: Batch) -> Batch:
         """Return a batch that another process sampled, with an `origin` from which this process

@@ -11,17 +11,16 @@ import numpy as np
 
 from episodes.batch.sampling_checks import INFO_COLUMNS
 from episodes.columns import Columns
+from episodes.history import BoundViews
 from episodes.storage.sampling.draws import Draw, StepDraw, WindowDraw
 from episodes.storage.sampling.infos import StoredInfos
 from episodes.storage.sampling.n_step import as_summable
 from episodes.storage.sampling.step_index import LocatedSteps
-from episodes.storage.sampling.stored_history import BoundViews, StoredHistory
+from episodes.storage.sampling.stored_history import StoredHistory
 from episodes.tracks import nested
 from episodes.tracks.infos.dicts import as_object_array
 
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
-KEYS_OF_STEPS = (Columns.T, Columns.POLICY_VERSION, Columns.IS_FIRST, *_FACTS)
-"""Names of optional columns, in addition to those of transitions, infos and extra model outputs."""
 
 
 def columns_of(
@@ -83,8 +82,6 @@ def _column(draw: Draw, key: str) -> Any:
         return as_summable(draw.items(tracks.structure[key]))
     if key in tracks.structure:
         return nested.map_leaves(draw.items, tracks.structure[key])
-    if key == Columns.OBS:
-        return nested.map_leaves(draw.items, tracks.structure[Columns.OBS])
     if key == Columns.NEXT_OBS:
         return nested.map_leaves(partial(draw.items, after=True), tracks.structure[Columns.OBS])
     if key == Columns.POLICY_VERSION:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,16 +15,6 @@ from episodes.storage.sampling.infos import StoredInfos
 from episodes.storage.sampling.step_index import LocatedSteps
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks import nested
-
-
-class BoundViews(Protocol):
-    """Interface of views that are prepared for certain spaces: a function from a history to the
-    columns that the policy sees."""
-
-    given: HistorySpaces
-    lookback: int
-
-    def __call__(self, history: History) -> dict[str, Any]: ...
 
 
 class StoredHistory(History):
