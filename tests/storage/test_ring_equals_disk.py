@@ -42,6 +42,7 @@ KEYS = [
     "module_id",
     "infos",
 ]
+MIXED = [1, "one", 2.5, None, [3]]
 
 
 class LastTwo:
@@ -73,11 +74,14 @@ def make_episode(
         observations = {"a": observations, "b": {"frame": rng.integers(0, 255, (num_steps + 1, 40, 40), np.uint8)}}
     extra = {}
     if kind["extra"]:
-        extra = {"state_out": {"h": rng.random((num_steps, 2))}, "observations": rng.random(num_steps)}
+        words = np.array([f"w{10**k}" for k in rng.integers(0, 5, num_steps)], "U6")
+        extra = {"state_out": {"h": rng.random((num_steps, 2))}, "observations": rng.random(num_steps), "word": words}
     infos = None
     if kind["infos"]:
         infos = [
-            {"n": float(rng.random()), "text": f"t{10 ** rng.integers(0, 5)}", "log": {"k": t}} if t % 3 else {}
+            {"n": float(rng.random()), "text": f"t{10 ** rng.integers(0, 5)}", "log": {"k": t}, "mixed": MIXED[t % 5]}
+            if t % 3
+            else {}
             for t in range(num_steps + 1)
         ]
     rewards = rng.random(num_steps).astype(kind["rewards"])
