@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -239,15 +237,3 @@ def test_without_lock_sampled_rows_mix_steps(filled: Callable[[Any], Callable[[]
         batch = buffer.sample(64, views=views, keys=["obs", "actions"])
     assert views.added_meanwhile is True
     assert num_mixed(batch) == 64
-
-
-def test_copy_and_pickle_while_thread_adds() -> None:
-    buffer = EpisodeReplayBuffer(50, seed=0)
-    buffer.add(episode(0.0, 20))
-    with buffer.lock:
-        copies = [copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))]
-    for copied in copies:
-        assert copied.lock is not buffer.lock
-        assert num_mixed(copied.sample(50)) == 0
-        copied.add(episode(100.0, 5))
-        assert len(copied) == 25

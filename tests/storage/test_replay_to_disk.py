@@ -57,40 +57,6 @@ def test_from_dataset_restores_episodes_of_to_dataset(
     assert dataset.action_space == spaces.Discrete(100)
 
 
-def recorded(capacity: int, rows: int) -> EpisodeReplayBuffer:
-    """Return a buffer with recorded steps of three environments, whose episodes end at different times."""
-    buffer = EpisodeReplayBuffer(capacity, seed=0)
-    recorder = buffer.recorder(3, autoreset_mode="NextStep")
-    rng = np.random.default_rng(0)
-    recorder.reset(rng.random((3, 2)), {})
-    for t in range(rows):
-        ends = np.array([t % 5 == 4, t % 7 == 6, False])
-        recorder.step(rng.random((3, 2)), np.full(3, t), np.full(3, t / 2), ends, ~ends & (t % 11 == 10), {}, {})
-    return buffer
-
-
-def test_to_dataset_keeps_episodes_without_beginnings(tmp_path: Path) -> None:
-    buffer = recorded(capacity=50, rows=40)
-    buffer.to_dataset(tmp_path)
-    dataset = EpisodeDataset(tmp_path)
-    rows = dataset.metadata
-    assert len(buffer) == dataset.num_steps == 50
-    assert (rows["t_started"] > 0).any()
-    assert rows["terminated"].any()
-    assert rows["truncated"].any()
-    assert (~rows["terminated"] & ~rows["truncated"]).any()
-    assert same(EpisodeReplayBuffer.from_dataset(dataset), buffer)
-
-
-def test_from_dataset_with_small_capacity_keeps_newest(tmp_path: Path) -> None:
-    with EpisodeWriter(tmp_path) as writer:
-        writer.add(some())
-    buffer = EpisodeReplayBuffer.from_dataset(EpisodeDataset(tmp_path), capacity=20)
-    assert (len(buffer), buffer.capacity) == (20, 20)
-    assert list(buffer.iter_episodes())[-1].equals(some()[-1]) is False  # ids are random in each pack
-    assert list(buffer.iter_episodes())[-1].get_rewards().tolist() == some()[-1].get_rewards().tolist()
-
-
 def test_from_dataset_takes_a_selection(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(some())

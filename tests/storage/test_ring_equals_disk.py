@@ -139,7 +139,7 @@ def programs(draw: Any) -> tuple[list[SingleAgentEpisode], SingleAgentEpisode | 
     evicted = make_episode(0, num_evicted, kind | {"infos": False}, rng, "evicted") if num_evicted else None
     options = {
         "shard_bytes": draw(st.sampled_from([1, 1 << 28])),
-        "compression": draw(st.sampled_from(["auto", "zstd", "none"])),
+        "compressions": draw(st.lists(st.sampled_from(["auto", "zstd", "none"]), min_size=2, max_size=2)),
         "flush": draw(st.booleans()),
         "order": draw(st.permutations(range(len(chunks)))),
         "pool_bytes": draw(st.sampled_from([1, 1 << 28])),
@@ -160,11 +160,14 @@ def filled(
         buffer.add(evicted)
     buffer.add(chunks)
     others = [] if evicted is None else [evicted]
-    with EpisodeWriter(path, compression=options["compression"], shard_bytes=options["shard_bytes"]) as writer:
-        for chunk in [*others, *(chunks[i] for i in options["order"])]:
-            writer.add([chunk])
-            if options["flush"]:
-                writer.flush()
+    written = [*others, *(chunks[i] for i in options["order"])]
+    middle = len(written) // 2
+    for part, compression in zip((written[:middle], written[middle:]), options["compressions"], strict=True):
+        with EpisodeWriter(path, compression=compression, shard_bytes=options["shard_bytes"]) as writer:
+            for chunk in part:
+                writer.add([chunk])
+                if options["flush"]:
+                    writer.flush()
     dataset = EpisodeDataset(path).select(len(others) + np.argsort(options["order"]))
     return buffer, dataset.sampler(steps=4, order="drawn", seed=1, pool_bytes=options["pool_bytes"])
 
@@ -281,7 +284,7 @@ def test_random_n_steps_reach_both_bounds(tmp_path: Path) -> None:
     kind = dict.fromkeys(("nested", "extra", "infos", "infinite", "versions"), False)
     kind |= {"obs": np.float32, "rewards": np.float32, "agent": None, "ends": [1]}
     episode = make_episode(0, 200, kind, np.random.default_rng(0))
-    writer = {"shard_bytes": 1 << 28, "compression": "none", "flush": False, "order": [0], "pool_bytes": 1}
+    writer = {"shard_bytes": 1 << 28, "compressions": ["none"] * 2, "flush": False, "order": [0], "pool_bytes": 1}
     for store in filled([episode], None, writer, tmp_path):
         steps = store.at(np.arange(190), n_step=(2, 4)).n_step
         assert set(steps.tolist()) == {2, 3, 4}
@@ -339,7 +342,7 @@ def test_wrong_arguments_have_equal_errors_in_ring_and_disk(tmp_path: Path, meth
     kind = {"obs": np.float32, "nested": False, "extra": True, "infos": True, "ends": [1], "versions": True}
     kind |= {"infinite": False}
     chunks = [make_episode(0, 6, kind | {"rewards": np.float32, "agent": None}, rng)]
-    options = {"shard_bytes": 1, "compression": "none", "flush": True, "order": [0], "pool_bytes": 1}
+    options = {"shard_bytes": 1, "compressions": ["none"] * 2, "flush": True, "order": [0], "pool_bytes": 1}
     buffer, sampler = filled(chunks, None, options, tmp_path / "data")
 
     @settings(max_examples=80, deadline=None)

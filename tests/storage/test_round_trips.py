@@ -141,16 +141,6 @@ def _seen(word: str) -> SingleAgentEpisode:
     return SingleAgentEpisode.from_arrays(np.array([word]), np.zeros(0, "U1"), np.zeros(0))
 
 
-def test_growing_text_starts_few_shards(tmp_path: Path) -> None:
-    with EpisodeWriter(tmp_path) as writer:
-        for length in range(1, 100):
-            words = np.array(["a" * length, "b"])
-            writer.add([SingleAgentEpisode.from_arrays(words, np.zeros(1), np.zeros(1))])
-            writer.flush()
-    assert len(list(tmp_path.glob("*.arrow"))) <= 8
-    assert [len(episode.get_observations(0)) for episode in EpisodeDataset(tmp_path)] == list(range(1, 100))
-
-
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_slash_int_and_tuple_keys_round_trip(tmp_path: Path, compression: str) -> None:
     observations = {"a/b": np.zeros((2, 1)), "~": (np.ones(2), {7: np.arange(2)}), "0": np.zeros(2, np.int8)}

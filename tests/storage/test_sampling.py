@@ -29,8 +29,6 @@ from episodes.errors import (
     UnreadableData,
     WrongType,
 )
-from episodes.history import History, HistorySpaces
-from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, add_track, compact
 from episodes.storage.sampling import StepBatches, WindowBatches
 from episodes.storage.sampling.orders import ShuffledOrder
@@ -125,71 +123,6 @@ def test_sampled_windows_equal_the_episodes(
             assert (batch.loss_mask == (has_step & (np.arange(left + length) >= left))).all()
             assert (batch.seq_lens == burn_in + batch.loss_mask.sum(1)).all()
         assert at == len(reference.steps)
-
-
-class Seen:
-    """Views that show all that a history knows."""
-
-    given = HistorySpaces()
-    lookback = 3
-
-    def __call__(self, history: History) -> dict[str, Any]:
-        window = history.window(2)
-        before = history.extra("logp", 2, np.zeros(()))
-        return {
-            "obs": history.observations(3),
-            "now": history.observations(),
-            "t": history.t,
-            "rewards_before": history.rewards(2),
-            "logp_before": before,
-            "depth": np.minimum(history.depth, 3),
-            "pairs": window.observations(2).reshape(len(history), 2, 2, -1),
-            "speed": np.array([info.get("speed", -1.0) for info in history.infos]),
-            "agents": history.agent_ids == None,  # noqa: E711
-            "lengths": np.array([len(history.episode(i)) for i in range(len(history))]),
-        }
-
-
-def with_infos(num: int) -> EpisodePack:
-    """Return episodes without lookbacks, some with infos."""
-    pack = chunks(num)
-    pack = pack.replace(lookbacks=np.zeros(num, int), lengths=pack.lengths + pack.lookbacks)
-    rows, steps = int(pack.observation_offsets[-1]), int(pack.offsets[-1])
-    infos = [{"speed": i / 2, "log": {"n": np.arange(2) + i}} if i % 3 else {"word": "x" * i} for i in range(rows)]
-    return pack.replace(infos=infos, extra_model_outputs={"logp": np.arange(float(steps))})
-
-
-def test_views_equal_those_of_a_buffer() -> None:
-    with stored(with_infos(12), [3, 7]) as dataset:
-        buffer, views = EpisodeReplayBuffer.from_dataset(dataset, seed=0), Seen()
-        result = dataset.sampler(steps=StepBatches(99, views=views), order="stored").draw().to_dict()
-        expected = buffer.at(np.arange(len(buffer)), views=views).to_dict()
-        assert result.keys() == expected.keys()
-        assert same(result, expected)
-        drawn = dataset.sampler(windows=WindowBatches(50, 4, burn_in=2, views=views), seed=0).draw()
-        buffer._draw = lambda n, period=None: (drawn.indices[:, 2], np.ones(n, np.float32))  # type: ignore[method-assign]
-        expected = buffer.sample_sequences(50, 4, burn_in=2, views=views).to_dict()
-        assert same(drawn.to_dict(), expected)
-
-
-def test_infos_of_mixed_kinds_are_objects() -> None:
-    parts = [[{"a": 1, "b": 2.0}] * 4, [{"a": "one"}] * 4, [{}] * 4]
-    packs = [
-        chunks(1).replace(
-            lengths=[3],
-            lookbacks=[0],
-            rewards=np.zeros(3),
-            actions=np.zeros(3, int),
-            observations=np.zeros((4, 2)),
-            infos=infos,
-        )
-        for infos in parts
-    ]
-    with stored(EpisodePack.concat(packs), [1, 2]) as dataset:
-        infos = dataset.sampler(steps=StepBatches(9, include_infos="columns"), order="stored").draw().infos
-        assert infos["a"].tolist() == [1, 1, 1, "one", "one", "one", None, None, None]
-        assert infos["b"].tolist() == [2.0] * 3 + [0.0] * 6
-        assert infos["_b"].tolist() == [True] * 3 + [False] * 6
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------
@@ -307,16 +240,6 @@ def test_episode_batches_are_packs() -> None:
 
 
 # --- what a data set may be ------------------------------------------------------------------------------------------
-
-
-def test_sampler_of_a_view_samples_only_the_view() -> None:
-    with stored(chunks(9), [4]) as dataset:
-        part = dataset.select([7, 0, 3])
-        reference = ReferenceSteps(part)
-        sampler = part.sampler(steps=5, seed=0)
-        assert sampler.num_steps == 8 + 1 + 4
-        for batch in sampler:
-            assert same(batch["obs"], reference.column("obs", [reference.steps[i] for i in batch.indices]))
 
 
 def test_sampler_skips_episodes_without_steps() -> None:

@@ -131,16 +131,6 @@ def test_decoded_cache_is_rewritten_only_if_truncated(tmp_path: Path, small_bloc
     assert sorted(cache.iterdir()) == files
 
 
-def test_sampler_mixes_compressed_and_plain_shards(tmp_path: Path, small_blocks: None) -> None:
-    frames(tmp_path, compression="none")
-    dataset = frames(tmp_path, compression="zstd")
-    reference = ReferenceSteps(dataset)
-    for batch in dataset.sampler(steps=64, seed=0):
-        rows = [reference.steps[i] for i in batch.indices]
-        assert same(batch.to_dict()["new_obs"], reference.column("new_obs", rows))
-        assert same(batch.to_dict()["rewards"], reference.column("rewards", rows))
-
-
 def test_damaged_block_names_its_file(tmp_path: Path, small_blocks: None) -> None:
     dataset = frames(tmp_path)
     (first, _) = sorted(tmp_path.glob("*.arrow"))

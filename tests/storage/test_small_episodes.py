@@ -98,25 +98,3 @@ def test_small_episodes_share_record_batches(tmp_path: Path) -> None:
     dataset = EpisodeDataset(tmp_path)
     assert len(list(dataset.packs())) == 1
     assert dataset.metadata["id"].tolist() == [f"e{number}" for number in range(1000)]
-
-
-def test_queued_episode_is_a_copy(tmp_path: Path) -> None:
-    rewards, observations = np.ones(2), np.zeros((3, 2), np.float32)
-    with EpisodeWriter(tmp_path) as writer:
-        writer.add([one(1)])
-        writer.add([one(1, rewards=rewards, observations=observations)])
-        rewards[:] = observations[:] = 7
-    assert EpisodeDataset(tmp_path)[1].get_rewards().tolist() == [1.0, 1.0]
-    assert not EpisodeDataset(tmp_path)[1].get_observations().any()
-
-
-def test_flush_writes_queued_episodes(tmp_path: Path) -> None:
-    writer = EpisodeWriter(tmp_path)
-    for number in range(5):
-        writer.add([one(number)])
-    assert len(EpisodeDataset(tmp_path)) == 0
-    assert " 0 bytes waiting" not in repr(writer)
-    writer.flush()
-    assert len(EpisodeDataset(tmp_path)) == 5
-    assert " 0 bytes waiting" in repr(writer)
-    writer.close()
