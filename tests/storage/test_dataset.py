@@ -13,10 +13,9 @@ import pytest
 from gymnasium import spaces
 from torch.utils.data import DataLoader
 
-from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import (
     EpisodeError,
-    EpisodeStateError,
     InvalidArgument,
     TrackMismatch,
     UnreadableData,
@@ -251,81 +250,6 @@ def one(observations: Any = None, **options: Any) -> list[SingleAgentEpisode]:
             observed, [0], [0.5], **{"extra_model_outputs": {"logp": np.zeros(1)}, **options}
         )
     ]
-
-
-def game(*shapes: tuple[int, ...]) -> list[MultiAgentEpisode]:
-    made = MultiAgentEpisode()
-    made.add_env_reset(observations={str(i): np.zeros(shape) for i, shape in enumerate(shapes)})
-    return [made]
-
-
-REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "another shape": (
-        lambda: one({"o": np.zeros((2, 3)), "p": np.zeros(2)}),
-        TrackMismatch,
-        r"'observations/o' is stored as float64 items of shape \[2\], the given episodes have .* of shape \[3\]",
-    ),
-    "another dtype": (
-        lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2, np.int64)}),
-        TrackMismatch,
-        r"'observations/p' is stored as float64 items of shape \[\], the given episodes have int64",
-    ),
-    "a track more": (
-        lambda: one({"o": np.zeros((2, 2)), "p": np.zeros(2), "q": np.zeros(2)}),
-        TrackMismatch,
-        "track 'observations/q' is not stored",
-    ),
-    "a track less": (
-        lambda: one(extra_model_outputs={}),
-        TrackMismatch,
-        "the given episodes have no track 'extra_model_outputs/logp'",
-    ),
-    "the same paths, nested otherwise": (
-        lambda: one(({"o": np.zeros((2, 2)), "p": np.zeros(2)},)),
-        TrackMismatch,
-        "the given episodes have no track 'observations/o'",
-    ),
-    "another space": (
-        lambda: one(action_space=spaces.Discrete(3)),
-        InvalidArgument,
-        r"action_space: the data set has Discrete\(2\), the given episodes have Discrete\(3\)",
-    ),
-    "objects": (
-        lambda: one({"o": np.zeros((2, 2)), "p": np.array([None, 1], object)}),
-        WrongType,
-        "track 'observations/p' has dtype object",
-    ),
-    "custom data of a kind that msgpack does not know": (
-        lambda: one(custom_data={"deep": {"fn": len}}),
-        WrongType,
-        r"custom_data\['deep'\]\['fn'\] cannot be written",
-    ),
-    "infos of a kind that msgpack does not know": (
-        lambda: one(infos=[{"fn": len}, {}]),
-        WrongType,
-        r"infos\['fn'\] cannot be written",
-    ),
-    "agents of several kinds": (lambda: game((2,), (3,)), TrackMismatch, "have 2 kinds of tracks or spaces"),
-    "an episode that was never reset": (lambda: SingleAgentEpisode(), EpisodeStateError, "no observation yet"),
-    "no episode": (lambda: [1], WrongType, "not a int"),
-}
-
-
-@pytest.mark.parametrize("flushed", [True, False])
-@pytest.mark.parametrize("name", REFUSED)
-def test_add_of_other_tracks_raises_and_changes_nothing(tmp_path: Path, name: str, flushed: bool) -> None:
-    make, kind, message = REFUSED[name]
-    first, last = one(action_space=spaces.Discrete(2), id_="first"), one(action_space=spaces.Discrete(2), id_="last")
-    with EpisodeWriter(tmp_path) as writer:
-        writer.add(first)
-        if flushed:
-            writer.flush()
-        with pytest.raises(kind, match=message):
-            writer.add(make())
-        writer.add(last)
-    dataset = EpisodeDataset(tmp_path)
-    assert [e.id_ for e in dataset] == ["first", "last"]
-    assert dataset.pack() == EpisodePack.from_episodes(first + last)
 
 
 def test_add_distinguishes_tuples_from_dicts(tmp_path: Path) -> None:

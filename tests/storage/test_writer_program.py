@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.errors import EpisodeError
+from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, TrackMismatch, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter
 
 
 def episode(i: int, **changes: Any) -> SingleAgentEpisode:
     steps = i % 4 + 1
     arguments = {"observations": np.arange(steps + 1.0), "actions": np.arange(steps), "rewards": np.ones(steps)}
+    arguments["extra_model_outputs"] = {"v": np.zeros(steps)}
     return SingleAgentEpisode.from_arrays(**(arguments | {"id_": f"e{i}"} | changes))
 
 
@@ -29,7 +30,7 @@ def growing(i: int) -> SingleAgentEpisode:
     chunk = SingleAgentEpisode(id_=f"g{i}")
     chunk.add_env_reset(0.5)
     for t in range(i % 3 + 1):
-        chunk.add_env_step(t + 1.0, t, 1.0)
+        chunk.add_env_step(t + 1.0, t, 1.0, extra_model_outputs={"v": 0.0})
     return chunk
 
 
@@ -42,19 +43,75 @@ GOOD: dict[str, Callable[[int], Any]] = {
     "pack": lambda i: EpisodePack.from_episodes([episode(i)]),
     "none": lambda i: [],
 }
-BAD: dict[str, Callable[[int], Any]] = {
-    "shape": lambda i: [episode(i), episode(i, observations=np.zeros((i % 4 + 2, 3)))],
-    "dtype": lambda i: [episode(i, rewards=np.ones(i % 4 + 1, np.float32))],
-    "output": lambda i: [episode(i, extra_model_outputs={"v": np.zeros(i % 4 + 1)})],
-    "space": lambda i: [episode(i, action_space=spaces.Discrete(9))],
-    "custom": lambda i: [episode(i, custom_data={"a": object()})],
-    "info": lambda i: [episode(i, infos=[{"n": object()}] * (i % 4 + 2))],
-    "surrogate": lambda i: [episode(i, id_="\ud800")],
-    "number": lambda i: 5,
-    "numbers": lambda i: [episode(i), 5],
-    "nothing": lambda i: None,
-    "text": lambda i: "abc",
-    "kinds": lambda i: [episode(i), MultiAgentEpisode()],
+
+
+def game(*shapes: tuple[int, ...]) -> MultiAgentEpisode:
+    made = MultiAgentEpisode()
+    made.add_env_reset(observations={str(i): np.zeros(shape) for i, shape in enumerate(shapes)})
+    return made
+
+
+OTHER_TRACKS: dict[str, tuple[Callable[[int], Any], type[EpisodeError], str]] = {
+    "shape": (
+        lambda i: [episode(i, observations=np.zeros((i % 4 + 2, 3)))],
+        TrackMismatch,
+        r"'observations' is stored as float64 items of shape \[\], the given episodes have .* of shape \[3\]",
+    ),
+    "dtype": (
+        lambda i: [episode(i, rewards=np.ones(i % 4 + 1, np.float32))],
+        TrackMismatch,
+        "'rewards' is stored as float64 items .* the given episodes have float32",
+    ),
+    "a track more": (
+        lambda i: [episode(i, extra_model_outputs={"v": np.zeros(i % 4 + 1), "w": np.zeros(i % 4 + 1)})],
+        TrackMismatch,
+        "track 'extra_model_outputs/w' is not stored",
+    ),
+    "a track less": (
+        lambda i: [episode(i, extra_model_outputs={})],
+        TrackMismatch,
+        "the given episodes have no track 'extra_model_outputs/v'",
+    ),
+    "nesting": (
+        lambda i: [episode(i, observations=(np.arange(i % 4 + 2.0),))],
+        TrackMismatch,
+        "the given episodes have no track 'observations'",
+    ),
+}
+BAD = OTHER_TRACKS | {
+    "space": (
+        lambda i: [episode(i, action_space=spaces.Discrete(9))],
+        InvalidArgument,
+        r"action_space: the data set has Discrete\(7\), the given episodes have Discrete\(9\)",
+    ),
+    "objects": (
+        lambda i: [episode(i, actions=np.array([None] * (i % 4 + 1), object))],
+        WrongType,
+        "track 'actions' has dtype object",
+    ),
+    "custom": (
+        lambda i: [episode(i, custom_data={"a": {"fn": len}})],
+        WrongType,
+        r"custom_data\['a'\]\['fn'\] cannot be written",
+    ),
+    "info": (
+        lambda i: [episode(i, infos=[{"n": object()}] * (i % 4 + 2))],
+        WrongType,
+        r"infos\['n'\] cannot be written",
+    ),
+    "two shapes": (
+        lambda i: [episode(i), episode(i, observations=np.zeros((i % 4 + 2, 3)))],
+        EpisodeError,
+        "the episodes of a pack need the same shapes",
+    ),
+    "surrogate": (lambda i: [episode(i, id_="\ud800")], WrongType, "lone surrogate"),
+    "number": (lambda i: 5, WrongType, r"add\(5\): give an episode"),
+    "numbers": (lambda i: [episode(i), 5], WrongType, "not a int"),
+    "nothing": (lambda i: None, WrongType, "give an episode"),
+    "text": (lambda i: "abc", WrongType, "give an episode"),
+    "both kinds": (lambda i: [episode(i), MultiAgentEpisode()], WrongType, "MultiAgentEpisode"),
+    "agents of several kinds": (lambda i: game((2,), (3,)), TrackMismatch, "have 2 kinds of tracks or spaces"),
+    "never reset": (lambda i: SingleAgentEpisode(), EpisodeStateError, "no observation yet"),
 }
 CALLS = st.lists(
     st.one_of(
@@ -73,7 +130,7 @@ def state(writer: EpisodeWriter, path: Path) -> tuple[str, dict[str, int]]:
     return repr(writer), files
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(CALLS)
 def test_writer_is_unchanged_by_rejected_calls(calls: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as cleanup:
@@ -87,10 +144,10 @@ def test_writer_is_unchanged_by_rejected_calls(calls: list[tuple[str, str]]) -> 
                 added = GOOD[name](i)
                 writer.add(added)
                 expected += [added] if isinstance(added, SingleAgentEpisode) else list(added)
-            elif expected or name not in ("shape", "dtype", "output"):  # the first episodes may be of any kind
-                before = state(writer, path)
-                with pytest.raises(EpisodeError):
-                    writer.add(BAD[name](i))
+            elif expected or name not in OTHER_TRACKS:  # the first episodes may have any tracks
+                before, (make, error, message) = state(writer, path), BAD[name]
+                with pytest.raises(error, match=message):
+                    writer.add(make(i))
                 assert state(writer, path) == before
         writer.close()
         before = state(writer, path)
