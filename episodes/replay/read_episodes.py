@@ -38,7 +38,7 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
         observation_space=observation_space,
         action_space=action_space,
     )
-    return SingleAgentEpisode.of(facts, tracks, own_data(table.custom_data[entry]))
+    return SingleAgentEpisode.of(facts, tracks, own_data(table.custom_data.get(entry)))
 
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:

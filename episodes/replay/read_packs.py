@@ -67,7 +67,9 @@ def _pack(
     rows = np.insert(ring.links.next_row[slots], begins, ring.links.row[firsts])
     columns = {name: track.take(slots) for name, track in ring.tracks.items() if name not in (TERMINATEDS, TRUNCATEDS)}
     known = entries.tolist()
-    facts = PackFacts.of([table.facts[entry] for entry in known], [table.custom_data[entry] or {} for entry in known])
+    facts = PackFacts.of(
+        [table.facts[entry] for entry in known], [table.custom_data.get(entry) or {} for entry in known]
+    )
     numbers = ring.row_numbers(rows.astype(np.int64)).tolist() if ring.infos.starts else []
     tracks = Tracks.finished(
         ring.observations.take(rows),

@@ -444,7 +444,7 @@ class ReplayRecorder:
         """Return the stored steps of the environment's ongoing episode. Its custom data dict is the buffer's."""
         entry, table = int(self._staged.tails.entries[env]), self._ring.table
         episode = episode_at(self._ring, entry, *self._spaces)
-        episode.custom_data = table.custom_data[entry] = table.custom_data[entry] or {}
+        episode.custom_data = table.custom_data[entry] = table.custom_data.get(entry) or {}
         return episode
 
     def hand_over_to(self, recorder: VectorRecorder) -> None:
@@ -465,7 +465,7 @@ class ReplayRecorder:
         if self.is_reset:
             for env in np.flatnonzero(self._staged.tails.previous != NONE).tolist():
                 entry = int(self._staged.tails.entries[env])
-                ids[env], custom_data[env] = table.id_of(entry), table.custom_data[entry] or {}
+                ids[env], custom_data[env] = table.id_of(entry), table.custom_data.get(entry) or {}
         recorder.continue_from(self._recent_rows(), self._staged.tails.boundaries, ids, custom_data)
         unused = Boundaries(self.num_envs, self.autoreset_mode)
         self._staged.proceed(Continuation(self._staged.tails._replace(boundaries=unused), None, {}))

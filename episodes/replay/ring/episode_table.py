@@ -32,13 +32,6 @@ class _Facts(dict[int, EpisodeFacts]):
         return self.recorded
 
 
-class _CustomData(dict[int, dict[str, Any] | None]):
-    """Dict from episode table row to the episode's custom data, with the default None."""
-
-    def __missing__(self, entry: int) -> None:
-        return None
-
-
 @dataclass(slots=True, eq=False)
 class TableChange:
     """Planned change of the episode table: rows to free, and the rows, ids and metadata of new episodes.
@@ -87,14 +80,14 @@ class EpisodeTable:
         facts: facts of the episodes, by entry. Start times and endings are in the ring, ids come from `id_of`, and
             spaces belong to the buffer.
         serials: serial number of each entry's episode, int64.
-        custom_data: custom data of the episodes, by entry, or None.
+        custom_data: custom data of the episodes that have some, by entry.
     """
 
     def __init__(self, names: EpisodeIds | None = None) -> None:
         self.names = names or EpisodeIds()
         self.first, self.last, self.serials = np.zeros((3, _FIRST_SIZE), np.int64)
         self.facts = _Facts()
-        self.custom_data = _CustomData()
+        self.custom_data: dict[int, dict[str, Any] | None] = {}
         self._pipelines: frozenset[str | None] | None = None  # what `acting_pipelines` returns, until it changes
         self._ids: dict[int, str] = {}  # by entry, ids that were given or read
         self._entries: dict[str, int] = {}
@@ -222,7 +215,7 @@ class EpisodeTable:
             ids[entry] = self.id_of(entry)
             fact = self.facts.get(entry)
             facts[entry] = None if fact is None else deepcopy(fact._asdict())
-            custom_data[entry] = deepcopy(self.custom_data[entry])
+            custom_data[entry] = deepcopy(self.custom_data.get(entry))
         free = self._all[self._num_used :][::-1].tolist()  # the last one is used next
         lists = {
             "facts": facts,
@@ -250,7 +243,7 @@ class EpisodeTable:
         self._entries = dict(state["entries"])
         self.facts = _Facts({e: EpisodeFacts(**state["facts"][e]) for e in used if state["facts"][e] is not None})
         self.facts.recorded = NO_FACTS._replace(acting_pipeline=state.get("acting_pipeline"))
-        self.custom_data = _CustomData({e: state["custom_data"][e] for e in used})
+        self.custom_data = {e: state["custom_data"][e] for e in used}
         self._pipelines = None
 
 

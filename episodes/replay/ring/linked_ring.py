@@ -29,6 +29,7 @@ from episodes.replay.ring.step_log import StepLog
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
 from episodes.replay.ring.step_versions import StepVersions
 from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers_at, positions, put
+from episodes.storage.sampling.n_step import as_summable
 from episodes.tracks import nested
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
@@ -245,11 +246,9 @@ class LinkedRing:
     def _created_tracks(self, observations: TrackRing, tracks: dict[str, Any]) -> dict[str, Any]:
         """Allocate ring arrays for actions, rewards, flags and extra outputs, and return the attributes to set.
 
-        Integer rewards become float64, since later rewards may be fractions. float16 is too coarse for sums.
+        Integer rewards become floats, since later rewards may be fractions.
         """
-        rewards = tracks[REWARDS]
-        if rewards.dtype.char not in "fd":
-            tracks = {**tracks, REWARDS: rewards.astype(np.float32 if rewards.dtype == np.float16 else np.float64)}
+        tracks = {**tracks, REWARDS: as_summable(tracks[REWARDS])}
         small = {name: items for name, items in tracks.items() if is_small(items)}
         created = self._created_records(small, observations, self.allocator)
         rings = {
@@ -292,8 +291,7 @@ class LinkedRing:
 
     def flush_staged(self) -> None:
         """Complete an interrupted write, then write the steps that recorders still hold in memory."""
-        if self.work is not None:
-            self._finish()
+        self._finish()
         if self.staged is not None:
             staged = self.staged
             addition, continuation = staged.build_addition(self)
