@@ -346,7 +346,8 @@ class EpisodeReplayBuffer(SampleCounts):
             WrongType: `keys` is not a list of names.
         """
         with self.lock:  # not by `@locked`: passing the arguments on takes longer than the lock itself
-            keys = self.checked_sample_keys(n, n_step, gamma, include_infos, keys, max_age)
+            check_sample(n, n_step, gamma, max_age)
+            keys = checked_keys(keys, include_infos, self.get_ring().tracks)
             if max_age is None:
                 slots, weights = self._draw(n)
             else:
