@@ -141,6 +141,26 @@ def _seen(word: str) -> SingleAgentEpisode:
     return SingleAgentEpisode.from_arrays(np.array([word]), np.zeros(0, "U1"), np.zeros(0))
 
 
+WORDS = st.sampled_from([1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33]).map("x".__mul__)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(WORDS, min_size=1, max_size=3), min_size=1, max_size=5))
+def test_text_columns_widen_to_the_next_power_of_two(episodes: list[list[str]]) -> None:
+    width = 0
+    with tempfile.TemporaryDirectory() as path:
+        with EpisodeWriter(path) as writer:
+            for texts in episodes:
+                steps, outputs = np.zeros(len(texts)), {"said": np.array(texts)}
+                writer.add([SingleAgentEpisode.from_arrays([*steps, 0.0], steps, steps, extra_model_outputs=outputs)])
+                longest = max(map(len, texts))
+                if longest > width:
+                    width = longest if not width else 1 << (longest - 1).bit_length()
+        stored = [episode.get_extra_model_outputs("said") for episode in EpisodeDataset(path)]
+        assert [list(texts) for texts in stored] == episodes
+        assert stored[-1].dtype == np.dtype(f"U{width}")
+
+
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_slash_int_and_tuple_keys_round_trip(tmp_path: Path, compression: str) -> None:
     observations = {"a/b": np.zeros((2, 1)), "~": (np.ones(2), {7: np.arange(2)}), "0": np.zeros(2, np.int8)}
