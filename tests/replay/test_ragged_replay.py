@@ -16,7 +16,7 @@ from episodes import EpisodePack, MultiAgentEpisode, Ragged, RaggedKind, SingleA
 from episodes.errors import ChunkMismatch, EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.replay.ring.ragged_ring import RaggedRing
-from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage import EpisodeWriter
 
 
 def talks(*seeds: int, **options: Any) -> list[SingleAgentEpisode]:
@@ -189,18 +189,6 @@ def test_ragged_and_fixed_episodes_are_not_mixed_in_a_buffer() -> None:
         with pytest.raises((TrackMismatch, ValueError)):
             buffer.add(second)
         assert buffer.num_added == before
-
-
-def test_buffers_and_data_sets_of_conversations_are_equal(tmp_path: Any) -> None:
-    buffer = EpisodeReplayBuffer(500, seed=0)
-    buffer.add(talks(*range(20)))
-    buffer.to_dataset(tmp_path / "data")
-    dataset = EpisodeDataset(tmp_path / "data")
-    for result, talk in zip(dataset, talks(*range(20)), strict=True):
-        assert_same_steps(result, talk)
-    second_buffer = EpisodeReplayBuffer.from_dataset(dataset, seed=0)
-    for result, talk in zip(second_buffer.iter_episodes(), talks(*range(20)), strict=True):
-        assert_same_steps(result, talk)
 
 
 @pytest.mark.parametrize("capacity", [None, 7])
