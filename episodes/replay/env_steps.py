@@ -56,13 +56,13 @@ class EnvSteps:
             row: number of the first row.
             id_: id of the episode.
             begin: first env step.
-            end: one past the last env step.
+            end: one past the last env step, at most `begin` + `capacity`.
             steps: for each module the index of its first step, and the rows of all its steps, int [k], ascending.
         """
         count = end - begin
         if not self.parts or self.parts[-1][2] is not steps:
             self.parts.append((row, count, steps))
-        new = (row + np.arange(min(count, self.capacity)) + max(count - self.capacity, 0)) % self.capacity
+        new = (row + np.arange(count)) % self.capacity
         for numbers in self.numbers.values():
             numbers[new] = NONE
         if count:

@@ -280,6 +280,7 @@ def test_state_is_independent_of_added_data() -> None:
     (stored_episode,) = buffer.iter_episodes()
     assert (stored_episode.custom_data, stored_episode.infos[0]) == ({"x": 1}, {"a": 1})
     assert stored_episode.get_observations().tolist() == [0, 1, 2]
+    assert stored_episode.get_rewards().tolist() == [1, 2]
 
 
 def test_set_state_of_other_class_raises() -> None:

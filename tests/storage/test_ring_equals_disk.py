@@ -79,11 +79,17 @@ def make_episode(
     infos = None
     if kind["infos"]:
         infos = [
-            {"n": float(rng.random()), "text": f"t{10 ** rng.integers(0, 5)}", "log": {"k": t}, "mixed": MIXED[t % 5]}
+            {
+                "n": float(rng.random()),
+                "text": f"t{10 ** rng.integers(0, 5)}",
+                "log": {"k": t},
+                "mixed": MIXED[(i if t < 6 else t) % 5],
+            }
             if t % 3
             else {}
             for t in range(num_steps + 1)
         ]
+        infos[-1] |= {"text": "t10000"}  # a chunk of an episode keeps the text width of the whole in replay
     rewards = rng.random(num_steps).astype(kind["rewards"])
     if kind["infinite"] and rewards.dtype.kind == "f":
         rewards[rng.integers(0, num_steps)] = np.inf
@@ -194,12 +200,12 @@ def assert_equal(disk: Any, ring: Any, label: str) -> None:
         np.testing.assert_array_equal(disk, ring, err_msg=label)
 
 
+INFOS = st.sampled_from([False, True, "columns"])
 STEP_OPTIONS = st.fixed_dictionaries(
-    {},
+    {"include_infos": INFOS},
     optional={
         "n_step": st.integers(1, 6) | st.integers(17, 40) | st.just(np.int64(3)),
         "gamma": st.sampled_from([0.0, 0.9, 1.0, np.float32(0.5)]),
-        "include_infos": st.sampled_from([False, True, "columns"]),
         "views": st.just(LastTwo()),
         "keys": st.one_of(st.none(), st.lists(st.sampled_from(KEYS), unique=True, min_size=1)),
     },
@@ -209,10 +215,10 @@ WINDOW_OPTIONS = st.fixed_dictionaries(
         "length": st.integers(1, 6) | st.integers(7, 40) | st.just(np.int64(3)),
         "burn_in": st.just(0) | st.integers(1, 3) | st.just(np.int64(2)),
         "lookback": st.just(0) | st.integers(1, 3),
+        "include_infos": INFOS,
     },
     optional={
         "boundary": st.sampled_from(["pad", "stop"]),
-        "include_infos": st.sampled_from([False, True, "columns"]),
         "views": st.just(LastTwo()),
         "keys": st.one_of(st.none(), st.lists(st.sampled_from(KEYS), unique=True, min_size=1)),
     },

@@ -319,13 +319,13 @@ def test_added_episode_may_be_changed_before_flush(tmp_path: Path) -> None:
     plain = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], rewards)
     episode = SingleAgentEpisode.from_arrays(np.zeros(3), [0, 1], rewards, infos=[info, {}, {}], custom_data=facts)
     with EpisodeWriter(tmp_path) as writer:
-        for added in (plain, plain, episode):  # the second one waits unpacked
+        for added in (episode, plain, plain):  # the last one waits unpacked
             writer.add([added])
         rewards[:] = 7.0
         episode.custom_data["k"] = info["i"] = 2
     dataset = EpisodeDataset(tmp_path)
     assert [result.get_rewards().tolist() for result in dataset] == [[1.0, 1.0]] * 3
-    assert (dataset[2].custom_data, dataset[2].infos[0]) == ({"k": 1}, {"i": 1})
+    assert (dataset[0].custom_data, dataset[0].infos[0]) == ({"k": 1}, {"i": 1})
 
 
 def test_episodes_without_steps_in_any_order(tmp_path: Path) -> None:
