@@ -78,7 +78,8 @@ def check_whole(buffer: EpisodeReplayBuffer) -> None:
         assert drawn.policy_version.tolist() == list(map(version_of, drawn.eps_id.astype(int)))
         first = 1000 * drawn.eps_id.astype(int) + drawn.actions
         assert np.allclose(drawn.rewards, drawn.n_step * first + drawn.n_step * (drawn.n_step + 1) / 2)
-        sequences = buffer.sample_sequences(20, 6, burn_in=3, keys=["actions", "eps_id"])
+        sequences = buffer.sample_sequences(20, 6, burn_in=3, keys=["actions", "eps_id", "policy_version"])
+        assert (sequences.policy_version[sequences.indices < 0] == UNKNOWN).all()
         is_step = sequences.indices >= 0
         steps = np.diff(sequences.actions, axis=1)[is_step[:, 1:] & is_step[:, :-1]]
         assert (steps == 1).all()

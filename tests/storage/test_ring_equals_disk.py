@@ -81,7 +81,7 @@ def make_episode(
         infos = [
             {
                 "n": float(rng.random()),
-                "text": f"t{10 ** rng.integers(0, 5)}",
+                "text": f"t{10 ** rng.integers(0, i + 2)}",
                 "log": {"k": t},
                 "mixed": MIXED[(i if t < 6 else t) % 5],
             }
@@ -89,7 +89,7 @@ def make_episode(
             else {}
             for t in range(num_steps + 1)
         ]
-        infos[-1] |= {"text": "t10000"}  # a chunk of an episode keeps the text width of the whole in replay
+        infos[-1] |= {"text": f"t{10 ** (i + 1)}"}  # in replay, a chunk keeps the width of all texts of its episode
     rewards = rng.random(num_steps).astype(kind["rewards"])
     if kind["infinite"] and rewards.dtype.kind == "f":
         rewards[rng.integers(0, num_steps)] = np.inf
@@ -164,7 +164,8 @@ def filled(
     buffer = EpisodeReplayBuffer(sum(map(len, chunks)), seed=0)
     if evicted is not None:
         buffer.add(evicted)
-    buffer.add(chunks)
+    for part in [[chunk] for chunk in chunks] if options["flush"] else [chunks]:
+        buffer.add(part)
     others = [] if evicted is None else [evicted]
     written = [*others, *(chunks[i] for i in options["order"])]
     middle = len(written) // 2
