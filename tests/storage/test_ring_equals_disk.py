@@ -297,7 +297,7 @@ def test_random_n_steps_reach_both_bounds(tmp_path: Path) -> None:
         assert set(steps.tolist()) == {2, 3, 4}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs(), WINDOW_OPTIONS, st.integers(1, 5))
 def test_sequences_from_ring_and_disk_are_equal(program: Any, options: dict[str, Any], num: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
