@@ -49,8 +49,15 @@ def check_n_step(n_step: Any) -> None:
 
 def check_sample(n: int, n_step: int | tuple[int, int], gamma: float, max_age: int | None = None) -> None:
     """Raise `InvalidArgument` unless these arguments for sampling transitions are valid."""
-    plain = type(n) is int and type(n_step) is int and type(gamma) is float and max_age is None
-    if plain and 0 < n <= LARGEST_COUNT and 0 < n_step <= LARGEST_COUNT and 0 <= gamma <= 1:
+    if (
+        type(n) is int
+        and type(n_step) is int
+        and type(gamma) is float
+        and max_age is None
+        and 0 < n <= LARGEST_COUNT
+        and 0 < n_step <= LARGEST_COUNT
+        and 0 <= gamma <= 1
+    ):
         return  # in a tenth of the time
     check_counts(n=n)
     check_n_step(n_step)

@@ -467,7 +467,7 @@ class EpisodeReplayBuffer(SampleCounts):
             columns = columns_of(ring, keys, slots, slots, views=views)
             columns[Columns.N_STEP] = ones(len(slots), np.int32)
         else:
-            max_steps = n_step
+            max_steps: Any = n_step
             if isinstance(n_step, tuple):
                 max_steps = self.generator.integers(*n_step, len(slots), endpoint=True)
             last, sums = n_step_columns(ring, slots, max_steps, gamma)

@@ -75,7 +75,9 @@ def test_two_recorders_keep_episodes_apart(counts: tuple[int, int]) -> None:
         if not recorder.is_reset:
             recorder.reset(np.full(recorder.num_envs, sign))
         done = rng.random(recorder.num_envs) < 0.1
-        step(recorder, np.full(recorder.num_envs, sign * (number + 2)), terminateds=done)
+        outputs = {} if number % 2 else None
+        row = np.full(recorder.num_envs, sign * (number + 2))
+        step(recorder, row, terminateds=done, extra_model_outputs=outputs)
         assert len(buffer) == sum(map(len, buffer.iter_episodes()))
         drawn = buffer.sample(20, n_step=6)
         assert (np.sign(drawn.obs) == np.sign(drawn.new_obs)).all()

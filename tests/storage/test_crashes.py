@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from episodes import EpisodePack, Ragged, SingleAgentEpisode
-from episodes.errors import EpisodeStateError, TrackMismatch
+from episodes.errors import EpisodeStateError, TrackMismatch, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage import directory as directory_files
 from episodes.storage import shards as shard_files
@@ -158,6 +158,42 @@ def test_damaged_sealed_shard_warns_and_reads_intact_part(tmp_path: Path) -> Non
         dataset = EpisodeDataset(tmp_path)
     assert dataset.recovered == 2
     assert [e.id_ for e in dataset] == ["0", "1"]
+
+
+@pytest.mark.filterwarnings("ignore:.*is damaged")
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_random_damage_raises_or_is_harmless(tmp_path: Path, compression: str) -> None:
+    with EpisodeWriter(tmp_path, compression=compression) as writer:
+        for i in range(3):
+            infos = [{"n": i, "s": "x" * i}] * (i % 50 + 2)
+            whole = episode(i)
+            writer.add(
+                [
+                    SingleAgentEpisode.from_arrays(
+                        whole.get_observations(),
+                        whole.get_actions(),
+                        np.ones(i + 1),
+                        infos=infos,
+                        custom_data={"i": i},
+                        extra_model_outputs={"token_logp": whole.get_extra_model_outputs("token_logp")},
+                    )
+                ]
+            )
+            writer.flush()
+    (file,) = tmp_path.glob("*.arrow")
+    data, rng, text = file.read_bytes(), np.random.default_rng(0), 0
+    for _ in range(300):
+        damaged = bytearray(data)
+        for at in rng.integers(0, len(data), rng.choice([1, 3, 20])).tolist():
+            damaged[at] = rng.integers(0, 256)
+        file.write_bytes(damaged)
+        try:
+            for result in EpisodeDataset(tmp_path):
+                assert len(result.get_observations()) == len(list(result.infos)) == len(result) + 1
+            assert repr(EpisodeDataset(tmp_path))
+        except UnreadableData:
+            text += 1
+    assert 0 < text < 300
 
 
 def test_finished_shard_without_rename_is_complete(tmp_path: Path) -> None:

@@ -57,7 +57,11 @@ class LastTwo:
             "before": nested.map_leaves(
                 lambda leaf: leaf.reshape(len(history), 2, *leaf.shape[1:]), history.window(2).last_observations(2)
             ),
+            "now": history.observations(),
             "action": history.last_steps("actions", 1),
+            "reward": history.rewards(1),
+            "extra": history.extra("observations", 1, np.zeros(())),
+            "length": np.array([len(history.episode(i)) for i in range(len(history))]),
             "t": history.t,
             "depth": np.minimum(history.depth, 2),
             "agent": history.agent_ids,
@@ -72,7 +76,7 @@ def make_episode(
     observations: Any = rng.random((num_steps + 1, 3)).astype(kind["obs"])
     if kind["nested"]:
         observations = {"a": observations, "b": {"frame": rng.integers(0, 255, (num_steps + 1, 40, 40), np.uint8)}}
-    extra = {}
+    extra: dict[str, Any] = {}
     if kind["extra"]:
         words = np.array([f"w{10**k}" for k in rng.integers(0, 5, num_steps)], "U6")
         extra = {"state_out": {"h": rng.random((num_steps, 2))}, "observations": rng.random(num_steps), "word": words}
@@ -93,7 +97,7 @@ def make_episode(
     rewards = rng.random(num_steps).astype(kind["rewards"])
     if kind["infinite"] and rewards.dtype.kind == "f":
         rewards[rng.integers(0, num_steps)] = np.inf
-    ending = {"terminated": kind["ends"][i] in (1, 3), "truncated": kind["ends"][i] in (2, 3)}
+    ending: dict[str, Any] = {"terminated": kind["ends"][i] in (1, 3), "truncated": kind["ends"][i] in (2, 3)}
     versions = rng.integers(0, 3, num_steps).cumsum() if kind["versions"] else None
     return SingleAgentEpisode.from_arrays(
         observations,
