@@ -125,6 +125,26 @@ def test_sampled_windows_equal_the_episodes(
         assert at == len(reference.steps)
 
 
+def test_infos_of_mixed_kinds_are_objects() -> None:
+    parts = [[{"a": 1, "b": 2.0}] * 4, [{"a": "one"}] * 4, [{}] * 4]
+    packs = [
+        chunks(1).replace(
+            lengths=[3],
+            lookbacks=[0],
+            rewards=np.zeros(3),
+            actions=np.zeros(3, int),
+            observations=np.zeros((4, 2)),
+            infos=infos,
+        )
+        for infos in parts
+    ]
+    with stored(EpisodePack.concat(packs), [1, 2]) as dataset:
+        infos = dataset.sampler(steps=StepBatches(9, include_infos="columns"), order="stored").draw().infos
+        assert infos["a"].tolist() == [1, 1, 1, "one", "one", "one", None, None, None]
+        assert infos["b"].tolist() == [2.0] * 3 + [0.0] * 6
+        assert infos["_b"].tolist() == [True] * 3 + [False] * 6
+
+
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 

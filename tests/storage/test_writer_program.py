@@ -108,6 +108,11 @@ BAD = OTHER_TRACKS | {
         EpisodeError,
         "the episodes of a pack need the same shapes",
     ),
+    "two dimensions": (
+        lambda i: [episode(i), episode(i, actions=np.zeros((i % 4 + 1, 3), int))],
+        EpisodeError,
+        "the episodes of a pack need the same shapes",
+    ),
     "surrogate": (lambda i: [episode(i, id_="\ud800")], WrongType, "lone surrogate"),
     "number": (lambda i: 5, WrongType, r"add\(5\): give an episode"),
     "numbers": (lambda i: [episode(i), 5], WrongType, "not a int"),
