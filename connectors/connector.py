@@ -19,7 +19,7 @@ methods and the batch methods are those that RLlib documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 
@@ -45,8 +45,7 @@ class Connector:
 
     reads: tuple[str, ...] = ()  # columns that the batch must have
     writes: tuple[str, ...] = ()  # columns that the connector may add
-    # True: reads whole tracks of a pack or recorder, and no single episodes. With one False, `on_rows` has no shortcut.
-    reads_tracks: ClassVar[bool] = False
+    reads_tracks: bool = False  # True: reads whole tracks of a pack or recorder; False: single, editable episodes
     changes_rows: bool = True  # False: a runner skips the connector, because it leaves complete vector rows unchanged
     is_empty_filter: bool = False  # learns statistics of observations, and has not seen any observation
     lookback: int = 0  # items before a chunk's first step that the learner needs to see what the policy saw

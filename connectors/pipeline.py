@@ -41,7 +41,6 @@ class ConnectorPipeline(Connector):
 
     input_columns: tuple[str, ...] = ()
     _repr_html_ = notebook_repr("connectors.notebook_cards", "pipeline")
-    _straight = True  # connectors can be called one after another with the same episodes
 
     def __init__(
         self,
@@ -58,7 +57,8 @@ class ConnectorPipeline(Connector):
         )
         self.trace: Trace | None = None  # of the last call with trace=True
         self._pieces: dict[str, Connector] = {}
-        self._row_pieces: tuple[Connector, ...] = ()  # the connectors that `on_rows` calls
+        self._stages: dict[str, Connector] = {}  # what a call runs, by name: here the pieces
+        self._row_stages: tuple[Connector, ...] = ()  # what `on_rows` runs
         self._input_observation_space = checked_space("input_observation_space", input_observation_space)
         self._input_action_space = checked_space("input_action_space", input_action_space)
         self._name = name
@@ -91,24 +91,10 @@ class ConnectorPipeline(Connector):
         Raises:
             WrongType: a connector returned something else than a batch.
         """
-        batch = {} if batch is None else dict(batch)
-        shared_data = {} if shared_data is None else shared_data
         self.trace = Trace() if trace else self.trace
-        if trace or kwargs or not self._straight:
-            context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics}
-            return self._run(batch, episodes, self.trace if trace else None, {**context, **kwargs})
-        for piece in self._pieces_to_call().values():
-            batch = piece(
-                rl_module=rl_module,
-                batch=batch,
-                episodes=episodes,
-                explore=explore,
-                shared_data=shared_data,
-                metrics=metrics,
-            )
-            if type(batch) is not dict:
-                batch = checked_batch(batch, piece)
-        return batch
+        shared_data = {} if shared_data is None else shared_data
+        context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
+        return self._run(dict(batch or {}), episodes, self.trace if trace else None, context)
 
     def on_rows(
         self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
@@ -117,31 +103,27 @@ class ConnectorPipeline(Connector):
         calling the pipeline.
 
         A runner calls this once per vector step. Leading connectors that do not change complete arrays are
-        skipped, and the given dict may be changed. If a connector reads single episodes (`reads_tracks` is False, as
-        it is by default), the pipeline is called as usual.
+        skipped, and the given dict may be changed.
 
         Raises:
             WrongType: a connector returned something else than a batch.
         """
-        if not self._straight:
-            context = {"explore": explore, "shared_data": shared_data}
-            return self(rl_module=rl_module, batch=batch, episodes=episodes, **context)
-        for piece in self._row_pieces:
-            batch = piece(rl_module=rl_module, batch=batch, episodes=episodes, explore=explore, shared_data=shared_data)
+        context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": None}
+        for stage in self._row_stages:
+            batch = stage(batch=batch, episodes=episodes, **context)
             if type(batch) is not dict:
-                batch = checked_batch(batch, piece)
+                batch = checked_batch(batch, stage.name)
         return batch
 
-    def _pieces_to_call(self) -> Mapping[str, Connector]:
-        """Return the connectors by name, in the order of the calls."""
-        return self._pieces
-
     def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        """Call all connectors with the arguments in `context`, record the calls in `trace` if it is given, and return
-        the final batch.
+        """Run all stages with the arguments in `context`, record the calls in `trace` if it is given, and return the
+        final batch.
         """
-        for name, piece in self._pieces_to_call().items():
-            batch = call_piece(piece, name, trace, {"batch": batch, "episodes": episodes, **context})
+        for name, stage in self._stages.items():
+            call = stage if trace is None else trace.watcher(name, stage)
+            batch = call(batch=batch, episodes=episodes, **context)
+            if type(batch) is not dict:
+                batch = checked_batch(batch, name)
         return batch
 
     # Pieces
@@ -281,26 +263,25 @@ class ConnectorPipeline(Connector):
         """Set the pipeline's input spaces, and recompute the spaces of each connector from the output spaces of the
         previous connector.
         """
-        self._input_observation_space = observation_space
-        self._input_action_space = action_space
-        for piece in self._pieces.values():
-            piece.set_input_spaces(observation_space, action_space)
-            observation_space = None if observation_space is None else piece.observation_space
-            action_space = piece.action_space
-        self._observation_space, self._action_space = observation_space, action_space
-        self._row_pieces = self._pieces_for_rows()
+        self._input_observation_space, self._input_action_space = observation_space, action_space
+        self._observation_space, self._action_space = chain_spaces(
+            self._pieces.values(), observation_space, action_space
+        )
+        self._set_stages(self._pieces)
 
     def bind(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> None:
         """Set the pipeline's input spaces, unless it has input spaces already."""
         if self._input_observation_space is None and self._input_action_space is None:
             self.set_input_spaces(observation_space, action_space)
 
-    def _pieces_for_rows(self) -> tuple[Connector, ...]:
-        """Return the connectors that `on_rows` calls: all except the leading ones that do not change complete arrays.
+    def _set_stages(self, stages: dict[str, Connector]) -> None:
+        """Store what a call runs, by name and in order, and what `on_rows` runs: all stages except the leading ones
+        that do not change complete arrays.
 
-        All connectors after the first one that changes arrays are called, because it may leave incomplete columns.
+        `on_rows` runs all stages after the first one that changes arrays, because it may leave incomplete columns.
         """
-        return tuple(dropwhile(lambda piece: not piece.changes_rows, self._pieces_to_call().values()))
+        self._stages = stages
+        self._row_stages = tuple(dropwhile(lambda stage: not stage.changes_rows, stages.values()))
 
     @property
     def fingerprint(self) -> list[Any]:
@@ -366,24 +347,24 @@ def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Map
         raise
 
 
-def call_piece(piece: Connector, name: str, trace: Trace | None, arguments: dict[str, Any]) -> ColumnDict:
-    """Call one connector with `arguments`, and return its batch. If `trace` is given, record the call there.
-
-    Raises:
-        WrongType: the connector returned something else than a batch.
+def chain_spaces(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:
+    """Set the input spaces of each connector to the output spaces of the previous one, and return the last output
+    spaces.
     """
-    call = piece if trace is None else trace.watcher(name, piece)
-    batch = call(**arguments)
-    return batch if type(batch) is dict else checked_batch(batch, piece)
+    for piece in pieces:
+        piece.set_input_spaces(observation_space, action_space)
+        observation_space = None if observation_space is None else piece.observation_space
+        action_space = piece.action_space
+    return observation_space, action_space
 
 
-def checked_batch(returned: Any, piece: Any) -> ColumnDict:
-    """Return the value that a connector returned, after a check that it is a batch (a mutable mapping).
+def checked_batch(returned: Any, name: str) -> ColumnDict:
+    """Return the value that the connector `name` returned, after a check that it is a batch (a mutable mapping).
 
     Raises:
-        WrongType: it is something else. The error names the connector.
+        WrongType: it is something else.
     """
     if not isinstance(returned, MutableMapping):
         kind = "None" if returned is None else f"a {type(returned).__name__}"
-        raise WrongType(f"{piece.name} returned {kind}, not a batch; end its __call__ with `return batch`")
+        raise WrongType(f"{name} returned {kind}, not a batch; end its __call__ with `return batch`")
     return cast(ColumnDict, returned)

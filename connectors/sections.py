@@ -9,7 +9,7 @@ Rewriters and views move to their section, wherever they are inserted. Within a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import gymnasium as gym
 
 from connectors.connector import Connector
 from connectors.fingerprint import describe_acting_pipeline
-from connectors.pipeline import ConnectorPipeline
+from connectors.pipeline import ConnectorPipeline, chain_spaces
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from connectors.views.samples import space_of
@@ -106,7 +106,6 @@ class SectionedPipeline(ConnectorPipeline):
         self.bound_views: Views | None = None  # None before the spaces are known
         self._sections = Sections()
         self._view_connector = self._make_view_connector()
-        self._stages: Pieces = {}
         self.view_settings: list[Any] = []  # [name, settings] of each view, as plain values
         self.acting_pipeline = ""  # rewriters and views as JSON text, see `connectors.fingerprint`
         if views is not None and input_observation_space is None:
@@ -219,27 +218,20 @@ class SectionedPipeline(ConnectorPipeline):
         """
         self._input_observation_space, self._input_action_space = observation_space, action_space
         sections = self._sections
-        spaces = _chain_spaces(sections.rewriters.values(), observation_space, action_space)
+        spaces = chain_spaces(sections.rewriters.values(), observation_space, action_space)
         self.bound_views = self._bind_views(*spaces)
         if self.has_views:
             for place, piece in enumerate(sections.views.values()):
                 piece.place(self.bound_views, place)
             spaces = (None if self.bound_views is None else self.bound_views.observation_space, spaces[1])
-        self._observation_space, self._action_space = _chain_spaces(sections.pieces.values(), *spaces)
+        self._observation_space, self._action_space = chain_spaces(sections.pieces.values(), *spaces)
         self.lookback = max((piece.lookback for piece in sections.pieces.values()), default=0)
         self.lookback = max(self.lookback, 0 if self.bound_views is None else self.bound_views.lookback)
         views = self._given_views.views if self._given_views is not None else sections.views.values()
         see = {" > ".join(map(name_of, views)): self._view_connector} if self.has_views else {}
-        self._stages = {**sections.rewriters, **see, **sections.pieces}
+        self._set_stages({**sections.rewriters, **see, **sections.pieces})
         self.view_settings = settings_of_views(views)
         self.acting_pipeline = describe_acting_pipeline(self)
-        self._row_pieces = self._pieces_for_rows()
-
-    def _pieces_to_call(self) -> Mapping[str, Connector]:
-        """Return what the pipeline calls, by name and in order: rewriters, one connector for all views, other
-        connectors.
-        """
-        return self._stages
 
     def _bind_views(self, observation_space: gym.Space | None, action_space: gym.Space | None) -> Views | None:
         """Return this pipeline's views as one `Views` object for episodes that store observations of
@@ -264,17 +256,6 @@ class SectionedPipeline(ConnectorPipeline):
                 f"{observation_space}; give views of the same observations"
             )
         return bound
-
-
-def _chain_spaces(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:
-    """Set the input spaces of each connector to the output spaces of the previous one, and return the last output
-    spaces.
-    """
-    for piece in pieces:
-        piece.set_input_spaces(observation_space, action_space)
-        observation_space = None if observation_space is None else piece.observation_space
-        action_space = piece.action_space
-    return observation_space, action_space
 
 
 def as_piece(piece: Any) -> Any:

@@ -14,12 +14,11 @@ from connectors.editable_episodes import EditableEpisodes
 from connectors.env_to_module.add_observations import AddObservations
 from connectors.env_to_module.add_states import AddStates
 from connectors.env_to_module.add_time_dimension import AddTimeDimension
-from connectors.pipeline import ConnectorPipeline, call_piece
+from connectors.pipeline import ConnectorPipeline
 from connectors.policy import module_of
 from connectors.rewriting.rewriter import check_rewritten
 from connectors.sections import SectionedPipeline, as_piece
 from connectors.tensors import NumpyToTensor
-from connectors.trace import Trace
 from connectors.views.piece import newest_history
 from connectors.views.policy_check import check_reads_views
 from connectors.views.view import View
@@ -97,30 +96,38 @@ class EnvToModulePipeline(SectionedPipeline):
 
     def _set_pieces(self, pieces: dict[str, Connector]) -> None:
         super()._set_pieces(pieces)
-        self._straight = all(piece.reads_tracks for piece in pieces.values())
         self.rewrites = bool(self._sections.rewriters)
 
-    def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
-        """Call the connectors in order, and return the batch.
+    def _set_stages(self, stages: dict[str, Connector]) -> None:
+        super()._set_stages(
+            {name: stage if stage.reads_tracks else _ReadSingleEpisodes(name, stage) for name, stage in stages.items()}
+        )
 
-        Raises:
-            InvalidArgument: a connector wrote to an episode being recorded.
-        """
-        for name, piece in self._pieces_to_call().items():
-            editable = (
-                None if piece.reads_tracks or not isinstance(episodes, OngoingEpisodes) else EditableEpisodes(episodes)
+
+class _ReadSingleEpisodes(Connector):
+    """Connector that calls `piece`, which reads single episodes, with copies of a recorder's ongoing episodes.
+
+    Raises:
+        InvalidArgument: `piece` wrote to an episode being recorded.
+    """
+
+    def __init__(self, name: str, piece: Connector) -> None:
+        super().__init__(name=name)
+        self._piece = piece
+        self.changes_rows = piece.changes_rows
+
+    def __call__(self, *, episodes: Any = (), **context: Any) -> ColumnDict:  # type: ignore[override]
+        if not isinstance(episodes, OngoingEpisodes):
+            return self._piece(episodes=episodes, **context)
+        copies = EditableEpisodes(episodes)
+        try:
+            batch = self._piece(episodes=copies, **context)
+        except ShapeMismatch as error:
+            raise InvalidArgument(f"{self.name}: {error}. {_NOT_HERE}") from error
+        if copies.changed:
+            raise InvalidArgument(
+                f"{self.name} wrote to an episode that is being recorded, where it would be lost. {_NOT_HERE}"
             )
-            visible = episodes if editable is None else editable
-            try:
-                batch = call_piece(piece, name, trace, {"batch": batch, "episodes": visible, **context})
-            except ShapeMismatch as error:
-                if editable is None:
-                    raise
-                raise InvalidArgument(f"{name}: {error}. {_NOT_HERE}") from error
-            if editable is not None and editable.changed:
-                raise InvalidArgument(
-                    f"{name} wrote to an episode that is being recorded, where it would be lost. {_NOT_HERE}"
-                )
         return batch
 
 
@@ -140,8 +147,7 @@ class _SeeNewest(Connector):
         self._pipeline = pipeline
 
     def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
-        pipeline = self._pipeline
-        views = pipeline.bound_views or pipeline.views_of(lambda: newest_history(episodes, HistorySpaces()))
+        views = self._pipeline.views_of(lambda: newest_history(episodes, HistorySpaces()))
         batch.update(views(newest_history(episodes, views.given, views.lookback)))
         return batch
 

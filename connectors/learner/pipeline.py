@@ -20,7 +20,7 @@ from connectors.learner.add_observations import AddObservations
 from connectors.learner.add_states import AddStates
 from connectors.learner.add_time_dimension_and_zero_pad import AddTimeDimensionAndZeroPad
 from connectors.learner.draw_views import DrawViews
-from connectors.pipeline import call_piece, checked_batch
+from connectors.pipeline import checked_batch
 from connectors.policy import module_of
 from connectors.sections import SectionedPipeline
 from connectors.sequences import num_padded_rows, padded_step_indices
@@ -53,8 +53,6 @@ class LearnerPipeline(SectionedPipeline):
     policy sees at any observation of the pack.
     """
 
-    _straight = False  # connectors may change the episodes
-
     def _make_view_connector(self) -> Connector:
         return _SeeSteps()
 
@@ -68,15 +66,14 @@ class LearnerPipeline(SectionedPipeline):
                 pack = rewriters[name].rewritten_pack(pack)
             elif PACK_VIEWS not in context:
                 views = self.bound_views
-                context[PACK_VIEWS] = PackViews(pack, self._views_for(pack) if views is None else views)
+                if views is None:  # unknown observation space: bind the views to that of `pack`, for this call only
+                    views = self.views_of(lambda pack=pack: PackViews(pack).history(slice(None)))
+                context[PACK_VIEWS] = PackViews(pack, views)
             edited = None if piece.reads_tracks else EditableEpisodes(pack)
-            visible = pack if edited is None else edited
-            if trace is None:
-                batch = piece(batch=batch, episodes=visible, **context)
-                if type(batch) is not dict:
-                    batch = checked_batch(batch, piece)
-            else:
-                batch = call_piece(piece, name, trace, {"batch": batch, "episodes": visible, **context})
+            call = piece if trace is None else trace.watcher(name, piece)
+            batch = call(batch=batch, episodes=pack if edited is None else edited, **context)
+            if type(batch) is not dict:
+                batch = checked_batch(batch, name)
             if edited is not None:
                 before, pack = pack, edited.packed()
                 _check_in_time(name, batch, before, pack)
@@ -98,14 +95,6 @@ class LearnerPipeline(SectionedPipeline):
             )
         spaces = HistorySpaces(self.input_observation_space, self.input_action_space)
         return DrawViews(spaces, tuple(self._sections.rewriters.values()), self.views)
-
-    def _views_for(self, pack: EpisodePack) -> Views:
-        """Return the pipeline's views, which compute the policy's inputs from the observations in `pack`.
-
-        If the pipeline was created without an observation space, the views are bound to the space of the observations
-        in `pack`, for this call only.
-        """
-        return self.views_of(lambda: PackViews(pack).history(slice(None)))
 
 
 # Batches from replay do not need these connectors.

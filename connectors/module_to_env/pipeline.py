@@ -64,12 +64,17 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         if type(outputs) is not dict:
             check_answer(outputs)
         outputs = dict(outputs)
-        for piece in self._row_pieces:
-            outputs = piece(
-                rl_module=policy, batch=outputs, episodes=episodes, explore=explore, shared_data=shared_data
+        for stage in self._row_stages:
+            outputs = stage(
+                rl_module=policy,
+                batch=outputs,
+                episodes=episodes,
+                explore=explore,
+                shared_data=shared_data,
+                metrics=None,
             )
             if type(outputs) is not dict:
-                outputs = checked_batch(outputs, piece)
+                outputs = checked_batch(outputs, stage.name)
         if ColumnParts in map(type, outputs.values()):  # connectors may append items to columns
             outputs = {name: joined(column) for name, column in outputs.items()}
         actions = outputs.pop(Columns.ACTIONS, None)
@@ -159,11 +164,12 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         pieces = (piece for piece in self.connectors if isinstance(piece, GetActions))
         return next((piece for piece in pieces if not piece.adds_log_probs), None)
 
-    def _pieces_for_rows(self) -> tuple[Connector, ...]:
-        """Return the connectors that can change a batch of complete arrays [N, ...]. The others are skipped for such
-        batches.
+    def _set_stages(self, stages: dict[str, Connector]) -> None:
+        """Store what a call runs, and what `on_rows` runs: the connectors that can change a batch of complete arrays
+        [N, ...].
         """
-        return tuple(piece for piece in self._pieces.values() if piece.changes_rows)
+        self._stages = stages
+        self._row_stages = tuple(stage for stage in stages.values() if stage.changes_rows)
 
 
 def _may_write_env_actions(piece: Connector) -> bool:

@@ -24,6 +24,7 @@ class ObservationRewriter(Connector):
     """Base class of connectors that change observations before episodes store them, such as normalization filters."""
 
     reads_tracks = True
+    changes_rows = False  # `rewrite` has changed complete rows already
     _rewritten: frozenset[tuple[str, int]] = frozenset()  # (episode id, t) of what the last call by hand rewrote
 
     @abstractmethod
