@@ -11,7 +11,7 @@ from connectors.agent_to_module_mapping import SEATS, AgentRow, AgentToModuleMap
 from connectors.connector import ColumnDict, Connector
 from connectors.env_to_module.pipeline import EnvToModulePipeline, env_to_module_pipeline
 from connectors.learner.pipeline import LearnerPipeline, learner_pipeline
-from connectors.module_to_env.module_to_agent_unmapping import EXTRA, ModuleToAgentUnmapping
+from connectors.module_to_env.module_to_agent_unmapping import EXTRA, ModuleToAgentUnmapping, check_rows_of_module
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline, check_answer, module_to_env_pipeline
 from connectors.pipeline import ConnectorPipeline, set_states
 from connectors.rewriting.agent_spaces import AgentSpaces
@@ -42,7 +42,6 @@ __all__ = [
 Spaces = Mapping[Any, Any]  # module -> Gymnasium space
 Joint = Sequence[MultiAgentObservationPreprocessor | ObservationRewriter]
 _JOINT = "__joint__"  # the key of their state
-_OF_ROWS = {"explore", "shared_data", "metrics"}  # what a call for whole rows is given, but for metrics
 P = TypeVar("P", bound=ConnectorPipeline)
 
 
@@ -126,26 +125,6 @@ class MultiAgentPipeline(Connector):
             for module_id, module_episodes in episodes.items()
         }
 
-    def _call_modules_on_rows(
-        self, batches: Mapping[Any, ColumnDict], episodes: Mapping[Any, Any], rl_module: Any, context: dict[str, Any]
-    ) -> dict[Any, ColumnDict]:
-        """Call each module's pipeline, by the faster `on_rows` where possible, and return their outputs, `{module_id:
-        columns}`.
-        """
-        if context.keys() != _OF_ROWS or context["metrics"] is not None:
-            return self._call_modules(batches, episodes, rl_module, context)
-        explore, shared_data = context["explore"], context["shared_data"]
-        return {
-            module_id: self[module_id].on_rows(
-                _policy_of(rl_module, module_id),
-                dict(batches.get(module_id, ())),
-                module_episodes,
-                explore,
-                shared_data,
-            )
-            for module_id, module_episodes in episodes.items()
-        }
-
     @property
     def lookback(self) -> int:  # type: ignore[override]
         """Largest number of earlier steps that a module's pipeline reads."""
@@ -222,11 +201,9 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         """Return the policy input batch `{module_id: columns}` of each module with agents that must act."""
         if context["shared_data"] is None:
             context["shared_data"] = {}
-        has_columns = bool(batch)  # its columns may be parts
         columns = self.mapping(batch=batch, episodes=episodes, shared_data=context["shared_data"])
         seats = context["shared_data"][SEATS]
-        call = self._call_modules if has_columns else self._call_modules_on_rows
-        return call(columns, _episodes_by_module(seats), rl_module, context)
+        return self._call_modules(columns, _episodes_by_module(seats), rl_module, context)
 
 
 class MultiAgentModuleToEnv(MultiAgentPipeline):
@@ -264,7 +241,9 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
             check_answer(columns)
             if columns.get(Columns.ACTIONS, columns) is None:
                 raise UnknownKey(f"the policy of module {module_id!r} returned 'actions' = None")
-        outputs = self._call_modules_on_rows(batch, _episodes_by_module(seats), rl_module, context)
+            if module_id in seats:
+                check_rows_of_module(module_id, columns, seats[module_id])
+        outputs = self._call_modules(batch, _episodes_by_module(seats), rl_module, context)
         for module_id, columns in outputs.items():
             for_env, num_agents = columns.get(Columns.ACTIONS_FOR_ENV, columns[Columns.ACTIONS]), len(seats[module_id])
             if len(nested.first_leaf(for_env)) == num_agents:  # else the unmapping names all outputs of another length

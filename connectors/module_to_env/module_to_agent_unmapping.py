@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from connectors.agent_to_module_mapping import SEATS
+from connectors.agent_to_module_mapping import SEATS, AgentRow
 from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
+from connectors.module_to_env.unbatch_items import check_rows
 from episodes.columns import Columns
-from episodes.errors import TrackMismatch
 from episodes.tracks import nested
 
 __all__ = ["ModuleToAgentUnmapping"]
@@ -31,13 +32,9 @@ class ModuleToAgentUnmapping(Connector):
     ) -> ColumnDict:
         policy_actions, sent, outputs = ([{} for _ in episodes] for _ in range(3))
         for module_id, seats in (shared_data or {}).get(SEATS, {}).items():
-            columns = {name: _rows(joined(column)) for name, column in batch[module_id].items()}
-            for name, rows in columns.items():
-                if len(rows) != len(seats):
-                    raise TrackMismatch(
-                        f"module {module_id!r}: its output {name!r} has {len(rows)} rows for {len(seats)} agents; it "
-                        "must keep the rows of its input"
-                    )
+            outputs_of_module = {name: joined(column) for name, column in batch[module_id].items()}
+            check_rows_of_module(module_id, outputs_of_module, seats)
+            columns = {name: _rows(column) for name, column in outputs_of_module.items()}
             actions = columns.pop(Columns.ACTIONS)
             for_env = columns.pop(Columns.ACTIONS_FOR_ENV, actions)
             for (place, agent_id, _), action, env_action in zip(seats, actions, for_env, strict=True):
@@ -48,6 +45,11 @@ class ModuleToAgentUnmapping(Connector):
 
 
 EXTRA = "extra_model_outputs"
+
+
+def check_rows_of_module(module_id: Any, outputs: ColumnDict, seats: Sequence[AgentRow]) -> None:
+    """Raise `TrackMismatch` if an output of a module does not have one row per agent that must act."""
+    check_rows(outputs, len(seats), f"module {module_id!r}: its", "agents")
 
 
 def _rows(column: Any) -> Any:

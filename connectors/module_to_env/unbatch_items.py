@@ -30,12 +30,15 @@ class UnbatchItems(Connector):
         return batch
 
 
-def check_rows(batch: ColumnDict, expected: int) -> None:
-    """Raise `TrackMismatch` if a column of the batch has a number of rows other than `expected`."""
+def check_rows(batch: ColumnDict, expected: int, owner: str = "the policy's", rows_of: str = "episodes") -> None:
+    """Raise `TrackMismatch` if a column of the batch has a number of rows other than `expected`.
+
+    The error calls the columns outputs of `owner`, and the rows those of `rows_of`.
+    """
     for name, column in batch.items():
         rows = len(column) if type(column) is np.ndarray else num_rows(column)
         if rows != expected:
             raise TrackMismatch(
-                f"the policy's output {name!r} has {rows} rows for {expected} episodes; "
+                f"{owner} output {name!r} has {rows} rows for {expected} {rows_of}; "
                 "it must keep the rows of its input"
             )
