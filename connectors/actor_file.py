@@ -23,6 +23,7 @@ from connectors import env_to_module as to_module
 from connectors import module_to_env as to_env
 from connectors.batch_items import BatchItems
 from connectors.connector import Connector
+from connectors.env_to_module.pipeline import DEFAULT_CONNECTORS
 from connectors.fingerprint import settings_of
 from connectors.module_to_env import ModuleToEnvPipeline
 from connectors.tensors import NumpyToTensor
@@ -59,30 +60,17 @@ def state_of(actor: Any) -> dict[str, Any]:
         )
     if actor.observation_space is None or actor.action_space is None:
         raise InvalidArgument("Actor.save: the actor's spaces are not known; give them to Actor")
-    extra_connectors = {
-        name: piece for name, piece in _pieces(actor.env_to_module).items() if name not in _default_names(actor)
-    }
+    given = [piece for piece in actor.env_to_module.connectors if type(piece) not in DEFAULT_CONNECTORS]
     return {
         "policy": type(actor.policy).__name__,
         "weights": dict(actor.policy.state_dict()),
         "observation_space": space_json.to_json(actor.observation_space, "observation_space"),
         "action_space": space_json.to_json(actor.action_space, "action_space"),
-        "pieces": [_settings_of_piece(piece) for piece in extra_connectors.values()],
+        "pieces": [_settings_of_piece(piece) for piece in given],
         "module_to_env": [_settings_of_piece(piece) for piece in actor.module_to_env.connectors],
         "states": {"env_to_module": actor.env_to_module.get_state(), "module_to_env": actor.module_to_env.get_state()},
         "fingerprint": actor.fingerprint,
     }
-
-
-def _pieces(pipeline: Any) -> dict[str, Connector]:
-    return dict(zip(pipeline.names, pipeline.connectors, strict=True))
-
-
-def _default_names(actor: Any) -> set[str]:
-    """Return the names of the actor's connectors whose classes `env_to_module_pipeline` adds by default."""
-    kinds = (to_module.AddObservations, BatchItems, to_module.AddTimeDimension)
-    kinds = (*kinds, to_module.AddStates, NumpyToTensor)
-    return {name for name, piece in _pieces(actor.env_to_module).items() if type(piece) in kinds}
 
 
 def _settings_of_piece(piece: Connector) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import torch
 
-from connectors.distributions import ActionDistribution, Categorical, log_probs_of
+from connectors.distributions import ActionDistribution, Categorical
 
 _AHEAD = 4096  # random numbers drawn at once
 _SMALLEST = np.finfo(np.float32).tiny
@@ -67,15 +67,6 @@ class NumpyCategoricalSampler:
         times = self._stream.standard_exponential(max(num - len(self._ahead), _AHEAD), np.float32)
         np.maximum(times, _SMALLEST, out=times)  # log(0) would select a masked action
         self._ahead = np.concatenate([self._ahead, np.log(times, out=times)])
-
-    def log_prob(self, distribution: Categorical, inputs: torch.Tensor, actions: np.ndarray) -> np.ndarray:
-        """Return the log-probabilities [N] of `actions` [N] for logits `inputs` [N, n], equal to
-        `distribution.log_prob`.
-        """
-        if inputs.ndim != 2:
-            return distribution.log_prob(inputs, torch.from_numpy(actions)).numpy()
-        choices = actions - distribution.start if distribution.start else actions
-        return log_probs_of(inputs).numpy()[np.arange(len(choices)), choices]
 
     def mode(self, distribution: Categorical, inputs: np.ndarray) -> np.ndarray:
         """Return the most likely action [N] for each row of the logits `inputs` [N, n], equal to

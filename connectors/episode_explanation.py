@@ -13,12 +13,11 @@ import numpy as np
 import torch
 
 from connectors.connector import ColumnDict, Connector
-from connectors.distributions import distribution_for
 from connectors.learner.generalized_advantage_estimation import GeneralizedAdvantageEstimation
 from connectors.learner.pipeline import LearnerPipeline
 from connectors.learner.step_returns import StepReturns
 from connectors.learner.values import ValueFunction
-from connectors.policy import module_of, seen_columns
+from connectors.policy import distribution_of, module_of, seen_columns
 from connectors.tensors import NumpyToTensor
 from connectors.views.pack_views import PackViews
 from episodes.batch import leaves
@@ -130,11 +129,9 @@ def _outputs(batch: Mapping[str, Any], policy: Any, action_space: gym.Space | No
     with torch.no_grad():
         outputs = policy(seen_columns(batch))
     inputs = outputs.get(Columns.ACTION_DIST_INPUTS)
-    distribution = module_of(policy).distribution
-    if inputs is None or (distribution is None and action_space is None):
+    distribution = None if inputs is None else distribution_of(policy, action_space)
+    if inputs is None or distribution is None:
         return {}
-    if distribution is None:
-        distribution = distribution_for(action_space)  # type: ignore[arg-type]
     with torch.no_grad():
         columns = {
             "action_prob": distribution.log_prob(inputs, batch[Columns.ACTIONS]).exp(),

@@ -22,8 +22,9 @@ from inspect import Signature, signature
 from typing import Any, Protocol
 
 import torch
+from gymnasium import Space
 
-from connectors.distributions import ActionDistribution
+from connectors.distributions import ActionDistribution, distribution_for
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 
@@ -135,11 +136,15 @@ class Module:
         return distribution_of(self.policy)
 
 
-def distribution_of(policy: Any) -> ActionDistribution | None:
-    """Return the policy's action distribution (its attribute `distribution`), or None if it has none. This is faster
-    than `module_of`.
+def distribution_of(policy: Any, action_space: Space | None = None) -> ActionDistribution | None:
+    """Return the policy's action distribution (its attribute `distribution`), or else the default one of the action
+    space. Without `action_space`, the result is None for a policy without a distribution.
+
+    Raises:
+        InvalidArgument: there is no default distribution for the action space.
     """
-    return getattr(policy, "distribution", None)
+    distribution = getattr(policy, "distribution", None)
+    return distribution if distribution is not None or action_space is None else distribution_for(action_space)
 
 
 def random_action_probability_of(policy: Any) -> float:

@@ -12,8 +12,9 @@ import torch
 
 from connectors.tensors import NumpyToTensor
 from episodes import Batch
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import EpisodeStateError
 from episodes.tracks import nested
+from episodes.tracks.validation import checked_count
 
 __all__ = ["Prefetch"]
 
@@ -44,8 +45,7 @@ class Prefetch(Iterator[Batch]):
     """
 
     def __init__(self, draw: Callable[[], Batch], *, device: str | torch.device | None = None, depth: int = 2) -> None:
-        if type(depth) is not int or depth < 1:
-            raise InvalidArgument(f"depth={depth!r}: give an int, at least 1")
+        checked_count("depth", depth)
         move = None if device is None else _DeviceCopier(torch.device(device))
         self._queue = _BatchQueue(depth)
         # The thread holds no reference to this object, so that an unclosed iterator can be garbage-collected.

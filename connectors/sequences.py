@@ -46,7 +46,7 @@ class Sequences:
         Raises:
             InvalidArgument: `max_seq_len` is not an int of at least 1.
         """
-        check_max_seq_len(max_seq_len)
+        checked_count("max_seq_len", max_seq_len)
         counts = np.maximum(-(-lengths // max_seq_len), 1 if with_empty else 0)
         ends = np.cumsum(counts)
         episodes = np.repeat(np.arange(len(lengths)), counts)
@@ -119,12 +119,3 @@ def num_padded_rows(lengths: np.ndarray, max_seq_len: int) -> int:
 def padded_step_indices(lengths: np.ndarray, max_seq_len: int) -> np.ndarray:
     """Return the index of the step at each position of the padded rows, int [R, max_seq_len]. It is -1 for padding."""
     return Sequences.of(lengths, max_seq_len).pad(np.arange(1, int(lengths.sum()) + 1)) - 1
-
-
-def check_max_seq_len(max_seq_len: int) -> int:
-    """Return the argument `max_seq_len` after a check that it is an int of at least 1.
-
-    Raises:
-        InvalidArgument: `max_seq_len` is not an int of at least 1.
-    """
-    return checked_count("max_seq_len", max_seq_len)

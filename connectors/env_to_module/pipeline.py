@@ -79,7 +79,7 @@ class EnvToModulePipeline(SectionedPipeline):
                 self.insert_before(last, AddTimeDimension())
                 self.insert_before(last, AddStates())
         pieces = self._sections.pieces.values()
-        if not self.is_bound or any(type(piece) not in _DEFAULT for piece in pieces):
+        if not self.is_bound or any(type(piece) not in DEFAULT_CONNECTORS for piece in pieces):
             return
         if any(type(piece) is NumpyToTensor for piece in pieces):
             check_reads_views(policy, self.views, values=False)
@@ -185,4 +185,4 @@ def env_to_module_pipeline(
     return pipeline
 
 
-_DEFAULT = (AddObservations, BatchItems, AddTimeDimension, AddStates, NumpyToTensor)
+DEFAULT_CONNECTORS = (AddObservations, BatchItems, AddTimeDimension, AddStates, NumpyToTensor)

@@ -21,13 +21,12 @@ from torch.overrides import TorchFunctionMode
 from connectors.actor import Actor
 from connectors.batch_items import BatchItems
 from connectors.connector import Connector
-from connectors.distributions import distribution_for
 from connectors.env_to_module import AddObservations, AddStates, AddTimeDimension
 from connectors.export.traced_array import NotTraceable, TracedArray, as_tensors, as_traced
 from connectors.export.traced_history import ACTIONS, OBSERVATIONS, REWARDS, TIME, TracedHistory
 from connectors.module_to_env import GetActions, ListifyForVectorEnv, TensorToNumpy, UnbatchItems
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
-from connectors.policy import module_of
+from connectors.policy import distribution_of, module_of
 from connectors.rewriting.observation_preprocessor import ObservationPreprocessor
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.tensors import NumpyToTensor
@@ -195,8 +194,7 @@ class ActorGraph(nn.Module):
         self.after = _connectors_of(actor.module_to_env)
         self.is_recurrent = module_of(self.policy).is_recurrent
         self.action_space: Any = actor.action_space
-        distribution = module_of(self.policy).distribution
-        self.distribution = distribution_for(self.action_space) if distribution is None else distribution
+        self.distribution: Any = distribution_of(self.policy, self.action_space)
         self.stored_observation_space: Any = actor.recorded_observation_space
         self.stored_action_space = actor.module_to_env.policy_action_space(self.action_space)
         self.reach: dict[str, int] = {}

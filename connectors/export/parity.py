@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from connectors.actor import Actor
-from connectors.distributions import distribution_for
 from connectors.export.actor_graph import Noise, parts_of_user
 from connectors.export.serve import ServedPolicy
 from connectors.module_to_env import GetActions
-from connectors.policy import module_of
+from connectors.policy import distribution_of
 from connectors.ragged_checks import check_all_of_one_shape
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, NotExportable
@@ -182,20 +181,16 @@ class _Comparison:
 
     def _is_tie(self, inputs: Any, expected: Any, actual: Any) -> bool:
         """Return True if the two actions have nearly equal log-probabilities, so that rounding decided between them."""
-        log_prob = self._distribution().log_prob
+        distribution: Any = distribution_of(self.actor.policy, self.actor.action_space)
         tensor = torch.as_tensor(np.asarray(inputs))[None].double()
         try:
             values = [
-                float(log_prob(tensor, torch.as_tensor(np.asarray(choice))[None])) for choice in (expected, actual)
+                float(distribution.log_prob(tensor, torch.as_tensor(np.asarray(choice))[None]))
+                for choice in (expected, actual)
             ]
         except (RuntimeError, TypeError, IndexError):
             return False
         return abs(values[0] - values[1]) <= 10 * self.tolerance * self._scale
-
-    def _distribution(self) -> Any:
-        """Return the policy's action distribution, or else the distribution of the action space."""
-        distribution = module_of(self.actor.policy).distribution
-        return distribution_for(self.actor.action_space) if distribution is None else distribution  # type: ignore[arg-type]
 
     def _fail(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
         """Raise `NotExportable` with the expected and the actual value, and with the user's parts that may be the

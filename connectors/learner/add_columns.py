@@ -61,7 +61,7 @@ class AddColumns(Connector):
         tracks = {Columns.ACTIONS: episodes.actions, Columns.REWARDS: episodes.rewards, **self._chosen(episodes)}
         rows = episodes.step_rows()
         if not isinstance(rows, slice):
-            tracks = {name: nested.take(track, rows) for name, track in tracks.items()}
+            tracks = nested.take(tracks, rows)
         columns = {**tracks, **ending_columns(episodes)}
         for name in batch.keys() & columns.keys():
             del columns[name]

@@ -8,9 +8,10 @@ import gymnasium as gym
 
 from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
-from connectors.sequences import Sequences, check_max_seq_len
+from connectors.sequences import Sequences
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
+from episodes.tracks.validation import checked_count
 
 __all__ = ["AddTimeDimensionAndZeroPad"]
 
@@ -42,7 +43,7 @@ class AddTimeDimensionAndZeroPad(Connector):
         max_seq_len: int = 20,
         name: str | None = None,
     ) -> None:
-        self.max_seq_len = check_max_seq_len(max_seq_len)
+        self.max_seq_len = checked_count("max_seq_len", max_seq_len)
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
@@ -69,8 +70,7 @@ def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
 
 def all_in_batch_form(columns: dict[str, Any], batch: ColumnDict, pack: EpisodePack) -> dict[str, Any]:
     """Return columns [S, ...] with one row per step in the layout of the batch: unchanged, or padded to sequences."""
-    mask = batch.get(Columns.LOSS_MASK)
-    if mask is None:
+    if Columns.LOSS_MASK not in batch:
         return columns
-    sequences = Sequences.of(pack.lengths, mask.shape[1])
+    sequences: Any = sequences_of(batch, pack)
     return {name: sequences.pad(column, name) for name, column in columns.items()}

@@ -11,10 +11,11 @@ import numpy as np
 from connectors.connector import ColumnDict, Connector
 from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument, UnknownKey
+from episodes.errors import UnknownKey
 from episodes.history import History, OtherObservations, zeroed
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+from episodes.tracks.validation import checked_choice, checked_number
 
 __all__ = ["HindsightRelabel"]
 
@@ -65,14 +66,10 @@ class HindsightRelabel(Connector):
         seed: int | None = None,
         name: str | None = None,
     ) -> None:
-        if not 0 <= fraction <= 1:
-            raise InvalidArgument(f"fraction={fraction}: give a number from 0 to 1")
-        if strategy not in STRATEGIES:
-            raise InvalidArgument(f"strategy={strategy!r}: give one of {list(STRATEGIES)}")
         self._compute_reward = compute_reward
         self._compute_terminated = compute_terminated
-        self.fraction = fraction
-        self.strategy = strategy
+        self.fraction = checked_number("fraction", fraction, 0.0, 1.0)
+        self.strategy = checked_choice("strategy", strategy, STRATEGIES)
         self._generator = np.random.default_rng(seed)
         if compute_terminated is not None:
             self.reads = self.writes = (*self.reads, Columns.TERMINATEDS)

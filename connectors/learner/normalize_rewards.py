@@ -10,6 +10,7 @@ import numpy as np
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
 from connectors.learner.step_returns import StepReturns
+from connectors.moments import Moments
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
@@ -51,14 +52,16 @@ class NormalizeRewards(Connector):
         if clip is not None and not clip > 0:
             raise InvalidArgument(f"NormalizeRewards: clip is {clip!r}; it must be above 0, or None")
         self.gamma, self.clip = check_fraction("gamma", gamma), clip
-        self._count, self._mean, self._squares = 0, 0.0, 0.0  # of all returns; squares of the deviations, summed
+        self._moments = Moments.empty(())  # of all returns
         self._ongoing: dict[Any, float] = {}  # last return of the episodes whose chunks were cut, by id
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
         rewards = np.asarray(StepReturns.of(batch, episodes).rewards, np.float64)
-        self._add(self._returns(rewards, np.concatenate([[0], np.cumsum(episodes.lengths)]), episodes))
-        deviation = np.sqrt(self._squares / self._count) if self._count > 1 else 1.0
+        returns = self._returns(rewards, np.concatenate([[0], np.cumsum(episodes.lengths)]), episodes)
+        self._moments = self._moments.merge(Moments.of(returns))
+        count, squares = self._moments.count, self._moments.squares
+        deviation = float(np.sqrt(squares / count)) if count > 1 else 1.0
         scaled = rewards / max(deviation, 1e-8)
         if self.clip is not None:
             scaled = scaled.clip(-self.clip, self.clip)
@@ -78,23 +81,12 @@ class NormalizeRewards(Connector):
         self._ongoing = {id_: float(total[i]) for i, id_ in enumerate(pack.ids) if is_cut[i]}
         return returns
 
-    def _add(self, returns: np.ndarray) -> None:
-        """Update the count, mean and variance of all returns with new returns [S] (Chan et al., 1979)."""
-        num = len(returns)
-        if num:
-            gap = float(returns.mean()) - self._mean
-            total = self._count + num
-            self._squares += float(((returns - returns.mean()) ** 2).sum()) + gap**2 * self._count * num / total
-            self._mean += gap * num / total
-            self._count = total
-
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        numbers = {"count": self._count, "mean": self._mean, "squares": self._squares}
-        return {**numbers, "ongoing": dict(self._ongoing)}
+        return {**self._moments.get_state(), "ongoing": dict(self._ongoing)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._count, self._mean, self._squares = (state[name] for name in ("count", "mean", "squares"))
+        self._moments = Moments.from_state(state)
         self._ongoing = dict(state["ongoing"])
 
     def reset_state(self) -> None:
-        self.set_state({"count": 0, "mean": 0.0, "squares": 0.0, "ongoing": {}})
+        self._moments, self._ongoing = Moments.empty(()), {}

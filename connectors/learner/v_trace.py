@@ -10,11 +10,10 @@ import torch
 
 from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
-from connectors.distributions import ActionDistribution, distribution_for
 from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from connectors.learner.step_returns import StepReturns, real_steps
 from connectors.learner.values import ValueFunction, on_host
-from connectors.policy import module_of, seen_columns
+from connectors.policy import distribution_of, module_of, seen_columns
 from connectors.tensors import NumpyToTensor
 from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
@@ -99,13 +98,12 @@ class VTrace(Connector):
 
     def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
         """Return the log-probabilities [S] of the batch's actions under the current policy, computed in minibatches."""
-        module = module_of(rl_module)
         action_space = self.input_action_space
-        distribution = module.distribution or self._distribution_over(
-            pack.action_space if action_space is None else action_space
-        )
+        distribution = distribution_of(rl_module, pack.action_space if action_space is None else action_space)
+        if distribution is None:
+            raise InvalidArgument(f"{self.name} needs the action space; give it to the pipeline")
         columns = {name: joined(column) for name, column in seen_columns(batch).items()}
-        to_device = NumpyToTensor(device=module.device)
+        to_device = NumpyToTensor(device=module_of(rl_module).device)
         logp = joined(batch[Columns.ACTION_LOGP])
         step = max(self._values.minibatch_size // (logp.shape[1] if logp.ndim > 1 else 1), 1)
         parts = []
@@ -119,8 +117,3 @@ class VTrace(Connector):
                     inputs, actions = inputs[real], nested.map_leaves(lambda leaf, real=real: leaf[real], actions)
                 parts.append(distribution.log_prob(inputs, actions))
         return on_host(parts)
-
-    def _distribution_over(self, action_space: gym.Space | None) -> ActionDistribution:
-        if action_space is None:
-            raise InvalidArgument(f"{self.name} needs the action space; give it to the pipeline")
-        return distribution_for(action_space)

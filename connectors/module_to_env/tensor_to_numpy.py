@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from connectors.connector import ColumnDict, Connector
-from connectors.distributions import ActionDistribution, distribution_for
+from connectors.distributions import ActionDistribution
 from connectors.policy import distribution_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
@@ -49,10 +49,7 @@ class TensorToNumpy(Connector):
         """Raise `InvalidArgument` if the policy's output `name`, an array [N, ...], has invalid rows, for example with
         NaN.
         """
-        distribution = distribution_of(policy)
-        if distribution is None and self.input_action_space is not None:
-            distribution = distribution_for(self.input_action_space)
-        valid = _valid_rows(name, leaf, distribution)
+        valid = _valid_rows(name, leaf, distribution_of(policy, self.input_action_space))
         if not valid.all():
             raise _invalid_row_error(name, leaf, np.flatnonzero(~valid), episodes, policy)
 

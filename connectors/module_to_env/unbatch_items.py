@@ -39,6 +39,5 @@ def check_rows(batch: ColumnDict, expected: int, owner: str = "the policy's", ro
         rows = len(column) if type(column) is np.ndarray else num_rows(column)
         if rows != expected:
             raise TrackMismatch(
-                f"{owner} output {name!r} has {rows} rows for {expected} {rows_of}; "
-                "it must keep the rows of its input"
+                f"{owner} output {name!r} has {rows} rows for {expected} {rows_of}; it must keep the rows of its input"
             )

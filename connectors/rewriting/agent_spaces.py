@@ -30,7 +30,7 @@ class AgentSpaces:
     def __init__(self, joint: ConnectorPipeline) -> None:
         self.joint = joint
         self.observations, self.actions = map(
-            _spaces_by_agent, (joint.input_observation_space, joint.input_action_space)
+            spaces_by_agent, (joint.input_observation_space, joint.input_action_space)
         )
 
     def add_spaces(self, observations: ByAgent | None, actions: ByAgent | None) -> None:
@@ -46,10 +46,10 @@ class AgentSpaces:
     @property
     def rewritten(self) -> dict[Any, Any]:
         """Observation space of each agent after the joint preprocessors, by agent id."""
-        return _spaces_by_agent(cast(gym.Space, self.joint.observation_space)) if len(self.joint) else self.observations
+        return spaces_by_agent(cast(gym.Space, self.joint.observation_space)) if len(self.joint) else self.observations
 
 
-def _spaces_by_agent(space: gym.Space | None) -> dict[Any, Any]:
+def spaces_by_agent(space: gym.Space | None) -> dict[Any, Any]:
     """Return the spaces in a Dict space by agent, empty for any other space."""
     return dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from connectors.rewriting.agent_spaces import spaces_by_agent
 from connectors.rewriting.for_each_agent import ForEachAgent
 from connectors.rewriting.multi_agent_preprocessor import MultiAgentObservationPreprocessor
 from connectors.rewriting.rewriter import ObservationRewriter
@@ -55,8 +56,8 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         """Set the spaces of each agent's rewriter, and return the `Dict` space of the rewritten observations by
         agent.
         """
-        output_spaces = dict(_spaces_by_agent(input_observation_space))
-        actions = _spaces_by_agent(input_action_space)
+        output_spaces = spaces_by_agent(input_observation_space)
+        actions = spaces_by_agent(input_action_space)
         for agent_id, space in output_spaces.items():
             if self.takes(agent_id):
                 rewriter = self.rewriter_of(agent_id)
@@ -134,8 +135,3 @@ def _copy_for_agent(rewriter: ObservationRewriter) -> Any:
     copy: Any = deepcopy(rewriter)
     copy.multi_agent, copy.agent_ids = False, None
     return copy
-
-
-def _spaces_by_agent(space: gym.Space | None) -> Mapping[Any, gym.Space]:
-    """Return the spaces in a Dict space by agent, empty for any other space."""
-    return space.spaces if isinstance(space, gym.spaces.Dict) else {}

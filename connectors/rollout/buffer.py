@@ -25,7 +25,7 @@ from torch import Tensor
 from connectors.returns import gae
 from connectors.staging import checked_device
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType, needing
-from episodes.tracks.validation import checked_count
+from episodes.tracks.validation import checked_choice, checked_count
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -325,8 +325,7 @@ def iterate_minibatches(
     Raises:
         InvalidArgument: `batch_size` is less than 1.
     """
-    if batch_size < 1:
-        raise InvalidArgument(f"batch_size={batch_size}: a minibatch needs at least one transition")
+    checked_count("batch_size", batch_size)
     rows, columns = _valid_rows(rollout), _flat_columns(rollout)
     order = torch.randperm(len(rows), generator=generator, device=None if generator is None else generator.device)
     for part in rows[order.to(rows.device)].split(batch_size):
@@ -353,8 +352,7 @@ def add_advantages(
         TrackMismatch: the last observation of a truncated step is missing.
         InvalidArgument: `truncation` is none of the three, or `gamma` or `lambda_` is outside [0, 1].
     """
-    if truncation not in get_args(Truncation):
-        raise InvalidArgument(f"truncation={truncation!r}: it is one of {', '.join(get_args(Truncation))}")
+    checked_choice("truncation", truncation, get_args(Truncation))
     steps = {name: rollout[name][:, :-1] for name in ("reward", "terminated", "truncated", "done", "valid", "value")}
     terminated = steps["terminated"]
     boundary = (steps["truncated"] | steps["done"]) & ~terminated

@@ -20,6 +20,7 @@ from connectors.learner import AddColumns, AddNextObservations, AddObservations,
 from connectors.module_to_env import GetActions, ModuleToEnvPipeline, TensorToNumpy
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import module_of
+from connectors.views.samples import space_of
 from episodes.columns import Columns
 from episodes.testing.samples import sample_episodes
 from episodes.tracks import nested
@@ -137,16 +138,7 @@ def _state_spaces_of(policy: Any) -> dict[str, gym.Space]:
     are not recurrent.
     """
     module = module_of(policy)
-    return {Columns.STATE_OUT: _space_like(module.initial_state())} if module.is_recurrent else {}
-
-
-def _space_like(state: Any) -> gym.Space:
-    """Return a space whose items have the structure, shapes and dtypes of a state."""
-    if isinstance(state, dict):
-        return gym.spaces.Dict({key: _space_like(part) for key, part in state.items()})
-    if isinstance(state, tuple):
-        return gym.spaces.Tuple([_space_like(part) for part in state])
-    return gym.spaces.Box(-1, 1, np.shape(state), np.asarray(state).dtype.type)  # type: ignore[arg-type]
+    return {Columns.STATE_OUT: space_of(nested.stack([module.initial_state()]))} if module.is_recurrent else {}
 
 
 class LearnerBench(Bench):

@@ -237,7 +237,7 @@ class _ConnectorCheck:
         parts = [self.recorded_run(half, of="of half the samples").columns for half in (samples[:cut], samples[cut:])]
         columns = {name: [part[name] for part in parts] for name in recorded.columns if all(name in p for p in parts)}
         joined = {
-            name: [*halves[0], *halves[1]] if isinstance(halves[0], list) else _concatenate(halves)
+            name: [*halves[0], *halves[1]] if isinstance(halves[0], list) else nested.concatenate(halves)
             for name, halves in columns.items()
             if all(_has_rows(half) for half in halves)
         }
@@ -322,10 +322,6 @@ def _pickle_and_load(value: Any, kind: type) -> Any:
 
 def _has_rows(column: Any) -> bool:
     return all(isinstance(leaf, (np.ndarray, list)) and np.ndim(leaf) for leaf in nested.leaves(column))
-
-
-def _concatenate(halves: list[Any]) -> Any:
-    return nested.map_leaves(lambda *leaves: np.concatenate(leaves), *halves)
 
 
 def _same_shapes(a: Any, b: Any) -> bool:

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from connectors.connector import ColumnDict
-from connectors.distributions import distribution_for
 from connectors.module_to_env.tensor_to_numpy import array_of
-from connectors.policy import check_interface, module_of
+from connectors.policy import check_interface, distribution_of, module_of
 from connectors.tensors import NumpyToTensor
 from connectors.views.samples import SampleHistory
 from connectors.views.view import View, Views
@@ -81,7 +80,7 @@ class _PolicyCheck:
     def __init__(self, policy: Any, views: Views, action_space: gym.Space, tolerance: float) -> None:
         self.policy, self.module, self.views = policy, module_of(policy), views
         self.initial = nested.map_leaves(np.asarray, self.module.initial_state())
-        self.distribution = self.module.distribution or distribution_for(action_space)
+        self.distribution: Any = distribution_of(policy, action_space)
         self.tolerance = tolerance
 
     # What it is given
@@ -190,7 +189,7 @@ class _PolicyCheck:
         for explore, call in ((None, "policy(batch)"), (False, "policy(batch, explore=False)")):
             columns = self.batch(batch_size, NUM_STEPS if self.initial and explore is None else 1)
             whole, alone = self.outputs(columns, explore), self.outputs(nested.take(columns, some), explore)
-            expected = {name: nested.take(column, some) for name, column in whole.items()}
+            expected = nested.take(whole, some)
             self._check_equal("what it is in a larger batch", expected, alone, among=whole, call=call)
         if self.module.has_values:
             whole, alone = {"values": self.values(columns)}, {"values": self.values(nested.take(columns, some))}

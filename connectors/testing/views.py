@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -95,7 +95,7 @@ class _RandomPlay:
                 rows[i].append(nested.take(columns, slice(i, i + 1)))
             self._step()
         pack = self._recorder.take()
-        return _concatenate(columns for of_env in rows for columns in of_env), pack
+        return nested.concatenate([columns for of_env in rows for columns in of_env]), pack
 
     def _step(self) -> None:
         """Take and record one random vector step, and reset ended environments if the autoreset mode is off."""
@@ -130,13 +130,13 @@ class _Comparison:
         learned = self._compute(pack, observed)
         self._check_equal("learning", learned, acting_columns)
         values = self._compute(pack, slice(None))
-        self._check_equal("values", _take_rows(values, observed), learned)
-        self._check_equal("next observations", self._compute(pack, after), _take_rows(values, after))
+        self._check_equal("values", nested.take(values, observed), learned)
+        self._check_equal("next observations", self._compute(pack, after), nested.take(values, after))
         sequences = Sequences.of(pack.lengths, 4)
         firsts = pack.observation_offsets[sequences.episodes] + pack.lookbacks[sequences.episodes] + sequences.starts
         padded = firsts[:, None] + np.minimum(np.arange(4), sequences.lengths[:, None] - 1)
         self._check_equal(
-            "padded sequences", _take_rows(self._compute(pack, padded.ravel()), sequences.mask.ravel()), learned
+            "padded sequences", nested.take(self._compute(pack, padded.ravel()), sequences.mask.ravel()), learned
         )
         self._check_replay(pack)
         for i in range(len(pack)):
@@ -176,7 +176,7 @@ class _Comparison:
         for t in range(len(chunk)):
             growing.add_env_step(chunk.get_observations(t + 1), chunk.get_actions(t), chunk.get_rewards(t))
             batches.append(self._newest(growing))
-        return _concatenate(iter(batches))
+        return nested.concatenate(batches)
 
     def _newest(self, episode: SingleAgentEpisode) -> Columns:
         """Return the columns of an episode's newest observation, computed from the episode alone."""
@@ -205,14 +205,6 @@ class _Comparison:
 def _as_nested(column: Any) -> Any:
     """Return a column of a `Batch`, which may be a `Batch` itself, as nested arrays."""
     return column.to_dict() if isinstance(column, Batch) else column
-
-
-def _concatenate(parts: Iterator[Columns]) -> Columns:
-    return nested.map_leaves(lambda *leaves: np.concatenate(leaves), *parts)
-
-
-def _take_rows(columns: Columns, rows: Any) -> Columns:
-    return {name: nested.take(column, rows) for name, column in columns.items()}
 
 
 def _rows_of_chunk(pack: EpisodePack, i: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import gymnasium as gym
@@ -70,15 +69,9 @@ class FrameStacking(ViewPiece):
     def _join_frames(self, frames: np.ndarray) -> np.ndarray:
         """Return frames [B, k, ...] joined along the stacking axis, so that the axis k disappears."""
         place = 1 + self.axis % (frames.ndim - 2)  # where the axis is once k is away; k goes before it
-        moved = frames if place == 1 else frames.transpose(_axis_order(place, frames.ndim))
+        moved = frames.transpose(0, *range(2, place + 1), 1, *range(place + 1, frames.ndim))
         shape = moved.shape
         return moved.reshape(*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
-
-
-@lru_cache(maxsize=16)
-def _axis_order(place: int, num_axes: int) -> tuple[int, ...]:
-    """Return an order of `num_axes` axes, for `transpose`, that moves axis 1 to `place`."""
-    return 0, *range(2, place + 1), 1, *range(place + 1, num_axes)
 
 
 def stacked_space(space: gym.Space, num_frames: int, axis: int) -> gym.Space:

@@ -216,7 +216,7 @@ def test_time_limit_without_last_observation_raises(buffer):
     with pytest.raises(TrackMismatch, match="environment 0 was truncated at step 1 and row 2 is another episode's"):
         add_advantages(rollout, gamma=1.0, lambda_=1.0)
     assert "advantage" not in rollout.keys()  # noqa: SIM118
-    with pytest.raises(InvalidArgument, match="truncation='last': it is one of final, terminate, previous"):
+    with pytest.raises(InvalidArgument, match="truncation='last'"):
         add_advantages(rollout, gamma=1.0, lambda_=1.0, truncation="last")  # type: ignore[arg-type]
 
 
