@@ -19,13 +19,30 @@ from episodes.errors import InvalidArgument
 NUM_CHOICES = [2, 5, 3]
 
 
-def categoricals(inputs: torch.Tensor) -> list[oracle.Categorical]:
-    return [oracle.Categorical(logits=row) for row in inputs.split(NUM_CHOICES, dim=-1)]
-
-
-def gaussian(inputs: torch.Tensor) -> oracle.Distribution:
+def reference(space: gym.Space, inputs: torch.Tensor, actions: Any) -> tuple[Any, Any, Any]:
+    """Return log-probabilities, entropies and modes by `torch.distributions`, for inputs [n, num_inputs]."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        keys = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
+        rows = inputs.split([distribution_for(space[key]).num_inputs for key in keys], dim=-1)
+        parts = [reference(space[key], part, actions[key]) for key, part in zip(keys, rows, strict=True)]
+        modes = [mode for *_, mode in parts]
+        mode = dict(zip(keys, modes, strict=True)) if isinstance(space, spaces.Dict) else tuple(modes)
+        return sum(part[0] for part in parts), sum(part[1] for part in parts), mode
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        start = torch.as_tensor(space.start)
+        counts = np.ravel(space.nvec).tolist() if isinstance(space, spaces.MultiDiscrete) else [int(space.n)]
+        each = [oracle.Categorical(logits=part) for part in inputs.split(counts, dim=-1)]
+        choices = (actions - start).reshape(len(inputs), len(each)).unbind(-1)
+        log_prob = sum(one.log_prob(choice) for one, choice in zip(each, choices, strict=True))
+        mode = torch.stack([one.mode for one in each], -1).reshape(actions.shape) + start
+        return log_prob, sum(one.entropy() for one in each), mode
+    if isinstance(space, spaces.MultiBinary):
+        bits = oracle.Independent(oracle.Bernoulli(logits=inputs), 1)
+        mode = (inputs > 0).to(torch.int8).reshape(actions.shape)
+        return bits.log_prob(actions.reshape(inputs.shape).float()), bits.entropy(), mode
     mean, log_std = inputs.chunk(2, dim=-1)
-    return oracle.Independent(oracle.Normal(mean, log_std.exp()), 1)
+    normal = oracle.Independent(oracle.Normal(mean, log_std.exp()), 1)
+    return normal.log_prob(actions.reshape(mean.shape)), normal.entropy(), mean.reshape(actions.shape)
 
 
 SPACES = {
@@ -86,12 +103,15 @@ def test_every_method_keeps_the_leading_axes(space, leading):
 
 
 @each_space
-def test_time_axes_change_no_answer(space):
+def test_distribution_equals_torch_for_each_row_also_with_time_axes(space):
     distribution, inputs = distribution_for(space), inputs_for(space, 2, 3)
     flat = inputs.flatten(0, 1)
-    torch.testing.assert_close(distribution.entropy(inputs).flatten(), distribution.entropy(flat))
-    for timed, plain in zip(leaves(distribution.mode(inputs)), leaves(distribution.mode(flat)), strict=True):
-        assert torch.equal(timed.flatten(0, 1), plain)
+    actions = distribution.sample(flat)
+    log_prob, entropy, mode = reference(space, flat, actions)
+    torch.testing.assert_close(distribution.log_prob(flat, actions), log_prob)
+    torch.testing.assert_close(distribution.entropy(inputs).flatten(), entropy)
+    for timed, expected in zip(leaves(distribution.mode(inputs)), leaves(mode), strict=True):
+        assert torch.equal(timed.flatten(0, 1), expected)
 
 
 @each_space
@@ -112,16 +132,6 @@ def test_gradients_reach_the_inputs_and_are_finite(space):
     assert inputs.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("start", [0, 5, -2])
-def test_discrete_agrees_with_categorical(start):
-    distribution = distribution_for(spaces.Discrete(4, start=start))
-    inputs, expected = (logits := inputs_for(spaces.Discrete(4), 9)), oracle.Categorical(logits=logits)
-    choices = torch.arange(9) % 4
-    torch.testing.assert_close(distribution.log_prob(inputs, choices + start), expected.log_prob(choices))
-    torch.testing.assert_close(distribution.entropy(inputs), expected.entropy())
-    assert torch.equal(distribution.mode(inputs), expected.mode + start)
-
-
 @pytest.mark.parametrize("n", [1, 2, 7, 15, 16, 40])
 def test_rows_of_few_choices_have_the_log_probabilities_of_torch(n):
     logits = torch.randn(3, 5, n, generator=torch.Generator().manual_seed(n)) * 4
@@ -137,62 +147,6 @@ def test_rows_of_few_choices_have_the_log_probabilities_of_torch(n):
     torch.testing.assert_close(result, right, **few_bits)
     torch.testing.assert_close(expected, right, **few_bits)
     torch.testing.assert_close(ours.grad, reference.grad)
-
-
-@pytest.mark.parametrize("start", [[0, 0, 0], [1, -3, 2]])
-def test_multi_discrete_equals_categorical_per_choice(start):
-    space = spaces.MultiDiscrete(NUM_CHOICES, start=start)
-    distribution, inputs = distribution_for(space), inputs_for(space, 9)
-    actions = distribution.sample(inputs)
-    expected = categoricals(inputs)
-    log_probs = [e.log_prob(actions[:, k] - start[k]) for k, e in enumerate(expected)]
-    torch.testing.assert_close(distribution.log_prob(inputs, actions), torch.stack(log_probs).sum(0))
-    torch.testing.assert_close(distribution.entropy(inputs), torch.stack([e.entropy() for e in expected]).sum(0))
-
-
-def test_multi_discrete_of_two_axes_reads_inputs_by_row():
-    space = spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]))
-    distribution = distribution_for(space)
-    inputs = torch.zeros(11)
-    inputs[[1, 2 + 2, 5 + 3, 9 + 0]] = 50.0
-    assert distribution.mode(inputs).tolist() == [[1, 2], [3, 0]]
-    assert distribution.sample(inputs).tolist() == [[1, 2], [3, 0]]
-    torch.testing.assert_close(distribution.log_prob(inputs, distribution.mode(inputs)), torch.tensor(0.0))
-
-
-def test_multi_binary_agrees_with_bernoulli():
-    space = spaces.MultiBinary((2, 3))
-    distribution, inputs = distribution_for(space), inputs_for(space, 9)
-    expected = oracle.Independent(oracle.Bernoulli(logits=inputs), 1)
-    actions = distribution.sample(inputs)
-    assert actions.dtype == torch.int8
-    torch.testing.assert_close(distribution.log_prob(inputs, actions), expected.log_prob(actions.flatten(1).float()))
-    torch.testing.assert_close(distribution.entropy(inputs), expected.entropy())
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
-def test_box_equals_diagonal_normal(shape):
-    space = spaces.Box(-1.0, 1.0, shape)
-    distribution, inputs = distribution_for(space), inputs_for(space, 9)
-    expected = gaussian(inputs)
-    actions = distribution.sample(inputs)
-    assert actions.shape == (9, *shape)
-    torch.testing.assert_close(distribution.log_prob(inputs, actions), expected.log_prob(actions.reshape(9, -1)))
-    torch.testing.assert_close(distribution.entropy(inputs), expected.entropy())
-    assert torch.equal(distribution.mode(inputs).reshape(9, -1), expected.mean)
-
-
-def test_joint_distribution_sums_parts_in_space_order():
-    space = spaces.Dict({"b": spaces.Discrete(3), "a": spaces.Box(-1.0, 1.0, (2,))})
-    distribution, inputs = distribution_for(space), inputs_for(space, 9)
-    actions = distribution.sample(inputs)
-    assert list(actions) == list(space.spaces)
-    parts = {key: distribution_for(part) for key, part in space.spaces.items()}
-    rows = dict(zip(parts, inputs.split([part.num_inputs for part in parts.values()], dim=-1), strict=True))
-    log_probs = [parts[key].log_prob(rows[key], actions[key]) for key in parts]
-    torch.testing.assert_close(distribution.log_prob(inputs, actions), log_probs[0] + log_probs[1])
-    entropies = [parts[key].entropy(rows[key]) for key in parts]
-    torch.testing.assert_close(distribution.entropy(inputs), entropies[0] + entropies[1])
 
 
 def test_masked_action_is_never_sampled_and_gradients_are_finite():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 from typing import Any
 
@@ -35,19 +34,6 @@ def test_default_pipeline_returns_policy_and_env_actions() -> None:
     assert out["actions_for_env"].tolist() == [[4.0], [-2.0]]
     assert all(isinstance(column, np.ndarray) for column in out.values())
     assert set(out) == {"action_dist_inputs", "vf_preds", "actions", "action_logp", "actions_for_env"}
-
-
-def test_seeded_sampling_ignores_torch_global_generator() -> None:
-    inputs = torch.zeros(64, 5)
-
-    def draw(seed: int | None) -> list[int]:
-        piece = GetActions(None, spaces.Discrete(5), seed=seed)
-        torch.rand(3)
-        return piece(batch={"action_dist_inputs": inputs})["actions"].tolist()
-
-    assert draw(1) == draw(1)
-    assert draw(1) != draw(2)
-    assert draw(None) != draw(None)
 
 
 def test_random_numbers_continue_after_restore_and_pickling() -> None:
@@ -90,13 +76,6 @@ def test_unseeded_choices_use_torch_numbers_like_distribution() -> None:
     assert [*drawn, torch.rand(2).tolist()] == expected
 
 
-def test_choice_frequencies_equal_probabilities() -> None:
-    logits = torch.tensor([0.3, -1.2, 1.0, -math.inf, 0.0])
-    piece = GetActions(None, spaces.Discrete(5), seed=0)
-    drawn = piece(batch={"action_dist_inputs": logits.repeat(100_000, 1)})["actions"]
-    np.testing.assert_allclose(drawn.bincount(minlength=5) / 100_000, logits.softmax(0), atol=0.006)  # 4 deviations
-
-
 def test_exploring_samples_and_not_exploring_takes_the_likeliest() -> None:
     piece = GetActions(None, spaces.Discrete(3, start=5))
     inputs = torch.tensor([[0.0, 0.1, 0.0]]).repeat(200, 1)
@@ -105,18 +84,6 @@ def test_exploring_samples_and_not_exploring_takes_the_likeliest() -> None:
         out = piece(batch={"action_dist_inputs": inputs}, explore=explore)
         assert set(out["actions"].tolist()) == {5, 6, 7}
         torch.testing.assert_close(out["action_logp"], inputs.log_softmax(-1)[torch.arange(200), out["actions"] - 5])
-
-
-@pytest.mark.parametrize("num_rows", [1, 8, 64])
-@pytest.mark.parametrize("num_choices", [2, 20])
-def test_log_probs_of_rows_equal_distribution_exactly(num_rows: int, num_choices: int) -> None:
-    space = spaces.Discrete(num_choices, start=3)
-    inputs = torch.randn(num_rows, num_choices, generator=torch.Generator().manual_seed(0))
-    out = module_to_env_pipeline(action_space=space, seed=0)(batch={"action_dist_inputs": inputs}, explore=True)
-    expected = distribution_for(space).log_prob(inputs, torch.from_numpy(out["actions"]))
-    assert out["action_logp"].dtype == np.float32
-    assert out["action_logp"].flags.c_contiguous
-    np.testing.assert_array_equal(out["action_logp"], expected.numpy())
 
 
 def test_actions_of_policy_are_unchanged() -> None:

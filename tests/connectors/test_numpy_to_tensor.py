@@ -11,7 +11,6 @@ import torch
 from connectors.batch_items import BatchItems
 from connectors.staging import ALIGNMENT, StagingBuffer
 from connectors.tensors import NumpyToTensor
-from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import TrackMismatch
 
 
@@ -57,15 +56,6 @@ def test_writable_arrays_are_wrapped_and_read_only_copied() -> None:
     out["view"] += 1
     assert writable.tolist() == [1, 1, 1]
     assert view.tolist() == [0, 0, 0]
-
-
-def test_writing_to_tensor_of_pack_leaves_pack_unchanged() -> None:
-    pack = EpisodePack.from_episodes([SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 1], [1.0, 2.0])])
-    out = NumpyToTensor()(batch={"actions": pack.actions, "rewards": pack.rewards})
-    out["actions"] += 5
-    out["rewards"] += 5
-    assert pack.actions.tolist() == [0, 1]
-    assert pack.rewards.tolist() == [1.0, 2.0]
 
 
 def test_values_without_numeric_array_are_unchanged() -> None:

@@ -8,30 +8,26 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
 from connectors import (
-    BatchItems,
     Connector,
     ConnectorPipeline,
-    MultiAgentLearner,
-    NumpyToTensor,
     env_to_module_pipeline,
     learner_pipeline,
     module_to_env_pipeline,
 )
-from connectors.env_to_module import FlattenObservations, FrameStacking, MeanStdFilter
-from connectors.env_to_module import FrameStacking as StackFrames
+from connectors.env_to_module import FrameStacking, MeanStdFilter
 from connectors.learner import (
     AddObservations,
     ComputeReturnsToGo,
     GeneralizedAdvantageEstimation,
-    LearnerPipeline,
     VTrace,
 )
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnwiredPipeline, WrongType
+
+AN_EPISODE = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
 
 
 class Add(Connector):
@@ -69,14 +65,8 @@ def test_connectors_run_in_order_and_keep_callers_dict() -> None:
 def test_read_of_missing_column_raises_at_construction() -> None:
     with pytest.raises(UnwiredPipeline, match=r"VTrace reads 'obs', which no piece before it writes"):
         ConnectorPipeline(connectors=[VTrace()])
-
-
-def test_read_before_write_names_the_right_position() -> None:
     with pytest.raises(UnwiredPipeline, match="put it after Add"):
         ConnectorPipeline(connectors=[Add("b", reads=("a",), name="reader"), Add("a")])
-
-
-def test_columns_that_the_caller_brings_count_as_written() -> None:
     assert len(ConnectorPipeline(connectors=[Add(reads=("mask",))], input_columns=("mask",))) == 1
 
 
@@ -128,22 +118,6 @@ def test_pipeline_accepts_only_connectors_and_each_once() -> None:
         ConnectorPipeline(connectors=[lambda **_: None])  # type: ignore[list-item]
 
 
-class Forgetful(Connector):
-    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> Any:
-        batch["mine"] = np.zeros(1)
-
-
-@pytest.mark.parametrize("trace", [False, True])
-def test_connector_that_returns_none_is_named(trace: bool) -> None:
-    pipeline = ConnectorPipeline(connectors=[Forgetful(), Add()])
-    with pytest.raises(WrongType, match="Forgetful returned None"):
-        pipeline(batch={}, trace=trace)
-    with pytest.raises(WrongType, match="Forgetful returned None"):
-        pipeline.on_rows(None, {}, (), True, {})
-    with pytest.raises(WrongType, match="Forgetful returned None"):
-        pipeline(batch={}, episodes={"module": ()}, trace=True)
-
-
 class Returning(Connector):
     def __init__(self, returned: Any) -> None:
         super().__init__()
@@ -153,19 +127,21 @@ class Returning(Connector):
         return self.given
 
 
-@pytest.mark.parametrize("trace", [False, True])
-@pytest.mark.parametrize("returned", [[np.zeros(2)], 3, "obs"])
-def test_connector_that_returns_no_batch_is_named(returned: Any, trace: bool) -> None:
+@pytest.mark.parametrize(("returned", "kind"), [(None, "None"), ([np.zeros(2)], "a list"), ("obs", "a str")])
+def test_connector_that_returns_no_batch_is_named(returned: Any, kind: str) -> None:
     pipeline = ConnectorPipeline(connectors=[Returning(returned), Add()])
-    with pytest.raises(WrongType, match=f"Returning returned a {type(returned).__name__}, not a batch"):
-        pipeline(batch={}, trace=trace)
+    for call in (
+        lambda: pipeline(batch={}),
+        lambda: pipeline(batch={}, trace=True),
+        lambda: pipeline.on_rows(None, {}, (), True, {}),
+        lambda: learner_pipeline(pieces=[Returning(returned)])(episodes=[AN_EPISODE]),
+    ):
+        with pytest.raises(WrongType, match=f"Returning returned {kind}, not a batch"):
+            call()
 
 
 def test_two_filters_have_separate_states() -> None:
-    first_pipeline, two = (
-        ConnectorPipeline(connectors=[Add("a"), Add("b")]),
-        ConnectorPipeline(connectors=[Add("a"), Add("b")]),
-    )
+    first_pipeline, two = (ConnectorPipeline(connectors=[Add("a"), Add("b")]) for _ in range(2))
     first_pipeline(batch={})
     first_pipeline["Add_2"](batch={})
     assert first_pipeline.get_state() == {"Add": {"calls": 1}, "Add_2": {"calls": 2}}
@@ -212,14 +188,6 @@ def test_spaces_are_computed_in_order_and_after_changes() -> None:
     assert pipeline.observation_space.shape == (10,)
 
 
-def test_recorded_and_policy_observation_spaces_differ() -> None:
-    pieces = [FlattenObservations(), MeanStdFilter(), FrameStacking(num_frames=3)]
-    space = spaces.Dict({"a": spaces.Box(0, 1, (2, 2)), "b": spaces.Discrete(3)})
-    pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=pieces)
-    assert pipeline.recorded_observation_space.shape == (7,)
-    assert pipeline.observation_space.shape == (21,)
-
-
 def test_rewriters_come_before_views() -> None:
     pipeline = env_to_module_pipeline(spaces.Box(0, 1, (2,)), pieces=[FrameStacking(num_frames=2)])
     with pytest.raises(UnwiredPipeline, match=r"put MeanStdFilter before FrameStacking"):
@@ -231,8 +199,7 @@ def test_rewriters_come_before_views() -> None:
 
 def test_trace_has_input_and_output_of_each_connector() -> None:
     pipeline = learner_pipeline()
-    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
-    batch = pipeline(episodes=[episode], trace=True)
+    batch = pipeline(episodes=[AN_EPISODE], trace=True)
     trace = pipeline.trace
     assert [piece.piece for piece in trace] == ["AddObservations", "AddColumns", "BatchItems", "NumpyToTensor"]
     assert trace[0].got == {}
@@ -259,8 +226,7 @@ def test_trace_marks_columns_with_new_values() -> None:
     pipeline = learner_pipeline()
     pipeline.insert_after("AddColumns", InPlace())
     pipeline.insert_after("AddColumns", Doubled())
-    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
-    pipeline(episodes=[episode], trace=True)
+    pipeline(episodes=[AN_EPISODE], trace=True)
     pieces = {piece.piece: piece for piece in pipeline.trace}
     assert str(pieces["Doubled"]) == str(pieces["InPlace"]) == "rewards: new values"
     assert list(pieces["InPlace"].changed) == ["rewards"]
@@ -273,28 +239,6 @@ def test_discount_outside_0_to_1_is_rejected_by_constructor(piece: type) -> None
         piece(gamma=1.5)
 
 
-class Sums:
-    def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
-        return batch["obs"].sum(-1)
-
-
-def test_connectors_run_once_for_each_module() -> None:
-    episode = SingleAgentEpisode.from_arrays(np.ones((3, 4), np.float32), [0, 1], [1.0, 2.0])
-
-    def pieces() -> list[Connector]:
-        stacked = [StackFrames(num_frames=2), AddObservations()]
-        return [*stacked, GeneralizedAdvantageEstimation(), BatchItems(), NumpyToTensor()]
-
-    pipeline = MultiAgentLearner({module_id: LearnerPipeline(connectors=pieces()) for module_id in ("one", "two")})
-    batch = pipeline(rl_module={"one": Sums(), "two": Sums()}, episodes={"one": [episode], "two": [episode] * 2})
-    assert {module_id: columns["advantages"].shape for module_id, columns in batch.items()} == {
-        "one": (2,),
-        "two": (4,),
-    }
-    assert {module_id: columns["obs"].shape for module_id, columns in batch.items()} == {"one": (2, 8), "two": (4, 8)}
-    assert isinstance(batch["two"]["obs"], torch.Tensor)
-
-
 def test_pipelines_survive_pickling() -> None:
     space = spaces.Box(-1, 1, (3,), np.float32)
     policy = type("Stateful", (), {"get_initial_state": lambda self: {"h": np.zeros(4)}})()
@@ -304,9 +248,8 @@ def test_pipelines_survive_pickling() -> None:
 
 
 def test_default_pipelines_keep_existing_columns() -> None:
-    episode = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
     input_batch = {"obs": np.full((2, 1), 7.0), "rewards": np.full(2, 8.0), "terminateds": np.ones(2, bool)}
-    batch = learner_pipeline()(batch=input_batch, episodes=[episode])
+    batch = learner_pipeline()(batch=input_batch, episodes=[AN_EPISODE])
     assert batch["obs"].tolist() == [[7.0], [7.0]]
     assert batch["rewards"].tolist() == [8.0, 8.0]
     assert batch["terminateds"].tolist() == [True, True]
