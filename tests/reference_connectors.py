@@ -126,6 +126,21 @@ class Sum:
         return batch["obs"].flatten(1).sum(-1)
 
 
+class Leaning(Sum):
+    """Policy that takes the larger of two actions more often for larger observations."""
+
+    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, torch.Tensor]:
+        assert not torch.is_grad_enabled()
+        logit = batch["obs"].sum(-1, keepdim=True)
+        return {"action_dist_inputs": torch.cat([-logit, logit], -1)}
+
+
+class Remembering(Leaning, Accumulator):
+    """The policy `Leaning` with a recurrent state that only its values use."""
+
+    compute_values = Accumulator.compute_values
+
+
 def advantages(episode: WholeEpisode, span: tuple[int, int], values: list[float], gamma: float, lambda_: float) -> list:
     """Return the generalized advantages of a chunk by a backward loop. `values` are those of the whole episode."""
     start, end = span

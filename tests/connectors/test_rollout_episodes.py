@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors import RolloutBuffer, rollout_to_episodes
+from connectors.learner.episodes_to_rollout_buffer import EpisodesToRolloutBuffer
+from connectors.learner.pipeline import LearnerPipeline
 from connectors.rollout.buffer import add_advantages
 from connectors.rollout.episodes import BlockEdge, episodes_to_rollout
 from episodes import EpisodePack, SingleAgentEpisode, VectorRecorder
@@ -131,19 +133,6 @@ sizes = {"num_envs": st.integers(1, 4), "num_rows": st.integers(1, 9), "seed": s
 
 @given(mode=modes, rate=st.sampled_from([0.05, 0.4, 0.9]), blocks=st.integers(1, 4), **sizes)
 @settings(max_examples=150)
-def test_episodes_to_rollout_and_back_are_equal(mode, rate, blocks, num_envs, num_rows, seed):
-    simulation = Simulation(num_envs, num_rows, mode, seed, rate)
-    forth, back = BlockEdge(num_envs, mode), BlockEdge(num_envs, mode)
-    target = RolloutBuffer(num_envs, num_rows, 2, 1, "cpu")
-    for _ in range(blocks):
-        pack, _ = simulation.block()
-        rollout = episodes_to_rollout(pack, target.start_rollout(), forth, all_values(pack))
-        target.add(rollout)
-        assert rollout_to_episodes(target.get(flatten=False), back) == pack
-
-
-@given(mode=modes, rate=st.sampled_from([0.05, 0.4, 0.9]), blocks=st.integers(1, 4), **sizes)
-@settings(max_examples=150)
 def test_recorded_episodes_fill_simulator_rows(mode, rate, blocks, num_envs, num_rows, seed):
     simulation = Simulation(num_envs, num_rows, mode, seed, rate)
     edge, target = BlockEdge(num_envs, mode), RolloutBuffer(num_envs, num_rows, 2, 1, "cpu")
@@ -183,20 +172,55 @@ def test_simulator_rollouts_become_recorded_episodes(mode, rate, blocks, num_env
     assert sum(map(len, whole.values())) == simulation.env.steps_taken
 
 
-@given(mode=modes, rate=st.sampled_from([0.05, 0.4]), **sizes)
-def test_gae_over_the_rollout_equals_gae_over_the_episodes(mode, rate, num_envs, num_rows, seed):
-    simulation = Simulation(num_envs, num_rows, mode, seed, rate)
-    edge, target = BlockEdge(num_envs, mode), RolloutBuffer(num_envs, num_rows, 2, 1, "cpu")
-    for _ in range(2):
+class Critic:
+    """Value function with a different value for each observation."""
+
+    def compute_values(self, batch):
+        return torch.from_numpy(value_of(batch["obs"].numpy()))
+
+
+def learner(num_envs, num_rows, mode, **options):
+    """Return a pipeline that writes episodes into a rollout, and the connector."""
+    buffer = RolloutBuffer(num_envs, num_rows, 2, 1, "cpu")
+    piece = EpisodesToRolloutBuffer(buffer=buffer, autoreset_mode=mode, **options)
+    return LearnerPipeline(connectors=[piece])
+
+
+@given(mode=modes, rate=st.sampled_from([0.05, 0.4, 0.9]), blocks=st.integers(1, 4), **sizes)
+@settings(max_examples=150)
+def test_rollouts_of_episodes_have_their_advantages_and_convert_back(mode, rate, blocks, num_envs, num_rows, seed):
+    simulation, edge = Simulation(num_envs, num_rows, mode, seed, rate), BlockEdge(num_envs, mode)
+    pipeline = learner(num_envs, num_rows, mode, gamma=0.97, lambda_=0.9)
+    for _ in range(blocks):
         pack, _ = simulation.block()
-        values = all_values(pack)
-        rollout = episodes_to_rollout(pack, target.start_rollout(), edge, values)
-        add_advantages(rollout, gamma=0.97, lambda_=0.9)
+        rollout = pipeline(rl_module=Critic(), episodes=pack)["rollout"]
         offsets = np.concatenate([[0], np.cumsum(pack.lengths)])
-        expected = gae(pack.rewards, values, pack.terminated, pack.truncated, gamma=0.97, lambda_=0.9, offsets=offsets)
+        flags = pack.terminated, pack.truncated
+        expected = gae(pack.rewards, all_values(pack), *flags, gamma=0.97, lambda_=0.9, offsets=offsets)
         for name, column in zip(("advantage", "return"), expected, strict=True):
             np.testing.assert_allclose(rollout[name][rollout["valid"]].numpy(), column, rtol=1e-4, atol=1e-5)
-        target.discard()
+        assert rollout_to_episodes(rollout, edge) == pack
+
+
+def test_recorded_values_are_used_without_a_value_function():
+    pack, _ = Simulation(1, 9, AutoresetMode.SAME_STEP, seed=0, ending_rate=0).block()
+    rollout = learner(1, 9, "SameStep")(episodes=pack)["rollout"]
+    assert rollout["value"][0].tolist() == [*pack.extra_model_outputs["vf_preds"], 0]
+
+
+def test_rollout_is_written_after_an_error_and_from_a_restored_state():
+    simulation = Simulation(2, 4, AutoresetMode.NEXT_STEP, seed=0)
+    first, second = learner(2, 4, "NextStep"), learner(2, 4, "NextStep")
+    pack, _ = simulation.block()
+    with pytest.raises(ShapeMismatch, match="does not fit"):
+        first(rl_module=Critic(), episodes=[*pack, *pack])
+    assert first(rl_module=Critic(), episodes=pack)["rollout"]["valid"].sum() == pack.num_steps
+    second.set_state(first.get_state())
+    pack, _ = simulation.block()
+    rollouts = [pipeline(rl_module=Critic(), episodes=pack)["rollout"] for pipeline in (first, second)]
+    assert torch.equal(rollouts[0]["obs"], rollouts[1]["obs"])
+    second.reset_state()
+    assert not any(second.get_state()["EpisodesToRolloutBuffer"]["ids"])
 
 
 def episode(length, *, start=0, obs=2, **extra):

@@ -10,7 +10,8 @@ import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
-from reference_connectors import Accumulator, Sum
+from reference_connectors import Leaning, Remembering
+from reference_returns import PlainEpisode, plain_vtrace
 
 from connectors import Connector, learner_pipeline
 from connectors.learner import ComputeReturnsToGo, GeneralizedAdvantageEstimation, VTrace
@@ -50,18 +51,6 @@ class DoubledInEpisodes(Connector):
         for episode in self.single_agent_episode_iterator(episodes):
             episode.set_rewards(new_data=2 * episode.get_rewards())
         return batch
-
-
-class Leaning(Sum):
-    """Policy that takes the larger action more often for larger observations."""
-
-    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, torch.Tensor]:
-        logit = batch["obs"].sum(-1, keepdim=True)
-        return {"action_dist_inputs": torch.cat([-logit, logit], -1)}
-
-
-class Remembering(Leaning, Accumulator):
-    compute_values = Accumulator.compute_values
 
 
 def collected(length: int, seed: int = 0, rewards: Any = None, **ending: bool) -> SingleAgentEpisode:
@@ -156,16 +145,66 @@ def test_rewards_set_after_their_column_are_rejected() -> None:
     torch.testing.assert_close(result, 2 * before)
 
 
-def test_padding_holds_no_action_that_v_trace_would_have_to_know() -> None:
-    """Check V-trace with actions from 3 on, so that the zeros of padded rows are no actions."""
+# --- V-trace against a plain reference, for episodes that an older policy collected
 
-    class OfEachStep(Leaning):
-        def compute_values(self, batch: dict[str, Any]) -> torch.Tensor:
-            return batch["obs"].sum(-1)
 
-    episodes = [collected(3, 5, terminated=True), collected(25, 6)]
-    padded = learner_pipeline(action_space=ACTIONS, returns=VTrace(gamma=0.9), max_seq_len=10)
-    flat = learner_pipeline(action_space=ACTIONS, returns=VTrace(gamma=0.9))
-    result, expected = (pipeline(rl_module=OfEachStep(), episodes=episodes) for pipeline in (padded, flat))
-    for column in ("advantages", "value_targets"):
-        torch.testing.assert_close(result[column][result["loss_mask"]], expected[column])
+def plain_v_trace(episode: SingleAgentEpisode, values: list[float]) -> tuple[list[float], list[float]]:
+    """Return (advantages, targets) of the plain reference implementation."""
+    sums = episode.get_observations().sum(-1).astype(np.float64)[:-1]
+    logits = np.where(episode.get_actions() == 4, sums, -sums)
+    ratios = 1 / (1 + np.exp(-2 * logits)) / 0.5
+    plain = PlainEpisode(
+        rewards=episode.get_rewards().tolist(),
+        values=values,
+        ratios=ratios.tolist(),
+        terminated=episode.is_terminated,
+        truncated=episode.is_truncated,
+    )
+    return plain_vtrace(plain, 0.9, 0.8, 1.1, 1.2)
+
+
+EPISODES = [collected(5, 1, terminated=True), collected(1, 2), collected(7, 3, truncated=True)]
+
+
+@pytest.mark.parametrize("minibatch_size", [3, 8192])
+def test_v_trace_of_a_batch_is_that_of_each_episode(minibatch_size: int) -> None:
+    piece = VTrace(gamma=0.9, lambda_=0.8, clip_rho=1.1, clip_pg_rho=1.2, minibatch_size=minibatch_size)
+    batch = learner_pipeline(returns=piece)(rl_module=Leaning(), episodes=EPISODES)
+    plain = [plain_v_trace(episode, episode.get_observations().sum(-1).tolist()) for episode in EPISODES]
+    check(batch["advantages"], batch["value_targets"], list(zip(*plain, strict=True)))
+
+
+def test_v_trace_of_padded_rows_is_that_of_each_episode() -> None:
+    piece = VTrace(gamma=0.9, lambda_=0.8, clip_rho=1.1, clip_pg_rho=1.2, minibatch_size=6)
+    pipeline = learner_pipeline(returns=piece, policy=Remembering(), max_seq_len=3)
+    batch = pipeline(rl_module=Remembering(), episodes=[with_states(episode) for episode in EPISODES])
+    plain = [plain_v_trace(episode, memories(episode)) for episode in EPISODES]
+    mask = batch["loss_mask"]
+    check(batch["advantages"][mask], batch["value_targets"][mask], list(zip(*plain, strict=True)))
+
+
+def check(advantages: torch.Tensor, targets: torch.Tensor, plain: list[Any]) -> None:
+    for column, expected_column in zip((advantages, targets), plain, strict=True):
+        np.testing.assert_allclose(column, np.concatenate(expected_column), rtol=1e-4, atol=1e-5)
+
+
+def memories(episode: SingleAgentEpisode) -> list[float]:
+    memory, values = 0.0, []
+    for observation in episode.get_observations():
+        memory = 0.5 * memory + float(observation.sum())
+        values.append(memory)
+    return values
+
+
+def with_states(episode: SingleAgentEpisode) -> SingleAgentEpisode:
+    changed = SingleAgentEpisode.from_state(episode.get_state())
+    states = {"h": np.array(memories(episode)[:-1], np.float32)[:, None]}
+    changed.set_extra_model_outputs(key="state_out", new_data=states)
+    return changed
+
+
+def test_v_trace_needs_an_action_space() -> None:
+    episode = collected(2, 1)
+    episode.action_space = None
+    with pytest.raises(InvalidArgument, match="VTrace needs the action space"):
+        learner_pipeline(returns=VTrace())(rl_module=Leaning(), episodes=[episode])
