@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,36 +26,33 @@ NUMBERS, CHOICE = spaces.Box(-5.0, 5.0, (4,), np.float32), spaces.Discrete(2)
 BOX = spaces.Box(-2.0, 6.0, (2,), np.float32)
 
 
-class Scale(ObservationPreprocessor):
+class View:
+    """View that computes "obs" by a function of the history, under a name."""
+
+    def __init__(self, name: str, compute: Callable[[Any], Any]) -> None:
+        self.name, self.compute = name, compute
+
+    def __call__(self, history: Any) -> Any:
+        return {"obs": self.compute(history)}
+
+
+class Rows(ObservationPreprocessor):
+    """Preprocessor that rewrites rows by a function of the rows and the episodes."""
+
+    def __init__(self, name: str, compute: Callable[..., Any], width: int = 4) -> None:
+        self.compute, self.width = compute, width
+        super().__init__(name=name)
+
     def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        return np.tanh(observations / np.float32(3)).astype(np.float32)
+        return self.compute(observations, episodes)
+
+    def recompute_output_observation_space(self, *arguments: Any) -> Any:
+        return spaces.Box(-np.inf, np.inf, (self.width,), np.float32)
 
 
 class ScaleOne(ObservationPreprocessor):
     def preprocess(self, observation: Any, episode: Any) -> Any:
         return (observation / 3).astype(np.float32)
-
-
-class IntoBuffer(ObservationPreprocessor):
-    def recompute_output_observation_space(self, *arguments: Any) -> Any:
-        return spaces.Box(-np.inf, np.inf, (5,), np.float32)
-
-    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        out = np.zeros((len(observations), 5), np.float32)
-        out[:, :4], out[:, 4] = observations, 1
-        return out
-
-
-class ZerosLike(ObservationPreprocessor):
-    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        out = np.zeros_like(observations)
-        out[:, 0], out[:, 1:] = observations[:, 1], observations[:, :3] * 2
-        return out
-
-
-class Branching(ObservationPreprocessor):
-    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        return observations if observations[0, 0] > 0 else -observations
 
 
 class Stateful(ObservationPreprocessor):
@@ -65,29 +63,6 @@ class Stateful(ObservationPreprocessor):
         return (observations + np.float32(self.num_calls)).astype(np.float32)
 
 
-class Aliasing(ObservationPreprocessor):
-    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        out = observations * 1
-        part = out[:, :2]
-        part *= 0.5
-        return out
-
-
-class ClipsRareValues(ObservationPreprocessor):
-    """Writes into a slice, which no sampled observation needs."""
-
-    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        out = observations * 1
-        part = out[:, 2:]
-        part[part > 1000] = 1000
-        return out
-
-
-class ReadsEpisodes(ObservationPreprocessor):
-    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        return observations if episodes is None else (observations * np.float32(len(episodes[0]))).astype(np.float32)
-
-
 class Random(ObservationPreprocessor):
     def __init__(self) -> None:
         super().__init__()
@@ -95,236 +70,6 @@ class Random(ObservationPreprocessor):
 
     def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
         return (observations + self.generator.normal(size=4)).astype(np.float32)
-
-
-class TorchInside(ObservationPreprocessor):
-    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
-        return torch.from_numpy(np.ascontiguousarray(observations)).tanh().numpy()
-
-
-class Doubled(Connector):
-    """A plain connector that changes the batch only."""
-
-    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        batch["obs"] = batch["obs"] * 2
-        return batch
-
-
-class PlainOfEpisodes(Connector):
-    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
-        batch["obs"] = np.stack([episode.get_observations(-1) for episode in episodes])
-        return batch
-
-
-def angle_of_doubles(history: Any) -> Any:
-    return {"obs": np.arctan(history.observations().astype(np.float64))}
-
-
-def angles_of_zeros(history: Any) -> Any:
-    o = np.trunc(history.observations())  # many zeros
-    return {"obs": np.concatenate([np.arctan2(o, -1), np.arctan2(o, o[:, ::-1])], 1).astype(np.float32)}
-
-
-def logs_of_sums(history: Any) -> Any:
-    o = history.observations() * 40  # the exponential of 89 overflows
-    return {"obs": np.logaddexp(o, 1).astype(np.float32)}
-
-
-def functions_of_integers(history: Any) -> Any:
-    o = np.trunc(history.observations() * 3).astype(np.int64)
-    parts = [np.fmax(o, 1), np.floor(o), np.rint(o), np.round(o), np.square(o), np.isfinite(o), np.isnan(o)]
-    return {"obs": np.concatenate(parts, 1).astype(np.float32)}
-
-
-def speed(history: Any) -> Any:
-    two = history.observations(2)
-    return {"obs": np.concatenate([two[:, 1], (two[:, 1] - two[:, 0]) * history.observed(2)[:, :1]], axis=1)}
-
-
-def polar(history: Any) -> Any:
-    o = history.observations()
-    parts = [np.hypot(o[:, 0], o[:, 1]), np.arctan2(o[:, 0], o[:, 1]), np.sin(o[:, 2]), np.cos(o[:, 3])]
-    return {"obs": np.stack(parts, axis=-1).astype(np.float32)}
-
-
-def fourier(history: Any) -> Any:
-    o = history.observations()[..., None] * (2.0 ** np.arange(3))
-    return {"obs": np.concatenate([np.sin(o), np.cos(o)], -1).reshape(o.shape[0], -1).astype(np.float32)}
-
-
-def fourier_by_len(history: Any) -> Any:
-    o = history.observations()[..., None] * (2.0 ** np.arange(3))
-    return {"obs": np.concatenate([np.sin(o), np.cos(o)], -1).reshape(len(o), -1).astype(np.float32)}
-
-
-def clock(history: Any) -> Any:
-    t = np.minimum(history.t, 80)[:, None] / 80
-    return {"obs": np.concatenate([history.observations(), t], 1).astype(np.float32)}
-
-
-def moving_mean(history: Any) -> Any:
-    return {"obs": history.observations(8).mean(axis=1)}
-
-
-def decayed(history: Any) -> Any:
-    weights = (0.9 ** np.arange(4)[::-1]).astype(np.float32)
-    return {"obs": np.einsum("bkd,k->bd", history.observations(4), weights)}
-
-
-def bins(history: Any) -> Any:
-    o = history.observations()
-    one_hot = np.digitize(o, [-1, 0, 1])[..., None] == np.arange(4)
-    return {"obs": one_hot.reshape(o.shape[0], -1).astype(np.float32)}
-
-
-def bins_by_comparison(history: Any) -> Any:
-    o = history.observations()
-    places = (o[..., None] >= np.array([-1, 0, 1], np.float32)).sum(-1)
-    return {"obs": (places[..., None] == np.arange(4)).reshape(o.shape[0], -1).astype(np.float32)}
-
-
-def last_action_by_eye(history: Any) -> Any:
-    one_hot = np.eye(2, dtype=np.float32)[history.actions(1)[:, 0]]
-    return {"obs": np.concatenate([history.observations(), one_hot], 1)}
-
-
-def last_actions(history: Any) -> Any:
-    flat = history.flat_actions(3).reshape(-1, 6)
-    return {"obs": np.concatenate([history.observations(), flat, history.rewards(3)], 1)}
-
-
-def actions_of_window(history: Any) -> Any:
-    past = history.window(2)
-    return {"obs": np.concatenate([history.observations(), past.flat_actions(1).reshape(-1, 4)], 1)}
-
-
-def reads_infos(history: Any) -> Any:
-    return {"obs": history.observations(), "n": np.array([len(info) for info in history.infos], np.float32)}
-
-
-def as_numpy(history: Any) -> Any:
-    return {"obs": np.asarray(history.observations(), np.float32) * 2}
-
-
-def masked(history: Any) -> Any:
-    o = history.observations() * 1
-    o[o < 0] = 0
-    return {"obs": o}
-
-
-def selected(history: Any) -> Any:
-    o = history.observations()
-    return {"obs": np.where(o < 0, o.dtype.type(0), o)}
-
-
-def logits(history: Any) -> Any:
-    before = history.extra("action_dist_inputs", 1, np.zeros(2, np.float32))[:, 0]
-    return {"obs": np.concatenate([history.observations(), before], 1)}
-
-
-def statistics(history: Any) -> Any:
-    o = history.observations(4)
-    return {"obs": np.concatenate([o.mean(1), o.std(1), o.max(1), o.min(axis=1)], 1)}
-
-
-def sorted_parts(history: Any) -> Any:
-    return {"obs": np.sort(history.observations(), axis=-1)[:, ::-1] * np.float32(1)}
-
-
-def normalized(history: Any) -> Any:
-    o = history.observations()
-    return {"obs": o / (np.linalg.norm(o, axis=-1, keepdims=True) + np.float32(1e-3))}
-
-
-def differences(history: Any) -> Any:
-    return {"obs": np.diff(history.observations(3), axis=1).reshape(-1, 8)}
-
-
-def rewards_so_far(history: Any) -> Any:
-    total = np.cumsum(history.rewards(4), axis=1)
-    return {"obs": np.concatenate([history.observations(), total], 1)}
-
-
-def cubic(history: Any) -> Any:
-    return {"obs": np.cbrt(history.observations())}
-
-
-def clipped_in_place(history: Any) -> Any:
-    o = history.observations() * 2
-    np.clip(o, -1, 1, out=o)
-    o += np.float32(0.5)
-    return {"obs": o}
-
-
-def by_row(history: Any) -> Any:
-    return {"obs": np.stack([row * 2 for row in history.observations()])}
-
-
-def loop_over_frames(history: Any) -> Any:
-    frames = history.observations(3)
-    total = frames[:, 0] * 0
-    for i in range(3):
-        total = total * np.float32(0.5) + frames[:, i]
-    return {"obs": total}
-
-
-def in_place_columns(history: Any) -> Any:
-    o = history.observations() * np.float32(1)
-    o[:, 0] += np.float32(1)
-    o[:, 1:] *= np.float32(2)
-    return {"obs": o}
-
-
-def differences_of_bytes(history: Any) -> Any:
-    o = (history.observations(2) * 10 + 128).astype(np.uint8)  # differences wrap around
-    return {"obs": (o[:, 1] - o[:, 0]).astype(np.float32)}
-
-
-def integer_division(history: Any) -> Any:
-    o = (history.observations() * 7).astype(np.int64)
-    return {"obs": np.concatenate([o // -3, o % 3], 1).astype(np.float32)}
-
-
-def half_precision(history: Any) -> Any:
-    return {"obs": history.observations().astype(np.float16).astype(np.float32)}
-
-
-def even_steps(history: Any) -> Any:
-    return {"obs": history.observations() * (history.t % 2 == 0)[:, None].astype(np.float32)}
-
-
-def masks_alone(history: Any) -> Any:
-    return {"obs": np.concatenate([history.stepped(3), history.observed(3)], 1).astype(np.float32)}
-
-
-def speeds_of_window(history: Any) -> Any:
-    two = history.window(3).observations(2)
-    return {"obs": (two[:, 1] - two[:, 0]).reshape(-1, 12)}
-
-
-def products(history: Any) -> Any:
-    o = history.observations()
-    return {"obs": (o[:, :, None] * o[:, None, :]).reshape(-1, 16)}
-
-
-def softmax(history: Any) -> Any:
-    o = history.observations()
-    powers = np.exp(o - o.max(-1, keepdims=True))
-    return {"obs": powers / powers.sum(-1, keepdims=True)}
-
-
-class Multiplied:
-    """A view that is an object with settings."""
-
-    def __init__(self, by: float) -> None:
-        self.by = np.float32(by)
-
-    def __call__(self, history: Any) -> Any:
-        return {"obs": history.observations() * self.by}
-
-
-def multiplied(history: Any, by: float) -> Any:
-    return {"obs": history.observations() * np.float32(by)}
 
 
 class MovingMean(ObservationPreprocessor):
@@ -348,9 +93,85 @@ class FirstIsOther(ObservationPreprocessor):
         return observations * factor
 
 
-def by_type(history: Any) -> Any:
-    o = history.observations()
-    return {"obs": o * np.float32(2) if isinstance(o, np.ndarray) else o}
+class Batches(Connector):
+    """Connector that replaces the observations of the batch by a function of the batch and the episodes."""
+
+    def __init__(self, name: str, compute: Callable[..., Any]) -> None:
+        self.compute = compute
+        super().__init__(name=name)
+
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        batch["obs"] = self.compute(batch["obs"], episodes)
+        return batch
+
+
+def into_buffer(observations: Any, episodes: Any) -> Any:
+    out = np.zeros((len(observations), 5), np.float32)
+    out[:, :4], out[:, 4] = observations, 1
+    return out
+
+
+def into_zeros_like(observations: Any, episodes: Any) -> Any:
+    out = np.zeros_like(observations)
+    out[:, 0], out[:, 1:] = observations[:, 1], observations[:, :3] * 2
+    return out
+
+
+def into_slice(observations: Any, episodes: Any) -> Any:
+    out = observations * 1
+    part = out[:, :2]
+    part *= 0.5
+    return out
+
+
+def into_slice_of_rare_values(observations: Any, episodes: Any) -> Any:
+    out = observations * 1
+    part = out[:, 2:]
+    part[part > 1000] = 1000  # which no sampled observation needs
+    return out
+
+
+def masked(history: Any) -> Any:
+    o = history.observations() * 1
+    o[o < 0] = 0
+    return {"obs": o}
+
+
+def clipped_in_place(history: Any) -> Any:
+    o = history.observations() * 2
+    np.clip(o, -1, 1, out=o)
+    o += np.float32(0.5)
+    o[:, 0] += np.float32(1)
+    o[:, 1:] *= np.float32(2)
+    return {"obs": o}
+
+
+def loop_over_frames(history: Any) -> Any:
+    frames = history.observations(3)
+    total = frames[:, 0] * 0
+    for i in range(3):
+        total = total * np.float32(0.5) + frames[:, i]
+    return {"obs": total}
+
+
+def speed(history: Any) -> Any:
+    two = history.observations(2)
+    return {"obs": np.concatenate([two[:, 1], (two[:, 1] - two[:, 0]) * history.observed(2)[:, :1]], axis=1)}
+
+
+def functions_of_integers(history: Any) -> Any:
+    o = np.trunc(history.observations() * 3).astype(np.int64)
+    parts = [np.fmax(o, 1), np.floor(o), np.rint(o), np.round(o), np.square(o), np.isfinite(o), np.isnan(o)]
+    return {"obs": np.concatenate([*parts, o // -3, o % 3], 1).astype(np.float32)}
+
+
+def differences_of_bytes(history: Any) -> Any:
+    o = (history.observations(2) * 10 + 128).astype(np.uint8)  # differences wrap around
+    return {"obs": (o[:, 1] - o[:, 0]).astype(np.float32)}
+
+
+def reads_infos(history: Any) -> Any:
+    return {"obs": history.observations(), "n": np.array([len(info) for info in history.infos], np.float32)}
 
 
 def by_trial(history: Any) -> Any:
@@ -360,35 +181,66 @@ def by_trial(history: Any) -> Any:
     return {"obs": o}
 
 
-def column_of_ones(history: Any) -> Any:
-    o = history.observations()
-    return {"obs": np.concatenate([o, np.ones((o.shape[0], 1), np.float32)], 1)}
+class Multiplied:
+    """View that is an object with settings."""
+
+    def __init__(self, by: float) -> None:
+        self.by = np.float32(by)
+
+    def __call__(self, history: Any) -> Any:
+        return {"obs": history.observations() * self.by}
 
 
-def repeated_constant(history: Any) -> Any:
-    o = history.observations()
-    return {"obs": np.concatenate([o, np.broadcast_to(np.arange(4, dtype=np.float32), (o.shape[0], 4))], 1)}
+def multiplied(history: Any, by: float) -> Any:
+    return {"obs": history.observations() * np.float32(by)}
 
 
-def element_by_element(history: Any) -> Any:
-    return {"obs": np.vectorize(lambda x: x * 2)(history.observations())}
+def joined(*parts: Any) -> Any:
+    return np.concatenate(parts, 1).astype(np.float32)
 
 
-def spectrum(history: Any) -> Any:
-    return {"obs": np.abs(np.fft.rfft(history.observations(4), axis=1)).reshape(-1, 12).astype(np.float32)}
+def waves(o: Any) -> Any:
+    angles = o[..., None] * (2.0 ** np.arange(3))
+    return np.concatenate([np.sin(angles), np.cos(angles)], -1)
 
 
-def depends_on_others(history: Any) -> Any:
-    o = history.observations()
-    return {"obs": o - o.mean(axis=0, keepdims=True)}
+def polar(o: Any) -> Any:
+    return [np.hypot(o[:, 0], o[:, 1]), np.arctan2(o[:, 0], o[:, 1]), np.sin(o[:, 2]), np.cos(o[:, 3])]
 
 
-def draws_numbers(history: Any) -> Any:
-    return {"obs": (history.observations() + np.random.default_rng().normal(size=4)).astype(np.float32)}
+WEIGHTS = (0.9 ** np.arange(4)[::-1]).astype(np.float32)
+OF_HISTORIES: dict[str, Callable[[Any], Any]] = {
+    "clock": lambda h: joined(h.observations(), np.minimum(h.t, 80)[:, None] / 80),
+    "moving mean": lambda h: h.observations(8).mean(axis=1),
+    "decayed": lambda h: np.einsum("bkd,k->bd", h.observations(4), WEIGHTS),
+    "last actions": lambda h: joined(h.observations(), h.flat_actions(3).reshape(-1, 6), h.rewards(3)),
+    "actions of a window": lambda h: joined(h.observations(), h.window(2).flat_actions(1).reshape(-1, 4)),
+    "statistics": lambda h: joined(*(getattr(h.observations(4), name)(1) for name in ("mean", "std", "max", "min"))),
+    "differences": lambda h: np.diff(h.observations(3), axis=1).reshape(-1, 8),
+    "rewards so far": lambda h: joined(h.observations(), np.cumsum(h.rewards(4), axis=1)),
+    "even steps": lambda h: h.observations() * (h.t % 2 == 0)[:, None].astype(np.float32),
+    "masks alone": lambda h: joined(h.stepped(3), h.observed(3)),
+    "speeds of a window": lambda h: np.diff(h.window(3).observations(2), axis=1).reshape(-1, 12),
+}
+OF_OBSERVATIONS: dict[str, Callable[[Any], Any]] = {
+    "polar": lambda o: np.stack(polar(o), axis=-1).astype(np.float32),
+    "fourier": lambda o: waves(o).reshape(o.shape[0], -1).astype(np.float32),
+    "bins": lambda o: (np.digitize(o, [-1, 0, 1])[..., None] == np.arange(4)).reshape(o.shape[0], -1).astype("f"),
+    "bins by comparison": lambda o: (o[..., None] >= np.array([-1, 0, 1], np.float32)).sum(-1).astype(np.float32),
+    "selected": lambda o: np.where(o < 0, o.dtype.type(0), o),
+    "sorted": lambda o: np.sort(o, axis=-1)[:, ::-1] * np.float32(1),
+    "normalized": lambda o: o / (np.linalg.norm(o, axis=-1, keepdims=True) + np.float32(1e-3)),
+    "angles of zeros": lambda o: joined(np.arctan2(np.trunc(o), -1), np.arctan2(np.trunc(o), np.trunc(o)[:, ::-1])),
+    "logs of sums": lambda o: np.logaddexp(o * 40, 1).astype(np.float32),  # the exponential of 89 overflows
+    "half precision": lambda o: o.astype(np.float16).astype(np.float32),
+    "products": lambda o: (o[:, :, None] * o[:, None, :]).reshape(-1, 16),
+    "softmax": lambda o: np.exp(o - o.max(-1, keepdims=True)) / np.exp(o - o.max(-1, keepdims=True)).sum(-1)[:, None],
+}
 
 
-def another_number_of_rows(history: Any) -> Any:
-    return {"obs": np.unique(history.observations())}
+def views_of(functions: dict[str, Callable[[Any], Any]]) -> list[View]:
+    """Return views of the newest observations."""
+    return [View(name, lambda h, compute=compute: compute(h.observations())) for name, compute in functions.items()]
 
 
 class Rounded(Connector):
@@ -400,38 +252,64 @@ class Rounded(Connector):
 
 
 EXPORTED = [
-    *(Scale(), ZerosLike(), Doubled(), speed, polar, fourier, clock, moving_mean, decayed, bins, bins_by_comparison),
-    *(last_actions, actions_of_window, masked, selected, statistics, sorted_parts, normalized, differences),
-    *(rewards_so_far, clipped_in_place, loop_over_frames, in_place_columns, differences_of_bytes, integer_division),
-    *(angles_of_zeros, logs_of_sums, functions_of_integers),
-    *(half_precision, even_steps, masks_alone, speeds_of_window, products, softmax, Multiplied(3)),
-    partial(multiplied, by=3.0),
+    Rows("scaled", lambda rows, episodes: np.tanh(rows / np.float32(3)).astype(np.float32)),
+    Rows("zeros like", into_zeros_like),
+    Batches("doubled", lambda rows, episodes: rows * 2),
+    *(speed, masked, clipped_in_place, loop_over_frames, functions_of_integers, differences_of_bytes),
+    *(Multiplied(3), partial(multiplied, by=3.0)),
+    *[View(name, compute) for name, compute in OF_HISTORIES.items()],
+    *views_of(OF_OBSERVATIONS),
 ]
-ALONE = [ScaleOne(), fourier_by_len, by_row, column_of_ones, repeated_constant]  # with batch=1 only
+ALONE = [  # with batch=1 only
+    ScaleOne(),
+    *views_of(
+        {
+            "reshape by len": lambda o: waves(o).reshape(len(o), -1).astype(np.float32),
+            "by row": lambda o: np.stack([row * 2 for row in o]),
+            "column of ones": lambda o: joined(o, np.ones((o.shape[0], 1), np.float32)),
+            "constants": lambda o: joined(o, np.broadcast_to(np.arange(4, dtype=np.float32), (o.shape[0], 4))),
+        }
+    ),
+]
+OF_UNKNOWN_FORM: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "action by eye": (lambda h: joined(h.observations(), np.eye(2)[h.actions(1)[:, 0]]), "needs the numbers"),
+    "as numpy": (lambda h: np.asarray(h.observations(), np.float32) * 2, "np.asarray"),
+    "logits": (lambda h: joined(h.observations(), h.extra("x", 1, np.zeros(2, "f"))[:, 0]), r"history\.extra"),
+    "cubic": (lambda h: np.cbrt(h.observations()), "np.cbrt cannot be exported"),
+    "doubles": (lambda h: np.arctan(h.observations().astype(float)), "(?s)onnxruntime cannot run.*Atan.*astype"),
+    "elements": (lambda h: np.vectorize(lambda x: x * 2)(h.observations()), "needs the numbers"),
+    "spectrum": (lambda h: np.abs(np.fft.rfft(h.observations())).astype("f"), "np.rfft cannot be exported"),
+}
+NO_ARRAY = "np.ascontiguousarray cannot be exported|needs the numbers|can't convert"
 REJECTED: list[tuple[Any, str]] = [
-    (IntoBuffer(), "needs the numbers|len.. of a batch"),
-    (Branching(), "`if`"),
-    (TorchInside(), "np.ascontiguousarray cannot be exported|needs the numbers|can't convert"),
-    (PlainOfEpisodes(), "no episodes"),
-    (last_action_by_eye, "needs the numbers"),
+    (Rows("buffer", into_buffer, width=5), "needs the numbers|len.. of a batch"),
+    (Rows("branch", lambda rows, episodes: rows if rows[0, 0] > 0 else -rows), "`if`"),
+    (Rows("torch", lambda rows, _: torch.from_numpy(np.ascontiguousarray(rows)).tanh().numpy()), NO_ARRAY),
+    (Rows("slice", into_slice), "after a write into a slice"),
+    (Rows("rare values", into_slice_of_rare_values), "after a write into a slice"),
+    (Batches("episodes", lambda _, episodes: np.stack([e.get_observations(-1) for e in episodes])), "no episodes"),
     (reads_infos, r"history\.infos"),
-    (as_numpy, "np.asarray"),
-    (logits, r"history\.extra"),
-    (cubic, "np.cbrt cannot be exported"),
-    (Aliasing(), "after a write into a slice"),
-    (ClipsRareValues(), "after a write into a slice"),
-    (angle_of_doubles, r"(?s)onnxruntime cannot run the file.*Atan.*astype"),
-    (element_by_element, "needs the numbers"),
-    (spectrum, "np.rfft cannot be exported"),
+    *[(View(name, compute), words) for name, (compute, words) in OF_UNKNOWN_FORM.items()],
     (Stateful(), DIFFERS := "does not act as the actor"),
 ]
-FOUND_BY_ACTING = [ReadsEpisodes(), Random(), MovingMean(), FirstIsOther(), by_type, by_trial]
-REJECTED_BY_ACTOR = [depends_on_others, draws_numbers, another_number_of_rows]
+FOUND_BY_ACTING = [
+    Rows("length", lambda rows, episodes: rows if episodes is None else (rows * len(episodes[0])).astype(np.float32)),
+    *(Random(), MovingMean(), FirstIsOther()),
+    View("type", lambda h: h.observations() * np.float32(2 if isinstance(h.observations(), np.ndarray) else 1)),
+    by_trial,
+]
+REJECTED_BY_ACTOR = views_of(
+    {
+        "other rows": lambda o: o - o.mean(axis=0, keepdims=True),
+        "chance": lambda o: (o + np.random.default_rng().normal(size=4)).astype(np.float32),
+        "unique": np.unique,
+    }
+)
 
 
 def name_of(piece: Any) -> str:
     piece = piece.func if isinstance(piece, partial) else piece
-    return getattr(piece, "__name__", type(piece).__name__)
+    return getattr(piece, "__name__", None) or getattr(piece, "name", type(piece).__name__)
 
 
 def made_actor(piece: Any) -> Actor:
