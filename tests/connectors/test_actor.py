@@ -142,6 +142,11 @@ def test_actor_of_a_policy_alone_has_default_pipelines() -> None:
     episode = SingleAgentEnvRunner(lambda: Drift(BOX), policy, seed=SEED).sample(num_episodes=1, explore=False)[0]
     assert np.array_equal(act_by_hand(policy, Drift(BOX))[1], episode.get_rewards())
     assert np.array_equal(act_by_hand(Actor(policy), Drift(BOX))[1], episode.get_rewards())
+    pipeline = env_to_module_pipeline(NUMBERS, BOX, pieces=[FrameStacking(num_frames=2)])
+    policy = made(LSTMPolicy, pipeline.observation_space, BOX)  # a bare pipeline gets the connectors of its states
+    runner = SingleAgentEnvRunner(lambda: Drift(BOX), policy, env_to_module=pipeline, seed=SEED)
+    rewards = runner.sample(num_episodes=1, explore=False)[0].get_rewards()
+    assert np.array_equal(act_by_hand(runner.actor, Drift(BOX))[1], rewards)
 
 
 def test_actor_makes_the_policy_for_the_space_that_it_sees() -> None:
@@ -156,17 +161,12 @@ def test_actor_makes_the_policy_for_the_space_that_it_sees() -> None:
         Actor(LSTMPolicy, pieces=pieces)
     with pytest.raises(WrongType, match="cannot be called"):
         Actor(3)
+    with pytest.raises(WrongType, match="pieces= is one MeanStdFilter; give a list"):
+        Actor(LSTMPolicy, NUMBERS, DISCRETE, pieces=MeanStdFilter())  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="act: the state is 3; give None"):
+        actor.act(np.zeros(3), 3)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="pieces= and env_to_module="):
         Actor(actor.policy, pieces=pieces, env_to_module=by_hand)
-
-
-def test_recurrent_policy_in_bare_pipeline_gets_its_states() -> None:
-    pieces = [FrameStacking(num_frames=2)]
-    pipeline = env_to_module_pipeline(NUMBERS, BOX, pieces=pieces)
-    policy = made(LSTMPolicy, pipeline.observation_space, BOX)
-    runner = SingleAgentEnvRunner(lambda: Drift(BOX), policy, env_to_module=pipeline, seed=SEED)
-    rewards = runner.sample(num_episodes=1, explore=False)[0].get_rewards()
-    assert np.array_equal(act_by_hand(runner.actor, Drift(BOX))[1], rewards)
 
 
 def test_trained_policy_with_empty_filter_is_rejected() -> None:
@@ -224,12 +224,6 @@ def test_callable_policy_needs_spaces() -> None:
     with pytest.raises(InvalidArgument, match="observation_space"):
         compute_action(always_one, np.zeros(3))
     assert compute_action(Actor(always_one, NUMBERS, DISCRETE), np.zeros(3))[0] == 1
-
-
-def test_connector_without_a_list_is_rejected() -> None:
-    piece: Any = MeanStdFilter()
-    with pytest.raises(WrongType, match="pieces= is one MeanStdFilter; give a list"):
-        Actor(MLPPolicy, NUMBERS, DISCRETE, pieces=piece)
 
 
 def test_observation_of_other_shape_is_rejected() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -235,29 +235,11 @@ def act_on_samples(actor: Actor, served: ServedPolicy, explore: bool) -> tuple[d
     return inputs, {name: leaf.reshape(*shape, *leaf.shape[1:]) for name, leaf in outputs.items()}
 
 
-@dataclass
-class Largest:
-    """The largest differences of all cases, which are printed at the end."""
-
-    by_case: dict[str, dict[str, float]] = field(default_factory=dict)
-
-
-@pytest.fixture(scope="module")
-def largest() -> Iterator[Largest]:
-    differences = Largest()
-    yield differences
-    for name in ("inputs", "continuous", "ties"):
-        values = {case: values[name] for case, values in differences.by_case.items() if name in values}
-        if values:
-            case = max(values, key=values.__getitem__)
-            print(f"\n{len(values)} cases: {name} at most {values[case]:.2g} ({case})")
-
-
 ALL = [pytest.param(case, marks=pytest.mark.slow, id=str(case)) for case in list_cases()]
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_file_acts_as_its_actor_without_torch(case: Case, bare_python: Path, largest: Largest, tmp_path: Path) -> None:
+def test_file_acts_as_its_actor_without_torch(case: Case, bare_python: Path, tmp_path: Path) -> None:
     actor = case.make_actor()
     export(actor, tmp_path / "policy.onnx", explore=case.explore, num_steps=8)
     inputs, expected = act_on_samples(actor, ServedPolicy(tmp_path / "policy.onnx"), case.explore)
@@ -267,19 +249,11 @@ def test_file_acts_as_its_actor_without_torch(case: Case, bare_python: Path, lar
     assert done.returncode == 0, done.stderr
     served = np.load(tmp_path / "served.npz", allow_pickle=False)
     for way in ("together", "alone"):
-        actual = {name: served[f"{way}/{name}"] for name in expected}
-        values = compare(actor, expected, actual, inputs["first"])
-        case_differences = largest.by_case.setdefault(str(case), {})
-        case_differences |= {name: max(value, case_differences.get(name, 0.0)) for name, value in values.items()}
+        check_equal(actor, expected, {name: served[f"{way}/{name}"] for name in expected}, inputs["first"])
 
 
-def compare(
-    actor: Actor,
-    expected: dict[str, Any],
-    actual: dict[str, Any],
-    first: np.ndarray,
-) -> dict[str, float]:
-    """Assert that two sides acted equally, and return their largest differences."""
+def check_equal(actor: Actor, expected: dict[str, Any], actual: dict[str, Any], first: np.ndarray) -> None:
+    """Assert that two sides acted equally."""
     actions = [name for name in expected if name != "action_dist_inputs"]
     discrete = [name for name in actions if expected[name].dtype.kind != "f"]
     differs = np.zeros(first.shape, bool)
@@ -294,7 +268,6 @@ def compare(
             compared[t:end, env] = False
     ties = int((differs & ~compared).any(0).sum())
     assert ties <= MOST_TIES
-    values = {"ties": float(ties)}
     for name in expected:
         expected_values, result = expected[name][compared].astype(float), actual[name][compared].astype(float)
         if name in discrete:
@@ -306,9 +279,6 @@ def compare(
         scale = 8.0 if is_action else max(1.0, float(np.abs(expected_values[finite]).max()))  # the range of BOX
         difference = float(np.abs(result[finite] - expected_values[finite]).max()) / scale
         assert difference <= TOLERANCE, name
-        key = "continuous" if is_action else "inputs"
-        values[key] = max(difference, values.get(key, 0.0))
-    return values
 
 
 def is_tie(actor: Actor, expected: dict[str, Any], actual: dict[str, Any], index: tuple[int, int]) -> bool:

@@ -132,14 +132,6 @@ def test_previous_actions_and_rewards_precede_observations(episodes: list[WholeE
         assert np.array_equal(batch[name]["_orig_obs"], expected)
 
 
-def test_views_compose() -> None:
-    pack = EpisodePack.from_episodes([SingleAgentEpisode.from_arrays(np.arange(3.0)[:, None], [0, 2], [1.0, 2.0])])
-    pieces = [FrameStacking(num_frames=2), PrevActionsPrevRewards()]
-    batch = learner_pipeline(spaces.Box(0, 9, (1,), np.float64), ACTIONS, pieces=pieces)(episodes=pack)
-    assert batch["obs"]["_orig_obs"].tolist() == [[0.0, 0.0], [0.0, 1.0]]
-    assert batch["obs"]["prev_n_rewards"].tolist() == [[0.0], [1.0]]
-
-
 def test_returns_to_go_stop_at_the_end_of_each_chunk() -> None:
     episodes = [
         SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [1.0, 2.0], terminated=True),

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from connectors import (
     AgentToModuleMapping,
     Connector,
+    learner_pipeline,
     multi_agent_env_to_module,
     multi_agent_learner,
     multi_agent_module_to_env,
@@ -19,7 +20,6 @@ from connectors.learner import GeneralizedAdvantageEstimation
 from connectors.module_to_env import ModuleToAgentUnmapping
 from episodes.errors import InvalidArgument, StateMismatch, TrackMismatch, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
-from episodes.returns import gae
 from episodes.single_agent import SingleAgentEpisode
 
 OBSERVATION_SPACES = {"low": spaces.Box(-99, 99, (2,), np.float32), "high": spaces.Box(-99, 99, (3,), np.float32)}
@@ -116,43 +116,23 @@ def test_output_rows_without_agents_raise():
         pipeline(batch={"low": {"actions": np.zeros(1)}}, episodes=[episode(2)])
 
 
-def test_module_learns_from_complete_steps_of_its_agents():
-    episodes = [episode(4), episode(3)]
-    pipeline = multi_agent_learner(OBSERVATION_SPACES, ACTION_SPACES, next_observations=True)
-    batch = pipeline(episodes=episodes)
-    module_episodes = {
-        m: [e for whole in episodes for e in whole.agent_episodes.values() if e.module_id == m] for m in batch
-    }
-    for module_id, columns in batch.items():
-        rows = [e.get_observations(t) for e in module_episodes[module_id] for t in range(len(e))]
-        later = [e.get_observations(t + 1) for e in module_episodes[module_id] for t in range(len(e))]
-        torch.testing.assert_close(columns["obs"], torch.tensor(np.array(rows)))
-        torch.testing.assert_close(columns["new_obs"], torch.tensor(np.array(later)))
-        rewards = [r for e in module_episodes[module_id] for r in e.get_rewards()]
-        torch.testing.assert_close(columns["rewards"], torch.tensor(rewards, dtype=torch.float32))
-    assert batch["high"]["terminateds"].tolist() == [False, True] * 2
-    assert not batch["low"]["terminateds"].any()
-
-
-def test_advantages_are_computed_per_agent_episode():
-    episodes = [episode(4), episode(3)]
-    pipeline = multi_agent_learner(
-        OBSERVATION_SPACES,
-        ACTION_SPACES,
-        returns=lambda: GeneralizedAdvantageEstimation(gamma=0.9, lambda_=0.8, normalize=False),
+def test_each_module_learns_like_a_single_pipeline_from_its_agents_episodes():
+    episodes, policies = (
+        [episode(4, outputs=True), episode(3, outputs=True)],
+        dict.fromkeys(MODULES.values(), LinearPolicy()),
     )
-    batch = pipeline(rl_module={"low": LinearPolicy(), "high": LinearPolicy()}, episodes=episodes)
-    for module_id in ("low", "high"):
-        expected = []
-        for whole in episodes:
-            for agent_episode in whole.agent_episodes.values():
-                if agent_episode.module_id == module_id and len(agent_episode):
-                    values = np.array(agent_episode.get_observations())[:, 1] * 10
-                    flags = np.array([agent_episode.is_terminated]), np.array([agent_episode.is_truncated])
-                    offsets = np.array([0, len(agent_episode)])
-                    rewards = np.array(agent_episode.get_rewards())
-                    expected.append(gae(rewards, values, *flags, gamma=0.9, lambda_=0.8, offsets=offsets)[0])
-        np.testing.assert_allclose(batch[module_id]["advantages"], np.concatenate(expected), rtol=1e-5)
+    returns = lambda: GeneralizedAdvantageEstimation(gamma=0.9, lambda_=0.8)  # noqa: E731
+    batches = multi_agent_learner(OBSERVATION_SPACES, ACTION_SPACES, returns=returns, next_observations=True)(
+        rl_module=policies, episodes=episodes
+    )
+    for module_id, batch in batches.items():
+        agents = [e for whole in episodes for e in whole.agent_episodes.values() if e.module_id == module_id and len(e)]
+        spaces_of_module = OBSERVATION_SPACES[module_id], ACTION_SPACES[module_id]
+        alone = learner_pipeline(*spaces_of_module, returns=returns(), next_observations=True)
+        expected = alone(rl_module=policies[module_id], episodes=agents)
+        assert batch.keys() == expected.keys()
+        assert all(torch.equal(batch[name], expected[name]) for name in expected)
+    assert batches["high"]["terminateds"].tolist() == [False, True] * 2
 
 
 def test_recurrent_modules_get_padded_rows_and_agent_states():
