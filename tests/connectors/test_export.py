@@ -270,7 +270,6 @@ def test_float32_computes_without_doubles(tmp_path: Path) -> None:
     assert b"tensor(double)" not in exported.path.read_bytes()
 
 
-@pytest.mark.slow
 class TanhPolicy(MLPPolicy):
     def forward(self, batch: Any, explore: bool | None = None) -> Any:
         return {"actions": torch.tanh(batch["obs"])}

@@ -77,24 +77,21 @@ def num_steps(episodes: Any) -> int:
     return sum(map(len, episodes))
 
 
-@given(chunks, st.booleans())
-def test_origin_of_feed_forward_row(episodes: list[SingleAgentEpisode], packed: bool) -> None:
-    given_ones = EpisodePack.from_episodes(episodes) if packed else episodes
-    batch = learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=given_ones)
-    assert assert_read_again(batch) == num_steps(episodes)
-
-
-@given(chunks, st.integers(1, 4))
-def test_origin_of_padded_row_and_none_of_padding(episodes: list[SingleAgentEpisode], length: int) -> None:
-    batch = learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=length)(episodes=episodes)
-    assert np.array_equal(batch.origin.numbers >= 0, np.asarray(batch["loss_mask"]))
-    assert assert_read_again(batch) == num_steps(episodes)
-
-
-@given(chunks, st.integers(2, 4))
-def test_origin_of_stacked_row(episodes: list[SingleAgentEpisode], frames: int) -> None:
-    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, pieces=[FrameStacking(num_frames=frames)])
-    assert assert_read_again(pipeline(episodes=episodes), frames) == num_steps(episodes)
+@given(chunks, st.booleans(), st.sampled_from([None, 1, 2, 4]), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_origin_of_learner_row_and_of_sample_through_views(
+    episodes: list[SingleAgentEpisode], packed: bool, length: int | None, frames: int, seed: int
+) -> None:
+    pieces = [FrameStacking(num_frames=frames)]
+    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, pieces=pieces, max_seq_len=length)
+    source = EpisodePack.from_episodes(episodes) if packed else episodes
+    batch = pipeline(episodes=source)
+    assert assert_read_again(batch, frames) == num_steps(episodes)
+    if length is not None:
+        assert np.array_equal(batch.origin.numbers >= 0, np.asarray(batch["loss_mask"]))
+    buffer = EpisodeReplayBuffer(50, seed=seed)
+    buffer.add(episodes)
+    if len(buffer):
+        assert assert_read_again(buffer.sample(6, views=pipeline.draw_views()), frames) == 6
 
 
 @given(chunks, st.integers(0, 2**32 - 1))
@@ -379,16 +376,6 @@ def test_origin_of_recurrent_row_with_its_state(episodes: list[SingleAgentEpisod
         drawn = buffer.sample_sequences(5, length)
         assert assert_read_again(drawn) >= 5
         assert_states(drawn)
-
-
-@given(chunks, st.integers(2, 4), st.integers(0, 2**32 - 1))
-def test_origin_of_stacked_sample(episodes: list[SingleAgentEpisode], frames: int, seed: int) -> None:
-    buffer = EpisodeReplayBuffer(50, seed=seed)
-    buffer.add(episodes)
-    if not len(buffer):
-        return
-    pipeline = learner_pipeline(OBSERVATIONS, ACTIONS, pieces=[FrameStacking(num_frames=frames)])
-    assert assert_read_again(buffer.sample(6, views=pipeline.draw_views()), frames) == 6
 
 
 @given(shapes, shapes, st.integers(0, 2**32 - 1))

@@ -36,7 +36,7 @@ from connectors.learner import (
     GeneralizedAdvantageEstimation,
     VTrace,
 )
-from episode_learners import MLPPolicy
+from episode_learners import LSTMPolicy, MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument
@@ -150,20 +150,28 @@ def test_policy_check_uses_no_random_numbers() -> None:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_flattened_previous_steps_fit_built_in_policies(mode: AutoresetMode) -> None:
-    envs = gym.vector.SyncVectorEnv([Numbered] * 3, autoreset_mode=mode)
+@pytest.mark.parametrize("make", [MLPPolicy, LSTMPolicy])
+@pytest.mark.parametrize("num_timesteps", [4, 9, 50])
+def test_learner_computes_the_log_probabilities_of_acting(mode: AutoresetMode, make: Any, num_timesteps: int) -> None:
+    envs = gym.vector.SyncVectorEnv([lambda i=i: Numbered(i) for i in range(3)], autoreset_mode=mode)
+    torch.manual_seed(0)
     box = envs.single_observation_space
-    pieces = [PrevActionsPrevRewards(n_prev_actions=2), FlattenObservations()]
+    pieces = [PrevActionsPrevRewards(n_prev_actions=2), FlattenObservations(), FrameStacking(num_frames=3)]
     pipeline = env_to_module_pipeline(box, envs.single_action_space, pieces=pieces)
-    assert pipeline.observation_space.shape == (2 + 2 * 3 + 1,)
+    assert pipeline.observation_space.shape == (3 * (2 + 2 * 3 + 1),)
     assert pipeline.recorded_observation_space == box
-    policy = MLPPolicy(pipeline.observation_space, envs.single_action_space)
+    policy = make(pipeline.observation_space, envs.single_action_space)
     runner = SingleAgentEnvRunner(envs, policy, env_to_module=pipeline, seed=0)
-    second_pipeline = learner_pipeline(views=pipeline.views, returns=GeneralizedAdvantageEstimation(), policy=policy)
+    returns = GeneralizedAdvantageEstimation()
+    max_seq_len = 2 if make is LSTMPolicy else None
+    learner = learner_pipeline(views=pipeline.views, returns=returns, policy=policy, max_seq_len=max_seq_len)
     for _ in range(4):
-        batch = second_pipeline(rl_module=policy, episodes=runner.sample(num_timesteps=10))
-        logp = policy.distribution.log_prob(policy(batch)["action_dist_inputs"], batch["actions"])
-        torch.testing.assert_close(logp.detach(), batch["action_logp"], rtol=0, atol=1e-6)
+        batch = learner(rl_module=policy, episodes=runner.sample(num_timesteps=num_timesteps))
+        inputs, actions, logp = policy(batch)["action_dist_inputs"].detach(), batch["actions"], batch["action_logp"]
+        if max_seq_len is not None:
+            inputs, actions, logp = (column[batch["loss_mask"]] for column in (inputs, actions, logp))
+        assert len(logp) >= num_timesteps
+        torch.testing.assert_close(policy.distribution.log_prob(inputs, actions), logp, rtol=0, atol=1e-6)
 
 
 def test_episodes_store_observations_flattened_before_views() -> None:
