@@ -22,7 +22,7 @@ from connectors.distributions import Categorical
 from connectors.learner import GeneralizedAdvantageEstimation, VTrace
 from connectors.module_to_env import GetActions
 from connectors.policy import module_of
-from episode_learners import PPO, LSTMPolicy, MLPPolicy
+from episode_learners import PPO, MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
@@ -76,20 +76,13 @@ def an_episode(**extra: Any) -> SingleAgentEpisode:
 def test_policy_with_is_stateful_false_is_not_recurrent() -> None:
     policy = RLlibStyle()
     assert not module_of(policy).is_recurrent
+    assert not module_of(None).is_recurrent
     assert "AddStates" not in env_to_module_pipeline(BOX, spaces.Discrete(2), policy=policy)
     assert "RemoveTimeDimension" not in module_to_env_pipeline(BOX, spaces.Discrete(2), policy=policy)
     returns = GeneralizedAdvantageEstimation()
     pipeline = learner_pipeline(BOX, spaces.Discrete(2), returns=returns, policy=policy)
     assert pipeline(rl_module=policy, episodes=[an_episode()])["advantages"].shape == (3,)
     assert SingleAgentEnvRunner("CartPole-v1", policy, num_envs=2).sample(num_timesteps=4).num_steps == 4
-
-
-def test_policy_with_initial_state_is_recurrent() -> None:
-    policy = LSTMPolicy(BOX, spaces.Discrete(2))
-    assert module_of(policy).is_recurrent
-    assert "AddStates" in env_to_module_pipeline(BOX, spaces.Discrete(2), policy=policy)
-    assert not module_of(MLPPolicy(BOX, spaces.Discrete(2))).is_recurrent
-    assert not module_of(None).is_recurrent
 
 
 def test_batches_go_where_a_policys_parameters_are() -> None:

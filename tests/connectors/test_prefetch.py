@@ -120,15 +120,3 @@ def test_closed_or_dropped_prefetch_stops_its_thread() -> None:
 def test_depth_that_is_not_a_count_is_rejected(depth: int) -> None:
     with pytest.raises(InvalidArgument, match="depth="):
         Prefetch(lambda: Batch(), depth=depth)
-
-
-def test_leaving_by_an_error_closes() -> None:
-    def learn() -> None:
-        with Prefetch(lambda: buffer.sample(4), device="cpu") as batches:
-            next(batches)
-            raise ZeroDivisionError
-
-    buffer = filled()
-    with pytest.raises(ZeroDivisionError):
-        learn()
-    assert num_threads() == 0
