@@ -13,7 +13,7 @@ import torch
 from connectors.categorical_sampler import NumpyCategoricalSampler, can_sample_in_numpy
 from connectors.connector import ColumnDict, Connector
 from connectors.distributions import ActionDistribution, distribution_for
-from connectors.policy import distribution_of, module_of
+from connectors.policy import module_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
@@ -74,7 +74,17 @@ class GetActions(Connector):
     ) -> ColumnDict:
         if Columns.ACTIONS in batch:
             return batch
-        inputs, distribution = self._inputs_and_distribution(batch, rl_module)
+        inputs = batch.get(Columns.ACTION_DIST_INPUTS)
+        if inputs is None:
+            raise UnknownKey(
+                f"{self.name}: the policy gave neither 'actions' nor 'action_dist_inputs', "
+                f"but {', '.join(batch) or 'nothing'}"
+            )
+        if type(inputs) is not torch.Tensor or inputs.dtype is not torch.float32:
+            inputs = batch[Columns.ACTION_DIST_INPUTS] = _as_floats(inputs)
+        distribution = self.distribution_of(rl_module)
+        if inputs.shape[-1] != distribution.num_inputs:
+            raise _width_error(inputs, distribution)
         if can_sample_in_numpy(distribution, inputs):
             choose = self._rows.mode if explore is False else self._rows.sample
             actions = torch.from_numpy(choose(distribution, inputs.numpy()))
@@ -86,29 +96,6 @@ class GetActions(Connector):
         if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
             batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
         return batch
-
-    def _inputs_and_distribution(self, batch: ColumnDict, policy: Any) -> tuple[torch.Tensor, ActionDistribution]:
-        """Return the policy's "action_dist_inputs" and the action distribution that they parameterize. Inputs that are
-        not float32 are replaced in the batch.
-
-        Raises:
-            UnknownKey: the batch has no distribution inputs.
-            ShapeMismatch: the distribution needs another number of inputs.
-        """
-        inputs = batch.get(Columns.ACTION_DIST_INPUTS)
-        if inputs is None:
-            raise UnknownKey(
-                f"{self.name}: the policy gave neither 'actions' nor 'action_dist_inputs', "
-                f"but {', '.join(batch) or 'nothing'}"
-            )
-        distribution = getattr(policy, "distribution", None)
-        if distribution is None:
-            distribution = self._distribution or self.distribution_of(policy)
-        if type(inputs) is not torch.Tensor or inputs.dtype is not torch.float32:
-            inputs = batch[Columns.ACTION_DIST_INPUTS] = _as_floats(inputs)
-        if inputs.shape[-1] != distribution.num_inputs:
-            raise _width_error(inputs, distribution)
-        return inputs, distribution
 
     def seed(self, seed: int | None) -> None:
         """Seed this connector's random generator. If a seed was set earlier, or `seed` is `None`, nothing changes.
@@ -210,7 +197,7 @@ class GetActions(Connector):
             UnknownKey: the policy has no distribution, and the action space is not known.
             InvalidArgument: there is no default distribution for the action space.
         """
-        distribution = distribution_of(policy)
+        distribution = getattr(policy, "distribution", None)
         if distribution is not None:
             return distribution
         if self._distribution is None:

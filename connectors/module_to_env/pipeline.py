@@ -89,17 +89,14 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         else:
             for_env = outputs.pop(Columns.ACTIONS_FOR_ENV, actions)
         if type(for_env) is not self._acted_as or type(for_env) is not np.ndarray:
-            self._check_actions(for_env, len(episodes))
+            self.check_actions(for_env, len(episodes), "environments")
+            self._acted_as = type(for_env)
         return actions, for_env, outputs
 
     records_env_actions: bool = False
     """True if a connector of the user's computes the environment's actions: they are recorded as an extra output."""
 
     _acted_as: type | None = None  # type of checked actions; recorders compare later arrays with the first ones
-
-    def _check_actions(self, for_env: Any, num_rows: int) -> None:
-        self.check_actions(for_env, num_rows, "environments")
-        self._acted_as = type(for_env)
 
     def check_actions(self, for_env: Any, num_rows: int, actors: str) -> None:
         """Raise `ShapeMismatch` unless `for_env` is a batch of `num_rows` actions of the environment's action space.
@@ -122,15 +119,13 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         """Make each `GetActions` connector add "action_logp" in every step, even if it was created with
         `log_probs=False`.
         """
-        for piece in self.connectors:
-            if isinstance(piece, GetActions):
-                piece.adds_log_probs = True
+        for sampler in self._samplers():
+            sampler.adds_log_probs = True
 
     def seed(self, seed: int | None) -> None:
         """Seed the random generator that samples actions. A seed that was set earlier is kept."""
-        for piece in self.connectors:
-            if isinstance(piece, GetActions):
-                piece.seed(seed)
+        for sampler in self._samplers():
+            sampler.seed(seed)
 
     def policy_action_space(self, space: gym.Space) -> gym.Space:
         """Return the space of the policy's actions, which episodes record, for the action space `space` of an
@@ -160,9 +155,11 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         sampler = self._late_sampler()
         return pack if sampler is None else sampler.with_log_probs(pack, policy)
 
+    def _samplers(self) -> list[GetActions]:
+        return [piece for piece in self.connectors if isinstance(piece, GetActions)]
+
     def _late_sampler(self) -> GetActions | None:
-        pieces = (piece for piece in self.connectors if isinstance(piece, GetActions))
-        return next((piece for piece in pieces if not piece.adds_log_probs), None)
+        return next((sampler for sampler in self._samplers() if not sampler.adds_log_probs), None)
 
     def _set_stages(self, stages: dict[str, Connector]) -> None:
         """Store what a call runs, and what `on_rows` runs: the connectors that can change a batch of complete arrays
