@@ -97,7 +97,13 @@ class ConnectorPipeline(Connector):
         return self._run(dict(batch or {}), episodes, self.trace if trace else None, context)
 
     def on_rows(
-        self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
+        self,
+        rl_module: Any,
+        batch: ColumnDict,
+        episodes: Any,
+        explore: bool | None,
+        shared_data: dict[str, Any],
+        **kwargs: Any,
     ) -> ColumnDict:
         """Call the connectors on a batch of complete arrays [N, ...], and return the final batch. This is faster than
         calling the pipeline.
@@ -108,7 +114,7 @@ class ConnectorPipeline(Connector):
         Raises:
             WrongType: a connector returned something else than a batch.
         """
-        context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": None}
+        context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": None, **kwargs}
         for stage in self._row_stages:
             batch = stage(batch=batch, episodes=episodes, **context)
             if type(batch) is not dict:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from connectors.agent_to_module_mapping import SEATS, AgentRow
+from connectors.agent_to_module_mapping import SEATS
 from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
 from connectors.module_to_env.unbatch_items import check_rows
@@ -33,7 +32,7 @@ class ModuleToAgentUnmapping(Connector):
         policy_actions, sent, outputs = ([{} for _ in episodes] for _ in range(3))
         for module_id, seats in (shared_data or {}).get(SEATS, {}).items():
             outputs_of_module = {name: joined(column) for name, column in batch[module_id].items()}
-            check_rows_of_module(module_id, outputs_of_module, seats)
+            check_rows(outputs_of_module, len(seats), f"module {module_id!r}: its", "agents")
             columns = {name: _rows(column) for name, column in outputs_of_module.items()}
             actions = columns.pop(Columns.ACTIONS)
             for_env = columns.pop(Columns.ACTIONS_FOR_ENV, actions)
@@ -45,11 +44,6 @@ class ModuleToAgentUnmapping(Connector):
 
 
 EXTRA = "extra_model_outputs"
-
-
-def check_rows_of_module(module_id: Any, outputs: ColumnDict, seats: Sequence[AgentRow]) -> None:
-    """Raise `TrackMismatch` if an output of a module does not have one row per agent that must act."""
-    check_rows(outputs, len(seats), f"module {module_id!r}: its", "agents")
 
 
 def _rows(column: Any) -> Any:

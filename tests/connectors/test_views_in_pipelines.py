@@ -186,6 +186,8 @@ def test_episodes_store_observations_flattened_before_views() -> None:
 def test_bound_views_belong_to_one_space() -> None:
     views = env_to_module_pipeline(BOX, ACTIONS, pieces=[FrameStacking(num_frames=2)]).views
     assert learner_pipeline(views=views)(episodes=PACK)["obs"].shape == (4, 2)
+    unbound = learner_pipeline(pieces=[FrameStacking(num_frames=2)])  # its views are bound to each pack
+    assert unbound(episodes=PACK)["obs"].shape == (4, 2)
     with pytest.raises(InvalidArgument, match="the views are bound to Box"):
         learner_pipeline(spaces.Discrete(3), views=views)
     with pytest.raises(InvalidArgument, match="FrameStacking is another view"):
