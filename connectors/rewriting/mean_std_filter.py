@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,7 @@ from episodes.tracks.validation import checked_flag, checked_number
 __all__ = ["MeanStdFilter"]
 
 _EPSILON = 1e-8
+K = TypeVar("K")
 
 
 Statistics = dict[str, Moments]  # by path of the leaf
@@ -190,7 +191,7 @@ class MeanStdFilter(ObservationRewriter):
                         f"{self.name}: the state has {path or 'observations'} of shape {known.mean.shape}, "
                         f"the space {boxes.get(path)}; give the state of a filter of the same space"
                     )
-        self._synced, self._own, self._total = synced, unsynced, _merge_statistics([synced, unsynced])
+        self._synced, self._own, self._total = synced, unsynced, merge_statistics([synced, unsynced])
         self._affine.clear()
 
     def reset_state(self) -> None:
@@ -208,7 +209,7 @@ class MeanStdFilter(ObservationRewriter):
             synced = _from_state(state["synced"])
             if not any(_equal(synced, known) for known in distinct):
                 distinct.append(synced)
-        merged = _merge_statistics([*distinct, *(_from_state(state["own"]) for state in states)])
+        merged = merge_statistics([*distinct, *(_from_state(state["own"]) for state in states)])
         return {"synced": _state_of(merged), "own": {}}
 
 
@@ -236,7 +237,7 @@ def _normalize_space(space: gym.Space, bound: float) -> gym.Space:
     return spaces.Box(-bound, bound, space.shape, np.float32) if isinstance(space, spaces.Box) else space
 
 
-def _merge_statistics(parts: Sequence[Statistics]) -> Statistics:
+def merge_statistics(parts: Sequence[Mapping[K, Moments]]) -> dict[K, Moments]:
     """Return the statistics, by path, of the observations of several filters together."""
     paths = dict.fromkeys(path for part in parts for path in part)
     return {path: reduce(Moments.merge, (part[path] for part in parts if path in part)) for path in paths}

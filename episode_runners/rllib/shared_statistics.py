@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
+from connectors.rewriting.mean_std_filter import Moments, merge_statistics
 from episodes.tracks import nested
 
 __all__ = ["SHARED", "SharedStatistics"]
 
 SHARED = "__shared__"  # key in the states of a pipeline
+
+Statistics = dict[tuple[Any, ...], Moments]  # by keys of the filter in its pipeline's state, and path of the leaf
 
 
 class SharedStatistics:
@@ -34,8 +37,8 @@ class SharedStatistics:
         self._checkpoint_id = ""  # differs after each restored checkpoint
         self._runner_id = uuid4().hex
         self._num_states = 0  # number of states that were sent
-        self._sampled: dict[Any, Any] = {}  # of a remote runner: its observations before the last `set_state`
-        self._base: dict[Any, Any] = {}  # of the local runner: a restored checkpoint, and its own observations
+        self._sampled: Statistics = {}  # of a remote runner: its observations before the last `set_state`
+        self._base: Statistics = {}  # of the local runner: a restored checkpoint, and its own observations
         self._received: dict[str, dict[str, Any]] = {}  # of the local runner: newest data by remote runner
 
     def get_state(self) -> dict[Any, Any]:
@@ -44,7 +47,7 @@ class SharedStatistics:
         shared: dict[str, Any] = {"checkpoint_id": self._checkpoint_id}
         if not self.is_local:
             self._num_states += 1
-            sampled = self._sum(self._sampled, _unsynced(state))
+            sampled = merge_statistics([self._sampled, _statistics(state, "own")])
             shared |= {"runner_id": self._runner_id, "number": self._num_states, "sampled": sampled}
         return {**state, SHARED: shared}
 
@@ -56,13 +59,13 @@ class SharedStatistics:
         before, (state, shared) = self.pipeline.get_state(), _split(state)
         if self.is_local:
             self.pipeline.set_state(state)
-            if not nested.equal(_filters(state), _filters(before)):
-                self._restart(_synced(state))
+            if not nested.equal(dict(_filters(state)), dict(_filters(before))):
+                self._restart(_statistics(state, "synced"))
             return
-        self.pipeline.set_state(_replace(state, _as_synced(self._sum(_synced(state), _unsynced(state)))))
+        self.pipeline.set_state(_with_statistics(state, _statistics(state, "synced", "own")))
         checkpoint_id = shared.get("checkpoint_id", "")
         is_merged = checkpoint_id == self._checkpoint_id
-        self._sampled = self._sum(self._sampled, _unsynced(before)) if is_merged else {}
+        self._sampled = merge_statistics([self._sampled, _statistics(before, "own")]) if is_merged else {}
         self._checkpoint_id = checkpoint_id
 
     def reset_state(self) -> None:
@@ -84,19 +87,14 @@ class SharedStatistics:
             known = self._received.get(shared.get("runner_id", ""), {"number": 0})
             if shared.get("checkpoint_id") == self._checkpoint_id and shared.get("number", 0) > known["number"]:
                 self._received[shared["runner_id"]] = shared
-        self._base = self._sum(self._base, _unsynced(local))
-        total = self._sum(self._base, *(shared["sampled"] for shared in self._received.values()))
-        self.pipeline.set_state(_replace(local, _as_synced(total)))
-        merged = _replace(_without_filters(merged), _as_synced(total))
-        return {**merged, SHARED: {"checkpoint_id": self._checkpoint_id}}
+        self._base = merge_statistics([self._base, _statistics(local, "own")])
+        total = merge_statistics([self._base, *(shared["sampled"] for shared in self._received.values())])
+        self.pipeline.set_state(_with_statistics(local, total))
+        return {**_with_statistics(merged, total), SHARED: {"checkpoint_id": self._checkpoint_id}}
 
-    def _restart(self, base: dict[Any, Any]) -> None:
+    def _restart(self, base: Statistics) -> None:
         """Continue with the statistics `base`. States that remote runners sent earlier are ignored."""
         self._base, self._received, self._checkpoint_id = base, {}, uuid4().hex
-
-    def _sum(self, *parts: dict[Any, Any]) -> dict[Any, Any]:
-        """Return the sum of statistics of different observations, as filter states under the key "own"."""
-        return _synced(self.pipeline.merge_states(list(parts)))
 
 
 def _is_filter(state: Any) -> bool:
@@ -104,48 +102,45 @@ def _is_filter(state: Any) -> bool:
     return isinstance(state, dict) and state.keys() == {"synced", "own"}
 
 
-def _map_filters(state: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[Any, Any]:
-    """Return the states of the filters in a nested state, each changed by `change`. Other states are left out."""
-    changed = {}
+def _filters(state: dict[Any, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Yield the path and the state of each filter in a nested state, whose own path is `path`."""
     for key, part in state.items():
-        if isinstance(part, dict):
-            changed[key] = change(part) if _is_filter(part) else _map_filters(part, change)
-    return {key: part for key, part in changed.items() if part}
+        if _is_filter(part):
+            yield (*path, key), part
+        elif isinstance(part, dict):
+            yield from _filters(part, (*path, key))
 
 
-def _without_filters(state: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a nested state without the states of its filters."""
-    parts = {key: part for key, part in state.items() if not _is_filter(part)}
-    return {key: _without_filters(part) if isinstance(part, dict) else part for key, part in parts.items()}
+def _statistics(state: dict[Any, Any], *kinds: str) -> Statistics:
+    """Return the statistics of the filters in a state: the "synced" ones, the "own" ones, or the sum of both."""
+    parts = (
+        {
+            (*path, leaf): Moments.from_state(known)
+            for path, part in _filters(state)
+            for leaf, known in part[kind].items()
+        }
+        for kind in kinds
+    )
+    return merge_statistics(list(parts))
 
 
-def _filters(state: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the states of the filters in a state, without other states."""
-    return _map_filters(state, dict)
+def _with_statistics(state: dict[Any, Any], statistics: Statistics) -> dict[Any, Any]:
+    """Return a copy of a state whose filters have `statistics`, as synchronized ones, in place of their own."""
+    changed = _without_statistics(state)
+    for (*path, leaf), known in statistics.items():
+        part = changed
+        for key in path:
+            part = part.setdefault(key, {})
+        part.setdefault("own", {})
+        part.setdefault("synced", {})[leaf] = known.get_state()
+    return changed
 
 
-def _synced(state: dict[Any, Any]) -> dict[Any, Any]:
-    """Return filter states that contain the synchronized statistics of a state, under the key "own"."""
-    return _map_filters(state, lambda known: {"synced": {}, "own": known["synced"]})
-
-
-def _unsynced(state: dict[Any, Any]) -> dict[Any, Any]:
-    """Return filter states that contain the unsynchronized statistics of a state, under the key "own"."""
-    return _map_filters(state, lambda known: {"synced": {}, "own": known["own"]})
-
-
-def _as_synced(total: dict[Any, Any]) -> dict[Any, Any]:
-    """Return filter states in which the statistics under "own" are moved to "synced"."""
-    return _map_filters(total, lambda known: {"synced": known["own"], "own": {}})
-
-
-def _replace(state: dict[Any, Any], filters: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a nested state with the states of its filters replaced by the states in `filters`."""
-    replaced = dict(state)
-    for key, part in filters.items():
-        is_group = isinstance(state.get(key), dict) and not _is_filter(part)
-        replaced[key] = _replace(state[key], part) if is_group else part
-    return replaced
+def _without_statistics(state: Any) -> Any:
+    """Return a copy of a nested state with empty filters."""
+    if _is_filter(state):
+        return {"synced": {}, "own": {}}
+    return {key: _without_statistics(part) for key, part in state.items()} if isinstance(state, dict) else state
 
 
 def _split(state: dict[Any, Any]) -> tuple[dict[Any, Any], dict[str, Any]]:
