@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,10 @@ from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentMo
 from connectors.policy import check_interface, module_of
 from episode_runners.dropped_envs import close_when_dropped
 from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
-from episode_runners.multi_agent_pipelines import RunnerPipelines, split_actors
+from episode_runners.multi_agent_pipelines import Answers, ByAgent, RunnerPipelines, checked_pipelines, split_actors
 from episode_runners.multi_agent_stats import MultiAgentCollectStats, ReturnCounter, stats_of
 from episode_runners.multi_agent_versions import carry_versions, checked_versions, switch_versions, write_versions
-from episode_runners.runner import EnvRunner, check_counts, copy_pipeline
+from episode_runners.runner import EnvRunner, check_counts, copy_pipeline, quotas
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
 from episodes.facts.facts import random_ids
@@ -31,9 +31,6 @@ from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.validation import checked_choice, checked_count, checked_flag, checked_number_dtype
 
 __all__ = ["MultiAgentEnvRunner"]
-
-ByAgent = dict[Any, Any]
-Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions for the environments, other outputs
 
 
 class MultiAgentEnvRunner(EnvRunner):
@@ -95,8 +92,11 @@ class MultiAgentEnvRunner(EnvRunner):
         num_envs = 1 if num_envs is None else checked_count("num_envs", num_envs)
         if num_envs > 1 and not makes_envs(env):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
-        self.policies = policies if isinstance(policies, Mapping) or policies is None else {DEFAULT_MODULE_ID: policies}
-        self.policies, env_to_module, module_to_env = split_actors(self.policies, env_to_module, module_to_env, seed)
+        self.env_to_module = checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
+        self.module_to_env = checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
+        if not (policies is None or isinstance(policies, Mapping)):
+            policies = {DEFAULT_MODULE_ID: policies}
+        self.policies = split_actors(policies, self.env_to_module, self.module_to_env, seed)
         for policy in (self.policies or {}).values():
             check_interface(policy, "MultiAgentEnvRunner")
         self._made_of = env
@@ -104,13 +104,13 @@ class MultiAgentEnvRunner(EnvRunner):
         self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
         self._open = self.envs
         if makes_envs(env):
-            self._keep_env = close_when_dropped(self, [cast(Any, env).env for env in self.envs])
+            self._keep_env = close_when_dropped(self, [env.env for env in self.envs])
         if not (agent_to_module_mapping_fn is None or callable(agent_to_module_mapping_fn)):
             raise WrongType(f"agent_to_module_mapping_fn={agent_to_module_mapping_fn!r}: give a function, or None")
+        checks = checked_flag("check_pipeline", check_pipeline)
         self._pipelines = RunnerPipelines(
-            self.policies, env_to_module, module_to_env, self.envs, seed, checked_flag("check_pipeline", check_pipeline)
+            self.policies, self.env_to_module, self.module_to_env, self.envs, seed, checks
         )
-        self.env_to_module, self.module_to_env = self._pipelines.env_to_module, self._pipelines.module_to_env
         self.stats = MultiAgentCollectStats()
         self.episodes: list[MultiAgentEpisode] = []  # ongoing episodes
         self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
@@ -123,9 +123,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._in_step: list[tuple[int, int]] = []  # (copy, env step before it) for each step that is being recorded
         self._counters = [ReturnCounter() for _ in self.envs]
         self._taken: list[MultiAgentEpisode] = []  # chunks that ended or were cut in this call
-        self._resuming: set[tuple[int, Any]] = (
-            set()
-        )  # (copy, agent) without a step of this chunk at the start of the call
+        self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) that had no step of this chunk before the call
         self._shared_data: dict[str, Any] = {}
         self._id_generator = np.random.default_rng(seed)
         self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
@@ -232,7 +230,7 @@ class MultiAgentEnvRunner(EnvRunner):
                     break
             self._cut_all()
             return
-        missing = [(num_episodes or 0) // num_envs + (i < (num_episodes or 0) % num_envs) for i in range(num_envs)]
+        missing = quotas(num_episodes or 0, num_envs)[0].tolist()
         while going := [i for i in range(num_envs) if missing[i] > 0]:
             self._step_all(going, *act(explore), missing=missing)
             if self._interrupts.pending:

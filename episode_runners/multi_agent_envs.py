@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -25,22 +25,56 @@ class EnvStep(NamedTuple):
     is_over: bool  # whether no agent is left
 
 
-class MultiAgentEnv(Protocol):
-    """Interface through which a `MultiAgentEnvRunner` resets and steps an environment."""
+class MultiAgentEnv:
+    """Base class of adapters through which a `MultiAgentEnvRunner` resets and steps an environment.
+
+    Args:
+        env: the environment.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Reset the environment, and return the observations and infos, by agent id, of the agents that act first."""
-        ...
+        raise NotImplementedError
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
         """Take one env step with the actions, by agent id, of the agents that must act, and return its result."""
-        ...
+        raise NotImplementedError
 
     def space(self, kind: str, agent_id: Any) -> gym.Space:
-        """Return an agent's space of a given kind: "observation_space" or "action_space"."""
-        ...
+        """Return an agent's observation or action space, read from the environment's `observation_space`,
+        `observation_spaces` or `get_observation_space` (or the same names with `action`).
 
-    def close(self) -> None: ...
+        Args:
+            kind: "observation_space" or "action_space".
+            agent_id: id of the agent.
+
+        Raises:
+            UnknownKey: the environment has no such space for the agent.
+        """
+        env = self.env
+        member: Any = getattr(env, kind, None)
+        if not isinstance(member, gym.Space) and callable(member):  # first: PettingZoo warns when its dict is read
+            return cast(gym.Space, member(agent_id))
+        by_agent = getattr(env, f"{kind}s", None)
+        if isinstance(by_agent, Mapping) and agent_id in by_agent:
+            return by_agent[agent_id]
+        if isinstance(member, gym.spaces.Dict) and agent_id in member.spaces:
+            return member.spaces[agent_id]
+        if isinstance(member, gym.Space):
+            return member
+        getter: Callable[[Any], gym.Space] | None = getattr(env, f"get_{kind}", None)
+        if getter is not None:
+            return getter(agent_id)
+        raise UnknownKey(f"{env!r} has no {kind} for agent {agent_id!r}; define {kind}s, a dict by agent id")
+
+    def close(self) -> None:
+        """Close the environment, if it has a method for that."""
+        close = getattr(self.env, "close", None)
+        if close is not None:
+            close()
 
 
 def as_multi_agent_env(env: Any) -> MultiAgentEnv:
@@ -54,9 +88,9 @@ def as_multi_agent_env(env: Any) -> MultiAgentEnv:
     Raises:
         WrongType: `env` is, or returns, another object.
     """
-    if isinstance(env, type) or (callable(env) and not hasattr(env, "step")):
+    if makes_envs(env):
         env = env()
-    if isinstance(env, (DictEnv, TurnBasedEnv)):
+    if isinstance(env, MultiAgentEnv):
         return env
     if hasattr(env, "last") and hasattr(env, "agent_iter"):
         return TurnBasedEnv(env)
@@ -73,14 +107,11 @@ def makes_envs(env: Any) -> bool:
     return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
-class DictEnv:
+class DictEnv(MultiAgentEnv):
     """Adapter for environments whose agents act at the same time, such as PettingZoo's parallel environments.
 
     Observations and infos are copied, because many environments reuse their arrays and dicts.
     """
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Reset the environment, and return observations and infos by agent id. Raise an error if there are no
@@ -105,32 +136,20 @@ class DictEnv:
             WrongType: the environment's `step` does not return five dicts.
         """
         result = self.env.step(dict(actions))
-        observations, rewards, terminateds, truncateds, infos = checked_parts(self.env, "step", result, _OF_A_STEP)
+        observations, rewards, terminateds, truncateds, infos = checked_parts(self.env, "step", result, _STEP)
         agents = getattr(self.env, "agents", None)  # PettingZoo's list of living agents
         has_all = "__all__" in terminateds or "__all__" in truncateds
         is_over = agents is not None and not agents and not has_all
         return EnvStep(_copied(observations), rewards, _copied(infos), terminateds, truncateds, is_over)
 
-    def space(self, kind: str, agent_id: Any) -> gym.Space:
-        return space_of(self.env, kind, agent_id)
 
-    def close(self) -> None:
-        """Close the environment, if it has a method for that."""
-        close = getattr(self.env, "close", None)
-        if close is not None:
-            close()
-
-
-class TurnBasedEnv:
+class TurnBasedEnv(MultiAgentEnv):
     """Adapter for PettingZoo's turn-based (AEC) environments, in which one env step is the turn of one agent.
 
     The agent whose turn it is gets an observation, and the reward that `last()` has accumulated since its last action.
     In PettingZoo, an agent that is dead has one more turn with the action None. The adapter takes that turn within the
     env step in which the agent died, so that its last observation and reward belong to this step.
     """
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Reset the environment, and return the first agent's observation and info.
@@ -181,19 +200,13 @@ class TurnBasedEnv:
             env.step(None)
         return step._replace(terminateds=terminateds, truncateds=truncateds, is_over=not env.agents)
 
-    def space(self, kind: str, agent_id: Any) -> gym.Space:
-        return space_of(self.env, kind, agent_id)
-
-    def close(self) -> None:
-        self.env.close()
-
 
 def _has_nobody(env: Any) -> EpisodeStateError:
     """Return the error for an environment without agents after its reset."""
     return EpisodeStateError(f"{env}.reset: env.agents is empty, so the episode is over before its first step")
 
 
-_OF_A_STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
+_STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
 def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> Any:
@@ -215,34 +228,6 @@ def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> A
         if not (type(part) is dict or isinstance(part, Mapping) or (part is None and name == "infos")):
             raise WrongType(f"{env}.{call}: {name} are a {type(part).__name__}; give a dict by agent")
     return result
-
-
-def space_of(env: Any, kind: str, agent_id: Any) -> gym.Space:
-    """Return an agent's observation or action space, read from the environment's `observation_space`,
-    `observation_spaces` or `get_observation_space` (or the same names with `action`).
-
-    Args:
-        env: the environment.
-        kind: "observation_space" or "action_space".
-        agent_id: id of the agent.
-
-    Raises:
-        UnknownKey: the environment has no such space for the agent.
-    """
-    member: Any = getattr(env, kind, None)
-    if not isinstance(member, gym.Space) and callable(member):  # first: PettingZoo warns where its dict is asked for
-        return cast(gym.Space, member(agent_id))
-    by_agent = getattr(env, f"{kind}s", None)
-    if isinstance(by_agent, Mapping) and agent_id in by_agent:
-        return by_agent[agent_id]
-    if isinstance(member, gym.spaces.Dict) and agent_id in member.spaces:
-        return member.spaces[agent_id]
-    if isinstance(member, gym.Space):
-        return member
-    getter: Callable[[Any], gym.Space] | None = getattr(env, f"get_{kind}", None)
-    if getter is not None:
-        return getter(agent_id)
-    raise UnknownKey(f"{env!r} has no {kind} for agent {agent_id!r}; define {kind}s, a dict by agent id")
 
 
 def random_action(space: gym.Space, observation: Any, info: Any) -> Any:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from zlib import crc32
 
-import numpy as np
-
 from connectors.acting import fingerprint_of
 from connectors.actor import Actor
 from connectors.agent_to_module_mapping import newest_rows
@@ -18,6 +16,7 @@ from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentMo
 from connectors.policy import module_of
 from connectors.rewriting.agent_spaces import AgentSpaces
 from episode_runners.multi_agent_envs import MultiAgentEnv, random_action
+from episode_runners.seeds import independent_seed
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
@@ -26,10 +25,11 @@ from episodes.tracks import nested
 from episodes.tracks.policy_box import env_space_of, to_env_actions, to_policy_actions
 
 ByAgent = dict[Any, Any]
+Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions for the environments, other outputs
 Row = tuple[int, MultiAgentEpisode, ByAgent]  # index of a copy, its episode, and its agents' observations
 
 
-def _checked_pipelines(name: str, kind: type, pipeline: Any) -> Any:
+def checked_pipelines(name: str, kind: type, pipeline: Any) -> Any:
     """Return `pipeline` after a check that its class is `kind`. For `pipeline=None`, return a `kind` without modules.
 
     Raises:
@@ -44,32 +44,27 @@ def _checked_pipelines(name: str, kind: type, pipeline: Any) -> Any:
 
 
 def split_actors(
-    policies: Mapping[Any, Any] | None,
-    env_to_module: MultiAgentEnvToModule | None,
-    module_to_env: MultiAgentModuleToEnv | None,
-    seed: int | None,
-) -> tuple[Mapping[Any, Any] | None, MultiAgentEnvToModule | None, MultiAgentModuleToEnv | None]:
-    """Replace each actor in `policies` by its policy, and add the actor's pipelines to the given pipelines.
+    policies: Mapping[Any, Any] | None, seeing: MultiAgentEnvToModule, acting: MultiAgentModuleToEnv, seed: int | None
+) -> Mapping[Any, Any] | None:
+    """Return `policies` with each actor replaced by its policy, and add the actors' pipelines to the given pipelines.
+    Without actors, return the same object.
 
     Raises:
         InvalidArgument: a module has both an actor and a pipeline.
-
-    Returns:
-        The policies by module id, the env-to-module pipelines, and the module-to-env pipelines.
     """
     actors = {module_id: policy for module_id, policy in (policies or {}).items() if isinstance(policy, Actor)}
     if policies is None or not actors:
-        return policies, env_to_module, module_to_env
-    seeing = _checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
-    acting = _checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
+        return policies
     for module_id in actors:
         if module_id in seeing.modules or module_id in acting.modules:
             raise InvalidArgument(
                 f"MultiAgentEnvRunner: module {module_id!r} has an actor and a pipeline; leave the pipeline out"
             )
     for module_id, actor in actors.items():
-        _add_pipelines(module_id, actor, seeing, acting, seed)
-    return {**policies, **{module_id: actor.policy for module_id, actor in actors.items()}}, seeing, acting
+        actor.module_to_env.seed(seed_of_module(seed, module_id))
+        actor.module_to_env.add_log_probs()
+        seeing.modules[module_id], acting.modules[module_id] = actor.env_to_module, actor.module_to_env
+    return {**policies, **{module_id: actor.policy for module_id, actor in actors.items()}}
 
 
 def seed_of_module(seed: int | None, module_id: Any) -> int | None:
@@ -77,18 +72,7 @@ def seed_of_module(seed: int | None, module_id: Any) -> int | None:
 
     It depends on the module's id, so that modules sample independently. For `seed=None` it is None.
     """
-    if seed is None:
-        return None
-    return int(np.random.SeedSequence((seed, crc32(repr(module_id).encode()))).generate_state(1)[0] >> 1)
-
-
-def _add_pipelines(
-    module_id: Any, actor: Actor, seeing: MultiAgentEnvToModule, acting: MultiAgentModuleToEnv, seed: int | None
-) -> None:
-    """Add the pipelines of an actor for a module, after its sampling was seeded for that module."""
-    actor.module_to_env.seed(seed_of_module(seed, module_id))
-    actor.module_to_env.add_log_probs()
-    seeing.modules[module_id], acting.modules[module_id] = actor.env_to_module, actor.module_to_env
+    return None if seed is None else independent_seed(seed, crc32(repr(module_id).encode()))
 
 
 class RunnerPipelines:
@@ -107,22 +91,19 @@ class RunnerPipelines:
     def __init__(
         self,
         policies: Mapping[Any, Any] | None,
-        env_to_module: MultiAgentEnvToModule | None,
-        module_to_env: MultiAgentModuleToEnv | None,
+        env_to_module: MultiAgentEnvToModule,
+        module_to_env: MultiAgentModuleToEnv,
         envs: Sequence[MultiAgentEnv],
         seed: int | None,
         checks: bool,
     ) -> None:
         self.policies, self.envs, self.seed, self.checks = policies, envs, seed, checks
         self._fingerprints: dict[Any, dict[str, Any]] = {}  # by module, for policies that were checked
-        self.env_to_module = _checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
-        self.module_to_env = _checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
+        self.env_to_module, self.module_to_env = env_to_module, module_to_env
         self._agents = AgentSpaces(self.env_to_module.joint)
         self._num_seeded = 0  # number of seeded action spaces
         # states of pipelines that have not been made yet, by module
         self.later_states: dict[str, dict[Any, Any]] = {"env_to_module": {}, "module_to_env": {}}
-        self._has_joint = len(self.env_to_module.joint) > 0
-        self._rewriting = _rewriting_modules(self.env_to_module)
 
     def add_agents(self, rows: Sequence[Row]) -> None:
         """Register new agents: read their spaces from the environments,
@@ -176,9 +157,8 @@ class RunnerPipelines:
         has_acted = module_id in self._fingerprints
         if isinstance(policy, Actor):
             self.remove_module(module_id)
-        policies, *_ = split_actors({module_id: policy}, self.env_to_module, self.module_to_env, self.seed)
-        cast(dict[Any, Any], self.policies)[module_id] = (policies or {})[module_id]
-        self._rewriting = _rewriting_modules(self.env_to_module)
+        policies = split_actors({module_id: policy}, self.env_to_module, self.module_to_env, self.seed)
+        cast(dict[Any, Any], self.policies).update(policies or {})
         self._fingerprints.pop(module_id, None)
         return has_acted
 
@@ -187,7 +167,6 @@ class RunnerPipelines:
         cast(dict[Any, Any], self.policies or {}).pop(module_id, None)
         for pipelines in (self.env_to_module, self.module_to_env):
             pipelines.modules.pop(module_id, None)
-        self._rewriting.discard(module_id)
         return self._fingerprints.pop(module_id, None) is not None
 
     def is_in_use(self, module_id: Any) -> bool:
@@ -264,14 +243,10 @@ class RunnerPipelines:
                 f"agent {agent_id!r} is mapped to module {module_id!r}, which has no policy; there are policies for "
                 f"{list(policies)}: add a policy, or give an agent_to_module_mapping_fn"
             )
-        policy = policies[module_id]
-        if isinstance(policy, Actor):  # added to the runner's policies after the runner was made
-            _add_pipelines(module_id, policy, self.env_to_module, self.module_to_env, self.seed)
-            if policy.env_to_module.rewrites:
-                self._rewriting.add(module_id)
-            policy = cast(Any, policies)[module_id] = policy.policy
+        if isinstance(policies[module_id], Actor):  # added to the runner's policies after the runner was made
+            self.set_module(module_id, policies[module_id])
         if module_id not in self.env_to_module.modules:
-            device = module_of(policy).device
+            device = module_of(policies[module_id]).device
             self.env_to_module.modules[module_id] = env_to_module_pipeline(*spaces, device=device)
         if module_id not in self.module_to_env.modules:
             made = module_to_env_pipeline(*spaces, seed=seed_of_module(self.seed, module_id))
@@ -311,17 +286,18 @@ class RunnerPipelines:
             rows: for each environment copy its index, its episode, and the newest observations by agent id.
             update: whether preprocessors update their statistics.
         """
-        if self._has_joint:
+        if len(self.env_to_module.joint):
             for _, episode, observations in rows:
                 self.env_to_module.rewrite_joint(episode, observations, update)
-        if not self._rewriting:
+        rewriting = {module_id for module_id, pipeline in self.env_to_module.modules.items() if pipeline.rewrites}
+        if not rewriting:
             return
         seats: dict[Any, list[SingleAgentEpisode]] = {}
         for _, episode, observations in rows:
             owners = episode.agent_episodes
             for agent_id in observations:
                 module_id = episode.module_for(agent_id)
-                if module_id in self._rewriting:
+                if module_id in rewriting:
                     seats.setdefault(module_id, []).append(owners[agent_id])
         for module_id, owners in seats.items():
             stacked = newest_rows(module_id, owners)
@@ -329,9 +305,7 @@ class RunnerPipelines:
             for row, agent_episode in enumerate(owners):
                 agent_episode.set_observations(new_data=nested.take(rewritten, row), at_indices=-1)
 
-    def random_actions(
-        self, episodes: Sequence[MultiAgentEpisode]
-    ) -> tuple[list[ByAgent], list[ByAgent], list[ByAgent]]:
+    def random_actions(self, episodes: Sequence[MultiAgentEpisode]) -> Answers:
         """Sample a random action for each agent that must act. The results have one dict by agent id per environment.
 
         Returns:
@@ -350,11 +324,6 @@ class RunnerPipelines:
                 else:  # the environment gets the recorded action, in its units
                     for_env[i][agent_id] = to_env_actions(space, actions[i][agent_id])
         return actions, for_env, outputs
-
-
-def _rewriting_modules(pipelines: MultiAgentEnvToModule) -> set[Any]:
-    """Return the ids of modules whose pipelines change observations before they are stored in episodes."""
-    return {module_id for module_id, pipeline in pipelines.modules.items() if pipeline.rewrites}
 
 
 def _have_same_shape(space: Any, known: Any) -> bool:

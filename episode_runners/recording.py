@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from episode_runners.closeable import Closeable
 from episode_runners.runner import Hook
 from episodes.errors import WrongType
 from episodes.storage import EpisodeWriter
@@ -13,7 +13,7 @@ from episodes.storage import EpisodeWriter
 __all__ = ["RecordSamples"]
 
 
-class RecordSamples(Hook):
+class RecordSamples(Closeable, Hook):
     """Runner hook that writes the episodes of every call of `sample` to a data set on disk.
 
     Close it when the runner is done. It is a context manager.
@@ -40,11 +40,3 @@ class RecordSamples(Hook):
     def close(self) -> None:
         """Write all buffered episodes, and close the data set."""
         self.writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

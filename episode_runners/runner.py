@@ -328,7 +328,7 @@ def call_hooks(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Se
     check_unwritten(shown)
 
 
-def quotas(num_episodes: int, num_envs: int, turn: int) -> tuple[np.ndarray, int]:
+def quotas(num_episodes: int, num_envs: int, turn: int = 0) -> tuple[np.ndarray, int]:
     """Divide a number of episodes over N environments.
 
     Return the counts [N], and the argument `turn` for the next call, which begins where this one has stopped.

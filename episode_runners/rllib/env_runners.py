@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.wrappers.vector import DictInfoToList
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.env_runner import EnvRunner as RLlibEnvRunner
@@ -26,6 +25,7 @@ from episode_runners.rllib.events import hooks_of
 from episode_runners.rllib.learners import EpisodesLearner
 from episode_runners.rllib.module_policy import ModulePolicy
 from episode_runners.rllib.pipelines import check_restored_connectors, connector_in
+from episode_runners.seeds import independent_seed
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
@@ -61,8 +61,10 @@ def _interrupted_episodes(runner: Any) -> list[Any]:
         return []
 
 
-class GuardedVectorEnv(gym.vector.VectorWrapper):
-    """Vector environment whose exceptions are raised as `EnvironmentFailed`."""
+class Guarded:
+    """Mixin for wrappers of an environment `env` whose exceptions are raised as `EnvironmentFailed`."""
+
+    env: Any
 
     def reset(self, **arguments: Any) -> Any:
         with environment_errors():
@@ -73,19 +75,15 @@ class GuardedVectorEnv(gym.vector.VectorWrapper):
             return self.env.step(actions)
 
 
-class GuardedMultiAgentEnv:
+class GuardedVectorEnv(Guarded, gym.vector.VectorWrapper):
+    """Vector environment whose exceptions are raised as `EnvironmentFailed`."""
+
+
+class GuardedMultiAgentEnv(Guarded):
     """Environment of several agents whose exceptions are raised as `EnvironmentFailed`."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
-
-    def reset(self, **arguments: Any) -> Any:
-        with environment_errors():
-            return self.env.reset(**arguments)
-
-    def step(self, actions: Any) -> Any:
-        with environment_errors():
-            return self.env.step(actions)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["env"], name)
@@ -124,10 +122,8 @@ class EpisodesRunner(RLlibEnvRunner):
         Raises:
             StateMismatch: the state is of an env runner without `install`, and contains states of connectors.
         """
-        for component in ("env_to_module_connector", "module_to_env_connector"):
-            check_restored_connectors(
-                getattr(self, f"_{component.removesuffix('_connector')}", None), state.get(component)
-            )
+        for pipeline in ("env_to_module", "module_to_env"):
+            check_restored_connectors(getattr(self, f"_{pipeline}", None), state.get(f"{pipeline}_connector"))
         super().set_state(state)  # type: ignore[misc]  # of RLlib's subclass
 
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
@@ -136,10 +132,9 @@ class EpisodesRunner(RLlibEnvRunner):
         Raises:
             StateMismatch: the checkpoint was written without `install`, and contains states of connectors.
         """
-        for component in ("env_to_module_connector", "module_to_env_connector"):
-            folder = Path(path) / component
-            names = [child.name for child in folder.iterdir() if child.is_dir()] if folder.is_dir() else []
-            check_restored_connectors(getattr(self, f"_{component.removesuffix('_connector')}", None), names)
+        for pipeline in ("env_to_module", "module_to_env"):
+            folders = Path(path, f"{pipeline}_connector").glob("*/")
+            check_restored_connectors(getattr(self, f"_{pipeline}", None), [folder.name for folder in folders])
         super().restore_from_path(path, *args, **kwargs)  # type: ignore[misc]  # of RLlib's subclass
 
     def _make_runner(self, seed: int | None) -> Any:
@@ -233,7 +228,7 @@ class EpisodesRunner(RLlibEnvRunner):
         num_before, self._num_runners = self._num_runners, self._num_runners + 1
         if self._seed is None or not num_before:
             return self._seed
-        return int(np.random.SeedSequence((self._seed, num_before)).generate_state(1)[0] >> 1)
+        return independent_seed(self._seed, num_before)
 
     def get_metrics(self) -> Any:
         """Log the episodes that ended since the last call, and return the reduced metrics under RLlib's keys."""
