@@ -7,6 +7,7 @@ numpy's error, which does not say where it came from. These functions run only a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
@@ -41,7 +42,7 @@ def raise_or_annotate(
     if not isinstance(error, Exception):
         return
     vector_env: Any = env.unwrapped
-    frames = list(_frames(error))
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     index = next((_index_in(frame) for frame in reversed(frames) if _owner(frame) is vector_env), None)
     if index is not None and any(isinstance(_owner(frame), gym.Env) for frame in frames):
         error.add_note(_where(env, index, get_ages()))
@@ -82,14 +83,6 @@ def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.nda
 
 def _where(env: VectorEnv, index: int, ages: np.ndarray) -> str:
     return f"{env}, environment {index}, step {ages[index] + 1} of its episode"
-
-
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    """Yield the stack frames in which an error occurred, outermost first."""
-    traceback = error.__traceback__
-    while traceback is not None:
-        yield traceback.tb_frame
-        traceback = traceback.tb_next
 
 
 def _owner(frame: FrameType) -> Any:

@@ -13,11 +13,13 @@ import torch
 from connectors.actor import Actor
 from connectors.policy import module_of
 from episode_runners.multi_agent import MultiAgentEnvRunner
+from episode_runners.multi_agent_stats import mean_returns
 from episode_runners.remote.group_runner import GroupRunner
 from episode_runners.runner import EnvRunner, copy_pipeline
 from episode_runners.seeds import independent_seed
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import spread_of
+from episode_runners.vector_envs import makes_envs
 from episodes.errors import InvalidArgument
 from episodes.tracks.validation import checked_count, checked_seed
 
@@ -74,9 +76,7 @@ class Evaluation:
             **spread_of("length", self.lengths),
             "seconds": self.seconds,
         }
-        for kind, returns in (("agent", self.agent_returns), ("module", self.module_returns)):
-            numbers |= {f"mean_return/{kind}/{name}": float(np.mean(values)) for name, values in returns.items()}
-        return numbers
+        return numbers | mean_returns(self.agent_returns, self.module_returns)
 
     def __repr__(self) -> str:
         spread = f"{self.mean_return:g} +- {self.std_return:g}"
@@ -154,9 +154,7 @@ def evaluate(
         runner = MultiAgentEnvRunner(env, policy, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **options)
     else:
         runner = SingleAgentEnvRunner(env, policy, **options)
-    return _run_evaluation(
-        runner, num_episodes, explore, closes=isinstance(env, (str, type)) or not hasattr(env, "step")
-    )
+    return _run_evaluation(runner, num_episodes, explore, closes=isinstance(env, str) or makes_envs(env))
 
 
 def _with_copied_pipelines(policy: Any) -> Any:

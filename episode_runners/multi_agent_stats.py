@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,10 +65,7 @@ class MultiAgentCollectStats:
             "mean_return": self.mean_return,
             "mean_length": float(self.lengths.mean()) if len(self.lengths) else float("nan"),
         }
-        numbers |= {f"mean_return/agent/{agent_id}": float(np.mean(r)) for agent_id, r in self.agent_returns.items()}
-        numbers |= {
-            f"mean_return/module/{module_id}": float(np.mean(r)) for module_id, r in self.module_returns.items()
-        }
+        numbers |= mean_returns(self.agent_returns, self.module_returns)
         numbers |= {f"num_steps/module/{module_id}": float(num) for module_id, num in self.module_steps.items()}
         return numbers
 
@@ -75,6 +73,18 @@ class MultiAgentCollectStats:
         steps = f"{self.num_env_steps} env steps, {self.num_agent_steps} agent steps"
         whole = f"{self.num_episodes} episodes ended, mean return {self.mean_return:g}"
         return f"MultiAgentCollectStats({steps}, {whole}, {self.steps_per_second:,.0f} env steps/s)"
+
+
+def mean_returns(
+    agent_returns: Mapping[Any, Sequence[float]], module_returns: Mapping[Any, Sequence[float]]
+) -> dict[str, float]:
+    """Return the mean return of each agent and of each module as numbers for a logger."""
+    by_kind = {"agent": agent_returns, "module": module_returns}
+    return {
+        f"mean_return/{kind}/{name}": float(np.mean(values))
+        for kind, returns in by_kind.items()
+        for name, values in returns.items()
+    }
 
 
 class ReturnCounter:

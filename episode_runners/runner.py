@@ -263,14 +263,11 @@ class EnvRunner(Closeable):
         self._needs_reset = True
         pipelines: dict[str, Any] = {"env_to_module": self.env_to_module, "module_to_env": self.module_to_env}
         seed, num_steps = state["seed"], state[self.steps_counted]
+        sequence = None if seed is None else np.random.SeedSequence((seed, num_steps))
         before = {name: pipeline.get_state() for name, pipeline in pipelines.items()}
         set_states(pipelines, {name: state[name] for name in pipelines}, before)
-        try:
-            if seed is not None:
-                self._reseed(np.random.SeedSequence((seed, num_steps)))
-        except BaseException:
-            set_states(pipelines, before, before)
-            raise
+        if sequence is not None:
+            self._reseed(sequence)
         self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:

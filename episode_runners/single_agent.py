@@ -27,7 +27,14 @@ from episode_runners.environment_errors import raise_or_annotate
 from episode_runners.random_actions import RandomActions
 from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
 from episode_runners.stats import CollectStats, RunningReturns
-from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, make_vector_env
+from episode_runners.vector_envs import (
+    EnvLike,
+    autoreset_mode_of,
+    close_vector_env,
+    env_like,
+    make_vector_env,
+    makes_envs,
+)
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
@@ -160,7 +167,7 @@ class SingleAgentEnvRunner(EnvRunner):
         self._made_of: tuple[EnvLike, dict[str, Any]] = (env, {**options, "autoreset_mode": mode})
         wanted_mode = None if isinstance(env, gym.vector.VectorEnv) else mode
         self.env = make_vector_env(env, num_envs, autoreset_mode=wanted_mode, **options)
-        if isinstance(env, str) or not hasattr(env, "step"):
+        if isinstance(env, str) or makes_envs(env):
             self._keep_env = close_when_dropped(self, [self.env])
         self.autoreset_mode = autoreset_mode_of(self.env, mode)
         self.num_envs = self.env.num_envs
@@ -508,7 +515,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._running.reset(np.ones(self.num_envs, bool))
         self._needs_reset = False
         self._ignored_actions = None
-        self._call_start_hooks(np.arange(self.num_envs))
+        self._call_start_hooks(self._all)
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
         """Take at least `num_timesteps` steps in as few vector steps as possible, and return how many were taken.
@@ -585,7 +592,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._observations = observations
         stored = outputs
         if self._buffer is not None:
-            stored = self._add_log_probs(outputs, actions) if self._stores_log_probs else outputs
+            if self._stores_log_probs:
+                stored = self._add_log_probs(outputs, actions)
             rewards = np.array(rewards, self._recorder.reward_dtype)  # a copy: environments may reuse their arrays
         self._sink.step(observations, actions, rewards, terminateds, truncateds, infos, stored, final_observations=last)
         if self._buffer is not None:

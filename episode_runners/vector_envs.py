@@ -59,9 +59,10 @@ def make_vector_env(
             return _make_own_vector_env(env, 1 if num_envs is None else num_envs, env_kwargs or {})
         maker: Callable[[], Any] = lambda: gym.make(env, **(env_kwargs or {}))  # noqa: E731
     elif isinstance(env, gym.Env):
-        if num_envs not in (None, 1):
+        if num_envs not in (None, 1) or vectorization == "async":
             raise InvalidArgument(
-                f"num_envs={num_envs} with a single environment: give a callable that makes an environment"
+                f"num_envs={num_envs}, vectorization={vectorization!r} with a single environment: give a callable that "
+                "makes an environment"
             )
         maker = _single_use_maker(env)
     elif callable(env):
@@ -73,6 +74,11 @@ def make_vector_env(
     return _vectorize(
         maker, num_envs, vectorization, AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
     )
+
+
+def makes_envs(env: Any) -> bool:
+    """Return True if `env` is a class or function that makes environments, False if it is an environment."""
+    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
 def _check_needs_no_adapter(env: Any) -> None:
@@ -148,8 +154,7 @@ def _vectorize(
     if not isinstance(vectorization, str) or vectorization not in _KINDS:
         known = "'sync', 'async', and for ids 'vector_entry_point'"
         raise InvalidArgument(f"vectorization={vectorization!r}; give one of {known}")
-    count = 1 if num_envs is None else num_envs
-    count = checked_count("num_envs", count)
+    count = checked_count("num_envs", 1 if num_envs is None else num_envs)
     mode = checked_mode(mode)
     first = maker()
     if isinstance(first, VectorEnv):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from episode_runners.multi_agent import MultiAgentEnvRunner
+from episode_runners.seeds import independent_seed
 from episodes.errors import InvalidArgument
 
 __all__ = ["RunnerSample"]
@@ -105,13 +106,7 @@ class RunnerActor:
             self.runner.env_to_module.set_state(restored)
         if weights is not None:
             self._load(weights, version)
-        data = self.runner.sample(
-            num_timesteps=request.num_timesteps,
-            num_episodes=request.num_episodes,
-            explore=request.explore,
-            random_actions=request.random_actions,
-            force_reset=force_reset,
-        )
+        data = self.runner.sample(**asdict(request), force_reset=force_reset)
         self._has_sampled = True
         return SampleReply(RunnerSample(self.index, data, self.runner.stats, self.version), self._statistics())
 
@@ -120,7 +115,7 @@ class RunnerActor:
 
         The runner's count of steps is set to `number`, from which the runner derives seeds.
         """
-        torch.manual_seed(int(np.random.SeedSequence((self.seed, number)).generate_state(1)[0]))
+        torch.manual_seed(independent_seed(self.seed, number))
         counts = {"seed": self.seed, self.runner.steps_counted: number}
         self.runner.set_state(self.runner.get_state() | counts)
 
@@ -141,12 +136,12 @@ class RunnerActor:
         """
         policies = getattr(self.runner, "policies", None)
         if policies is None:
-            _load(self.runner.policy, weights)
+            _load_into(self.runner.policy, weights)
         else:
             for module_id, part in weights.items():
                 if module_id not in policies:
                     raise InvalidArgument(f"weights of module {module_id!r}: the runner has {list(policies)}")
-                _load(policies[module_id], part)
+                _load_into(policies[module_id], part)
         self.version = version
         if hasattr(self.runner, "policy_version"):
             self.runner.policy_version = version
@@ -191,7 +186,7 @@ def _as_tensors(weights: Any) -> Any:
     return torch.tensor(weights) if isinstance(weights, np.ndarray) else weights
 
 
-def _load(policy: Any, weights: Any) -> None:
+def _load_into(policy: Any, weights: Any) -> None:
     """Load weights into a policy. Raise `InvalidArgument` if it has no `load_state_dict`."""
     if not hasattr(policy, "load_state_dict"):
         raise InvalidArgument(f"set_weights: {type(policy).__name__} has no load_state_dict; define this method")

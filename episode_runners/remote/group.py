@@ -25,7 +25,7 @@ from episode_runners.remote.actor import (
     has_content,
 )
 from episode_runners.remote.ray_session import RaySession
-from episode_runners.runner import check_counts
+from episode_runners.runner import check_counts, quotas
 from episodes.errors import EpisodeStateError, RunnerLost
 from episodes.tracks.validation import checked_count, checked_number
 
@@ -64,7 +64,6 @@ class _Worker:
     """A remote runner, with its pending requests and the versions of the weights and statistics it was sent last."""
 
     index: int
-    generation: int
     actor: Any
     statistics: Any = None  # its newest statistics since the last merge
     needs_statistics: bool = False  # it is new or has failed: the next request restores its statistics
@@ -74,6 +73,10 @@ class _Worker:
     num_samples: int = 0  # since the last merge
     num_deaths: int = 0  # deaths of actors with this index since the last sample
     pending: deque[_Request] = field(default_factory=deque)
+
+    def send_all_again(self) -> None:
+        """Send weights, statistics and the number for new episodes again with the next request."""
+        self.needs_statistics, self.num_weights, self.num_merges, self.num_restarts = True, 0, 0, 0
 
 
 class RayRunnerGroup(Closeable):
@@ -182,15 +185,18 @@ class RayRunnerGroup(Closeable):
         """
         check_counts(num_timesteps, num_episodes)
         self._check_open()
-        requests = _split_request(num_timesteps, num_episodes, self.num_runners, explore, random_actions)
+        counts, _ = quotas(num_timesteps or num_episodes or 0, self.num_runners)
         for worker in self._workers:
             worker.pending = deque(
-                pending for pending in worker.pending if _goes_with(pending.request, explore, random_actions)
+                pending
+                for pending in worker.pending
+                if (pending.request.explore, pending.request.random_actions) == (explore, random_actions)
             )
         self._merge_if_idle(at_least=1)
-        for worker, part in zip(self._workers, requests, strict=False):
-            if not worker.pending:
-                self._send_request(worker, part)
+        for worker, count in zip(self._workers, counts.tolist(), strict=True):
+            if count and not worker.pending:
+                steps, episodes = (count, None) if num_episodes is None else (None, count)
+                self._send_request(worker, SampleRequest(steps, episodes, explore, random_actions))
         waiting = [worker for worker in self._workers if worker.pending]
         until = math.inf if self.slow_after_s is None else monotonic() + self.slow_after_s
         failure = None
@@ -308,7 +314,7 @@ class RayRunnerGroup(Closeable):
             return False
         except Exception as error:  # raised by the runner
             worker.pending.popleft()
-            worker.needs_statistics, worker.num_weights, worker.num_merges, worker.num_restarts = True, 0, 0, 0
+            worker.send_all_again()
             cause = getattr(error, "cause", None)
             raise (cause if isinstance(cause, Exception) else error) from error
         worker.pending.popleft()
@@ -331,9 +337,9 @@ class RayRunnerGroup(Closeable):
         self._check_open()
         self._weights = self._ray.put(as_arrays(weights))
         self._num_weights += 1
-        self.policy_version = (-1 if self.policy_version is None else self.policy_version) + 1
-        if version is not None:
-            self.policy_version = version
+        if version is None:
+            version = 0 if self.policy_version is None else self.policy_version + 1
+        self.policy_version = version
 
     def statistics(self) -> Any:
         """Return the merged statistics of all runners' env-to-module pipelines, for `env_to_module.set_state`.
@@ -373,8 +379,8 @@ class RayRunnerGroup(Closeable):
             statistics: statistics for all pipelines, as `statistics` returns them; None leaves them.
         """
         self._check_open()
-        has_learned = (
-            any(worker.pending or worker.statistics is not None for worker in self._workers) or self._merged is not None
+        has_learned = self._merged is not None or any(
+            worker.pending or worker.statistics is not None for worker in self._workers
         )
         self._ready_samples = []
         for worker in self._workers:
@@ -397,12 +403,8 @@ class RayRunnerGroup(Closeable):
         """
         if any(worker.pending for worker in self._workers) or not self._is_merge_due(at_least):
             return
-        self._schedule_merge(
-            [
-                *self._removed_statistics,
-                *(worker.statistics for worker in self._workers if worker.statistics is not None),
-            ]
-        )
+        newest = [worker.statistics for worker in self._workers if worker.statistics is not None]
+        self._schedule_merge([*self._removed_statistics, *newest])
 
     def _schedule_merge(self, known: list[Any]) -> None:
         """Send the statistics `known` of all runners to every runner with its next request. Each runner merges them."""
@@ -432,16 +434,13 @@ class RayRunnerGroup(Closeable):
         del self._workers[num_runners:]
         self._removed_statistics += [worker.statistics for worker in removed if worker.statistics is not None]
         self._end(removed)
-        new = [self._start_worker(index) for index in range(len(self._workers), num_runners)]
+        new = [_Worker(index, self._start_actor(index)) for index in range(len(self._workers), num_runners)]
         limit = None if math.isinf(self.lost_after_s) else self.lost_after_s
         try:
             self._ray.get([worker.actor.__ray_ready__.remote() for worker in new], timeout=limit)
         except self._ray.exceptions.GetTimeoutError as error:
             self._end(new)
-            has, free = (
-                resources.get("CPU", 0)
-                for resources in (self._ray.cluster_resources(), self._ray.available_resources())
-            )
+            has, free = self._ray.cluster_resources().get("CPU", 0), self._ray.available_resources().get("CPU", 0)
             raise RunnerLost(
                 f"{len(new)} runners did not start within {self.lost_after_s:g} s; Ray has {has:g} CPUs, {free:g} "
                 "of them free; start Ray with more CPUs, or reserve fewer with num_cpus_each="
@@ -451,11 +450,11 @@ class RayRunnerGroup(Closeable):
             raise RunnerLost(f"make_runner failed: {error}") from error
         self._workers += new
 
-    def _start_worker(self, index: int) -> _Worker:
+    def _start_actor(self, index: int) -> Any:
+        """Start an actor with the runner `index`, which has another seed than earlier actors with this index."""
         generation = self._generations[index] = self._generations.get(index, -1) + 1
         sequence = np.random.SeedSequence(self.seed, spawn_key=(index, generation))
-        seed = int(sequence.generate_state(1)[0] >> 1)
-        return _Worker(index, generation, self._actor_class.remote(self.make_runner, index, seed))
+        return self._actor_class.remote(self.make_runner, index, int(sequence.generate_state(1)[0] >> 1))
 
     def _replace(self, worker: _Worker, reason: str, error: Exception) -> None:
         """Replace a worker's process by a new one, which receives statistics and weights with its next request.
@@ -471,9 +470,8 @@ class RayRunnerGroup(Closeable):
             raise RunnerLost(
                 f"runner {worker.index} died {_MOST_DEATHS + 1} times without a sample: {reason}"
             ) from error
-        new = self._start_worker(worker.index)
-        worker.generation, worker.actor = new.generation, new.actor
-        worker.needs_statistics, worker.num_weights, worker.num_merges, worker.num_restarts = True, 0, 0, 0
+        worker.actor = self._start_actor(worker.index)
+        worker.send_all_again()
         self.replacements.append(RunnerReplacement(worker.index, reason))
         _log.warning("runner %d is replaced: %s", worker.index, reason)
 
@@ -526,26 +524,3 @@ def _release_dropped(session: RaySession, workers: list[_Worker]) -> None:
     finally:
         session.end()
     warnings.warn("a RayRunnerGroup was dropped without close(); it is closed now", ResourceWarning, stacklevel=2)
-
-
-def _goes_with(request: SampleRequest, explore: bool, random_actions: bool) -> bool:
-    """Return True if a pending request has these options, so that its samples can be used."""
-    return request.explore == explore and request.random_actions == random_actions
-
-
-def _split_request(
-    num_timesteps: int | None, num_episodes: int | None, num_runners: int, explore: bool, random_actions: bool
-) -> list[SampleRequest]:
-    """Split a request for steps or episodes evenly into one request per runner.
-    Runners with a count of 0 get no request.
-    """
-    total = num_episodes if num_timesteps is None else num_timesteps
-    each, remainder = divmod(total or 0, num_runners)
-    counts = [each + (index < remainder) for index in range(num_runners)]
-    return [
-        SampleRequest(count, None, explore, random_actions)
-        if num_episodes is None
-        else SampleRequest(None, count, explore, random_actions)
-        for count in counts
-        if count
-    ]
