@@ -145,9 +145,6 @@ class SingleAgentEnvRunner(EnvRunner):
         self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # classifies rows before they are recorded
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._resets_itself = self.autoreset_mode is AutoresetMode.DISABLED
-        # With one environment, the row after an ending is only a reset, so the policy need not be called.
-        self._skips_ignored = self.autoreset_mode is AutoresetMode.NEXT_STEP and self.num_envs == 1
-        self._ignored_actions: tuple[Any, Any, dict[str, Any]] | None = None
         self._random_share = 0.0  # probability of a random action in this call, see `connectors.Policy`
         self._shared_data: dict[str, Any] = {}
         self._observations: Any = None  # the newest row, rewritten
@@ -480,8 +477,6 @@ class SingleAgentEnvRunner(EnvRunner):
         self._random_share = random_action_probability_of(self.policy) if explore and stores_alone else 0.0
         try:
             with self._inference:
-                if self._ignored_actions:  # computed in the last call, in which outputs may have had other names
-                    self._ignored_actions = act(explore)
                 if num_timesteps is not None:
                     return self._run_steps(num_timesteps, act, explore)
                 self._quotas, self._turn = quotas(num_episodes or 0, self.num_envs, self._turn)
@@ -514,7 +509,6 @@ class SingleAgentEnvRunner(EnvRunner):
         if self._buffer is not None:
             self._running.reset(np.ones(self.num_envs, bool))
         self._needs_reset = False
-        self._ignored_actions = None
         self._call_start_hooks(self._all)
 
     def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
@@ -526,7 +520,7 @@ class SingleAgentEnvRunner(EnvRunner):
         stop, missing, interrupts = counted.count_steps() + num_timesteps, num_timesteps, self._interrupts
         while missing > 0:
             for _ in range(-(-missing // self.num_envs)):
-                self._step(*(self._ignored_actions or act(explore)))
+                self._step(*act(explore))
                 if interrupts.pending:
                     return num_timesteps - stop + counted.count_steps()
             missing = stop - counted.count_steps()
@@ -540,7 +534,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         missing = quotas.copy()
         while np.any(missing > 0) and not self._interrupts.pending:
-            self._step(*(self._ignored_actions or act(explore)))
+            self._step(*act(explore))
             missing[self._sink.newest.ended] -= 1
         self._needs_reset = True
 
@@ -598,9 +592,6 @@ class SingleAgentEnvRunner(EnvRunner):
         self._sink.step(observations, actions, rewards, terminateds, truncateds, infos, stored, final_observations=last)
         if self._buffer is not None:
             self._running.add_row(rewards, terminateds, truncateds)
-        if self._skips_ignored:  # the row with the ignored action is a reset, whatever its flags are
-            done = self._ignored_actions is None and (terminateds[0] or truncateds[0])
-            self._ignored_actions = (actions, actions_for_env, outputs) if done else None
         if self._has_hooks:
             self._call_step_hooks()
         if self._resets_itself:
