@@ -588,7 +588,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if self._buffer is not None:
             if self._stores_log_probs:
                 stored = self._add_log_probs(outputs, actions)
-            rewards = np.array(rewards, self._recorder.reward_dtype)  # a copy: environments may reuse their arrays
+            rewards = np.asarray(rewards, self._recorder.reward_dtype)
         self._sink.step(observations, actions, rewards, terminateds, truncateds, infos, stored, final_observations=last)
         if self._buffer is not None:
             self._running.add_row(rewards, terminateds, truncateds)

@@ -12,7 +12,6 @@ from episodes.recorder.boundaries import Boundaries
 
 __all__ = ["CollectStats", "spread_of"]
 
-_MOST_WAITING = 256  # rows that are counted together
 _NO_RETURNS, _NO_LENGTHS = np.zeros(0), np.zeros(0, np.int64)
 
 
@@ -90,8 +89,7 @@ def spread_of(kind: str, values: np.ndarray) -> dict[str, float]:
 class RunningReturns:
     """Counter of the returns and lengths of episodes in N environments, while the episodes are sampled.
 
-    It counts rows as they come (`add_row`), or chunks of packs (`add_pack`). Rows are counted many at a time, which
-    takes half the time.
+    It counts rows as they come (`add_row`), or chunks of packs (`add_pack`).
 
     Args:
         num_envs: number of environments, N.
@@ -103,12 +101,9 @@ class RunningReturns:
         self._lengths = np.zeros(num_envs, np.int64)
         self._ended: list[tuple[np.ndarray, np.ndarray]] = []
         self._boundaries = Boundaries(num_envs, mode)
-        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []  # rows not counted yet: rewards [N], ended bool [N]
-        self._has_flags = False  # whether an episode may have ended in a row of `_waiting`
 
     def reset(self, mask: np.ndarray) -> None:
         """Set return and length of ongoing episodes to 0 in the environments flagged in `mask`, bool [N]."""
-        self._count_waiting()
         self._boundaries.reset(mask)
         self._begin(mask)
 
@@ -118,45 +113,8 @@ class RunningReturns:
         self._lengths[envs] = 0
 
     def add_row(self, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray) -> None:
-        """Add the rewards [N] and end flags [N] of a vector step.
-        The array of rewards must not be changed afterwards.
-        """
-        done, waiting = np.logical_or(terminateds, truncateds), self._waiting
-        waiting.append((rewards, done))
-        if 1 in done.tobytes():  # a third of the time of numpy's count
-            self._has_flags = True
-        if len(waiting) == _MOST_WAITING:
-            self._count_waiting()
-
-    def count_steps(self) -> int:
-        """Return the number of environment steps that were added by `add_row`, without reset rows."""
-        boundaries = self._boundaries
-        if self._has_flags or len(boundaries.waiting):
-            self._count_waiting()
-        return boundaries.num_steps + len(self._waiting) * boundaries.num_envs
-
-    def _count_waiting(self) -> None:
-        """Count all rows that were added and not counted yet. Rows without end flags are summed together."""
-        rows = self._waiting
-        if not rows:
-            return
-        self._waiting, self._has_flags = [], False
-        boundaries, flagged = self._boundaries, [k for k, (_, done) in enumerate(rows) if np.count_nonzero(done)]
-        start = 0
-        for k in [*flagged, len(rows)]:
-            if len(boundaries.waiting) and start < k:
-                self._count(*rows[start])  # a reset row for some environments
-                start += 1
-            if start < k:
-                boundaries.commit_steps(k - start)
-                self._returns += np.add.reduce([rewards for rewards, _ in rows[start:k]])
-                self._lengths += k - start
-            if k < len(rows):
-                self._count(*rows[k])
-            start = k + 1
-
-    def _count(self, rewards: np.ndarray, done: np.ndarray) -> None:
-        """Count a single vector step, in which episodes may end or environments may be reset."""
+        """Add the rewards [N] and end flags [N] of a vector step."""
+        done = np.logical_or(terminateds, truncateds)
         row = self._boundaries.classify(done, done)
         self._boundaries.commit(row)
         self._returns += rewards
@@ -167,6 +125,10 @@ class RunningReturns:
             self._ended.append((self._returns[row.ended], self._lengths[row.ended]))
             self._begin(row.ended)
 
+    def count_steps(self) -> int:
+        """Return the number of environment steps that were added by `add_row`, without reset rows."""
+        return self._boundaries.num_steps
+
     def add_pack(self, pack: EpisodePack, envs: np.ndarray) -> None:
         """Add the episode chunks of a pack. `envs`, int [n], has the environment of each of the n chunks.
 
@@ -174,7 +136,6 @@ class RunningReturns:
             pack: the pack of n chunks.
             envs: index of the environment of each chunk, int [n]; an environment's chunks are in order of time.
         """
-        self._count_waiting()
         returns = pack.returns()
         returns += np.where(pack.t_started > 0, self._returns[envs], 0.0)
         lengths, done = pack.t_started + pack.lengths, pack.terminated | pack.truncated
@@ -184,8 +145,6 @@ class RunningReturns:
 
     def take(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the returns [k] and lengths [k] of the k episodes that ended since the last call of `take`."""
-        if self._has_flags:
-            self._count_waiting()
         if not self._ended:
             return _NO_RETURNS, _NO_LENGTHS
         ended, self._ended = self._ended, []
