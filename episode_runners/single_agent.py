@@ -24,7 +24,7 @@ from connectors.fingerprint import (
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
 from episode_runners.dropped_envs import close_when_dropped
 from episode_runners.environment_errors import raise_or_annotate
-from episode_runners.random_actions import RandomActions
+from episode_runners.random_actions import sample_random_actions
 from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
 from episode_runners.stats import CollectStats, RunningReturns
 from episode_runners.vector_envs import (
@@ -150,7 +150,6 @@ class SingleAgentEnvRunner(EnvRunner):
         self._observations: Any = None  # the newest row, rewritten
         self._raw_observations: Any = None  # the newest row as the environments returned it
         self._row: Any = None  # the environments' last result
-        self._random = RandomActions(self.env)
         self._inference = torch.inference_mode()
         self._reset_seed = seed
         self._turn = 0  # the next environment that contributes an additional episode
@@ -554,7 +553,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     def _random_actions(self, explore: bool) -> Acted:
         """Sample random actions. Return the actions to record, the actions for the environments, and extra outputs."""
-        space, sampled = self._recorder.action_space, self._random.sample(self._raw_observations)
+        space, sampled = self._recorder.action_space, sample_random_actions(self.env, self._raw_observations)
         if not has_policy_actions(space):
             return sampled, sampled, {}
         actions = to_policy_actions(space, sampled)
