@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -56,23 +56,14 @@ class Hook:
         """
 
 
-class ShownEpisodes(Sequence[Any]):
+class ShownEpisodes(EditableEpisodes):
     """Sequence of the episodes that hooks see in `on_step`, one per environment.
     Hooks may write to their `custom_data`.
     """
 
     def __init__(self, ongoing: OngoingEpisodes, ended: Callable[[], Mapping[int, SingleAgentEpisode]]) -> None:
+        super().__init__(_AsStepped(ongoing, ended))
         self.ongoing = ongoing
-        self.kept = EditableEpisodes(_AsStepped(ongoing, ended))
-
-    def __len__(self) -> int:
-        return len(self.kept)
-
-    def __getitem__(self, env: Any) -> Any:
-        return self.kept[env]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.kept)
 
     @property
     def ages(self) -> np.ndarray:
@@ -163,7 +154,7 @@ class EnvRunner(Closeable):
                 call(self)
         finally:
             self._shown = None
-        check_unwritten(shown.kept)
+        check_unwritten(shown)
 
     def _call_sample_end_hooks(self, sampled: Any) -> Any:
         """Call the `on_sample_end` method of all hooks with the sample. Return the sample, or the last object that a
