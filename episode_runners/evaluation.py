@@ -13,13 +13,13 @@ import torch
 from connectors.actor import Actor
 from connectors.policy import module_of
 from episode_runners.multi_agent import MultiAgentEnvRunner
+from episode_runners.multi_agent_envs import makes_envs
 from episode_runners.multi_agent_stats import mean_returns
 from episode_runners.remote.group_runner import GroupRunner
 from episode_runners.runner import EnvRunner, copy_pipeline
 from episode_runners.seeds import independent_seed
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import spread_of
-from episode_runners.vector_envs import makes_envs
 from episodes.errors import InvalidArgument
 from episodes.tracks.validation import checked_count, checked_seed
 

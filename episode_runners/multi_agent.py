@@ -14,12 +14,11 @@ from connectors.actor import Actor
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_interface, module_of
 from episode_runners.dropped_envs import close_when_dropped
-from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env
+from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
 from episode_runners.multi_agent_pipelines import Answers, ByAgent, RunnerPipelines, checked_pipelines, split_actors
 from episode_runners.multi_agent_stats import MultiAgentCollectStats, ReturnCounter, stats_of
 from episode_runners.multi_agent_versions import carry_versions, checked_versions, switch_versions, write_versions
 from episode_runners.runner import EnvRunner, check_counts, copy_pipeline, quotas
-from episode_runners.vector_envs import makes_envs
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
 from episodes.facts.facts import random_ids

@@ -24,17 +24,11 @@ from connectors.fingerprint import (
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
 from episode_runners.dropped_envs import close_when_dropped
 from episode_runners.environment_errors import raise_or_annotate
+from episode_runners.multi_agent_envs import makes_envs
 from episode_runners.random_actions import sample_random_actions
 from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
 from episode_runners.stats import CollectStats, RunningReturns
-from episode_runners.vector_envs import (
-    EnvLike,
-    autoreset_mode_of,
-    close_vector_env,
-    env_like,
-    make_vector_env,
-    makes_envs,
-)
+from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, make_vector_env
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack

@@ -76,11 +76,6 @@ def make_vector_env(
     )
 
 
-def makes_envs(env: Any) -> bool:
-    """Return True if `env` is a class or function that makes environments, False if it is an environment."""
-    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
-
-
 def _check_needs_no_adapter(env: Any) -> None:
     """Raise an error with advice if `env` is not a Gymnasium environment, but of a known other kind.
 
