@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
 from typing import Any
 
 import gymnasium as gym
@@ -20,7 +18,6 @@ from connectors.module_to_env import GetActions, TensorToNumpy
 from connectors.module_to_env.pipeline import ModuleToEnvPipeline
 from episode_runners import SingleAgentEnvRunner
 from episodes import Columns, EpisodePack
-from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
 
 ACTION_SPACES = [
@@ -272,92 +269,3 @@ def test_random_pipelines_sample_equal_episodes_fast_and_slow(first: int) -> Non
                     for at in [False] * before + [True] * length
                 ]  # a lookback may be from before an edit
                 np.testing.assert_allclose(log_probs[steps], got[steps], rtol=1e-5, atol=1e-5, err_msg=f"seed {seed}")
-
-
-# --- interrupts -------------------------------------------------------------------------------------------------------
-
-
-class Interrupt:
-    """Trace function that raises `KeyboardInterrupt` at the n-th call of a library function."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not any(room in frame.f_code.co_filename for room in ("/episode_runners/", "/connectors/", "/episodes/")):
-            return None
-        if "/tests/" in frame.f_code.co_filename:
-            return None
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-        return None
-
-    def run(self, work: Any) -> bool:
-        """Run `work`, and return True if the interrupt was raised."""
-        before = sys.gettrace()
-        sys.settrace(self)
-        try:
-            work()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
-
-
-def check_told(pack: EpisodePack, seed: int) -> None:
-    """Check that every episode is an episode of `Odd`: steps in order, each with the action before it."""
-    for episode in pack:
-        observations, actions = episode.get_observations(), episode.get_actions()
-        assert len({tuple(row) for row in observations[:, :2].tolist()}) == 1, seed
-        assert observations[:, 2].tolist() == list(range(episode.t_started, episode.t_started + len(episode) + 1)), seed
-        assert observations[1:, 3].tolist() == actions.tolist(), seed
-        assert (episode.get_rewards() == actions * 0.5).all(), seed
-        assert [info["age"] for info in episode.get_infos()] == observations[:, 2].tolist(), seed
-        logits = torch.tensor(episode.get_extra_model_outputs("action_dist_inputs"))
-        log_probs = Categorical(4).log_prob(logits, torch.tensor(actions)).numpy()
-        np.testing.assert_allclose(
-            episode.get_extra_model_outputs("action_logp"), log_probs, rtol=1e-5, err_msg=f"{seed}"
-        )
-
-
-class Plain:
-    """Policy whose logits depend on the observation."""
-
-    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {"action_dist_inputs": batch["obs"].float().sin()}
-
-
-def interrupted(seed: int, call: str, at: int | None = None) -> None:
-    rng = np.random.default_rng(seed)
-    runner = SingleAgentEnvRunner(Odd(3, ACTION_SPACES[0]), Plain(), seed=seed, len_lookback_buffer=0)
-    buffer = EpisodeReplayBuffer(1000, seed=0)
-    works = {
-        "sample": lambda: runner.sample(num_timesteps=150),
-        "whole": lambda: runner.sample(num_episodes=10),
-        "sample_into": lambda: runner.sample_into(buffer, num_timesteps=100, extra_model_outputs=KEYS),
-        "take": lambda: runner.take(),
-    }
-    check_told(runner.sample(num_timesteps=int(rng.integers(1, 60))), seed)
-    if call == "take":
-        Interrupt(300).run(works["sample"])
-    Interrupt(int(rng.integers(1, {"take": 90}.get(call, 700))) if at is None else at).run(works[call])
-    if rng.random() < 0.5:
-        check_told(runner.take(), seed)
-    for next_call in rng.permutation(["sample", "whole", "sample_into"]).tolist():
-        got = works[next_call]()
-        if next_call != "sample_into":
-            assert got.num_steps >= (150 if next_call == "sample" else 1), seed
-            check_told(got, seed)
-    check_told(runner.take(), seed)
-    check_told(EpisodePack.concat([EpisodePack.from_episodes([e for e in buffer.iter_episodes() if len(e)])]), seed)
-
-
-KEYS = ("action_dist_inputs", "action_logp")
-
-
-@pytest.mark.parametrize("call", ["sample", "whole", "sample_into", "take"])
-def test_interrupted_sample_can_be_taken_and_continued(call: str) -> None:
-    for seed in range(10, 18):
-        interrupted(seed, call)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from gymnasium import spaces
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.dqn import DQNConfig
-from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import (
     AddObservationsFromEpisodesToBatch,
@@ -33,7 +31,6 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 from episode_runners.rllib import install
 from episode_runners.rllib.pipelines import connector_in
-from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.converters import from_rllib
 from episodes.errors import EpisodeError, InvalidArgument, StateMismatch
 from tests.rllib.rllib_envs import SameObservations, Scripted, ScriptedAgents, multi_agent, ppo
@@ -293,53 +290,6 @@ def test_evaluation_has_its_settings_of_actions() -> None:
 
 
 # --- callbacks and metrics ---------------------------------------------------------------------------------------
-
-
-class Recorded(RLlibCallback):
-    """Callback that counts its calls, and writes to the custom data of ended episodes."""
-
-    calls: Counter[str] = Counter()
-
-    def on_episode_created(self, **arguments: Any) -> None:
-        self.calls["created"] += 1
-
-    def on_episode_start(self, *, episode: Any, env_runner: Any, metrics_logger: Any, **arguments: Any) -> None:
-        assert env_runner.config.algo_class.__name__ == "PPO"
-        assert env_runner.worker_index == 0
-        assert env_runner.metrics is metrics_logger
-        self.calls["start"] += 1
-
-    def on_episode_step(self, *, episode: Any, env_index: int, **arguments: Any) -> None:
-        self.calls["step"] += 1
-        self.calls[f"step of {env_index}"] += 1
-
-    def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, metrics_logger: Any, **arguments: Any) -> None:
-        self.calls["end"] += 1
-        value = sum(chunk.get_return() for chunk in [*prev_episode_chunks, episode])
-        metrics_logger.log_value("my_return", value, reduce="mean", window=10_000)
-        episode.custom_data["value"] = value
-
-    def on_sample_end(self, *, samples: Any, **arguments: Any) -> None:
-        self.calls["values"] += sum("value" in episode.custom_data for episode in samples)
-        samples[0].custom_data["seen"] = True
-
-
-@pytest.mark.parametrize("agents", [False, slow(True)])
-def test_callbacks_see_the_events_and_episodes_of_rllib(agents: bool) -> None:
-    calls = []
-    for config in (lambda: ppo(Scripted, num_envs=3), lambda: install(ppo(Scripted, num_envs=3))):
-        Scripted.num_copies, Recorded.calls = 0, Counter()
-        algorithm = (multi_agent(config()) if agents else config()).callbacks(Recorded).build_algo()
-        for _ in range(2):
-            sampled = algorithm.env_runner.sample(num_timesteps=210)
-        calls.append(Recorded.calls)
-        assert sampled[0].custom_data["seen"]
-    assert {type(episode) for episode in sampled} == {MultiAgentEpisode if agents else SingleAgentEpisode}
-    rllib_calls, ours = calls
-    keys = ["start", "end"] if agents else ["start", "step", "end"]  # RLlib resets agents in a step of their own
-    assert {key: ours[key] for key in keys} == {key: rllib_calls[key] for key in keys}
-    assert ours["values"] == ours["end"]
-    assert rllib_calls["created"] - 3 <= ours["created"] <= rllib_calls["created"]  # before the reset in RLlib
 
 
 def test_modules_explore_independently_of_each_other() -> None:

@@ -123,13 +123,6 @@ def test_sample_episodes_after_steps_is_exact():
     check_steps(runner.sample(num_timesteps=5))
 
 
-@pytest.mark.parametrize("counts", [{}, {"num_timesteps": 5, "num_episodes": 5}, {"num_timesteps": 0}])
-def test_sample_with_both_counts_or_none_raises(counts):
-    runner = SingleAgentEnvRunner(counters(3), Halves())
-    with pytest.raises(InvalidArgument, match="sample"):
-        runner.sample(**counts)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_statistics_are_of_whole_episodes(mode):
     runner = SingleAgentEnvRunner(counters(7, 11, mode=mode), Halves())
@@ -284,26 +277,6 @@ def test_custom_data_of_hooks_continues_from_buffer_to_pack():
     assert (chunk.t_started, chunk.custom_data) == (5, {"started": chunk.id_, "age": 10})
 
 
-@pytest.mark.parametrize("when", ["on_episode_start", "on_step", "on_episode_end"])
-def test_hook_writing_to_lost_data_raises(when):
-    class Writes(Hook):
-        def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
-            if when == "on_episode_start":
-                episode.set_observations(new_data=np.zeros((1, 2), np.float32))
-
-        def on_step(self, runner: Any) -> None:
-            if when == "on_step":
-                runner.episodes[0].set_rewards(new_data=7.0, at_indices=-1)
-
-        def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
-            if when == "on_episode_end":
-                episode.is_terminated = False
-
-    runner = SingleAgentEnvRunner(counters(3), Halves(), hooks=[Writes()])
-    with pytest.raises(InvalidArgument, match="write only into the dict custom_data"):
-        runner.sample(num_timesteps=10)
-
-
 class Doubled(ObservationRewriter):
     """Rewriter that doubles observations, and counts the rewritten rows."""
 
@@ -329,33 +302,6 @@ def test_each_observation_is_rewritten_once(mode):
     whole = {episode.id_: episode.t for pack in packs for episode in pack}
     waiting = np.flatnonzero(runner.episodes.ages == 0)  # those that were just reset are in no pack
     assert doubled.rows == sum(steps + 1 for steps in whole.values()) + len(waiting)
-
-
-class Asking(ObservationPreprocessor):
-    """Preprocessor that records the time of each observation, the length of its episode and the last action."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[tuple[float, int, float]] = []
-
-    def preprocess(self, observation, episode):
-        assert np.array_equal(episode.get_observations(-1), observation)
-        last = float(episode.get_actions(-1)[0]) if len(episode) else -1.0
-        self.told.append((float(observation[1]), len(episode), last))
-        return observation
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_preprocessor_sees_episode_with_last_action(mode):
-    env, asking = counters(2, 3, mode=mode), Asking()
-    pipeline = env_to_module_pipeline(env.single_observation_space, env.single_action_space, pieces=[asking])
-    runner = SingleAgentEnvRunner(env, Halves(), env_to_module=pipeline)
-    expected = []
-    for episode in runner.sample(num_timesteps=24):
-        actions = [-1.0, *(float(action[0]) for action in episode.get_actions())]
-        expected += [(float(t), t, action) for t, action in enumerate(actions)]
-    just_reset = [(0.0, 0, -1.0)] * np.count_nonzero(runner.episodes.ages == 0)
-    assert sorted(asking.told) == sorted([*expected, *just_reset])
 
 
 def test_runner_state_has_filter_statistics():
@@ -400,15 +346,6 @@ def test_state_from_before_the_first_sample_restores_the_seed(env_id: str, rando
         runner.set_state(state)
         packs.append([runner.sample(num_timesteps=40, random_actions=random_actions) for _ in range(2)])
     assert packs[0] == packs[1]
-
-
-def test_episode_ids_depend_on_seed_and_state():
-    runners = [SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=seed) for seed in (3, 3, 4)]
-    ids = [set(r.sample(num_timesteps=90, random_actions=True).ids) for r in runners]
-    assert ids[0] == ids[1]
-    assert not ids[0] & ids[2]
-    runners[1].set_state(runners[0].get_state())
-    assert not ids[0] & set(runners[1].sample(num_timesteps=90, random_actions=True).ids)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", CartPoleVectorEnv])
@@ -456,41 +393,6 @@ def test_random_actions_respect_action_masks(mode, flattened):
     for _ in range(2):
         pack = runner.sample(num_timesteps=60, random_actions=True)
         assert (pack.rewards == 1).all()
-
-
-class Interrupts(Hook):
-    """Hook that raises KeyboardInterrupt at a step."""
-
-    def __init__(self, step: int) -> None:
-        self.missing = step
-
-    def on_step(self, runner: Any) -> None:
-        self.missing -= 1
-        if not self.missing:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("counts", [{"num_timesteps": 5}, {"num_episodes": 2}])
-def test_take_returns_interrupted_steps_and_next_sample_does_not(counts):
-    runner = SingleAgentEnvRunner(counters(4), Halves(), hooks=[Interrupts(11)])
-    with pytest.raises(KeyboardInterrupt):
-        runner.sample(num_timesteps=5000)
-    pack = runner.sample(**counts)
-    assert pack.num_steps == (5 if "num_timesteps" in counts else 8)
-    left = runner.take()
-    check_steps(left)
-    assert left.lengths.tolist() == [4, 4, 1]
-    assert not set(left.ids) & set(pack.ids)
-    assert runner.take().num_steps == 0
-
-
-def test_returns_interrupted_adds_steps_of_a_failed_call():
-    runner = SingleAgentEnvRunner(counters(50), Halves(), hooks=[Interrupts(3)], returns_interrupted=True)
-    with pytest.raises(KeyboardInterrupt):
-        runner.sample(num_timesteps=5)
-    pack = runner.sample(num_timesteps=5)
-    check_steps(pack)
-    assert pack.lengths.tolist() == [3, 5]
 
 
 class Kills(Hook):

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from connectors import multi_agent_env_to_module, multi_agent_learner
 from connectors.env_to_module import MeanStdFilter, MultiAgentObservationPreprocessor, ObservationPreprocessor
-from episode_runners import Hook, MultiAgentEnvRunner, evaluate
+from episode_runners import MultiAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 
@@ -62,36 +62,6 @@ class Numbered:
         rows = len(batch["obs"])
         self.asked += rows
         return {"actions": torch.arange(self.asked - rows, self.asked) % 3}
-
-
-class Asking(ObservationPreprocessor):
-    """Preprocessor that records agent, time, episode length and last action of each observation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[Any] = []
-
-    def preprocess(self, observation: Any, episode: Any) -> Any:
-        assert np.array_equal(episode.get_observations(-1), observation)
-        last = int(episode.get_actions(-1)) if len(episode) else None
-        self.told.append((episode.agent_id, float(observation[0]), episode.t_started + len(episode), last))
-        return observation
-
-
-def test_preprocessor_sees_agent_episode_with_last_action() -> None:
-    asking = Asking()
-    pipelines = multi_agent_env_to_module({"default_policy": PLACE}, {"default_policy": ACTIONS}, pieces=[asking])
-    runner = MultiAgentEnvRunner(Meeting, Numbered(), env_to_module=pipelines, num_envs=2)
-    expected = []
-    for episode in runner.sample(num_episodes=4):
-        for agent_id, agent_episode in episode.agent_episodes.items():
-            actions = [None, *agent_episode.get_actions().tolist()]
-            times = agent_episode.get_observations()[:, 0].tolist()
-            expected += [
-                (agent_id, time, t, action) for t, (time, action) in enumerate(zip(times, actions, strict=True))
-            ]
-    key = lambda messages: tuple(map(str, messages))  # noqa: E731
-    assert sorted(asking.told, key=key) == sorted(expected, key=key)
 
 
 class Twice(ObservationPreprocessor):
@@ -240,53 +210,6 @@ def test_agent_rewards_are_float32_by_default() -> None:
     assert MultiAgentEnvRunner(Meeting, Numbered()).sample(num_episodes=1)[0].get_return() == pytest.approx(2.0)
 
 
-class Interrupts(Hook):
-    """Hook that raises KeyboardInterrupt at a step, or at another call."""
-
-    def __init__(self, when: str, step: int) -> None:
-        self.when, self.missing = when, step
-
-    def _count(self, when: str) -> None:
-        if when == self.when:
-            self.missing -= 1
-            if not self.missing:
-                raise KeyboardInterrupt
-
-    def on_step(self, runner: Any) -> None:
-        self._count("step")
-
-    def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
-        self._count("start")
-
-    def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
-        self._count("end")
-
-
-@pytest.mark.parametrize(("when", "step"), [("step", 6), ("step", 4), ("end", 1), ("end", 2), ("start", 3)])
-@pytest.mark.parametrize("counts", [{"num_timesteps": 5}, {"num_episodes": 2}])
-def test_take_returns_interrupted_steps_once(when: str, step: int, counts: dict[str, int]) -> None:
-    runner = MultiAgentEnvRunner(Meeting, Numbered(), num_envs=2, seed=0, hooks=[Interrupts(when, step)])
-    with pytest.raises(KeyboardInterrupt):
-        runner.sample(num_timesteps=500)
-    later = runner.sample(**counts)
-    left = runner.take()
-    assert sum(map(len, left)) == (12 if (when, step) == ("step", 6) else 8)
-    assert not {chunk.id_ for chunk in left} & {chunk.id_ for chunk in later}
-    for chunk in left:
-        chunk.validate()
-        assert chunk.agent_episodes["p0"].get_observations()[:, 0].tolist() == list(range(len(chunk) + 1))
-    assert sum(map(len, later)) == (6 if "num_timesteps" in counts else 8)
-    assert runner.take() == []
-
-
-def test_returns_interrupted_adds_steps_to_next_sample() -> None:
-    runner = MultiAgentEnvRunner(Meeting, Numbered(), hooks=[Interrupts("step", 3)], returns_interrupted=True)
-    with pytest.raises(KeyboardInterrupt):
-        runner.sample(num_timesteps=500)
-    assert [len(chunk) for chunk in runner.sample(num_timesteps=2)] == [3, 2]
-    assert runner.take() == []
-
-
 def test_broken_environment_leaves_whole_steps() -> None:
     made = iter([Meeting(9), Meeting(9, fails_at=3), Meeting(9)])
     runner = MultiAgentEnvRunner(lambda: next(made), Numbered(), num_envs=3)
@@ -325,30 +248,6 @@ def test_failing_preprocessor_leaves_no_half_rewritten_rows() -> None:
     (left,) = runner.take()
     assert len(left) == 2
     assert left.agent_episodes["p0"].get_observations().tolist() == [[0, 0], [1, 1], [2, 2]]
-
-
-def test_custom_data_of_hooks_survives_cuts() -> None:
-    class Writes(Hook):
-        def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
-            episode.custom_data["env"] = env
-
-        def on_step(self, runner: Any) -> None:
-            for episode in runner.episodes:
-                episode.custom_data["age"] = episode.env_t
-                for agent_episode in episode.agent_episodes.values():
-                    agent_episode.custom_data["steps"] = agent_episode.t
-
-        def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
-            episode.custom_data["over"] = True
-
-    runner = MultiAgentEnvRunner(partial(Meeting, 5), Numbered(), num_envs=2, hooks=[Writes()])
-    chunks = [*runner.sample(num_timesteps=6), *runner.sample(num_timesteps=8)]
-    assert len(chunks) > 4
-    for chunk in chunks:
-        expected = {"age": chunk.env_t} | ({"over": True} if chunk.is_done else {})
-        assert {key: value for key, value in chunk.custom_data.items() if key != "env"} == expected
-        for agent_episode in chunk.agent_episodes.values():
-            assert agent_episode.custom_data == {"steps": agent_episode.t}
 
 
 class Putting(Numbered):

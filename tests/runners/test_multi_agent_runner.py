@@ -15,7 +15,7 @@ from mpe2 import simple_spread_v3
 
 from connectors import learner_pipeline, multi_agent_env_to_module
 from connectors.env_to_module import ForEachAgent, MeanStdFilter
-from episode_runners import Hook, MultiAgentEnvRunner
+from episode_runners import MultiAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
@@ -327,30 +327,6 @@ def test_state_from_before_the_first_sample_restores_the_seed(random_actions: bo
         chunks.append(runner.sample(num_timesteps=30, random_actions=random_actions))
     assert all(left.equals(right) for left, right in zip(*chunks, strict=True))
     assert [chunk.id_ for chunk in chunks[0]] == [chunk.id_ for chunk in chunks[1]]
-
-
-def test_hooks_are_called_for_start_steps_and_end():
-    messages = []
-
-    class Watcher(Hook):
-        def on_episode_start(self, runner, env, episode):
-            messages.append("start")
-            episode.custom_data["seen"] = env
-
-        def on_step(self, runner):
-            messages.append("step")
-
-        def on_episode_end(self, runner, env, episode):
-            messages.append("end")
-            assert runner.episodes[env] is episode
-
-        def on_sample_end(self, runner, sampled):
-            assert all(chunk.custom_data == {"seen": 0} for chunk in sampled)
-            messages.append("sampled")
-
-    MultiAgentEnvRunner(Countdown, Uniform(), hooks=[Watcher()], seed=0).sample(num_episodes=2)
-    once = ["start", *["step"] * (messages.index("end") - 1), "end"]
-    assert messages == [*once, *once, "sampled"]
 
 
 def test_modules_draw_different_actions_with_one_seed() -> None:

@@ -33,6 +33,12 @@ ODD = (
     "NaN output",
     "a nested output",
     "a string output",
+    "an output without data",
+    "a big-endian output",
+    "an output of objects",
+    "a generator",
+    "an action with an axis more",
+    "nothing",
     "raises",
     "no dict",
     "logits only",
@@ -121,12 +127,17 @@ class Odd:
             "NaN output": {"time": torch.full((n,), torch.nan)},
             "a nested output": {"pair": {"x": torch.zeros(n)}},
             "a string output": {"time": ["x"] * n},
+            "an output without data": {"time": torch.empty(n, device="meta")},
+            "a big-endian output": {"time": observed.astype(">f8")},
+            "an output of objects": {"time": np.full(n, None)},
+            "a generator": {"time": (row for row in observed)},
+            "an action with an axis more": {"actions": torch.from_numpy(actions)[:, None]},
             "not contiguous": {"pair": torch.from_numpy(np.stack([actions, 2 * actions]).astype(np.float32)).T},
         }
         if kind == "raises":
             raise RuntimeError("the policy's own")
-        if kind == "no dict":
-            return outputs["actions"]
+        if kind in ("no dict", "nothing"):
+            return outputs["actions"] if kind == "no dict" else None
         if kind in ("no actions", "an output less"):
             del outputs["actions" if kind == "no actions" else "pair"]
         if kind in ("NaN logits", "logits only"):
@@ -180,7 +191,7 @@ kinds = st.lists(st.sampled_from(GOOD), max_size=9).flatmap(
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @given(kinds=kinds, seed=st.integers(0, 2**16), into_buffer=st.booleans())
-@settings(max_examples=15)
+@settings(max_examples=40)
 def test_any_policy_is_recorded_right_or_loses_no_step(
     mode: AutoresetMode, kinds: list[str], seed: int, into_buffer: bool
 ) -> None:
@@ -209,7 +220,7 @@ def test_any_policy_is_recorded_right_or_loses_no_step(
 
 
 @given(kinds=kinds, seed=st.integers(0, 2**16))
-@settings(max_examples=15)
+@settings(max_examples=40)
 def test_any_multi_agent_policy_is_right_or_loses_no_step(kinds: list[str], seed: int) -> None:
     unusual = any(kind in ODD for kind in kinds)
     runner = MultiAgentEnvRunner(Meeting, Odd(kinds, seed), num_envs=2, seed=seed)

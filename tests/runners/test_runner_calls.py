@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,51 +19,47 @@ HOOKS = ("on_episode_start", "on_step", "on_episode_end", "on_sample_end")
 
 
 class Calling(Hook):
-    """Hook that calls the runner in one of its methods, a single time."""
+    """Hook that calls a function with the arguments of one of its methods, a single time."""
 
     def __init__(self, name: str, call: Any) -> None:
         self.call = call
         setattr(self, name, self.told)
 
     def told(self, runner: Any, *arguments: Any) -> None:
-        call, self.call = self.call, lambda runner: None
-        call(runner)
+        call, self.call = self.call, lambda runner, *arguments: None
+        call(runner, *arguments)
 
 
 def cartpoles(**arguments: Any) -> SingleAgentEnvRunner:
     return SingleAgentEnvRunner("CartPole-v1", num_envs=2, seed=0, **arguments)
 
 
+def spread(**arguments: Any) -> MultiAgentEnvRunner:
+    return MultiAgentEnvRunner(simple_spread_v3.parallel_env, seed=0, **arguments)
+
+
 CALLS = {
-    "sample": lambda runner: runner.sample(num_timesteps=4, random_actions=True),
-    "sample_into": lambda runner: runner.sample_into(EpisodeReplayBuffer(9), num_timesteps=4, random_actions=True),
-    "take": lambda runner: runner.take(),
+    "sample": lambda runner, *_: runner.sample(num_timesteps=4, random_actions=True),
+    "sample_into": lambda runner, *_: runner.sample_into(EpisodeReplayBuffer(9), num_timesteps=4, random_actions=True),
+    "take": lambda runner, *_: runner.take(),
 }
 
 
 @pytest.mark.parametrize("name", HOOKS)
-@pytest.mark.parametrize("call", CALLS)
-def test_hook_sampling_with_its_runner_raises(name: str, call: str) -> None:
-    runner = cartpoles(hooks=[Calling(name, CALLS[call])])
+@pytest.mark.parametrize(
+    ("make", "call"), [*((cartpoles, call) for call in CALLS), (spread, "sample"), (spread, "take")]
+)
+def test_hook_sampling_with_its_runner_raises(make: Any, call: str, name: str) -> None:
+    runner = make(hooks=[Calling(name, CALLS[call])])
     with pytest.raises(EpisodeStateError, match=r"while this runner samples: a hook.*evaluate\(runner\)"):
         runner.sample(num_timesteps=60, random_actions=True)
-    if name != "on_episode_start":  # then there was no step yet
-        assert runner.take().num_steps > 0
-    assert runner.sample(num_timesteps=10, random_actions=True).num_steps >= 10
-
-
-@pytest.mark.parametrize("name", HOOKS)
-@pytest.mark.parametrize("call", ["sample", "take"])
-def test_hook_sampling_with_multi_agent_runner_raises(name: str, call: str) -> None:
-    runner = MultiAgentEnvRunner(simple_spread_v3.parallel_env, hooks=[Calling(name, CALLS[call])], seed=0)
-    with pytest.raises(EpisodeStateError, match="while this runner samples"):
-        runner.sample(num_timesteps=30, random_actions=True)
-    assert sum(map(len, runner.sample(num_timesteps=5, random_actions=True))) == 5
+    assert (sum(map(len, runner.take())) > 0) == (name != "on_episode_start")  # then there was no step yet
+    assert sum(map(len, runner.sample(num_timesteps=10, random_actions=True))) >= 10
 
 
 def test_hook_may_evaluate() -> None:
     result: list[Any] = []
-    hook = Calling("on_step", lambda runner: result.append(evaluate(runner, num_episodes=2, seed=0)))
+    hook = Calling("on_step", lambda runner, *_: result.append(evaluate(runner, num_episodes=2, seed=0)))
     policy = Still()
     assert cartpoles(policy=policy, hooks=[hook]).sample(num_timesteps=8) == cartpoles(policy=policy).sample(
         num_timesteps=8
@@ -77,21 +74,23 @@ class Still:
         return {"actions": torch.zeros(len(batch["obs"])).long()}
 
 
-def replace_custom_data(runner: Any) -> None:
-    runner.episodes[0].custom_data = {"a": 1}
-
-
-def rename(runner: Any) -> None:
-    runner.episodes[0].id_ = "mine"
+WRITES = {
+    "custom_data": lambda episode: setattr(episode, "custom_data", {"a": 1}),
+    "id": lambda episode: setattr(episode, "id_", "mine"),
+    "flag": lambda episode: setattr(episode, "is_terminated", not episode.is_terminated),
+    "observations": lambda episode: episode.set_observations(new_data=np.zeros(4, np.float32), at_indices=-1),
+}
 
 
 @pytest.mark.parametrize("into_replay", [False, True])
-@pytest.mark.parametrize("write", [replace_custom_data, rename])
-def test_hook_replacing_custom_data_or_id_raises(write: Any, into_replay: bool) -> None:
-    runner = cartpoles(hooks=[Calling("on_step", write)])
-    run = (lambda **k: runner.sample_into(EpisodeReplayBuffer(99), **k)) if into_replay else runner.sample
-    with pytest.raises(InvalidArgument, match="without replacing the dict"):
-        run(num_timesteps=10, random_actions=True)
+@pytest.mark.parametrize("name", HOOKS[:3])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_hook_writing_to_lost_data_raises(write: Any, name: str, into_replay: bool) -> None:
+    hook = Calling(name, lambda runner, *arguments: write(arguments[-1] if arguments else runner.episodes[0]))
+    runner = cartpoles(hooks=[hook])
+    run = partial(runner.sample_into, EpisodeReplayBuffer(99)) if into_replay else runner.sample
+    with pytest.raises(InvalidArgument, match="write only into the dict custom_data, without replacing the dict"):
+        run(num_timesteps=60, random_actions=True)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a", [3]])
@@ -114,6 +113,9 @@ def test_runner_with_numpy_seed_equals_int_seed(seed: Any) -> None:
 
 
 def test_invalid_counts_raise() -> None:
+    for counts in ({}, {"num_timesteps": 5, "num_episodes": 5}):
+        with pytest.raises(InvalidArgument, match="give exactly one of the two"):
+            cartpoles().sample(**counts, random_actions=True)  # type: ignore[arg-type]
     for wrong in (True, 0, 2.0, "3"):
         with pytest.raises(InvalidArgument, match=r"num_timesteps=.*: give an int of at least 1"):
             cartpoles().sample(num_timesteps=wrong, random_actions=True)  # type: ignore[arg-type]

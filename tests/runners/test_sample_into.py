@@ -390,26 +390,6 @@ def test_episode_ids_depend_on_seed_only(mode: AutoresetMode) -> None:
     assert set(ids_in(small)) < set(ids_in(first_buffer))
 
 
-def test_episode_ids_without_seed_are_random() -> None:
-    first_buffer, other_buffer = EpisodeReplayBuffer(100), EpisodeReplayBuffer(100)
-    for buffer in (first_buffer, other_buffer):
-        with SingleAgentEnvRunner(SyncVectorEnv([Walk, Walk]), Halting()) as unseeded:
-            unseeded.sample_into(buffer, num_timesteps=40)
-    assert not set(ids_in(first_buffer)) & set(ids_in(other_buffer))
-
-
-def test_episode_ids_of_a_runner_are_unique() -> None:
-    buffers = [EpisodeReplayBuffer(200) for _ in range(3)]
-    with sampler() as sampling:
-        ids = [id_ for _ in range(2) for id_ in sampling.sample(num_timesteps=30, force_reset=True).ids]
-        for buffer in buffers:
-            sampling.sample_into(buffer, num_timesteps=40, force_reset=True)
-            buffer.clear()
-            sampling.sample_into(buffer, num_timesteps=40)
-            ids += ids_in(buffer)
-    assert len(set(ids)) == len(ids)
-
-
 def test_episode_ids_of_resumed_run_are_equal() -> None:
     def sampled(run: SingleAgentEnvRunner, buffer: EpisodeReplayBuffer, state: Any) -> list[str]:
         run.set_state(state[0])
