@@ -12,7 +12,6 @@ from episode_learners import MLPPolicy
 from episode_runners import SingleAgentEnvRunner, evaluate
 from episode_runners.environments import EnvPoolVectorEnv
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey
-from episodes.replay import EpisodeReplayBuffer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered")  # of bare pools
 THREAD = {"num_threads": 1}
@@ -43,18 +42,6 @@ def test_envpool_termination_at_time_limit_is_both(limit: int) -> None:
     assert all(len(episode) <= limit for episode in pack)
 
 
-def test_bare_envpool_flags_such_a_step_truncated_only() -> None:
-    pool = envpool.make_gymnasium("CartPole-v1", num_envs=64, seed=0, max_episode_steps=12, num_threads=1)
-    pool.reset()
-    fell = 0
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        observations, _, terminateds, truncateds, _ = pool.step(rng.integers(0, 2, 64, np.int32))
-        fell += sum(map(has_fallen, observations[truncateds & ~terminateds]))
-    assert fell
-    pool.close()
-
-
 def test_envpool_episodes_equal_plain_loop() -> None:
     env = cartpole(4)
     rows: list[Any] = []
@@ -79,13 +66,6 @@ def test_envpool_episodes_depend_on_the_seed() -> None:
     )
     assert np.array_equal(first.observations, same.observations)
     assert not np.array_equal(first.observations[:8], other_sample.observations[:8])
-
-
-def test_envpool_samples_into_replay() -> None:
-    buffer = EpisodeReplayBuffer(1000, seed=0)
-    runner_of(cartpole(max_episode_steps=10)).sample_into(buffer, num_timesteps=600)
-    batch = buffer.sample(64)
-    assert batch["obs"].shape == (64, 4)
 
 
 def test_envpool_pong_has_requested_infos() -> None:

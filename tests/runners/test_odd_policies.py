@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.replay import EpisodeReplayBuffer
+from tests.agents_together import Together
 
 N = 3
 GOOD = ("plain", "numpy", "a list", "requires grad", "not contiguous", "keeps", "writes", "a column more in the batch")
@@ -66,32 +67,9 @@ class Line(gym.Env):
         return observation, float(10 * self.t + action), self.t == 5 + self.number, False, {}
 
 
-class Meeting:
-    """Two agents, each in a separate `Line`. The first agent ends before the second."""
-
-    possible_agents = ["a", "b"]
-    metadata: dict[str, Any] = {}
-
-    def __init__(self) -> None:
-        self.lines, self.agents = {agent: Line(i) for i, agent in enumerate(self.possible_agents)}, []
-
-    def observation_space(self, agent: str) -> gym.Space:
-        return Line.observation_space
-
-    def action_space(self, agent: str) -> gym.Space:
-        return Line.action_space
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents = list(self.possible_agents)
-        return {agent: line.reset()[0] for agent, line in self.lines.items()}, {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        messages = {agent: self.lines[agent].step(actions[agent]) for agent in self.agents}
-        self.agents = [agent for agent in self.agents if not messages[agent][2]]
-        return tuple({agent: step[i] for agent, step in messages.items()} for i in range(5))
-
-    def close(self) -> None:
-        """Do nothing, since no resource is open."""
+def meeting() -> Together:
+    """Return an environment of two agents, of which the first ends before the second."""
+    return Together({"a": Line(0), "b": Line(1)})
 
 
 class Odd:
@@ -223,7 +201,7 @@ def test_any_policy_is_recorded_right_or_loses_no_step(
 @settings(max_examples=40)
 def test_any_multi_agent_policy_is_right_or_loses_no_step(kinds: list[str], seed: int) -> None:
     unusual = any(kind in ODD for kind in kinds)
-    runner = MultiAgentEnvRunner(Meeting, Odd(kinds, seed), num_envs=2, seed=seed)
+    runner = MultiAgentEnvRunner(meeting, Odd(kinds, seed), num_envs=2, seed=seed)
     steps = 0
     for _ in range(4):
         try:

@@ -14,6 +14,7 @@ from episode_learners import PPO, MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
+from tests.agents_together import Together
 
 
 class Paying(gym.Env):
@@ -36,32 +37,9 @@ class Paying(gym.Env):
         return np.full(2, self.t / 9, np.float32), reward, self.t == 6, False, {}
 
 
-class Two:
-    """Two agents, of which the second has an unusual reward."""
-
-    possible_agents = ["a", "b"]
-    metadata: dict[str, Any] = {}
-
-    def __init__(self, reward: Any) -> None:
-        self.parts, self.agents = {"a": Paying(), "b": Paying(reward)}, []
-
-    def observation_space(self, agent: str) -> gym.Space:
-        return Paying.observation_space
-
-    def action_space(self, agent: str) -> gym.Space:
-        return Paying.action_space
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        self.agents = list(self.possible_agents)
-        return {agent: part.reset()[0] for agent, part in self.parts.items()}, {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        messages = {agent: self.parts[agent].step(actions[agent]) for agent in self.agents}
-        self.agents = [agent for agent in self.agents if not messages[agent][2]]
-        return tuple({agent: step[i] for agent, step in messages.items()} for i in range(5))
-
-    def close(self) -> None:
-        """Do nothing, since no resource is open."""
+def two(reward: Any) -> Together:
+    """Return an environment of two agents, of which the second has an unusual reward."""
+    return Together({"a": Paying(), "b": Paying(reward)})
 
 
 def runner_of(reward: Any, policy: Any = None) -> SingleAgentEnvRunner:
@@ -113,10 +91,10 @@ def test_invalid_reward_names_environment_and_step(reward: Any) -> None:
 
 
 def test_agent_reward_none_raises_and_nan_is_recorded() -> None:
-    runner = MultiAgentEnvRunner(lambda: Two(None), seed=0)
+    runner = MultiAgentEnvRunner(lambda: two(None), seed=0)
     with pytest.raises(WrongType, match="agent 'b' at env step 3: the reward is a NoneType"):
         runner.sample(num_timesteps=6, random_actions=True)
     assert [len(episode) for episode in runner.take()] == [2]
-    (episode,) = MultiAgentEnvRunner(lambda: Two(np.nan), seed=0).sample(num_timesteps=6, random_actions=True)
+    (episode,) = MultiAgentEnvRunner(lambda: two(np.nan), seed=0).sample(num_timesteps=6, random_actions=True)
     assert np.isnan(episode.get_rewards()["b"]).tolist() == [False, False, True, False, False, False]
     assert episode.get_rewards()["a"].tolist() == [1.0] * 6

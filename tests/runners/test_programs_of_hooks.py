@@ -17,6 +17,7 @@ from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.errors import InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
+from tests.agents_together import Together
 
 Place = tuple[int, int, int, int]  # environment, its episode, the time before a step, agent
 Log = dict[Place, int]  # the action of each step that an environment made
@@ -26,12 +27,16 @@ ACTIONS = spaces.Discrete(5)
 
 
 class Logged(gym.Env):
-    """Environment that observes its number, episode and time, and logs its steps. Episodes have 1 to 6 steps."""
+    """Environment that observes its number, episode and time, and logs its steps.
+
+    Args:
+        length: function from the number of the episode to its number of steps.
+    """
 
     observation_space, action_space = PLACE, ACTIONS
 
-    def __init__(self, number: int, log: Log) -> None:
-        self.number, self.log, self.episode, self.t = number, log, 0, 0
+    def __init__(self, number: int, log: Log, length: Callable[[int], int], agent: int = 0) -> None:
+        self.number, self.log, self.length, self.agent, self.episode, self.t = number, log, length, agent, 0, 0
 
     def _seen(self) -> np.ndarray:
         return np.array([self.number, self.episode, self.t], np.float32)
@@ -41,46 +46,22 @@ class Logged(gym.Env):
         return self._seen(), {}
 
     def step(self, action: Any) -> Any:
-        self.log[self.number, self.episode, self.t, 0] = int(action)
+        self.log[self.number, self.episode, self.t, self.agent] = int(action)
         self.t += 1
-        over = self.t == 1 + (self.episode * 5 + self.number) % 6
+        over = self.t == self.length(self.episode)
         return self._seen(), float(self.t), over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}
 
 
-class LoggedPair:
-    """`Logged` for two agents, of which the second ends after two steps. Episodes have 3 to 6 steps."""
+def logged(number: int, log: Log) -> Logged:
+    """Return an environment with episodes of 1 to 6 steps."""
+    return Logged(number, log, lambda episode: 1 + (episode * 5 + number) % 6)
 
-    possible_agents = [0, 1]
-    metadata: dict[str, Any] = {}
 
-    def __init__(self, number: int, log: Log) -> None:
-        self.number, self.log, self.episode, self.t, self.agents = number, log, 0, 0, [0, 1]
-
-    def observation_space(self, agent: int) -> gym.Space:
-        return PLACE
-
-    def action_space(self, agent: int) -> gym.Space:
-        return ACTIONS
-
-    def _seen(self) -> dict[int, np.ndarray]:
-        return {agent: np.array([self.number, self.episode, self.t], np.float32) for agent in self.agents}
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.episode, self.t, self.agents = self.episode + 1, 0, [0, 1]
-        return self._seen(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[int, Any]) -> Any:
-        for agent, action in actions.items():
-            self.log[self.number, self.episode, self.t, agent] = int(action)
-        self.t += 1
-        observations, over = self._seen(), self.t == 3 + (self.episode + self.number) % 4
-        ends = {agent: over or (agent == 1 and self.t == 2) for agent in self.agents}
-        rewards, infos = dict.fromkeys(self.agents, float(self.t)), {agent: {} for agent in self.agents}
-        self.agents = [agent for agent, ended in ends.items() if not ended]
-        return observations, rewards, ends, dict.fromkeys(ends, False), infos
-
-    def close(self) -> None:
-        pass
+def logged_pair(number: int, log: Log) -> Together:
+    """Return an environment of two agents, of which the second ends after two steps, and the first after 3 to 6."""
+    return Together(
+        {0: Logged(number, log, lambda episode: 3 + (episode + number) % 4), 1: Logged(number, log, lambda _: 2, 1)}
+    )
 
 
 class Broken(Exception):
@@ -180,7 +161,7 @@ def places(agent_episode: Any, agent: int) -> list[tuple[Place, int]]:
     return [((*place, agent), action) for place, action in zip(map(tuple, observations[:-1]), actions, strict=True)]
 
 
-def rounds(rng: np.random.Generator, sample: Callable[[int], None], rescue: Callable[[], None]) -> bool:
+def rounds(rng: np.random.Generator, sample: Callable[[int], None], rescue: Callable[[], Any]) -> bool:
     """Call `sample` several times, and `rescue` after some failures. Return True if a call failed."""
     failed = False
     for _ in range(8):
@@ -193,19 +174,39 @@ def rounds(rng: np.random.Generator, sample: Callable[[int], None], rescue: Call
     return failed
 
 
-def program(seed: int, refused: bool) -> tuple[np.random.Generator, Program]:
-    """Draw a program of hook actions, of which a third has no failures."""
-    rng = np.random.default_rng(seed)
-    return rng, Program(np.random.default_rng(seed + 1000), (0.0, 0.01, 0.04)[seed % 3], refused)
+def program(seed: int, refused: bool) -> tuple[np.random.Generator, Program, dict[str, Any]]:
+    """Draw a program of hook actions, of which a third has no failures, and options of its runner."""
+    hook = Program(np.random.default_rng(seed + 1000), (0.0, 0.01, 0.04)[seed % 3], refused)
+    return np.random.default_rng(seed), hook, {"hooks": [hook], "returns_interrupted": bool(seed % 2), "seed": seed}
 
 
-def check_told(hook: Program, log: Log, done: set[str], failed: bool) -> None:
-    """Check that each start and end was reported at most once, and exactly once without failures."""
-    assert all(number == 1 for number in [*hook.started.values(), *hook.ended.values()])
-    assert set(hook.ended) <= done
-    assert failed or set(hook.ended) == done
-    assert hook.num_written > 8
-    assert len(log) > 8 or failed
+class Received:
+    """Function that checks and keeps sampled chunks."""
+
+    def __init__(self, hook: Program, log: Log) -> None:
+        self.hook, self.log = hook, log
+        self.steps: list[tuple[Place, int]] = []
+        self.chunks: list[tuple[Any, dict[str, Any]]] = []  # and what custom data they came with
+
+    def __call__(self, sampled: Any) -> None:
+        for chunk in sampled:
+            several = isinstance(chunk, MultiAgentEpisode)
+            for agent, agent_episode in chunk.agent_episodes.items() if several else [(0, chunk)]:
+                self.steps.extend(places(agent_episode, agent))
+            self.hook.check_data(chunk, chunk.env_t_started if several else chunk.t_started)
+            self.chunks.append((chunk, deepcopy(chunk.custom_data)))
+
+    def check(self, failed: bool) -> None:
+        """Check that all steps came once, and that each start and end was told once, or at most once after failures."""
+        assert len(self.steps) == len(self.log)
+        assert dict(self.steps) == self.log
+        assert all(chunk.custom_data == as_it_came for chunk, as_it_came in self.chunks)
+        done = {chunk.id_ for chunk, _ in self.chunks if chunk.is_done}
+        hook = self.hook
+        assert all(number == 1 for number in [*hook.started.values(), *hook.ended.values()])
+        assert set(hook.ended) <= done
+        assert failed or (set(hook.ended) == done and len(self.log) > 8)
+        assert hook.num_written > 8
 
 
 @pytest.mark.parametrize("seed", range(9))
@@ -213,18 +214,9 @@ def check_told(hook: Program, log: Log, done: set[str], failed: bool) -> None:
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_hook_programs_lose_no_step(mode: AutoresetMode, into_buffer: bool, seed: int) -> None:
     log: Log = {}
-    rng, hook = program(seed, refused=True)
-    envs = SyncVectorEnv([lambda i=i: Logged(i, log) for i in range(1 + seed % 4)], autoreset_mode=mode)
-    options: dict[str, Any] = {"hooks": [hook], "returns_interrupted": bool(seed % 2), "seed": seed}
-    runner, buffer = SingleAgentEnvRunner(envs, **options), EpisodeReplayBuffer(10_000)
-    steps: list[tuple[Place, int]] = []
-    chunks: list[tuple[Any, dict[str, Any]]] = []  # and what custom data they came with
-
-    def receive(pack: Any) -> None:
-        for chunk in pack:
-            steps.extend(places(chunk, 0))
-            hook.check_data(chunk, chunk.t_started)
-            chunks.append((chunk, deepcopy(chunk.custom_data)))
+    rng, hook, options = program(seed, refused=True)
+    envs = SyncVectorEnv([lambda i=i: logged(i, log) for i in range(1 + seed % 4)], autoreset_mode=mode)
+    runner, buffer, receive = SingleAgentEnvRunner(envs, **options), EpisodeReplayBuffer(10_000), Received(hook, log)
 
     def sample(num: int) -> None:
         if into_buffer:
@@ -232,16 +224,9 @@ def test_hook_programs_lose_no_step(mode: AutoresetMode, into_buffer: bool, seed
         else:
             receive(runner.sample(num_timesteps=num, random_actions=True))
 
-    rescue = (lambda: None) if into_buffer else (lambda: receive(runner.take()))
-    failed = rounds(rng, sample, rescue)
-    if into_buffer:
-        receive(buffer.iter_episodes())
-    else:
-        receive(runner.take())
-    assert len(steps) == len(log)
-    assert dict(steps) == log
-    assert all(chunk.custom_data == as_it_came for chunk, as_it_came in chunks)
-    check_told(hook, log, {chunk.id_ for chunk, _ in chunks if chunk.is_done}, failed)
+    failed = rounds(rng, sample, lambda: into_buffer or receive(runner.take()))
+    receive(buffer.iter_episodes() if into_buffer else runner.take())
+    receive.check(failed)
     assert failed or hook.num_steps >= len(log) / envs.num_envs
 
 
@@ -250,31 +235,18 @@ def test_hook_programs_lose_no_step(mode: AutoresetMode, into_buffer: bool, seed
 def test_multi_agent_hook_programs_lose_no_step(into_buffer: bool, seed: int) -> None:
     log: Log = {}
     numbers = iter(range(99))
-    rng, hook = program(seed, refused=False)
-    options: dict[str, Any] = {"hooks": [hook], "returns_interrupted": bool(seed % 2), "seed": seed}
-    runner = MultiAgentEnvRunner(lambda: LoggedPair(next(numbers), log), num_envs=1 + seed % 3, **options)
-    buffer = MultiAgentEpisodeReplayBuffer(10_000)
-    steps: list[tuple[Place, int]] = []
-    chunks: list[tuple[Any, dict[str, Any]]] = []
+    rng, hook, options = program(seed, refused=False)
+    runner = MultiAgentEnvRunner(lambda: logged_pair(next(numbers), log), num_envs=1 + seed % 3, **options)
+    buffer, receive = MultiAgentEpisodeReplayBuffer(10_000), Received(hook, log)
 
-    def receive(sampled: Any) -> None:
-        for chunk in sampled:
-            for agent, agent_episode in chunk.agent_episodes.items():
-                steps.extend(places(agent_episode, agent))
-            hook.check_data(chunk, chunk.env_t_started)
-            chunks.append((chunk, deepcopy(chunk.custom_data)))
+    def keep(sampled: Any) -> None:
+        receive(sampled)
         if into_buffer:
             buffer.add(sampled)
 
     failed = rounds(
-        rng,
-        lambda num: receive(runner.sample(num_timesteps=num, random_actions=True)),
-        lambda: receive(runner.take()),
+        rng, lambda num: keep(runner.sample(num_timesteps=num, random_actions=True)), lambda: keep(runner.take())
     )
-    receive(runner.take())
-    assert len(steps) == len(log)
-    assert dict(steps) == log
-    assert all(chunk.custom_data == as_it_came for chunk, as_it_came in chunks)
-    if into_buffer:
-        assert sum(map(len, buffer.modules.values())) == len(log)
-    check_told(hook, log, {chunk.id_ for chunk, _ in chunks if chunk.is_done}, failed)
+    keep(runner.take())
+    receive.check(failed)
+    assert not into_buffer or sum(map(len, buffer.modules.values())) == len(log)

@@ -17,6 +17,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 import torch
 from gymnasium import spaces
@@ -160,47 +161,12 @@ def numbers_of(sample: Any) -> set[float]:
     return set(np.unique(sample.data.extra_model_outputs["number"]).tolist())
 
 
-def listeners() -> dict[str, set[str]]:
-    """Return the addresses (hexadecimal) on which sockets of this machine listen, by socket number."""
-    result: dict[str, set[str]] = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else ():
-            columns = line.split()
-            if columns[3] == "0A":
-                result.setdefault(columns[9], set()).add(columns[1].split(":")[0])
-    return result
-
-
-def sockets_of_ray() -> set[str]:
-    """Return the numbers of the sockets of this process and of its child processes."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    ours = {os.getpid()}
-    while children := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= children
-    result = set()
-    for pid in ours:
-        try:
-            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-        except OSError:
-            continue
-        result |= {link[8:-1] for link in links if link.startswith("socket:[")}
-    return result
-
-
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux says who listens in /proc")
 def test_ray_listens_on_loopback_alone(group: RayRunnerGroup) -> None:
-    everyone, ours = listeners(), sockets_of_ray()
-    addresses = {number: addresses_ for number, addresses_ in everyone.items() if number in ours}
+    ours = psutil.Process()
+    connections = [found for each in (ours, *ours.children(recursive=True)) for found in each.net_connections("tcp")]
+    addresses = [found.laddr.ip for found in connections if found.status == psutil.CONN_LISTEN]
     assert len(addresses) >= 3
-    assert set().union(*addresses.values()) <= LOOPBACK
+    assert set(addresses) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
 def test_group_divides_steps_and_seeds_without_copies(group: RayRunnerGroup) -> None:
