@@ -7,11 +7,8 @@ import multiprocessing
 import weakref
 from typing import Any
 
-import gymnasium as gym
 import pytest
-import torch
 
-from episode_learners import MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes.replay import EpisodeReplayBuffer
 from tests.fresh_process import run_fresh
@@ -25,10 +22,10 @@ class Counted(BoxCorridor):
 
     def __init__(self) -> None:
         super().__init__(length=3)
-        Counted.num_open += 1
+        type(self).num_open += 1
 
     def close(self) -> None:
-        Counted.num_open -= 1
+        type(self).num_open -= 1
 
 
 class CountedMeeting(Meeting):
@@ -42,10 +39,6 @@ class CountedMeeting(Meeting):
 
     def close(self) -> None:
         CountedMeeting.num_open -= 1
-
-
-def policy_of(env: gym.Env) -> MLPPolicy:
-    return MLPPolicy(env.observation_space, env.action_space, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("use", ["nothing", "sample", "sample_into", "in an exception", "evaluate"])
@@ -94,12 +87,13 @@ def test_closed_runner_closes_its_environments_once() -> None:
 
 
 @pytest.mark.slow
-def test_dropped_runner_with_processes_terminates_them() -> None:
+@pytest.mark.parametrize("env", ["CartPole-v1", BoxCorridor])
+def test_dropped_runner_with_processes_terminates_them(env: Any) -> None:
     before = set(multiprocessing.active_children())
-    runners = [SingleAgentEnvRunner("CartPole-v1", num_envs=2, vectorization="async", seed=0)]
+    runners = [SingleAgentEnvRunner(env, num_envs=2, vectorization="async", seed=0)]
     runners[0].sample(num_timesteps=9, random_actions=True)
-    env: Any = runners[0].env
-    env.step_async(env.action_space.sample())  # an answer is pending, so waiting would block
+    envs: Any = runners[0].env
+    envs.step_async(envs.action_space.sample())  # an answer is pending, so waiting would block
     with pytest.warns(ResourceWarning, match="2 processes was dropped"):
         runners.clear()
     assert set(multiprocessing.active_children()) == before

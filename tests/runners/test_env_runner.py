@@ -454,7 +454,7 @@ def test_fractions_for_integer_box_are_recorded_unchanged():
     assert runner.sample(num_timesteps=6, random_actions=True).rewards.tolist() == [1.0] * 6
 
 
-def test_unknown_autoreset_mode_raises():
+def test_autoreset_mode_is_that_of_the_environment():
     env = CartPoleVectorEnv(2)
     env.metadata = {**env.metadata, "autoreset_mode": "Sometimes"}
     with pytest.raises(InvalidArgument, match="'Sometimes' is not known; there are 'NextStep'"):
@@ -462,16 +462,11 @@ def test_unknown_autoreset_mode_raises():
     env.metadata = {}
     with pytest.raises(InvalidArgument, match="pass autoreset_mode"):
         SingleAgentEnvRunner(env, Halves())
-    assert (
-        SingleAgentEnvRunner(env, autoreset_mode="NextStep").sample(num_timesteps=50, random_actions=True).num_steps
-        >= 50
-    )
-
-
-def test_autoreset_mode_is_read_from_each_environment():
-    same, other_env = counters(3, mode=AutoresetMode.SAME_STEP), counters(3, mode=AutoresetMode.DISABLED)
-    assert SingleAgentEnvRunner(same).autoreset_mode is AutoresetMode.SAME_STEP
-    assert SingleAgentEnvRunner(other_env).autoreset_mode is AutoresetMode.DISABLED
+    runner = SingleAgentEnvRunner(env, autoreset_mode="NextStep")
+    assert runner.sample(num_timesteps=50, random_actions=True).num_steps >= 50
+    same, disabled = counters(3, mode=AutoresetMode.SAME_STEP), counters(3, mode=AutoresetMode.DISABLED)
+    assert SingleAgentEnvRunner(same).autoreset_mode is AutoresetMode.SAME_STEP  # several may share one metadata dict
+    assert SingleAgentEnvRunner(disabled).autoreset_mode is AutoresetMode.DISABLED
 
 
 @pytest.mark.parametrize(
@@ -486,6 +481,7 @@ def test_autoreset_mode_is_read_from_each_environment():
         ("CartPole-v1", {"len_lookback_buffer": -1}, "len_lookback_buffer"),
         ("CartPole-v1", {"len_lookback_buffer": 0.5}, "len_lookback_buffer"),
         ("CartPole-v1", {"vectorization": "sideways"}, "vectorization"),
+        (gym.make("CartPole-v1"), {"vectorization": "async"}, "with a single environment"),
         ("MountainCar-v0", {"vectorization": "vector_entry_point"}, "vector"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -517,6 +513,16 @@ def zeros(batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
     return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
 
 
+class Lengths(ObservationPreprocessor):
+    """Preprocessor that returns the length of an item."""
+
+    def preprocess(self, observation, episode):
+        return np.array([len(observation)], np.float32)
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return spaces.Box(0, 9, (1,))
+
+
 SAYINGS = [
     (spaces.Text(4), ["a", "long", "be", "c"]),
     (spaces.Dict(say=spaces.Text(4), at=spaces.Discrete(9)), [{"say": s, "at": i} for i, s in enumerate("abcd")]),
@@ -524,17 +530,20 @@ SAYINGS = [
         spaces.OneOf([spaces.Discrete(5), spaces.Box(-1, 1, (2,))]),
         [(0, np.int64(1)), (1, np.ones(2, np.float32)), (0, np.int64(3)), (1, np.zeros(2, np.float32))],
     ),
+    (spaces.Sequence(spaces.Discrete(3)), [(0, 1), (), (2,), (0, 0, 0)]),
 ]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("space", "items"), SAYINGS)
-def test_text_and_one_of_are_flattened_in_each_mode(mode, space, items):
-    pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=[FlattenObservations()])
+def test_texts_choices_and_sequences_become_arrays_in_each_mode(mode, space, items):
+    has_lengths = isinstance(space, spaces.Sequence)
+    piece = Lengths() if has_lengths else FlattenObservations()
+    pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=[piece])
     runner = SingleAgentEnvRunner(
         lambda: Sayings(space, items), zeros, num_envs=2, env_to_module=pipeline, autoreset_mode=mode
     )
-    flat = np.array([spaces.flatten(space, item) for item in items], np.float32)
+    flat = np.array([[len(item)] if has_lengths else spaces.flatten(space, item) for item in items], np.float32)
     for episode in runner.sample(num_episodes=3):
         np.testing.assert_array_equal(episode.get_observations(), flat)
     runner.sample_into(buffer := EpisodeReplayBuffer(100, seed=0), num_timesteps=6)
@@ -554,27 +563,6 @@ def test_items_of_other_shapes_raise_with_advice(mode, space, items):
     runner = SingleAgentEnvRunner(lambda: Sayings(space, items), num_envs=2, autoreset_mode=mode)
     with pytest.raises(ShapeMismatch, match=r"observations: items of a (Sequence|Graph) space .* ObservationPreproc"):
         runner.sample(num_timesteps=8, random_actions=True)
-
-
-class Lengths(ObservationPreprocessor):
-    """Preprocessor that returns the length of an item."""
-
-    def preprocess(self, observation, episode):
-        return np.array([len(observation)], np.float32)
-
-    def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        return spaces.Box(0, 9, (1,))
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_preprocessor_gets_whole_sequences(mode):
-    space, items = spaces.Sequence(spaces.Discrete(3)), [(0, 1), (), (2,), (0, 0, 0)]
-    pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=[Lengths()])
-    runner = SingleAgentEnvRunner(
-        lambda: Sayings(space, items), zeros, num_envs=2, env_to_module=pipeline, autoreset_mode=mode
-    )
-    for episode in runner.sample(num_episodes=3):
-        assert episode.get_observations()[:, 0].tolist() == [2, 0, 1, 3]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -118,20 +118,18 @@ def test_returned_rows_survive_reused_tensors(device: str) -> None:
     assert [row[3].any() for row in rows] == [False, False, True]
 
 
-def test_simulator_without_last_observations_raises() -> None:
-    runner = runner_of(adapted(TorchCartPole(4, limit=5, gives_final=False)))
+class Nothing(TorchCartPole):
+    """Simulator whose last observations are None."""
+
+    def step(self, actions: torch.Tensor) -> Any:
+        *row, extras = super().step(actions)
+        return *row, {**extras, "final_obs": None}
+
+
+@pytest.mark.parametrize("simulator", [TorchCartPole(4, limit=5, gives_final=False), Nothing(4, limit=5)])
+def test_simulator_without_last_observations_raises(simulator: Any) -> None:
     with pytest.raises(TrackMismatch, match=r"no 'final_obs' \(it has .*'log'.*missing_final_observation=\"repeat\""):
-        runner.sample(num_timesteps=100)
-
-
-def test_last_observations_of_none_are_missing() -> None:
-    class Nothing(TorchCartPole):
-        def step(self, actions: torch.Tensor) -> Any:
-            *row, extras = super().step(actions)
-            return *row, {**extras, "final_obs": None}
-
-    with pytest.raises(TrackMismatch, match="their last observations are lost"):
-        runner_of(adapted(Nothing(4))).sample(num_timesteps=400)
+        runner_of(adapted(simulator)).sample(num_timesteps=100)
 
 
 def test_bfloat16_rows_are_recorded_as_float32() -> None:
