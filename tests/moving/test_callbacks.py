@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -287,12 +288,14 @@ class Diary(RLlibCallback):
         self.told.append(("end", env_index, episode.t))
 
 
+@pytest.mark.parametrize("into_buffer", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_callbacks_get_every_step_once_and_in_order(mode):
+def test_callbacks_get_every_step_once_and_in_order(mode, into_buffer):
     diary = Diary()
     runner = runner_of(lambda: BoxCorridor(length=3), diary, mode)
-    runner.sample(num_timesteps=3)
-    runner.sample(num_timesteps=6)
+    sample = partial(runner.sample_into, EpisodeReplayBuffer(99)) if into_buffer else runner.sample
+    sample(num_timesteps=3)
+    sample(num_timesteps=6)
     assert diary.told[0] == "environments"
     assert diary.told.count("environments") == 1
     for env in (0, 1):

@@ -338,9 +338,10 @@ def test_malformed_multi_agent_reset_is_named(arguments: Any) -> None:
         MultiAgentEnvRunner(Odd, seed=0).sample(num_timesteps=30, random_actions=True)
 
 
-def test_reused_infos_are_recorded_as_copies() -> None:
-    class Counting(Meeting):
+def test_reused_observations_and_infos_are_recorded_as_copies() -> None:
+    class Reusing(Meeting):
         def reset(self, **options: Any) -> Any:
+            self.rows = {agent: np.zeros(1, np.float32) for agent in AGENTS}
             self.told: Any = {"p0": {"t": 0, "seen": [0], "at": np.zeros(1)}}
             return super().reset(**options)[0], self.told
 
@@ -350,8 +351,14 @@ def test_reused_infos_are_recorded_as_copies() -> None:
             self.told["p0"]["seen"].append(self.t)
             return *step[:4], self.told
 
-    with MultiAgentEnvRunner(Counting) as runner:
+        def _observed(self) -> dict[str, np.ndarray]:
+            for agent, row in super()._observed().items():
+                self.rows[agent][:] = row
+            return self.rows
+
+    with MultiAgentEnvRunner(Reusing) as runner:
         (episode,) = runner.sample(num_episodes=1, random_actions=True)
+    assert episode.get_observations(agent_ids="p0")["p0"][:, 0].tolist() == [0, 1, 2, 3, 4]
     infos = episode.get_infos()["p0"]
     assert [(info["t"], info["seen"], info["at"].tolist()) for info in infos] == [
         (t, list(range(t + 1)), [t]) for t in range(5)

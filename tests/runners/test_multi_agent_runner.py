@@ -251,10 +251,6 @@ def test_chunks_continue_and_statistics_are_of_whole_episodes():
         assert chunk.get_return() == 10
         assert chunk.is_terminated
     assert runner.num_env_steps == 16
-
-
-def test_sample_episodes_is_exact_over_copies():
-    runner = MultiAgentEnvRunner(Countdown, Uniform(), num_envs=2, seed=0)
     episodes = runner.sample(num_episodes=5)
     assert len(episodes) == 5
     assert all(episode.is_done and episode.is_numpy for episode in episodes)
@@ -337,19 +333,6 @@ def test_modules_draw_different_actions_with_one_seed() -> None:
     agents = [episode.agent_episodes for episode in runner.sample(num_timesteps=400)]
     actions = [np.concatenate([by_agent[name].get_actions() for by_agent in agents]) for name in agents[0]]
     assert 0.1 < np.mean(actions[0] == actions[1]) < 0.3  # five actions each
-
-
-def test_environment_reusing_arrays_is_recorded_right():
-    class Reusing(Countdown):
-        rows = {f"p{i}": np.zeros(2, np.float32) for i in range(2)}
-
-        def _observed(self, agents):
-            for agent in agents:
-                self.rows[agent][:] = self.t, int(agent[1:])
-            return {agent: self.rows[agent] for agent in agents}
-
-    (episode,) = MultiAgentEnvRunner(Reusing, Uniform(), seed=0).sample(num_episodes=1)
-    assert episode.get_observations(agent_ids="p1")["p1"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_wrong_calls_raise_with_advice():

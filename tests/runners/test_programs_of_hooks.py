@@ -86,6 +86,7 @@ class Program(Hook):
     def __init__(self, rng: np.random.Generator, trouble: float, refused: bool) -> None:
         self.rng, self.trouble, self.refused = rng, trouble, refused
         self.account: dict[str, dict[str, Any]] = {}
+        self.kept: dict[str, dict[str, Any]] = {}
         self.as_sampled: dict[tuple[str, int], dict[str, Any]] = {}
         self.marks: dict[tuple[str, int], int] = {}
         self.started: Counter[str] = Counter()
@@ -99,6 +100,9 @@ class Program(Hook):
 
     def on_step(self, runner: Any) -> None:
         self.num_steps += 1
+        for episode in runner.episodes:
+            for agent_episode in getattr(episode, "agent_episodes", {}).values():
+                agent_episode.custom_data["t"] = agent_episode.t
         for episode in runner.episodes:
             if self.rng.random() < 0.6:
                 self._acts_on(episode)
@@ -121,10 +125,13 @@ class Program(Hook):
     def _acts_on(self, episode: Any) -> None:
         """Compare the custom data with the expected data, and write the same value to both."""
         messages = self.account.setdefault(episode.id_, {})
-        assert episode.custom_data == messages
+        kept = episode.custom_data
+        if isinstance(episode, MultiAgentEpisode):  # whose dict a hook may keep
+            kept = self.kept.setdefault(episode.id_, kept)
+        assert episode.custom_data == kept == messages
         self.num_written += 1
         kind, number = self.rng.integers(5), self.num_written
-        for data in (episode.custom_data, messages):
+        for data in (kept, messages):
             if kind == 0:
                 data["newest"] = number
             elif kind == 1:
@@ -193,6 +200,7 @@ class Received:
             several = isinstance(chunk, MultiAgentEpisode)
             for agent, agent_episode in chunk.agent_episodes.items() if several else [(0, chunk)]:
                 self.steps.extend(places(agent_episode, agent))
+                assert not several or self.hook.trouble or agent_episode.custom_data == {"t": agent_episode.t}
             self.hook.check_data(chunk, chunk.env_t_started if several else chunk.t_started)
             self.chunks.append((chunk, deepcopy(chunk.custom_data)))
 
@@ -222,7 +230,9 @@ def test_hook_programs_lose_no_step(mode: AutoresetMode, into_buffer: bool, seed
         if into_buffer:
             runner.sample_into(buffer, num_timesteps=num, random_actions=True)
         else:
-            receive(runner.sample(num_timesteps=num, random_actions=True))
+            pack = runner.sample(num_timesteps=num, random_actions=True)
+            assert pack.num_steps < num + envs.num_envs or runner.returns_interrupted
+            receive(pack)
 
     failed = rounds(rng, sample, lambda: into_buffer or receive(runner.take()))
     receive(buffer.iter_episodes() if into_buffer else runner.take())
@@ -244,9 +254,12 @@ def test_multi_agent_hook_programs_lose_no_step(into_buffer: bool, seed: int) ->
         if into_buffer:
             buffer.add(sampled)
 
-    failed = rounds(
-        rng, lambda num: keep(runner.sample(num_timesteps=num, random_actions=True)), lambda: keep(runner.take())
-    )
+    def sample(num: int) -> None:
+        chunks = runner.sample(num_timesteps=num, random_actions=True)
+        assert sum(map(len, chunks)) < num + runner.num_envs or runner.returns_interrupted
+        keep(chunks)
+
+    failed = rounds(rng, sample, lambda: keep(runner.take()))
     keep(runner.take())
     receive.check(failed)
     assert not into_buffer or sum(map(len, buffer.modules.values())) == len(log)

@@ -224,6 +224,16 @@ def test_interrupted_runner_of_several_agents_continues(counts: Any, calls: int,
     assert runner.take() == []
 
 
+def test_returns_interrupted_adds_chunks_of_several_agents_to_next_sample() -> None:
+    ctrl_c = CtrlC()
+    runner = several(ctrl_c, returns_interrupted=True)
+    ctrl_c.arm(3, times=1)
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(num_timesteps=20)
+    assert sum(map(len, runner.sample(num_timesteps=4))) == Interrupting.num_steps == 8
+    assert runner.take() == []
+
+
 def test_wrong_state_leaves_a_runner_as_it_was() -> None:
     modules = dict.fromkeys(AGENTS, PLACE), dict.fromkeys(AGENTS, ACTIONS)
     runner = several(CtrlC(), env_to_module=multi_agent_env_to_module(*modules, pieces=lambda: [MeanStdFilter()]))
