@@ -22,6 +22,7 @@ from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, W
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
+from tests.moving.environments import Always
 
 MODES = list(AutoresetMode)
 
@@ -464,11 +465,6 @@ class Sayings(gym.Env):
         return self.items[self.t], 1.0, self.t == 3, False, {}
 
 
-def zeros(batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
-    """Return a policy that always takes action 0."""
-    return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
-
-
 class Lengths(ObservationPreprocessor):
     """Preprocessor that returns the length of an item."""
 
@@ -497,7 +493,7 @@ def test_texts_choices_and_sequences_become_arrays_in_each_mode(mode, space, ite
     piece = Lengths() if has_lengths else FlattenObservations()
     pipeline = env_to_module_pipeline(space, spaces.Discrete(2), pieces=[piece])
     runner = SingleAgentEnvRunner(
-        lambda: Sayings(space, items), zeros, num_envs=2, env_to_module=pipeline, autoreset_mode=mode
+        lambda: Sayings(space, items), Always(0), num_envs=2, env_to_module=pipeline, autoreset_mode=mode
     )
     flat = np.array([[len(item)] if has_lengths else spaces.flatten(space, item) for item in items], np.float32)
     for episode in runner.sample(num_episodes=3):

@@ -70,12 +70,23 @@ def test_log_time_and_throughput_measure_seconds():
     assert 0 < logger.peek("steps", throughput=True) < 1e12
 
 
-@pytest.mark.parametrize(
-    "options", [{"percentiles": True}, {"ema_coeff": 0.5, "reduce": "max"}, {"with_throughput": True}]
-)
-def test_options_of_another_reduction_raise(options):
-    with pytest.raises(InvalidArgument, match="cannot be combined with this reduction"):
-        MetricsLogger().log_value("seen", 1, **options)
+WRONG = [
+    ("won", {"percentiles": True}, "cannot be combined with this reduction"),
+    ("won", {"ema_coeff": 0.5, "reduce": "max"}, "cannot be combined with this reduction"),
+    ("won", {"with_throughput": True}, "cannot be combined with this reduction"),
+    ("won", {"reduce": "median"}, "give one of mean, ema, min"),
+    ("games", {}, "a key has either a number or further keys"),
+    (("games", "won", "twice"), {}, "a key has either a number or further keys"),
+]
+
+
+@pytest.mark.parametrize(("key", "options", "message"), WRONG, ids=str)
+def test_wrong_key_or_option_raises(key, options, message):
+    logger = MetricsLogger()
+    logger.log_value(("games", "won"), 1)
+    with pytest.raises(InvalidArgument, match=message):
+        logger.log_value(key, 1, **options)
+    assert logger.peek() == {"games": {"won": 1}}
 
 
 def test_cleared_key_is_absent():
@@ -101,17 +112,3 @@ def test_nested_dicts_are_logged_by_path():
         logger.log_dict({"won": 1, "by": {"left": 2}}, key="games", reduce="sum")
     assert logger.peek() == {"games": {"won": 2, "by": {"left": 4}}}
     assert logger.peek(("games", "by", "left")) == 4
-
-
-@pytest.mark.parametrize("second", ["games", ("games", "won", "twice")])
-def test_key_as_number_and_dict_raises(second):
-    logger = MetricsLogger()
-    logger.log_value(("games", "won"), 1)
-    with pytest.raises(InvalidArgument, match="a key has either a number or further keys"):
-        logger.log_value(second, 1)
-    assert logger.peek() == {"games": {"won": 1}}
-
-
-def test_unknown_reduction_lists_the_known_ones():
-    with pytest.raises(InvalidArgument, match="give one of mean, ema, min"):
-        MetricsLogger().log_value("seen", 1, reduce="median")

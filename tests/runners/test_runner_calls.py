@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AutoresetMode
 from mpe2 import simple_spread_v3
 
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
 from episodes.replay import EpisodeReplayBuffer
+from tests.moving.environments import Always
 
 HOOKS = ("on_episode_start", "on_step", "on_episode_end", "on_sample_end")
 
@@ -60,18 +60,11 @@ def test_hook_sampling_with_its_runner_raises(make: Any, call: str, name: str) -
 def test_hook_may_evaluate() -> None:
     result: list[Any] = []
     hook = Calling("on_step", lambda runner, *_: result.append(evaluate(runner, num_episodes=2, seed=0)))
-    policy = Still()
+    policy = Always(0)
     assert cartpoles(policy=policy, hooks=[hook]).sample(num_timesteps=8) == cartpoles(policy=policy).sample(
         num_timesteps=8
     )
     assert result[0].num_episodes == 2
-
-
-class Still:
-    """Policy that pushes to the left."""
-
-    def __call__(self, batch: Any, explore: bool | None = None) -> dict[str, Any]:
-        return {"actions": torch.zeros(len(batch["obs"])).long()}
 
 
 WRITES = {
@@ -127,8 +120,8 @@ def test_invalid_counts_raise() -> None:
 
 
 def test_class_as_policy_or_hook_is_named() -> None:
-    with pytest.raises(WrongType, match=r"Still is a class; a policy is an object: give Still\(...\)"):
-        cartpoles(policy=Still)
+    with pytest.raises(WrongType, match=r"Always is a class; a policy is an object: give Always\(...\)"):
+        cartpoles(policy=Always)
     with pytest.raises(WrongType, match=r"Calling is a class: give Calling\(\)"):
         cartpoles(hooks=[Calling])
 

@@ -19,6 +19,7 @@ from episodes import VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnknownKey, WrongType
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.tracks import nested
+from tests.moving.environments import Always
 
 MODES = list(AutoresetMode)
 
@@ -40,13 +41,6 @@ class Walk(gym.Env):
         self.place = self.place + np.float32([action, -action, 1])
         done, kind = self.left == 0, bool(self.np_random.integers(2))
         return self.place, float(self.place.sum()), done and kind, done and not kind, {"left": self.left}
-
-
-class Halting:
-    """Policy that always takes the same action."""
-
-    def __call__(self, batch: dict[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        return {"actions": torch.zeros(len(batch["obs"]), dtype=torch.int64)}
 
 
 def runner(mode: AutoresetMode, num_envs: int = 3, **options: Any) -> SingleAgentEnvRunner:
@@ -112,7 +106,7 @@ def test_sample_into_equals_adding_packs(mode: AutoresetMode, policy: str) -> No
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("mode", MODES)
 def test_sample_into_counts_equal_those_of_one_call(mode: AutoresetMode, num_envs: int) -> None:
-    by_row, at_once = (runner(mode, num_envs, policy=Halting()) for _ in range(2))
+    by_row, at_once = (runner(mode, num_envs, policy=Always(0)) for _ in range(2))
     buffer, rows = EpisodeReplayBuffer(500, seed=0), []
     for _ in range(90):
         num_before = len(buffer)
@@ -204,19 +198,8 @@ def test_policy_with_own_exploration_is_always_called() -> None:
     ]
 
 
-def test_two_runners_may_sample_into_one_buffer() -> None:
-    few, many = runner(AutoresetMode.NEXT_STEP, num_envs=1), runner(AutoresetMode.NEXT_STEP, num_envs=8)
-    buffer = EpisodeReplayBuffer(64, seed=0)
-    for _ in range(30):
-        for env_runner in (few, many):
-            env_runner.sample_into(buffer, num_timesteps=10 * env_runner.num_envs, random_actions=True)
-            assert len(buffer) == sum(map(len, buffer.iter_episodes())) <= 64
-            for episode in buffer.iter_episodes():
-                episode.validate()
-
-
 def test_failed_sample_into_leaves_nothing_for_next_call() -> None:
-    class Fails(Halting):
+    class Fails(Always):
         calls = 0
 
         def __call__(self, batch: Any, explore: bool | None = None) -> Any:
@@ -225,7 +208,7 @@ def test_failed_sample_into_leaves_nothing_for_next_call() -> None:
                 raise ZeroDivisionError
             return super().__call__(batch)
 
-    env_runner, buffer = runner(AutoresetMode.NEXT_STEP, policy=Fails()), EpisodeReplayBuffer(100, seed=0)
+    env_runner, buffer = runner(AutoresetMode.NEXT_STEP, policy=Fails(0)), EpisodeReplayBuffer(100, seed=0)
     with pytest.raises(ZeroDivisionError):
         env_runner.sample_into(buffer, num_timesteps=60)
     assert len(buffer) > 0
@@ -368,10 +351,6 @@ def test_replay_recorder_episodes_equal_pack_recorder_episodes(mode: AutoresetMo
 # --- ids --------------------------------------------------------------------------------------------------------------
 
 
-def sampler(mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> SingleAgentEnvRunner:
-    return runner(mode, policy=Halting())
-
-
 def ids_in(buffer: EpisodeReplayBuffer) -> list[str]:
     return [episode.id_ for episode in buffer.iter_episodes()]
 
@@ -379,7 +358,11 @@ def ids_in(buffer: EpisodeReplayBuffer) -> list[str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_episode_ids_depend_on_seed_only(mode: AutoresetMode) -> None:
     first_buffer, other_buffer, small = EpisodeReplayBuffer(400), EpisodeReplayBuffer(400), EpisodeReplayBuffer(60)
-    with sampler(mode) as first, sampler(mode) as second, sampler(mode) as third:
+    with (
+        runner(mode, policy=Always(0)) as first,
+        runner(mode, policy=Always(0)) as second,
+        runner(mode, policy=Always(0)) as third,
+    ):
         for _ in range(4):
             first.sample_into(first_buffer, num_timesteps=50)
             assert ids_in(first_buffer)  # somebody looks
@@ -398,7 +381,8 @@ def test_episode_ids_of_resumed_run_are_equal() -> None:
         return ids_in(buffer)
 
     buffer = EpisodeReplayBuffer(300)
-    with sampler() as first, sampler() as resumed:
+    first, resumed = (runner(AutoresetMode.NEXT_STEP, policy=Always(0)) for _ in range(2))
+    with first, resumed:
         first.sample_into(buffer, num_timesteps=60)
         state = first.get_state(), buffer.get_state()
         goes_on = sampled(first, buffer, state)
