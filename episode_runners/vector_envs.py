@@ -43,8 +43,8 @@ def make_vector_env(
         env_kwargs: keyword arguments for `gymnasium.make`, if `env` is an id.
 
     Raises:
-        InvalidArgument: an id, vectorization or mode is unknown, or a given vector environment has another number of
-            environments.
+        InvalidArgument: an id, vectorization or mode is unknown, a given vector environment has another number of
+            environments, or one environment is given for several or for "async".
         WrongType: `env` is not an id, callable, vector environment or environment, a callable returns no environment,
             or `env_kwargs` is not a dict.
     """

@@ -64,10 +64,21 @@ def test_invalid_output_is_named_and_loses_no_step(outputs: Any, message: str, g
     assert runner.sample(num_timesteps=30).num_steps >= 30
 
 
-@pytest.mark.parametrize("actions", [torch.zeros(2 * N + 1), torch.zeros(N, 3), torch.zeros(N, 1, 5)])
-def test_box_actions_of_other_shape_raise_before_step(actions: Any) -> None:
+BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "actions"),
+    [
+        (BOX, torch.zeros(2 * N + 1)),
+        (BOX, torch.zeros(N, 3)),
+        (BOX, torch.zeros(N, 1, 5)),
+        (gym.spaces.Dict(arm=gym.spaces.Box(-np.inf, np.inf, (2,))), torch.zeros(N, 2)),
+    ],
+)
+def test_actions_of_other_shape_raise_before_step(space: gym.Space, actions: Any) -> None:
     env = gym.make_vec("Pendulum-v1", N)
-    env.single_action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    env.single_action_space = space
     runner = SingleAgentEnvRunner(env, lambda batch, explore=None: {"actions": actions})
     with pytest.raises(EpisodeError, match="actions"):
         runner.sample(num_timesteps=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
@@ -167,9 +169,15 @@ kinds = st.lists(st.sampled_from(GOOD), max_size=9).flatmap(
 )
 
 
+def with_each_kind(**arguments: Any) -> Callable[[Any], Any]:
+    """Return a decorator that adds an example of each odd kind to a property with other `arguments`."""
+    return lambda test: reduce(lambda made, kind: example(kinds=["plain", kind], **arguments)(made), ODD, test)
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @given(kinds=kinds, seed=st.integers(0, 2**16), into_buffer=st.booleans())
-@settings(max_examples=40)
+@with_each_kind(seed=0, into_buffer=False)
+@settings(max_examples=15)
 def test_any_policy_is_recorded_right_or_loses_no_step(
     mode: AutoresetMode, kinds: list[str], seed: int, into_buffer: bool
 ) -> None:
@@ -198,7 +206,8 @@ def test_any_policy_is_recorded_right_or_loses_no_step(
 
 
 @given(kinds=kinds, seed=st.integers(0, 2**16))
-@settings(max_examples=40)
+@with_each_kind(seed=0)
+@settings(max_examples=15)
 def test_any_multi_agent_policy_is_right_or_loses_no_step(kinds: list[str], seed: int) -> None:
     unusual = any(kind in ODD for kind in kinds)
     runner = MultiAgentEnvRunner(meeting, Odd(kinds, seed), num_envs=2, seed=seed)
