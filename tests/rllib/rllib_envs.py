@@ -137,5 +137,5 @@ def counts_of(algorithm: Any) -> list[int]:
 
 def observations_of(runner: Any) -> int:
     """Return the number of observations that a remote env runner's filters have learned from."""
-    shared = connector_in(runner._env_to_module).get_state()["__shared__"]
-    return sum(map(int, re.findall(r"'count': (\d+)", repr(shared))))
+    sampled = connector_in(runner._env_to_module).get_state()["__shared__"]["sampled"]
+    return sum(moments.count for moments in sampled.values())
