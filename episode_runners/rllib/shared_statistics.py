@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from connectors.rewriting.mean_std_filter import Moments, merge_statistics
+from connectors.moments import Moments
+from connectors.rewriting.mean_std_filter import merge_statistics
 from episodes.tracks import nested
 
 __all__ = ["SHARED", "SharedStatistics"]
