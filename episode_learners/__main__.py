@@ -101,23 +101,25 @@ def _make_run(chosen: argparse.Namespace) -> tuple[Run, Path]:
         _check_without(chosen, "resume", "a run that is resumed keeps its own", "seed", "algo", "env", "config", "data")
         _check_without(chosen, "resume", "a run that is resumed stays in its folder", "logdir")
         folder = Path(chosen.resume)
-        run = _with_runners(_with_max_epochs(_read_run(folder), chosen.epochs), chosen.runners)
-        run.ledger, run.trainer["shows_progress"] = run.ledger or chosen.ledger, not chosen.quiet
-        run.device = chosen.device or run.device
-        return run, folder
-    if chosen.config:
-        _check_without(chosen, "config", "the file says that", "algo", "env")
-    run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo or ALGO, chosen.env or ENV)
-    if chosen.seed is not None:
-        run.seed = chosen.seed
-    if chosen.data is not None:
-        run.data = str(chosen.data)
+        run = _read_run(folder)
+    else:
+        if chosen.config:
+            _check_without(chosen, "config", "the file says that", "algo", "env")
+        run = Run.of_file(chosen.config) if chosen.config else Run.of_preset(chosen.algo or ALGO, chosen.env or ENV)
+        if chosen.seed is not None:
+            run.seed = chosen.seed
+        if chosen.data is not None:
+            run.data = str(chosen.data)
+        run.trainer.setdefault("checkpoint_every", 1)
+        name = f"{run.algo}-{re.sub('[/:]', '-', run.env.lower())}-seed{run.seed}"
+        folder = chosen.logdir or Path(DEFAULT_FOLDER) / name
+    if chosen.epochs is not None:
+        run.trainer["max_epochs"] = chosen.epochs
+    if chosen.runners is not None:
+        run.num_runners = chosen.runners
     run.ledger, run.device = run.ledger or chosen.ledger, chosen.device or run.device
-    run = _with_runners(_with_max_epochs(run, chosen.epochs), chosen.runners)
-    run.trainer.setdefault("checkpoint_every", 1)
     run.trainer["shows_progress"] = not chosen.quiet
-    name = f"{run.algo}-{re.sub('[/:]', '-', run.env.lower())}-seed{run.seed}"
-    return run, chosen.logdir or Path(DEFAULT_FOLDER) / name
+    return run, folder
 
 
 def _check_without(chosen: argparse.Namespace, option: str, reason: str, *destinations: str) -> None:
@@ -128,24 +130,6 @@ def _check_without(chosen: argparse.Namespace, option: str, reason: str, *destin
     for destination in destinations:
         if getattr(chosen, destination) is not None:
             raise InvalidArgument(f"--{destination} cannot be combined with --{option}: {reason}; leave it out")
-
-
-def _with_max_epochs(run: Run, epochs: int | None) -> Run:
-    """Limit a training run to `epochs` epochs in place, and return the run. With `epochs=None` the limit is not
-    changed.
-    """
-    if epochs is not None:
-        run.trainer["max_epochs"] = epochs
-    return run
-
-
-def _with_runners(run: Run, num_runners: int | None) -> Run:
-    """Set the number of parallel runners of a training run in place, and return the run. With `num_runners=None` the
-    number is not changed.
-    """
-    if num_runners is not None:
-        run.num_runners = num_runners
-    return run
 
 
 def _read_run(folder: Path) -> Run:

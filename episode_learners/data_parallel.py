@@ -12,7 +12,7 @@ from torch import distributed
 
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.algorithms.ppo import PPO
-from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episodes.errors import InvalidArgument
 
 __all__ = ["data_parallel"]
@@ -36,8 +36,7 @@ def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: Any = None)
     """
     if not distributed.is_available() or not distributed.is_initialized():
         raise InvalidArgument("data_parallel: call torch.distributed.init_process_group first")
-    several = isinstance(algorithm, MultiAgentAlgorithm)
-    for learner in (algorithm[name] for name in algorithm.module_ids) if several else (algorithm,):  # type: ignore[index]
+    for learner in learners_of(algorithm).values():
         if isinstance(learner, PPO) and learner.config.max_kl is not None:
             raise InvalidArgument("data_parallel: PPO's max_kl may end an update early in one process; set it to None")
     with torch.no_grad():

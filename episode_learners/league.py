@@ -8,6 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
+from episode_learners.algorithms.flat_optimizer import copied
 from episodes.errors import InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
 
@@ -164,7 +165,7 @@ class League:
         for module_id in self.learners:
             number = 1 + sum(name.rpartition("-")[0] == str(module_id) for name in self.snapshots)
             weights = trainer.algorithm[module_id].policy.state_dict()
-            self.snapshots[f"{module_id}-{number}"] = {name: _copy_tensor(value) for name, value in weights.items()}
+            self.snapshots[f"{module_id}-{number}"] = {name: copied(value) for name, value in weights.items()}
             self.ratings[f"{module_id}-{number}"] = self.ratings.setdefault(str(module_id), 1000.0)
         self._num_updates, self._latest = 0, []
 
@@ -230,8 +231,3 @@ class League:
             return modules[(number // len(agents) + place) % len(modules)]
 
         return module_of
-
-
-def _copy_tensor(value: Any) -> Any:
-    """Return a copy of a tensor. Other values are returned unchanged."""
-    return value.clone() if hasattr(value, "clone") else value

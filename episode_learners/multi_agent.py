@@ -15,12 +15,13 @@ from episode_learners.algorithms.algorithm import Algorithm, Measured, split_act
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
 from episode_learners.policies.policy import Policy
+from episodes.columns import DEFAULT_MODULE_ID
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.replay import MultiAgentEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 
-__all__ = ["MultiAgentAlgorithm"]
+__all__ = ["MultiAgentAlgorithm", "learners_of"]
 
 
 class MultiAgentAlgorithm(nn.Module):
@@ -239,6 +240,15 @@ class ActingOnly(Algorithm):
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
         raise InvalidArgument("this module has a policy and no algorithm: it cannot learn")
+
+
+def learners_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Algorithm]:
+    """Return a dict with the algorithm of each module (policy of some agents). A single algorithm has the key
+    `DEFAULT_MODULE_ID`.
+    """
+    if isinstance(algorithm, MultiAgentAlgorithm):
+        return {module_id: algorithm[module_id] for module_id in algorithm.module_ids}
+    return {DEFAULT_MODULE_ID: algorithm}
 
 
 def _check_learns(module_id: Hashable, algorithm: Algorithm) -> None:

@@ -19,7 +19,7 @@ from connectors.env_to_module import FlattenObservations
 from connectors.views.transformer_context import TransformerContext
 from connectors.views.view import View
 from episode_learners import trainers
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import check_fields, count, flag, whole
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
 from episode_learners.multi_agent_run import make_multi_agent_trainer
 from episode_learners.networks import Autoregressive
@@ -117,13 +117,13 @@ class Run:
 
     algo: str
     env: str
-    seed: int = 0
-    num_envs: int = 8
-    num_runners: int = 0
+    seed: int = whole(0)
+    num_envs: int = count(8)
+    num_runners: int = whole(0)
     device: str = "cpu"
-    decay_over: int | None = None
+    decay_over: int | None = count(None)
     data: str | None = None
-    ledger: bool = False
+    ledger: bool = flag(False)
     policy: dict[str, Any] = field(default_factory=dict)
     algorithm: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Run:
         for name, kind in {"algo": str, "env": str, "device": str, **dict.fromkeys(_TABLES, dict)}.items():
             if not isinstance(getattr(self, name), kind):
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be a {_KINDS[kind]}")
-        check_numbers(self, counts=("num_envs", "decay_over"), whole=("seed", "num_runners"), flags=("ledger",))
+        check_fields(self)
         if self.modules and self.algo != MULTI_AGENT:
             raise InvalidArgument(f"algo is {self.algo!r} and there are modules: set algo = {MULTI_AGENT!r}")
         if self.algo not in ALGORITHMS and not self.modules:

@@ -17,7 +17,7 @@ from torch.optim.optimizer import Optimizer
 from connectors.actor import Actor
 from connectors.pipeline import ConnectorPipeline
 from connectors.tensors import NumpyToTensor
-from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot, copied
+from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot
 from episode_learners.algorithms.minibatches import shuffled
 from episode_learners.algorithms.target_network import TargetNetwork
 from episode_learners.policies.policy import Policy
@@ -79,16 +79,13 @@ class Algorithm(nn.Module, ABC):
         self.policy = policy
         self.actor = actor
         self.optimizers = dict(optimizers)
-        made = (
-            {}
-            if scheduler is None
-            else {name: scheduler(flat_optimizer.optimizer) for name, flat_optimizer in self.optimizers.items()}
-        )
-        self.schedulers = made
+        self.schedulers: dict[str, LRScheduler] = {}
+        if scheduler is not None:
+            self.schedulers = {name: scheduler(flat.optimizer) for name, flat in self.optimizers.items()}
         self.targets = nn.ModuleDict({name: TargetNetwork(module) for name, module in (targets or {}).items()})
         self.generator = torch.Generator().manual_seed(seed)
         self.num_updates = 0
-        self._before: tuple[dict[str, Snapshot], dict[str, Tensor]] = ({}, {})
+        self._to_tensors = NumpyToTensor()  # of samples; for CUDA it keeps a page-locked buffer
         self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
@@ -119,15 +116,22 @@ class Algorithm(nn.Module, ABC):
         If at most half of `size` rows are left over, they join the last minibatch. Columns that are not tensors are
         left out.
         """
-        columns = tensors_of(batch)
-        first = next(iter(leaves(columns)))
-        return shuffled(columns, len(first), size, self.generator, first.device)
+        return shuffled(tensors_of(batch), size, self.generator)
 
     @abstractmethod
     def loss(self, minibatch: Mapping[str, Any], optimizer: str) -> tuple[Tensor, Measured]:
         """Return the scalar loss of a minibatch that the optimizer named `optimizer` minimizes, and a dict of scalars
         to log.
         """
+
+    def _batch_of_samples(self, columns: Mapping[str, Any]) -> TrainBatch:
+        """Convert columns sampled from replay to a train batch of tensors on the device of the parameters. The origin
+        (episode and step) of the rows is kept.
+        """
+        device = next(iter(self.optimizers.values())).parameters[0].device
+        if self._to_tensors.device != device:
+            self._to_tensors.to(device)
+        return TrainBatch(self._to_tensors(batch=dict(columns)), getattr(columns, "lazy_origin", None))
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Take a gradient step on each minibatch of a train batch, and return the mean of each logged scalar, such as
@@ -247,12 +251,10 @@ class Algorithm(nn.Module, ABC):
 
     def _snapshot(self) -> tuple[dict[str, Snapshot], dict[str, Tensor]]:
         """Return a copy of the parameters, optimizer states and target networks, from which `_restore` undoes an
-        update. The memory of the previous copy is reused.
+        update.
         """
-        steps, targets = self._before
-        steps = {name: optimizer.snapshot(steps.get(name)) for name, optimizer in self.optimizers.items()}
-        self._before = steps, {name: copied(self._target(name).vector, targets.get(name)) for name in self.targets}
-        return self._before
+        optimizers = {name: optimizer.snapshot() for name, optimizer in self.optimizers.items()}
+        return optimizers, {name: self._target(name).vector.clone() for name in self.targets}
 
     def _restore(self, optimizers: Mapping[str, Snapshot], targets: Mapping[str, Tensor]) -> None:
         """Set parameters, optimizer states and target networks back to a copy that `_snapshot` made."""
@@ -305,19 +307,13 @@ class Algorithm(nn.Module, ABC):
         """Return what `state_dict()` contains in addition to weights: states of optimizers, schedules, random
         generators, counts and the learner pipeline.
         """
+        pipeline = getattr(self, "pipeline", None)
         return {
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "schedulers": {name: scheduler.state_dict() for name, scheduler in self.schedulers.items()},
             "progress": self.get_progress(),
-            "pipeline": self._pipeline_state(),
+            "pipeline": pipeline.get_state() if isinstance(pipeline, ConnectorPipeline) else {},
         }
-
-    def _pipeline_state(self) -> dict[str, Any]:
-        """Return what the connectors of the learner pipeline have learned from data, such as reward statistics, for
-        checkpoints.
-        """
-        pipeline = getattr(self, "pipeline", None)
-        return pipeline.get_state() if isinstance(pipeline, ConnectorPipeline) else {}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned. torch calls this method in `load_state_dict()`.

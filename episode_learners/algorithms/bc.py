@@ -14,7 +14,6 @@ from connectors.learner import LearnerPipeline
 from connectors.learner.pipeline import learner_pipeline
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import check_interface, module_of
-from connectors.tensors import NumpyToTensor
 from episode_learners.algorithms.acting_pipelines import check_recorded_alike, check_stored_alike
 from episode_learners.algorithms.action_units import check_stored_units, to_policy_units
 from episode_learners.algorithms.algorithm import (
@@ -26,7 +25,7 @@ from episode_learners.algorithms.algorithm import (
     tensors_of,
 )
 from episode_learners.algorithms.config import EpochConfig
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import choice, count
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import rows_of
 from episode_learners.policies.policy import Policy
@@ -37,7 +36,6 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling.sampler import Sampler
 from episodes.tracks.nested import map_leaves
-from episodes.tracks.validation import checked_choice
 
 __all__ = ["BC", "BCConfig"]
 
@@ -55,13 +53,8 @@ class BCConfig(EpochConfig):
             "clip" or "none". Any other raises `InvalidArgument`. Actions of the environment are converted.
     """
 
-    max_seq_len: int = 20
-    action_mapping: str = "normalize"
-
-    def __post_init__(self) -> None:
-        checked_choice("action_mapping", self.action_mapping, ("normalize", "clip", "none"))
-        EpochConfig.__post_init__(self)
-        check_numbers(self, counts=("max_seq_len",))
+    max_seq_len: int = count(20)
+    action_mapping: str = choice("normalize", "clip", "none")
 
 
 class BC(Algorithm):
@@ -99,7 +92,6 @@ class BC(Algorithm):
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
         self._given_pipeline = pipeline
-        self._to_tensors = NumpyToTensor(device=policy.device)
         length = config.max_seq_len if module_of(policy).is_recurrent else None
         self.pipeline = pipeline or learner_pipeline(
             **stored_inputs(policy, actor), policy=policy, device=policy.device, max_seq_len=length
@@ -141,10 +133,7 @@ class BC(Algorithm):
             columns[Columns.STATE_IN] = map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], num, 0), initial)
         else:
             columns = draws.sample(num, views=views, keys=keys).to_dict()
-        device = next(iter(self.optimizers.values())).parameters[0].device
-        if self._to_tensors.device != device:
-            self._to_tensors = NumpyToTensor(device=device)
-        return self._updated(self._to_tensors.to_tensors(columns))
+        return self._updated(self._batch_of_samples(columns))
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield shuffled minibatches of a train batch, for `num_epochs` passes over the batch.

@@ -6,7 +6,7 @@ import inspect
 import re
 from dataclasses import dataclass
 
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import check_fields, count, not_negative, positive
 
 __all__ = ["AlgorithmConfig", "EpochConfig", "Settings"]
 
@@ -14,11 +14,14 @@ _SECTION = "Attributes:"
 
 
 class Settings:
-    """Base class of configuration dataclasses. It adds the descriptions of inherited fields to the docstrings of
-    subclasses.
+    """Base class of configuration dataclasses. It checks the values of fields, and adds the descriptions of inherited
+    fields to the docstrings of subclasses.
     """
 
     __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __init_subclass__(cls) -> None:
         """Add the descriptions of inherited fields to the docstring of a new subclass, so that `help()` shows all
@@ -35,9 +38,8 @@ class Settings:
 def _entries_of(doc: str | None) -> dict[str, str]:
     """Return the descriptions in the section `Attributes:` of a docstring, by name of the field."""
     _, _, section = inspect.cleandoc(doc or "").partition(_SECTION)
-    entries = re.findall(r"^    (\w+): .*(?:\n     .*)*", section, re.MULTILINE)
-    texts = [match.group() for match in re.finditer(r"^    \w+: .*(?:\n     .*)*", section, re.MULTILINE)]
-    return dict(zip(entries, texts, strict=True))
+    entries = re.finditer(r"^    (\w+): .*(?:\n     .*)*", section, re.MULTILINE)
+    return {entry[1]: entry[0] for entry in entries}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +52,8 @@ class AlgorithmConfig(Settings):
         max_gradient_norm: Gradients with a larger norm are scaled down to it. None: no limit.
     """
 
-    learning_rate: float = 1e-3
-    max_gradient_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self, positive=("learning_rate", "max_gradient_norm"))
+    learning_rate: float = positive(1e-3)
+    max_gradient_norm: float | None = positive(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +66,6 @@ class EpochConfig(AlgorithmConfig):
         entropy_coefficient: Weight of the entropy bonus in the loss.
     """
 
-    num_epochs: int = 1
-    minibatch_size: int = 256
-    entropy_coefficient: float = 0.0
-
-    def __post_init__(self) -> None:
-        AlgorithmConfig.__post_init__(self)
-        check_numbers(self, counts=("num_epochs", "minibatch_size"), not_negative=("entropy_coefficient",))
+    num_epochs: int = count(1)
+    minibatch_size: int = count(256)
+    entropy_coefficient: float = not_negative(0.0)

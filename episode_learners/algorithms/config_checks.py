@@ -1,58 +1,79 @@
-"""Check of the numbers in configurations, such as hyperparameters."""
+"""Fields of configurations with a rule for their values, such as `count(8)`, and the check of the rules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import field, fields, is_dataclass
 from typing import Any
 
 from episodes.errors import InvalidArgument
 
-__all__ = ["check_numbers"]
+__all__ = ["check_fields", "choice", "count", "flag", "fraction", "not_negative", "positive", "whole"]
 
 
-def check_numbers(
-    numbers: Any,
-    *,
-    counts: Iterable[str] = (),
-    positive: Iterable[str] = (),
-    fractions: Iterable[str] = (),
-    not_negative: Iterable[str] = (),
-    whole: Iterable[str] = (),
-    flags: Iterable[str] = (),
-) -> None:
-    """Raise `InvalidArgument` if a field of a configuration has a value that its kind does not allow, such as a count
-    of 0. The value None is accepted for all kinds but flags.
+def check_fields(config: Any) -> None:
+    """Raise `InvalidArgument` if a field of a configuration has a value that its rule does not allow, such as a count
+    of 0. The value None is accepted by all rules but `flag` and `choice`.
 
-    Args:
-        numbers: the configuration object.
-        counts: names of fields that must be ints of at least 1.
-        positive: names of fields that must be finite numbers above 0.
-        fractions: names of fields that must be numbers from 0 to 1.
-        not_negative: names of fields that must be finite numbers of at least 0.
-        whole: names of fields that must be ints of at least 0.
-        flags: names of fields that must be bools.
-
-    Raises:
-        InvalidArgument: a field has a value that is not allowed.
+    A subclass that changes the default of a field keeps the rule of its base class.
     """
-    rules = (
-        (counts, "an int of at least 1", lambda value: isinstance(value, int) and value >= 1),
-        (positive, "a finite number above 0", lambda value: value > 0),
-        (fractions, "in 0..1", lambda value: 0 <= value <= 1),
-        (not_negative, "a finite number of at least 0", lambda value: value >= 0),
-        (whole, "an int of at least 0", lambda value: isinstance(value, int) and value >= 0),
-    )
-    for name in flags:
-        if not isinstance(getattr(numbers, name), bool):
-            raise InvalidArgument(f"{type(numbers).__name__}: {name} is {getattr(numbers, name)!r}; it must be a bool")
-    for names, rule, holds in rules:
-        for name in names:
-            value = getattr(numbers, name)
-            if value is not None and not (_is_number(value) and holds(value)):
-                raise InvalidArgument(f"{type(numbers).__name__}: {name} is {value!r}; it must be {rule}")
+    for kind in filter(is_dataclass, type(config).__mro__):
+        for declared in fields(kind):
+            expected, holds = declared.metadata.get("rule", ("", None))
+            value = getattr(config, declared.name)
+            if holds is not None and not holds(value):
+                raise InvalidArgument(f"{type(config).__name__}: {declared.name} is {value!r}; it must be {expected}")
 
 
-def _is_number(value: Any) -> bool:
-    """Return True if a value is a finite int or float. A bool is not a number."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def count(default: int | None) -> Any:
+    """Return a field for ints of at least 1."""
+    return _number(default, "an int of at least 1", lambda value: isinstance(value, int) and value >= 1)
+
+
+def whole(default: int | None) -> Any:
+    """Return a field for ints of at least 0."""
+    return _number(default, "an int of at least 0", lambda value: isinstance(value, int) and value >= 0)
+
+
+def positive(default: float | None) -> Any:
+    """Return a field for finite numbers above 0."""
+    return _number(default, "a finite number above 0", lambda value: value > 0)
+
+
+def not_negative(default: float | None) -> Any:
+    """Return a field for finite numbers of at least 0."""
+    return _number(default, "a finite number of at least 0", lambda value: value >= 0)
+
+
+def fraction(default: float | None) -> Any:
+    """Return a field for numbers from 0 to 1."""
+    return _number(default, "in 0..1", lambda value: 0 <= value <= 1)
+
+
+def flag(default: bool) -> Any:
+    """Return a field for bools."""
+    return _field(default, "a bool", lambda value: isinstance(value, bool))
+
+
+def choice(default: Any, *others: Any) -> Any:
+    """Return a field for one of the values `default` and `others`."""
+    choices = (default, *others)
+    return _field(default, f"one of {', '.join(map(repr, choices))}", lambda value: value in choices)
+
+
+def _number(default: Any, expected: str, holds: Callable[[Any], bool]) -> Any:
+    """Return a field for None and for finite ints and floats, no bools, for which `holds` returns True."""
+
+    def holds_for(value: Any) -> bool:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return value is None or (is_number and holds(value))
+
+    return _field(default, expected, holds_for)
+
+
+def _field(default: Any, expected: str, holds: Callable[[Any], bool]) -> Any:
+    """Return a dataclass field with a rule: a function that returns whether a value is allowed, and the allowed values
+    as text for errors.
+    """
+    return field(default=default, metadata={"rule": (expected, holds)})

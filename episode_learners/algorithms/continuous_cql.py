@@ -13,7 +13,7 @@ from torch import Tensor
 from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count, not_negative
 from episode_learners.algorithms.sac import SAC, SACConfig
 from episode_learners.policies.soft_actor_critic import SACPolicy, values_of
 from episodes.columns import Columns
@@ -35,12 +35,8 @@ class ContinuousCQLConfig(SACConfig):
             integral over all actions.
     """
 
-    conservatism: float = 5.0
-    num_drawn: int = 10
-
-    def __post_init__(self) -> None:
-        SACConfig.__post_init__(self)
-        check_numbers(self, not_negative=("conservatism",), counts=("num_drawn",))
+    conservatism: float = not_negative(5.0)
+    num_drawn: int = count(10)
 
 
 class ContinuousCQL(SAC):
@@ -67,8 +63,7 @@ class ContinuousCQL(SAC):
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
-        config = config or ContinuousCQLConfig()
-        super().__init__(policy, config, pipeline=pipeline, scheduler=scheduler, seed=seed)
+        super().__init__(policy, config or ContinuousCQLConfig(), pipeline=pipeline, scheduler=scheduler, seed=seed)
 
     def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
         columns = super().draw(replay, n)

@@ -11,7 +11,7 @@ from torch import Tensor
 from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import not_negative
 from episode_learners.algorithms.dqn import DQN, DQNConfig
 from episode_learners.policies.q_policies import QPolicy
 from episodes.columns import Columns
@@ -27,11 +27,7 @@ class CQLConfig(DQNConfig):
         conservatism: Weight of the conservative loss, which is added to DQN's loss (alpha in the paper).
     """
 
-    conservatism: float = 1.0
-
-    def __post_init__(self) -> None:
-        DQNConfig.__post_init__(self)
-        check_numbers(self, not_negative=("conservatism",))
+    conservatism: float = not_negative(1.0)
 
 
 class CQL(DQN):
@@ -47,6 +43,8 @@ class CQL(DQN):
         seed: seed of the order of minibatches.
     """
 
+    config: CQLConfig
+
     def __init__(
         self,
         policy: QPolicy | Actor,
@@ -56,9 +54,7 @@ class CQL(DQN):
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
-        config = config or CQLConfig()
-        super().__init__(policy, config, pipeline=pipeline, scheduler=scheduler, seed=seed)
-        self.conservatism = config.conservatism
+        super().__init__(policy, config or CQLConfig(), pipeline=pipeline, scheduler=scheduler, seed=seed)
 
     def loss_of_values(
         self, values: Tensor, chosen_values: Tensor, minibatch: Mapping[str, Any]
@@ -70,5 +66,5 @@ class CQL(DQN):
         gaps = values.logsumexp(-1) - chosen_values  # [B]
         weights = minibatch.get(Columns.WEIGHTS)
         gap = (gaps if weights is None else gaps * weights).mean()
-        loss = td_loss + self.conservatism * gap
+        loss = td_loss + self.config.conservatism * gap
         return loss, {**measured, "td_loss": td_loss.detach(), "conservative_gap": gap.detach()}

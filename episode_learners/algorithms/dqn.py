@@ -15,7 +15,7 @@ from torch.nn import functional
 from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured, split_actor
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count, flag, fraction
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import after
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
@@ -40,20 +40,14 @@ class DQNConfig(ReplayConfig):
     """
 
     max_gradient_norm: float | None = 10.0
-    double: bool = True
-    target_every: int = 500
-    epsilon_start: float = 1.0
-    epsilon_end: float = 0.05
-    epsilon_steps: int = 10_000
+    double: bool = flag(True)
+    target_every: int = count(500)
+    epsilon_start: float = fraction(1.0)
+    epsilon_end: float = fraction(0.05)
+    epsilon_steps: int = count(10_000)
 
     def __post_init__(self) -> None:
         ReplayConfig.__post_init__(self)
-        check_numbers(
-            self,
-            counts=("target_every", "epsilon_steps"),
-            fractions=("epsilon_start", "epsilon_end"),
-            flags=("double",),
-        )
         if self.epsilon_end > self.epsilon_start:
             raise InvalidArgument(
                 f"{type(self).__name__}: epsilon_end is {self.epsilon_end}, more than epsilon_start, which is "

@@ -165,17 +165,11 @@ class FlatOptimizer:
         if "initial_lr" in group:
             group["initial_lr"] = rate
 
-    def snapshot(self, into: Snapshot | None = None) -> Snapshot:
-        """Return a copy of the parameters and of the optimizer's state. `restore` undoes later steps with it.
-
-        Args:
-            into: an earlier snapshot that is not needed any more. Its memory is reused.
-        """
-        old, spare = into or (None, {})
+    def snapshot(self) -> Snapshot:
+        """Return a copy of the parameters and of the optimizer's state. `restore` undoes later steps with it."""
+        self.collect_gradient()  # which builds the vector again if the parameters were moved
         state = self.optimizer.state.get(self.vector, {})
-        copies = {name: copied(value, spare.get(name)) for name, value in state.items()}
-        self.collect_gradient()
-        return copied(self.vector, old), copies
+        return self.vector.clone(), {name: copied(value) for name, value in state.items()}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the parameters and the optimizer's state back to a copy that `snapshot` made, and set the gradients to
@@ -256,14 +250,9 @@ class FlatAdam(Adam):
         )
 
 
-def copied(value: Any, into: Any = None) -> Any:
-    """Return a copy of a tensor, written into the tensor `into` if shape, dtype and device match. A value that is not a
-    tensor is returned itself.
-    """
-    if not isinstance(value, Tensor):
-        return value
-    kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in (value, into) if isinstance(tensor, Tensor)]
-    return into.copy_(value) if len(kinds) == 2 and kinds[0] == kinds[1] else value.clone()
+def copied(value: Any) -> Any:
+    """Return a copy of a tensor. A value that is not a tensor is returned itself."""
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -18,9 +18,9 @@ from connectors.rollout.buffer import add_sequence_returns
 from episode_learners.algorithms.acting_pipelines import check_recorded_alike
 from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured, split_actor, stored_inputs
 from episode_learners.algorithms.config import EpochConfig
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import choice, count, not_negative, positive
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
-from episode_learners.algorithms.minibatches import check_sees_rollouts, selected, shuffled, steps_of_rollout
+from episode_learners.algorithms.minibatches import check_sees_rollouts, selected, steps_of_rollout
 from episode_learners.algorithms.ppo import clipped_policy_loss
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -56,19 +56,11 @@ class GRPOConfig(EpochConfig):
 
     num_epochs: int = 4
     max_gradient_norm: float | None = 0.5
-    group_size: int = 8
-    scale: Scale | None = "batch"
-    clip: float = 0.2
-    kl_coefficient: float = 0.0
-    mean: Mean = "step"
-
-    def __post_init__(self) -> None:
-        EpochConfig.__post_init__(self)
-        check_numbers(self, counts=("group_size",), positive=("clip",), not_negative=("kl_coefficient",))
-        if self.mean not in ("step", "episode"):
-            raise InvalidArgument(f"GRPOConfig: mean is {self.mean!r}; it must be 'step' or 'episode'")
-        if self.scale not in ("group", "batch", None):
-            raise InvalidArgument(f"GRPOConfig: scale is {self.scale!r}; it must be 'group', 'batch' or None")
+    group_size: int = count(8)
+    scale: Scale | None = choice("batch", "group", None)
+    clip: float = positive(0.2)
+    kl_coefficient: float = not_negative(0.0)
+    mean: Mean = choice("step", "episode")
 
 
 class GRPO(Algorithm):
@@ -211,9 +203,8 @@ class GRPO(Algorithm):
         names = [Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, *self.extra_columns]
         names += [_STEP_WEIGHTS] if self.config.mean == "episode" else []
         columns = selected(batch, names, type(self).__name__)
-        num_rows, device = len(columns[Columns.ADVANTAGES]), self.policy.device
         for _ in range(self.config.num_epochs):
-            yield from shuffled(columns, num_rows, self.config.minibatch_size, self.generator, device)
+            yield from self.shuffled(columns, self.config.minibatch_size)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         """Return PPO's clipped policy loss, plus the weighted KL divergence from the reference policy if configured,

@@ -23,7 +23,7 @@ from episode_learners.algorithms.algorithm import (
     tensors_of,
 )
 from episode_learners.algorithms.config import EpochConfig
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count, fraction, not_negative, positive
 from episode_learners.algorithms.explained_variance import explained_variance
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import after
@@ -61,22 +61,12 @@ class IMPALAConfig(EpochConfig):
 
     entropy_coefficient: float = 0.01
     max_gradient_norm: float | None = 0.5
-    gamma: float = 0.99
-    lambda_: float = 1.0
-    clip_rho: float = 1.0
-    clip_pg_rho: float = 1.0
-    sequence_length: int = 20
-    value_coefficient: float = 0.5
-
-    def __post_init__(self) -> None:
-        EpochConfig.__post_init__(self)
-        check_numbers(
-            self,
-            counts=("sequence_length",),
-            positive=("clip_rho", "clip_pg_rho"),
-            fractions=("gamma", "lambda_"),
-            not_negative=("value_coefficient",),
-        )
+    gamma: float = fraction(0.99)
+    lambda_: float = fraction(1.0)
+    clip_rho: float = positive(1.0)
+    clip_pg_rho: float = positive(1.0)
+    sequence_length: int = count(20)
+    value_coefficient: float = not_negative(0.5)
 
 
 class IMPALA(Algorithm):

@@ -14,7 +14,7 @@ from episodes.batch.origin import select_rows_lazily
 from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
-from episodes.tracks.nested import map_leaves
+from episodes.tracks.nested import first_leaf, map_leaves
 
 __all__ = ["after", "check_sees_rollouts", "rows_of", "selected", "shuffled", "steps_of_rollout"]
 
@@ -43,15 +43,14 @@ def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     return TrainBatch(indexed, select_rows_lazily(getattr(columns, "lazy_origin", None), rows))
 
 
-def shuffled(
-    columns: Mapping[str, Any], num_rows: int, size: int, generator: torch.Generator, device: torch.device
-) -> Iterator[dict[str, Any]]:
+def shuffled(columns: Mapping[str, Any], size: int, generator: torch.Generator) -> Iterator[dict[str, Any]]:
     """Yield minibatches of `size` rows that together contain each row of `columns` once, in random order.
 
     If at most half of `size` rows are left over, they join the last minibatch.
     """
-    order = torch.randperm(num_rows, generator=generator).to(device)
-    mixed = rows_of(columns, order)
+    first = first_leaf(columns)
+    num_rows = len(first)
+    mixed = rows_of(columns, torch.randperm(num_rows, generator=generator).to(first.device))
     starts = range(0, max(num_rows - size // 2, 1), size)
     for start, stop in zip(starts, [*starts[1:], num_rows], strict=True):
         yield rows_of(mixed, slice(start, stop))
@@ -70,15 +69,12 @@ def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
     not fit rows of floats.
     """
     observation_space, actions = policy.observation_space, policy.action_space
+    is_recurrent = module_of(policy).is_recurrent
     kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-    if (
-        not isinstance(observation_space, gym.spaces.Box)
-        or not isinstance(actions, kinds)
-        or module_of(policy).is_recurrent
-    ):
+    if not isinstance(observation_space, gym.spaces.Box) or not isinstance(actions, kinds) or is_recurrent:
         raise InvalidArgument(
             f"{algorithm}.update_from_rollout: a block has rows of floats, and {type(policy).__name__} sees "
-            f"{observation_space}, acts in {actions}{' and is recurrent' if module_of(policy).is_recurrent else ''}: "
+            f"{observation_space}, acts in {actions}{' and is recurrent' if is_recurrent else ''}: "
             "learn from episodes by update(rollout_to_episodes(...))"
         )
 

@@ -34,10 +34,10 @@ from episode_learners.algorithms.algorithm import (
     tensors_of,
 )
 from episode_learners.algorithms.config import EpochConfig
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count, flag, fraction, not_negative, positive
 from episode_learners.algorithms.explained_variance import explained_variance
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
-from episode_learners.algorithms.minibatches import check_sees_rollouts, rows_of, selected, shuffled, steps_of_rollout
+from episode_learners.algorithms.minibatches import check_sees_rollouts, rows_of, selected, steps_of_rollout
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
@@ -74,26 +74,18 @@ class PPOConfig(EpochConfig):
     num_epochs: int = 10
     minibatch_size: int = 128
     max_gradient_norm: float | None = 0.5
-    gamma: float = 0.99
-    lambda_: float = 0.95
-    max_seq_len: int = 20
-    clip: float = 0.2
-    dual_clip: float | None = None
-    value_clip: float | None = None
-    value_coefficient: float = 0.5
-    standardize_advantages: bool = True
-    max_kl: float | None = None
+    gamma: float = fraction(0.99)
+    lambda_: float = fraction(0.95)
+    max_seq_len: int = count(20)
+    clip: float = positive(0.2)
+    dual_clip: float | None = positive(None)
+    value_clip: float | None = positive(None)
+    value_coefficient: float = not_negative(0.5)
+    standardize_advantages: bool = flag(True)
+    max_kl: float | None = positive(None)
 
     def __post_init__(self) -> None:
         EpochConfig.__post_init__(self)
-        check_numbers(
-            self,
-            counts=("max_seq_len",),
-            positive=("clip", "dual_clip", "value_clip", "max_kl"),
-            fractions=("gamma", "lambda_"),
-            not_negative=("value_coefficient",),
-            flags=("standardize_advantages",),
-        )
         if self.dual_clip is not None and self.dual_clip <= 1:
             raise InvalidArgument(f"PPOConfig: dual_clip is {self.dual_clip}; it must be above 1")
 
@@ -207,10 +199,8 @@ class PPO(Algorithm):
         """Yield shuffled minibatches of about `minibatch_size` steps that together contain all rows of a train batch
         once.
         """
-        advantages = columns[Columns.ADVANTAGES]  # [B] or [B, T]
-        num_rows = len(advantages)
-        size = max(1, round(self.config.minibatch_size * num_rows / num_steps))
-        return shuffled(columns, num_rows, size, self.generator, advantages.device)
+        num_rows = len(columns[Columns.ADVANTAGES])  # [B] or [B, T]
+        return self.shuffled(columns, max(1, round(self.config.minibatch_size * num_rows / num_steps)))
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         """Return PPO's loss for the steps of a minibatch, without padding (the sum of policy loss, value loss and

@@ -13,7 +13,7 @@ from torch.nn import functional
 from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured, split_actor
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count, flag, whole
 from episode_learners.algorithms.dqn import DQN, DQNConfig
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS
 from episode_learners.policies.q_policies import LSTMQPolicy
@@ -42,13 +42,12 @@ class R2D2Config(DQNConfig):
     """
 
     batch_size: int = 16
-    sequence_length: int = 20
-    burn_in: int = 10
-    rescale_values: bool = False
+    sequence_length: int = count(20)
+    burn_in: int = whole(10)
+    rescale_values: bool = flag(False)
 
     def __post_init__(self) -> None:
         DQNConfig.__post_init__(self)
-        check_numbers(self, counts=("sequence_length",), whole=("burn_in",), flags=("rescale_values",))
         if self.n_step > self.sequence_length:
             raise InvalidArgument(
                 f"R2D2Config: n_step is {self.n_step}, more than the {self.sequence_length} steps of a sequence"
@@ -92,9 +91,7 @@ class R2D2(DQN):
         trained, _ = split_actor(policy)
         if not isinstance(trained, LSTMQPolicy):
             raise InvalidArgument(f"R2D2 trains an LSTMQPolicy, not a {type(trained).__name__}")
-        config = config or R2D2Config()
-        super().__init__(policy, config, pipeline=pipeline, scheduler=scheduler, seed=seed)
-        self.lengths = (config.sequence_length, config.burn_in)
+        super().__init__(policy, config or R2D2Config(), pipeline=pipeline, scheduler=scheduler, seed=seed)
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
         """Raise `InvalidArgument`: R2D2 learns from sequences of a replay buffer (`update_from`), and not from episodes
@@ -114,17 +111,17 @@ class R2D2(DQN):
             InvalidArgument: the buffer stores no recurrent states, or its priorities are those of steps instead of
                 sequences.
         """
-        length, burn_in = self.lengths
         if isinstance(replay, PrioritizedEpisodeReplayBuffer) and replay.unit != "sequence":
             raise InvalidArgument(
                 "R2D2 has an error for each sequence, this buffer priorities of each step: make it with unit='sequence'"
             )
-        drawn = replay.sample_sequences(n, length, burn_in=burn_in, views=self.views).to_dict()
+        config = self.config
+        drawn = replay.sample_sequences(n, config.sequence_length, burn_in=config.burn_in, views=self.views).to_dict()
         if Columns.STATE_IN not in drawn:
             raise InvalidArgument(
                 "R2D2: the buffer stores no states; feed it with sample_into(..., extra_model_outputs=('state_out',))"
             )
-        drawn[DISCOUNTS] = self.config.gamma * ~drawn[Columns.TERMINATEDS]
+        drawn[DISCOUNTS] = config.gamma * ~drawn[Columns.TERMINATEDS]
         return drawn
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
@@ -147,10 +144,10 @@ class R2D2(DQN):
         per_sequence = losses.sum(-1) * minibatch[Columns.WEIGHTS]
         errors = ((chosen_values - targets).detach() * learned).abs()
         counts = learned.sum(-1).clamp(min=1)
-        measured = {"q_value": chosen_values.detach().sum() / counts.sum()}
+        q_value = chosen_values.detach().sum() / counts.sum()
         priorities = 0.9 * errors.amax(-1) + 0.1 * errors.sum(-1) / counts  # eta of the paper is 0.9
         loss = per_sequence.sum() / counts.sum()
-        return loss, {**measured, **self.measured_errors(priorities)}
+        return loss, {"q_value": q_value, **self.measured_errors(priorities)}
 
     def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:
         """Return the n-step TD targets [B, W] of sequences.

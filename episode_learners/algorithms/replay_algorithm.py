@@ -13,16 +13,13 @@ from connectors.actor import Actor
 from connectors.fingerprint import check_views
 from connectors.learner import LearnerPipeline
 from connectors.learner.pipeline import learner_pipeline
-from connectors.tensors import NumpyToTensor
-from connectors.views.view import settings_of_views
 from episode_learners.algorithms.acting_pipelines import check_recorded_alike, check_stored_alike
 from episode_learners.algorithms.action_units import check_stored_units, to_policy_units
 from episode_learners.algorithms.algorithm import Algorithm, Measured, stored_inputs, tensors_of
 from episode_learners.algorithms.config import AlgorithmConfig
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count, fraction
 from episode_learners.algorithms.minibatches import rows_of
 from episode_learners.policies.policy import Policy
-from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
@@ -48,13 +45,9 @@ class ReplayConfig(AlgorithmConfig):
         batch_size: Transitions in a gradient step.
     """
 
-    gamma: float = 0.99
-    n_step: int = 1
-    batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        AlgorithmConfig.__post_init__(self)
-        check_numbers(self, counts=("n_step", "batch_size"), fractions=("gamma",))
+    gamma: float = fraction(0.99)
+    n_step: int = count(1)
+    batch_size: int = count(64)
 
 
 Numbers = TypeVar("Numbers", bound=ReplayConfig)
@@ -86,23 +79,15 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         super().__init__(policy, actor=actor, **of_algorithm)
         self.config = config
         self.views: Any = None  # what the policy sees of the stored observations; None: the observations themselves
-        self._view_settings: list[Any] = []
         if pipeline is not None:
-            self.views, self._view_settings = pipeline.draw_views(), pipeline.view_settings
+            self.views = pipeline.draw_views()
         elif actor is not None:
-            self.views, self._view_settings = actor.views or None, settings_of_views(actor.views.views)
-        self._pipeline = pipeline  # the default one is made when there are episodes to learn from
+            self.views = actor.views or None
+        self.pipeline = pipeline or learner_pipeline(
+            **stored_inputs(policy, actor), next_observations=True, device=policy.device
+        )
+        self._view_settings = self.pipeline.view_settings
         self._errors: list[torch.Tensor] = []  # of the targets in this update
-        self._to_tensors = NumpyToTensor(device=policy.device)  # for CUDA it keeps a page-locked buffer
-
-    @property
-    def pipeline(self) -> LearnerPipeline:
-        """Learner pipeline, which turns episodes into a train batch. It is created when it is first needed."""
-        if self._pipeline is None:
-            self._pipeline = learner_pipeline(
-                **stored_inputs(self.policy, self.actor), next_observations=True, device=self.policy.device
-            )
-        return self._pipeline
 
     def explore_after(self, num_env_steps: int) -> None:
         """Set the policy's exploration, such as epsilon, as scheduled after `num_env_steps` environment steps. By
@@ -118,7 +103,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             n, n_step=n_step, gamma=gamma, views=self.views, keys=(*_SAMPLED_COLUMNS, *self.extra_columns)
         ).to_dict()
         steps, later = columns.pop(Columns.N_STEP), ~columns[Columns.TERMINATEDS]
-        columns[DISCOUNTS] = np.multiply(later, np.float32(gamma) if n_step == 1 else gamma**steps, dtype=np.float32)
+        columns[DISCOUNTS] = np.multiply(later, gamma**steps, dtype=np.float32)
         if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
             del columns[Columns.WEIGHTS]
         return columns
@@ -139,21 +124,12 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         check_stored_units(replay, self.policy.action_space, self.action_mapping, type(self).__name__)
         columns = self.draw(replay, num_steps * self.config.batch_size)
         indices = columns[INDICES]
-        batch = self._to_train_batch(columns)
+        batch = self._batch_of_samples(columns)
         metrics = self._updated(batch, num_steps=num_steps)
         if isinstance(replay, PrioritizedEpisodeReplayBuffer):
             errors = torch.cat(self._errors).abs().cpu().numpy()
             replay.update_priorities(indices, errors)
         return metrics
-
-    def _to_train_batch(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Convert sampled columns to a `TrainBatch` of tensors on the policy's device. The origin (episode and step) of
-        the rows is kept.
-        """
-        device = next(iter(self.optimizers.values())).parameters[0].device
-        if self._to_tensors.device != device:
-            self._to_tensors = NumpyToTensor(device=device)
-        return TrainBatch(self._to_tensors(batch=columns), getattr(columns, "lazy_origin", None))
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
         """Take gradient steps on all transitions of `episodes`, without a replay buffer, and return metrics. `n_step`
@@ -217,7 +193,6 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         """Store the TD errors [B] of a gradient step, from which replay priorities are set later, and return their mean
         absolute value in a dict to log.
         """
-        if errors.requires_grad:
-            errors = errors.detach()
+        errors = errors.detach()
         self._errors.append(errors)
         return {"td_error": errors.abs().mean()}

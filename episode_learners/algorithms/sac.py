@@ -14,7 +14,7 @@ from torch.nn import functional
 from connectors.actor import Actor
 from connectors.learner import LearnerPipeline
 from episode_learners.algorithms.algorithm import MakeScheduler, Measured, split_actor
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import fraction, positive
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
 from episode_learners.policies.soft_actor_critic import SACPolicy, lowest_of, values_of
@@ -40,16 +40,14 @@ class SACConfig(ReplayConfig):
     """
 
     batch_size: int = 256
-    actor_learning_rate: float | None = None
-    temperature_learning_rate: float | None = None
-    tau: float = 0.005
-    temperature: float | None = None
+    actor_learning_rate: float | None = positive(None)
+    temperature_learning_rate: float | None = positive(None)
+    tau: float = fraction(0.005)
+    temperature: float | None = positive(None)
     target_entropy: float | None = None
 
     def __post_init__(self) -> None:
         ReplayConfig.__post_init__(self)
-        rates = ("actor_learning_rate", "temperature_learning_rate")
-        check_numbers(self, positive=("temperature", *rates), fractions=("tau",))
         if None not in (self.temperature, self.target_entropy):
             raise InvalidArgument(
                 f"{type(self).__name__}: target_entropy={self.target_entropy} is for a learned temperature, and "

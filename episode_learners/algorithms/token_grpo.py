@@ -15,7 +15,7 @@ from connectors.pipeline import ConnectorPipeline
 from connectors.tensors import NumpyToTensor
 from episode_learners.algorithms.algorithm import Algorithm, MakeScheduler, Measured
 from episode_learners.algorithms.config import AlgorithmConfig
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import choice, count, not_negative, positive
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.grpo import Baseline, Scale, group_advantages
 from episode_learners.algorithms.token_losses import (
@@ -34,14 +34,6 @@ from episodes.tokens.minibatches import select_sequences, sequence_groups, seque
 from episodes.tokens.names import GROUP
 
 __all__ = ["TokenGRPO", "TokenGRPOConfig", "TokenPolicy"]
-
-_CHOICES = {
-    "layout": ("packed", "padded"),
-    "baseline": ("group", "batch", "leave_one_out"),
-    "scale": ("group", "batch", None),
-    "mean": ("token", "sequence"),
-    "ratio": ("token", "sequence"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,32 +60,18 @@ class TokenGRPOConfig(AlgorithmConfig):
 
     learning_rate: float = 1e-6
     max_gradient_norm: float | None = 1.0
-    num_epochs: int = 1
-    num_minibatches: int = 1
-    max_tokens: int | None = None
-    layout: Layout = "packed"
-    group_size: int = 8
-    baseline: Baseline = "group"
-    scale: Scale | None = "batch"
-    mean: TokenMean = "token"
-    ratio: TokenMean = "token"
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    kl_coefficient: float = 0.0
-
-    def __post_init__(self) -> None:
-        AlgorithmConfig.__post_init__(self)
-        check_numbers(
-            self,
-            counts=("num_epochs", "num_minibatches", "max_tokens", "group_size"),
-            positive=("clip_low", "clip_high"),
-            not_negative=("kl_coefficient",),
-        )
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InvalidArgument(
-                    f"TokenGRPOConfig: {name} is {getattr(self, name)!r}; it must be one of {choices}"
-                )
+    num_epochs: int = count(1)
+    num_minibatches: int = count(1)
+    max_tokens: int | None = count(None)
+    layout: Layout = choice("packed", "padded")
+    group_size: int = count(8)
+    baseline: Baseline = choice("group", "batch", "leave_one_out")
+    scale: Scale | None = choice("batch", "group", None)
+    mean: TokenMean = choice("token", "sequence")
+    ratio: TokenMean = choice("token", "sequence")
+    clip_low: float = positive(0.2)
+    clip_high: float = positive(0.2)
+    kl_coefficient: float = not_negative(0.0)
 
 
 class TokenPolicy(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from connectors.distributions import ActionDistribution, DiagonalGaussian, SquashedGaussian
 from episode_learners.networks.layers import ACTION_GAIN, HIDDEN_GAIN, in_full_precision, linear
 
-__all__ = ["ACTION_MASK", "GaussianHead", "action_head", "legal_inputs"]
+__all__ = ["ACTION_MASK", "GaussianHead", "action_head", "legal_inputs", "state_values"]
 
 ACTION_MASK = "action_mask"  # the key of Dict observations that says which actions are legal
 
@@ -43,6 +43,11 @@ def action_head(
         return GaussianHead(num_features, distribution.num_inputs // 2, generator)
     has_layers = isinstance(distribution, nn.Module)  # of its own, which begin nearly uniform
     return linear(num_features, distribution.num_inputs, HIDDEN_GAIN if has_layers else ACTION_GAIN, generator)
+
+
+def state_values(critic: nn.Module, features: Tensor) -> Tensor:
+    """Return the values [...] in float32 that the output layer `critic` computes from features [..., k]."""
+    return in_full_precision(critic(features)).squeeze(-1)
 
 
 def legal_inputs(distribution: ActionDistribution, inputs: Tensor, obs: Any) -> Tensor:

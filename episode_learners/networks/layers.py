@@ -34,8 +34,7 @@ class CastLinear(nn.Linear):
     """Linear layer that first converts its input to the dtype of its weights, for example bfloat16."""
 
     def forward(self, input: Tensor) -> Tensor:
-        weight = self.weight
-        return functional.linear(input if input.dtype is weight.dtype else input.to(weight.dtype), weight, self.bias)
+        return functional.linear(input.to(self.weight.dtype), self.weight, self.bias)
 
 
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from connectors.distributions import ActionDistribution
 from episode_learners.networks.context import ContextEncoder
 from episode_learners.networks.encoders import encoder_for
-from episode_learners.networks.heads import ACTION_MASK, action_head, legal_inputs
+from episode_learners.networks.heads import ACTION_MASK, action_head, legal_inputs, state_values
 from episode_learners.networks.layers import VALUE_GAIN, flat, flat_size, hidden_layers, in_full_precision, linear
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -63,11 +63,11 @@ class MLPPolicy(Policy):
         obs = flat(batch[Columns.OBS], 1)
         outputs = {Columns.ACTION_DIST_INPUTS: in_full_precision(self.actor(obs))}
         if explore is None:
-            outputs[Columns.VF_PREDS] = in_full_precision(self.critic(obs)).squeeze(-1)
+            outputs[Columns.VF_PREDS] = state_values(self.critic, obs)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        return in_full_precision(self.critic(flat(batch[Columns.OBS], 1))).squeeze(-1)
+        return state_values(self.critic, flat(batch[Columns.OBS], 1))
 
 
 class EncoderPolicy(Policy):
@@ -109,11 +109,11 @@ class EncoderPolicy(Policy):
         features = self.body(obs)
         outputs = {Columns.ACTION_DIST_INPUTS: legal_inputs(self.distribution, self.actor(features), obs)}
         if explore is None:
-            outputs[Columns.VF_PREDS] = in_full_precision(self.critic(features)).squeeze(-1)
+            outputs[Columns.VF_PREDS] = state_values(self.critic, features)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        return in_full_precision(self.critic(self.body(batch[Columns.OBS]))).squeeze(-1)
+        return state_values(self.critic, self.body(batch[Columns.OBS]))
 
 
 class TransformerPolicy(Policy):
@@ -156,8 +156,8 @@ class TransformerPolicy(Policy):
             obs = {ACTION_MASK: nested.map_leaves(lambda leaf: leaf[:, -1], obs[ACTION_MASK])}  # the newest one
         outputs = {Columns.ACTION_DIST_INPUTS: legal_inputs(self.distribution, self.actor(features), obs)}
         if explore is None:
-            outputs[Columns.VF_PREDS] = in_full_precision(self.critic(features)).squeeze(-1)
+            outputs[Columns.VF_PREDS] = state_values(self.critic, features)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        return in_full_precision(self.critic(self.body(batch))).squeeze(-1)
+        return state_values(self.critic, self.body(batch))

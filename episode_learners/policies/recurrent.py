@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from connectors.distributions import ActionDistribution
-from episode_learners.networks.heads import action_head, legal_inputs
-from episode_learners.networks.layers import VALUE_GAIN, in_full_precision, linear
+from episode_learners.networks.heads import action_head, legal_inputs, state_values
+from episode_learners.networks.layers import VALUE_GAIN, linear
 from episode_learners.networks.recurrent_encoders import GRUMemory, LSTMMemory, Memory
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
@@ -69,12 +69,12 @@ class RecurrentPolicy(Policy):
             Columns.STATE_OUT: {"actor": actor_state, "critic": critic_state},
         }
         if explore is None:
-            outputs[Columns.VF_PREDS] = in_full_precision(self.critic(valuing)).squeeze(-1)
+            outputs[Columns.VF_PREDS] = state_values(self.critic, valuing)
         return outputs
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
         valuing, _ = self.critic_memory(batch[Columns.OBS], batch[Columns.STATE_IN]["critic"])
-        return in_full_precision(self.critic(valuing)).squeeze(-1)
+        return state_values(self.critic, valuing)
 
 
 class LSTMPolicy(RecurrentPolicy):

@@ -1,5 +1,5 @@
-"""Reading and writing of checkpoints: single files of plain values, arrays and tensors, written completely or not at
-all.
+"""Reading and writing of checkpoints: single files of plain values, arrays, tensors, spaces and endings, written
+completely or not at all.
 
 A file is read with `weights_only=True`: nothing in it can run code. Arrays are stored as bytes with their dtype.
 """
@@ -16,16 +16,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
+from episodes.facts import Ending
+from episodes.storage import space_json
 
 __all__ = ["load_checkpoint", "newest_checkpoint", "save_checkpoint"]
 
 FORMAT = 1
 _ARRAY = "__array__"  # key of a dict that stands for an array
+_ENDING = "__ending__"  # of an `Ending`
+_SPACE = "__space__"  # of a space
 _DICT = "__dict__"  # key of a dict that stands for a dict with one of these keys
+_MARKS = frozenset((_ARRAY, _ENDING, _SPACE, _DICT))
 _PLAIN = (type(None), bool, int, float, str, bytes)
 _UNREADABLE = (  # what torch and zipfile raise, depending on which bytes are wrong
     *(RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError),
@@ -39,7 +45,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
     Args:
         path: the file; its folder is created if it does not exist.
-        state: nested dicts, lists and tuples of plain values, arrays and tensors.
+        state: nested dicts, lists and tuples of plain values, arrays, tensors, spaces and `Ending`s.
 
     Raises:
         InvalidArgument: `state` has a value of a type that checkpoints do not allow; the error names its place.
@@ -128,7 +134,7 @@ def _to_plain(value: Any, path: str) -> Any:
         return value
     if isinstance(value, dict):
         items = [(_to_plain(key, f"{path}/{key}"), _to_plain(part, f"{path}/{key}")) for key, part in value.items()]
-        return {_DICT: items} if _ARRAY in value or _DICT in value else dict(items)
+        return dict(items) if _MARKS.isdisjoint(value) else {_DICT: items}
     if type(value) is torch.Size:
         value = tuple(value)
     if type(value) in (list, tuple):
@@ -136,6 +142,10 @@ def _to_plain(value: Any, path: str) -> Any:
     if type(value) in (np.ndarray, np.memmap) and not value.dtype.hasobject:
         data = torch.frombuffer(bytearray(np.ascontiguousarray(value).tobytes() or b"\0"), dtype=torch.uint8)
         return {_ARRAY: data, "dtype": np.lib.format.dtype_to_descr(value.dtype), "shape": tuple(value.shape)}
+    if isinstance(value, Ending):
+        return {_ENDING: value.code}
+    if isinstance(value, gym.Space):
+        return {_SPACE: space_json.to_json(value, f"the space at {path}")}
     raise InvalidArgument(f"a checkpoint cannot hold the {type(value).__name__} at {path or 'its root'}")
 
 
@@ -149,6 +159,10 @@ def _from_plain(value: Any) -> Any:
             count = int(np.prod(value["shape"], dtype=np.int64))
             array = np.frombuffer(value[_ARRAY].numpy().tobytes(), dtype, count)
             return array.reshape(value["shape"]).copy()
+        if _ENDING in value:
+            return Ending(value[_ENDING])
+        if _SPACE in value:
+            return space_json.from_json(value[_SPACE])
         items = value[_DICT] if _DICT in value else value.items()
         return {_from_plain(key): _from_plain(part) for key, part in items}
     if isinstance(value, (list, tuple)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from episode_learners.algorithms.config import Settings
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count, flag, whole
 from episode_runners.evaluation import Evaluation
 
 __all__ = ["TrainResult", "TrainerConfig"]
@@ -25,21 +25,13 @@ class TrainerConfig(Settings):
         shows_progress: Whether a progress bar is shown.
     """
 
-    max_epochs: int = 100
-    steps_per_epoch: int = 10_000
-    num_test_episodes: int = 20
-    test_every: int | None = None
-    test_seed: int = 1_000_000
-    checkpoint_every: int | None = None
-    shows_progress: bool = True
-
-    def __post_init__(self) -> None:
-        check_numbers(
-            self,
-            counts=("max_epochs", "steps_per_epoch", "checkpoint_every", "test_every"),
-            whole=("num_test_episodes", "test_seed"),
-            flags=("shows_progress",),
-        )
+    max_epochs: int = count(100)
+    steps_per_epoch: int = count(10_000)
+    num_test_episodes: int = whole(20)
+    test_every: int | None = count(None)
+    test_seed: int = whole(1_000_000)
+    checkpoint_every: int | None = count(None)
+    shows_progress: bool = flag(True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,33 +10,22 @@ from connectors.acting import fingerprint_of
 from connectors.actor import Actor
 from connectors.fingerprint import check_fingerprint, stamp, stamped
 from episode_learners.algorithms.algorithm import Algorithm
-from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episode_learners.policies.policy import Policy
 from episode_runners import MultiAgentEnvRunner
 from episode_runners.multi_agent_stats import MultiAgentCollectStats
 from episode_runners.stats import CollectStats
-from episodes.columns import DEFAULT_MODULE_ID
 from episodes.errors import StateMismatch
 
 __all__ = [
     "fingerprints_of",
     "flat_metrics",
-    "learners_of",
     "match_modules",
     "modules_of",
     "num_steps_of",
     "policies_of",
     "restore_fingerprints",
 ]
-
-
-def learners_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Algorithm]:
-    """Return a dict with the algorithm of each module (policy of some agents). A single algorithm has the key
-    `DEFAULT_MODULE_ID`.
-    """
-    if isinstance(algorithm, MultiAgentAlgorithm):
-        return {module_id: algorithm[module_id] for module_id in algorithm.module_ids}
-    return {DEFAULT_MODULE_ID: algorithm}
 
 
 def policies_of(algorithm: Algorithm | MultiAgentAlgorithm) -> dict[Hashable, Policy]:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count, whole
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
-from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episode_learners.trainers.config import TrainerConfig
-from episode_learners.trainers.modules import learners_of, num_steps_of
+from episode_learners.trainers.modules import num_steps_of
 from episode_learners.trainers.stored_buffer import StoredBuffer
 from episode_learners.trainers.trainer import Trainer, check_acts
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
@@ -31,13 +31,9 @@ class OffPolicyConfig(TrainerConfig):
         warmup_steps: Environment steps with random actions before the first update.
     """
 
-    steps_per_collect: int = 8
-    gradient_steps_per_collect: int = 1
-    warmup_steps: int = 500
-
-    def __post_init__(self) -> None:
-        TrainerConfig.__post_init__(self)
-        check_numbers(self, counts=("steps_per_collect", "gradient_steps_per_collect"), whole=("warmup_steps",))
+    steps_per_collect: int = count(8)
+    gradient_steps_per_collect: int = count(1)
+    warmup_steps: int = whole(500)
 
 
 class OffPolicyTrainer(Trainer[OffPolicyConfig]):
@@ -83,9 +79,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         learner: Any = self.algorithm
         learner.explore_after(self.num_steps)
         is_warmup = self.num_steps < self.config.warmup_steps
-        stores_outputs = any(
-            getattr(algorithm, "stored_outputs", ()) for algorithm in learners_of(self.algorithm).values()
-        )
+        stores_outputs = any(algorithm.stored_outputs for algorithm in learners_of(self.algorithm).values())
         if not is_warmup:
             self.runner.policy_version = self.num_updates
         number = self.config.warmup_steps if is_warmup else self.config.steps_per_collect

@@ -8,11 +8,10 @@ from typing import Any
 
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.algorithms.bc import BC
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count
 from episode_learners.algorithms.replay_algorithm import ReplayAlgorithm
-from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episode_learners.trainers.config import TrainerConfig
-from episode_learners.trainers.modules import learners_of
 from episode_learners.trainers.stored_buffer import StoredBuffer
 from episode_learners.trainers.trainer import Trainer
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
@@ -36,12 +35,8 @@ class OfflineConfig(TrainerConfig):
         gradient_steps_per_update: Gradient steps of an update, for algorithms that learn from samples.
     """
 
-    episodes_per_update: int = 50
-    gradient_steps_per_update: int = 10
-
-    def __post_init__(self) -> None:
-        TrainerConfig.__post_init__(self)
-        check_numbers(self, counts=("episodes_per_update", "gradient_steps_per_update"))
+    episodes_per_update: int = count(50)
+    gradient_steps_per_update: int = count(10)
 
 
 class OfflineTrainer(Trainer[OfflineConfig]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from episode_learners.algorithms.algorithm import Algorithm
-from episode_learners.algorithms.config_checks import check_numbers
+from episode_learners.algorithms.config_checks import count
 from episode_learners.multi_agent import MultiAgentAlgorithm
 from episode_learners.trainers.config import TrainerConfig
 from episode_learners.trainers.modules import num_steps_of
@@ -25,12 +25,8 @@ class OnPolicyConfig(TrainerConfig):
         episodes_per_collect: Complete episodes for an update, instead of `steps_per_collect`.
     """
 
-    steps_per_collect: int = 1024
-    episodes_per_collect: int | None = None
-
-    def __post_init__(self) -> None:
-        TrainerConfig.__post_init__(self)
-        check_numbers(self, counts=("steps_per_collect", "episodes_per_collect"))
+    steps_per_collect: int = count(1024)
+    episodes_per_collect: int | None = count(None)
 
 
 class OnPolicyTrainer(Trainer[OnPolicyConfig]):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from episode_learners.algorithms.algorithm import Algorithm
-from episode_learners.multi_agent import MultiAgentAlgorithm
-from episode_learners.trainers.modules import learners_of
+from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episode_runners import GroupRunner, MultiAgentEnvRunner
 from episodes.errors import StateMismatch, UnknownKey
 

@@ -15,14 +15,13 @@ import torch
 from connectors.actor import Actor
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.loggers import Logger
-from episode_learners.multi_agent import MultiAgentAlgorithm
+from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episode_learners.policies.policy import Policy
 from episode_learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from episode_learners.trainers.config import TrainerConfig, TrainResult
 from episode_learners.trainers.modules import (
     fingerprints_of,
     flat_metrics,
-    learners_of,
     match_modules,
     modules_of,
     policies_of,
@@ -307,9 +306,8 @@ class Trainer(ABC, Generic[Config]):
         state = self._state()
         path = self._checkpoint_path()
         save_checkpoint(path, state)
-        for old in [checkpoint for checkpoint in self._checkpoints() if checkpoint.name <= path.name][
-            :-_NUM_CHECKPOINTS
-        ]:
+        written = [checkpoint for checkpoint in self._checkpoints() if checkpoint.name <= path.name]
+        for old in written[:-_NUM_CHECKPOINTS]:
             old.unlink()
         self._set_states(state)
         return path

@@ -98,7 +98,7 @@ def test_origin_of_learner_row_and_of_sample_through_views(
 def test_minibatches_know_where_their_rows_came_from(episodes: list[SingleAgentEpisode], seed: int) -> None:
     batch = learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=episodes)
     total, generator = num_steps(episodes), torch.Generator().manual_seed(seed)
-    parts = list(shuffled(batch, total, 3, generator, torch.device("cpu"))) if total else []
+    parts = list(shuffled(batch, 3, generator)) if total else []
     assert sum(map(assert_read_again, parts)) == total
     numbers = [number for part in parts for number in part.origin.numbers.tolist()]
     assert sorted(numbers) == list(range(total))
