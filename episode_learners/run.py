@@ -192,13 +192,14 @@ class Run:
             InvalidArgument: an offline algorithm has no data, or an online one has; a buffer is given for an algorithm
                 without one; or the device does not exist.
         """
+        if self.ledger and of_trainer.get("folder") is not None:
+            of_trainer = {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
         if self.modules:
-            return make_multi_agent_trainer(self, Run, **self._with_ledger(of_trainer))
+            return make_multi_agent_trainer(self, Run, **of_trainer)
         kind = ALGORITHMS[self.algo]
         config = kind.trainer(**self.trainer)
         if self.buffer and not issubclass(cast(type, kind.algorithm), ReplayAlgorithm):
             raise InvalidArgument(f"{self.algo} learns from no buffer: leave buffer out")
-        of_trainer = self._with_ledger(of_trainer)
         if isinstance(config, trainers.OfflineConfig) != (self.data is not None):
             wants = "learns from a data set: give its directory as data"
             raise InvalidArgument(f"{self.algo} {wants if self.data is None else 'samples for itself: leave data out'}")
@@ -211,14 +212,6 @@ class Run:
         if isinstance(config, trainers.OffPolicyConfig):
             return trainers.OffPolicyTrainer(algorithm, runner, self._make_buffer(), config, **of_trainer)  # type: ignore[arg-type]
         return trainers.OfflineTrainer(algorithm, self._load_data(algorithm), config, runner=runner, **of_trainer)
-
-    def _with_ledger(self, of_trainer: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of the trainer, with the path of the ledger (record of what each update learned from) added
-        if `ledger` is True.
-        """
-        if not self.ledger or of_trainer.get("folder") is None:
-            return of_trainer
-        return {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
 
     @property
     def trainer_config(self) -> Any:
@@ -307,13 +300,11 @@ class Run:
         usual, name = ALGORITHMS[self.algo].policy, self.policy.get("network")
         if name is None:
             return usual
-        fitting = [
-            network
-            for network in NETWORKS
-            if network != "transformer" or ALGORITHMS[self.algo].algorithm is learners.PPO
-        ]
-        if usual not in NETWORKS.values() or name not in fitting:
-            networks = ", ".join(fitting) if usual in NETWORKS.values() else "no others than its own"
+        fitting = list(NETWORKS) if usual in NETWORKS.values() else []
+        if ALGORITHMS[self.algo].algorithm is not learners.PPO and fitting:
+            fitting.remove("transformer")
+        if name not in fitting:
+            networks = ", ".join(fitting) or "no others than its own"
             raise UnknownKey(f"no network {name!r} for {self.algo}; there are {networks}")
         return NETWORKS[name]
 
@@ -323,11 +314,9 @@ class Run:
         """
         policy = self._policy_class()
         pieces: list[Connector | View] = [] if policy in _READ_ANY_SPACE else [*flattening(space)]
-        return (
-            [*pieces, TransformerContext(self.policy.get("context", 20))]
-            if policy is learners.TransformerPolicy
-            else pieces
-        )
+        if policy is learners.TransformerPolicy:
+            pieces.append(TransformerContext(self.policy.get("context", 20)))
+        return pieces
 
     def _policy_arguments(self, action_space: gym.Space) -> dict[str, Any]:
         """Return the keyword arguments of the policy class, with names of activations and distributions replaced by

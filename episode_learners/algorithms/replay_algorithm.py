@@ -103,7 +103,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             n, n_step=n_step, gamma=gamma, views=self.views, keys=(*_SAMPLED_COLUMNS, *self.extra_columns)
         ).to_dict()
         steps, later = columns.pop(Columns.N_STEP), ~columns[Columns.TERMINATEDS]
-        columns[DISCOUNTS] = np.multiply(later, gamma**steps, dtype=np.float32)
+        columns[DISCOUNTS] = np.multiply(later, np.float32(gamma) if n_step == 1 else gamma**steps, dtype=np.float32)
         if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
             del columns[Columns.WEIGHTS]
         return columns

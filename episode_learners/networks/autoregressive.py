@@ -60,12 +60,12 @@ class Autoregressive(nn.Module, ActionDistribution):
         self.heads = nn.ModuleList(heads)
 
     def sample(self, inputs: Tensor, generator: torch.Generator | None = None) -> Any:
-        return self._combine_parts(
-            [a for _, _, a in self._iterate_parts(inputs, lambda p, x, i: p.sample(x, generator))], inputs
-        )
+        walk = self._iterate_parts(inputs, lambda part, part_inputs, i: part.sample(part_inputs, generator))
+        return self._combine_parts([action for _, _, action in walk], inputs)
 
     def mode(self, inputs: Tensor) -> Any:
-        return self._combine_parts([a for _, _, a in self._iterate_parts(inputs, lambda p, x, i: p.mode(x))], inputs)
+        walk = self._iterate_parts(inputs, lambda part, part_inputs, i: part.mode(part_inputs))
+        return self._combine_parts([action for _, _, action in walk], inputs)
 
     def log_prob(self, inputs: Tensor, actions: Any) -> Tensor:
         values = self._split_parts(actions)

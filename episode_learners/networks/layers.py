@@ -34,7 +34,8 @@ class CastLinear(nn.Linear):
     """Linear layer that first converts its input to the dtype of its weights, for example bfloat16."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.linear(input.to(self.weight.dtype), self.weight, self.bias)
+        weight = self.weight
+        return functional.linear(input if input.dtype is weight.dtype else input.to(weight.dtype), weight, self.bias)
 
 
 def linear(num_in: int, num_out: int, gain: float, generator: torch.Generator | None) -> nn.Linear:

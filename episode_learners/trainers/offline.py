@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from episode_learners.algorithms.algorithm import Algorithm
@@ -81,7 +83,8 @@ class OfflineTrainer(Trainer[OfflineConfig]):
             )
         learners = learners_of(algorithm).values()
         wrong = [type(learner).__name__ for learner in learners if not isinstance(learner, (BC, ReplayAlgorithm))]
-        if wrong and (isinstance(data, _BUFFERS) or _samples_steps(data)):
+        self._learns_from_samples = isinstance(data, _BUFFERS) or _samples_steps(data)
+        if wrong and self._learns_from_samples:
             raise InvalidArgument(
                 f"{wrong[0]} learns from episodes: give dataset.sampler(episodes=...), or the data set"
             )
@@ -90,7 +93,7 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         """Update the policy once, from a sample of the recorded data or from the next episodes in order."""
         learner: Any = self.algorithm
         steps = self.config.gradient_steps_per_update
-        if isinstance(self.data, _BUFFERS) or _samples_steps(self.data):
+        if self._learns_from_samples:
             self.num_steps += steps
             self._update(learner.update_from(self.data, steps), steps)
             return
@@ -106,19 +109,12 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         """
         data: Any = self.data
         for _ in range(-(-len(data) // self.config.episodes_per_update) + 1):
-            episodes = self._next_episodes(data)
+            start = self._at if self._at < len(data) else 0  # after the last episode, start again
+            self._at = start + self.config.episodes_per_update
+            episodes = data[start : self._at]
             if any(len(episode) for episode in episodes):
                 return episodes
         raise InvalidArgument(f"OfflineTrainer: none of {len(data)} episodes has a step to learn from")
-
-    def _next_episodes(self, data: Any) -> Sequence[Any]:
-        """Return the next `episodes_per_update` recorded episodes, and advance the position. After the last episode it
-        starts again.
-        """
-        if self._at >= len(data):
-            self._at = 0
-        start, self._at = self._at, self._at + self.config.episodes_per_update
-        return data[start : self._at]
 
     def _stateful_parts(self) -> dict[str, Any]:
         """Return the objects whose states checkpoints store: the buffer, the sampler's position or the episode index,
@@ -128,36 +124,11 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         if isinstance(self.data, _BUFFERS):
             return {"data": StoredBuffer(self.data), **tested}
         if isinstance(self.data, Sampler):
-            return {"data": _SamplerPosition(self.data), **tested}
-        return {"place": _EpisodeIndex(self), **tested}
+            position = SimpleNamespace(get_state=self.data.state_dict, set_state=self.data.load_state_dict)
+            return {"data": position, **tested}
+        return {"place": SimpleNamespace(get_state=lambda: self._at, set_state=partial(setattr, self, "_at")), **tested}
 
 
 def _samples_steps(data: Any) -> bool:
     """Return True if the data are a sampler of steps or sequences, and not of complete episodes."""
     return isinstance(data, Sampler) and not isinstance(data.what, EpisodeBatches)
-
-
-class _SamplerPosition:
-    """Wrapper by which a checkpoint stores the position of a data set sampler in its epoch."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self.sampler = sampler
-
-    def get_state(self) -> dict[str, Any]:
-        return self.sampler.state_dict()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self.sampler.load_state_dict(state)
-
-
-class _EpisodeIndex:
-    """Wrapper by which a checkpoint stores the index of the episode that an offline trainer reads next."""
-
-    def __init__(self, trainer: OfflineTrainer) -> None:
-        self.trainer = trainer
-
-    def get_state(self) -> int:
-        return self.trainer._at
-
-    def set_state(self, state: int) -> None:
-        self.trainer._at = state

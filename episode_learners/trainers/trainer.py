@@ -366,7 +366,7 @@ class Trainer(ABC, Generic[Config]):
         """
         self._continue_from(Path(path), load_checkpoint(Path(path)), allow)
 
-    def _continue_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str] = ()) -> None:
+    def _continue_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str]) -> None:
         """Restore the whole run (modules, weights, counts, runner, buffer, logger) from the state of a checkpoint,
         after a check of its settings.
 
