@@ -20,6 +20,8 @@ import torch
 from episode_learners.loggers import CSVLogger
 from episode_learners.trainers import checkpoint
 from episode_learners.trainers.checkpoint import load_checkpoint
+from episodes.storage.ledger import difference
+from episodes.storage.ledger.ledger_reader import LedgerReader
 from tests.learners import test_league, test_multi_agent_trainers, test_trainers
 from tests.learners.test_trainers import Notes
 
@@ -67,7 +69,8 @@ def run_all(folder: Path) -> None:
             child = os.fork()
             if not child:
                 try:
-                    make(config=CONFIG, folder=folder / name / place, hooks=[KillsInTheMiddle(place)]).run()
+                    left, hooks = folder / name / place, [KillsInTheMiddle(place)]
+                    make(config=CONFIG, folder=left, ledger=left / "ledger", hooks=hooks).run()
                 except BaseException:
                     traceback.print_exc()
                 os._exit(1)
@@ -99,13 +102,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", MAKERS)
 def test_killed_run_resumed_equals_uninterrupted_run(name: str, folders: Path, tmp_path: Path) -> None:
     notes = Notes()
-    whole: Any = MAKERS[name](config=CONFIG, folder=tmp_path, hooks=[notes])
+    whole: Any = MAKERS[name](config=CONFIG, folder=tmp_path, ledger=tmp_path / "ledger", hooks=[notes])
     result = whole.run()
     assert len(list(tmp_path.glob("checkpoint-*.pt"))) == 2
     for place in PLACES:
         left, later = folders / name / place, Notes()
         assert [path.suffix for path in sorted(left.iterdir())][:2] == [".pt", ".pt"]
-        resumed: Any = MAKERS[name](seed=7, config=CONFIG, folder=left, hooks=[later])
+        resumed: Any = MAKERS[name](seed=7, config=CONFIG, folder=left, ledger=left / "ledger", hooks=[later])
         assert resumed.resume()
         assert resumed.num_epochs == EPOCHS - 1
         resumed_result = resumed.run()
@@ -114,6 +117,8 @@ def test_killed_run_resumed_equals_uninterrupted_run(name: str, folders: Path, t
         assert resumed_result.last_test.returns.tolist() == result.last_test.returns.tolist()
         for count in ("num_steps", "num_updates", "best_score"):
             assert getattr(resumed_result, count) == getattr(result, count)
+        assert len(LedgerReader(left)) == len(LedgerReader(tmp_path)) > 0
+        assert difference(tmp_path, left) is None
         if name == "league":
             assert_equal(resumed.hooks[0].get_state(), whole.hooks[0].get_state(), name)
         weights = resumed.algorithm.state_dict()
@@ -137,11 +142,12 @@ def run_with_kills(name: str, folder: Path, seed: int) -> None:
                 if attempt < KILLS:
                     signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(0.02, 0.4)))  # the default action is to die
                 with CSVLogger(folder) as logger:
-                    trainer: Any = MAKERS[name](seed=attempt, config=LONG, folder=folder, logger=logger)
+                    options: dict[str, Any] = {"folder": folder, "logger": logger, "ledger": folder / "ledger"}
+                    trainer: Any = MAKERS[name](seed=attempt, config=LONG, **options)
                     if not trainer.resume():
                         logger.resume(-1)
                         torch.manual_seed(0)
-                        trainer = MAKERS[name](seed=0, config=LONG, folder=folder, logger=logger)
+                        trainer = MAKERS[name](seed=0, config=LONG, **options)
                     trainer.run()
                 trainer.save_epoch()
                 os._exit(0)
@@ -172,12 +178,14 @@ def test_run_killed_at_random_moments_equals_uninterrupted_run(name: str, tmp_pa
     assert done.returncode == 0, done.stderr
     with CSVLogger(tmp_path / "whole") as logger:
         torch.manual_seed(0)
-        whole: Any = MAKERS[name](config=LONG, folder=tmp_path / "whole", logger=logger)
+        folder = tmp_path / "whole"
+        whole: Any = MAKERS[name](config=LONG, folder=folder, logger=logger, ledger=folder / "ledger")
         whole.run()
     states = [load_checkpoint(max((tmp_path / one).glob("checkpoint-*.pt"))) for one in ("whole", "killed")]
     for state in states:
         del state["counts"]["seconds"]
     assert_equal(*states, name)
+    assert difference(tmp_path / "whole", tmp_path / "killed") is None
     for scope in ("train", "update", "test"):
         rows = [CSVLogger(tmp_path / one).rows(scope) for one in ("whole", "killed")]
         timeless = [[{k: v for k, v in row.items() if "second" not in k} for row in table] for table in rows]

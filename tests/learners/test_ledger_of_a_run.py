@@ -1,15 +1,11 @@
-"""A killed and resumed run has the same ledger as an uninterrupted run, and differences are found by row."""
+"""Differences between the ledgers of two runs are found by row. `test_killed_runs` compares ledgers of killed runs."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from gymnasium import spaces
 
@@ -17,41 +13,6 @@ from episode_learners import BC, BCConfig, MLPPolicy
 from episode_learners.trainers import OfflineConfig, OfflineTrainer
 from episodes import SingleAgentEpisode
 from episodes.storage.ledger import difference
-from episodes.storage.ledger.ledger_reader import LedgerReader
-from tests.code_rules import ROOT
-from tests.learners.ledger_runs import trainer_of
-
-
-def killed(kind: str, folder: Path, updates: int, at: int) -> None:
-    arguments = [kind, str(folder), str(updates), str(at)]
-    run = subprocess.run([sys.executable, "-m", "tests.learners.ledger_runs", *arguments], cwd=ROOT)
-    assert run.returncode == -signal.SIGKILL
-
-
-def test_ledger_of_killed_run_equals_that_of_whole_run(tmp_path: Path) -> None:
-    trainer_of("dqn", tmp_path / "whole", 12).run()
-    killed("dqn", tmp_path / "killed", 12, at=7)
-    resumed = trainer_of("dqn", tmp_path / "killed", 12)
-    assert resumed.resume()
-    resumed.run()
-    whole, resumed_reader = LedgerReader(tmp_path / "whole"), LedgerReader(tmp_path / "killed")
-    assert len(whole) == len(resumed_reader) == resumed.algorithm.num_updates >= 11
-    assert difference(whole, resumed_reader) is None
-    assert whole.ids == resumed_reader.ids
-    assert all((update.episode >= 0).all() for update in whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dqn", "ppo"])
-def test_ledger_of_long_run_with_three_kills_is_equal(kind: str, tmp_path: Path) -> None:
-    trainer_of(kind, tmp_path / "whole", 4000).run()
-    for at in (1003, 2006, 3009):
-        killed(kind, tmp_path / "killed", 4000, at)
-    resumed = trainer_of(kind, tmp_path / "killed", 4000)
-    assert resumed.resume()
-    resumed.run()
-    assert len(LedgerReader(tmp_path / "killed")) == resumed.algorithm.num_updates >= 3998
-    assert difference(tmp_path / "whole", tmp_path / "killed") is None
 
 
 def episodes_of(seed: int, lengths: list[int]) -> list[SingleAgentEpisode]:

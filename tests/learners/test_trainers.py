@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +63,19 @@ def generator(seed: int) -> torch.Generator:
 
 
 def ppo_trainer(
-    seed: int = 0, recurrent: bool = False, config: dict[str, Any] | None = None, **options: Any
+    seed: int = 0,
+    config: dict[str, Any] | None = None,
+    kind: Any = MLPPolicy,
+    numbers: dict[str, Any] | None = None,
+    env: str = CARTPOLE,
+    num_envs: int = 2,
+    **options: Any,
 ) -> Trainer:
-    kind = LSTMPolicy if recurrent else MLPPolicy
     policy = kind(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(seed))
-    algorithm = PPO(policy, PPOConfig(num_epochs=2, minibatch_size=32), seed=seed)
-    runner = SingleAgentEnvRunner(CARTPOLE, policy, num_envs=2, seed=seed)
-    return OnPolicyTrainer(
-        algorithm, runner, OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **(config or {})}), **options
-    )
-
-
-def lstm_trainer(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> Trainer:
-    return ppo_trainer(seed, True, config, **options)
+    algorithm = PPO(policy, PPOConfig(num_epochs=2, minibatch_size=32, **(numbers or {})), seed=seed)
+    runner = SingleAgentEnvRunner(env, policy, num_envs=num_envs, seed=seed)
+    settings = OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **(config or {})})
+    return OnPolicyTrainer(algorithm, runner, settings, **options)
 
 
 def dqn_trainer(seed: int = 0, config: dict[str, Any] | None = None, **options: Any) -> Trainer:
@@ -114,7 +115,12 @@ class Notes:
         self.told.append("epoch")
 
 
-MAKERS = {"PPO": ppo_trainer, "recurrent PPO": lstm_trainer, "DQN": dqn_trainer, "SAC": sac_trainer}
+MAKERS = {
+    "PPO": ppo_trainer,
+    "recurrent PPO": partial(ppo_trainer, kind=LSTMPolicy),
+    "DQN": dqn_trainer,
+    "SAC": sac_trainer,
+}
 
 
 @pytest.mark.parametrize("make", [ppo_trainer, dqn_trainer], ids=["PPO", "DQN"])
@@ -373,12 +379,6 @@ def test_failed_checkpoint_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert load_checkpoint(sound) == {"at": 1}
 
 
-@pytest.mark.parametrize("wrong", [{"max_epochs": 0}, {"steps_per_collect": 1.5}, {"checkpoint_every": -1}], ids=str)
-def test_invalid_settings_raise(wrong):
-    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
-        OnPolicyConfig(**wrong)
-
-
 def test_checkpoint_of_other_pipelines_names_the_connector(tmp_path: Path):
     ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
     other_trainer = ppo_trainer(folder=tmp_path)
@@ -524,23 +524,11 @@ def test_epochs_have_different_test_episodes():
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "trainer.steps_per_collect": ({"steps_per_collect": 16}, {}),
     "trainer.num_test_episodes": ({"num_test_episodes": 3}, {}),
-    "algorithm.learning_rate": ({}, {"learning_rate": 1e-5}),
-    "algorithm.clip": ({}, {"clip": 0.1}),
+    "algorithm.learning_rate": ({}, {"numbers": {"learning_rate": 1e-5}}),
+    "algorithm.clip": ({}, {"numbers": {"clip": 0.1}}),
     "num_envs": ({}, {"num_envs": 3}),
     "environment": ({}, {"env": "CartPole-v0"}),
 }
-
-
-def changed_trainer(folder: Path, config: dict[str, Any], options: dict[str, Any]) -> Any:
-    """Return a PPO trainer with some other settings."""
-    options = dict(options)
-    env, num_envs = options.pop("env", CARTPOLE), options.pop("num_envs", 2)
-    policy = MLPPolicy(*spaces_of(CARTPOLE), hidden_sizes=(8,), generator=generator(0))
-    algorithm = PPO(policy, PPOConfig(num_epochs=2, minibatch_size=32, **options))
-    runner = SingleAgentEnvRunner(env, policy, num_envs=num_envs, seed=0)
-    return OnPolicyTrainer(
-        algorithm, runner, OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, **config}), folder=folder
-    )
 
 
 @pytest.mark.filterwarnings("ignore:.*out of date")
@@ -548,16 +536,18 @@ def changed_trainer(folder: Path, config: dict[str, Any], options: dict[str, Any
 def test_resume_with_changed_setting_needs_allow(name: str, tmp_path: Path):
     ppo_trainer(config={"max_epochs": 1, "checkpoint_every": 1}, folder=tmp_path).run()
     config, options = CHANGES[name]
-    config = {"checkpoint_every": 1, "max_epochs": 2, "shows_progress": False, **config}
+    changed = partial(
+        ppo_trainer, config={"max_epochs": 2, "checkpoint_every": 1, **config}, folder=tmp_path, **options
+    )
     with pytest.raises(StateMismatch, match=f"has {name} .*resume\\(allow=\\['{name}'\\]\\)"):
-        changed_trainer(tmp_path, config, options).resume()
-    trainer = changed_trainer(tmp_path, config, options)
+        changed().resume()
+    trainer = changed()
     assert trainer.resume(allow=[name])
     trainer.run()
     assert trainer.num_epochs == 2
     if name == "algorithm.learning_rate":
         assert trainer.algorithm.optimizers["policy"].learning_rate == 1e-5
-    other_trainer = changed_trainer(tmp_path, config, options)
+    other_trainer = changed()
     other_trainer.algorithm.policy.actor[1] = torch.nn.ReLU()
     with pytest.raises(StateMismatch, match="has policy "):
         other_trainer.resume(allow=[name])

@@ -6,7 +6,6 @@ import io
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -34,12 +33,10 @@ from episode_learners import (
     MLPPolicy,
     PPOConfig,
     QPolicy,
-    R2D2Config,
     SACConfig,
     SACPolicy,
     linear_decay,
 )
-from episode_learners.trainers import OfflineConfig, OffPolicyConfig, OnPolicyConfig
 from episodes.errors import UnknownKey
 from episodes.inspect import explain_batch
 from episodes.replay import EpisodeReplayBuffer
@@ -247,13 +244,3 @@ def test_frozen_critic_layer_stays_frozen() -> None:
     assert torch.equal(policy.critics[0][0].weight, before)
     assert not policy.critics[0][0].weight.requires_grad
     assert policy.critics[0][2].weight.requires_grad
-
-
-CONFIGS = [PPOConfig, GRPOConfig, IMPALAConfig, BCConfig, DQNConfig, CQLConfig, R2D2Config, SACConfig]
-CONFIGS += [ContinuousCQLConfig, OnPolicyConfig, OffPolicyConfig, OfflineConfig]
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_config_docstring_explains_each_field(kind: Any) -> None:
-    for field in fields(kind):
-        assert kind.__doc__.count(f"\n    {field.name}: ") == 1, field.name
