@@ -159,22 +159,6 @@ def test_buffer_lists_the_pipelines_of_stored_episodes_only() -> None:
     assert buffer.acting_pipelines() == set()
 
 
-def test_episodes_without_acting_pipeline_are_accepted() -> None:
-    pack = sampled(scaled)
-    by_hand = [
-        SingleAgentEpisode.from_arrays(
-            episode.get_observations(),
-            episode.get_actions(),
-            episode.get_rewards(),
-            terminated=True,
-            extra_model_outputs={"action_logp": episode.get_extra_model_outputs("action_logp")},
-        )
-        for episode in pack
-    ]
-    assert EpisodePack.from_episodes(by_hand).acting_pipelines is None
-    PPO(actor()).preprocess(by_hand)
-
-
 def test_views_inserted_between_samples_are_stored() -> None:
     shared = actor()
     runner, buffer = SingleAgentEnvRunner("CartPole-v1", shared, seed=0, check_pipeline=False), EpisodeReplayBuffer(500)

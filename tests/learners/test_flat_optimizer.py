@@ -76,17 +76,6 @@ def test_flat_optimizer_rebuilds_replaced_views(tear):
     assert_same(ours, expected)
 
 
-def test_gradients_accumulate_until_a_step():
-    ours, expected = network(), network()
-    flat, once = FlatOptimizer(ours.parameters(), ADAM), FlatOptimizer(expected.parameters(), ADAM)
-    for seed in (0, 1):
-        (loss_of(ours, seed) / 2).backward()
-    flat.step()
-    ((loss_of(expected, 0) + loss_of(expected, 1)) / 2).backward()
-    once.step()
-    assert_same(ours, expected)
-
-
 def test_state_of_other_size_is_rejected():
     flat, other_optimizer = (FlatOptimizer(module.parameters(), ADAM) for module in (network(), nn.Linear(3, 1)))
     flat.gradient.fill_(1.0)
@@ -95,50 +84,11 @@ def test_state_of_other_size_is_rejected():
         other_optimizer.load_state_dict(flat.state_dict())
 
 
-def test_restored_snapshot_undoes_steps_and_moments():
-    module, untouched = network(), network()
-    flat, expected = FlatOptimizer(module.parameters(), ADAM), FlatOptimizer(untouched.parameters(), ADAM)
-    for before in range(2):  # once without moments, once with some
-        snapshot = flat.snapshot()
-        loss_of(module, 99).backward()
-        flat.step()
-        flat.restore(snapshot)
-        for network_module, optimizer in ((module, flat), (untouched, expected)):
-            loss_of(network_module, before).backward()
-            optimizer.step()
-        assert_same(module, untouched)
-
-
-def test_gradient_not_finite_changes_nothing():
-    module = network()
-    flat = FlatOptimizer(module.parameters(), FLAT_ADAM, max_norm=1.0)
-    loss_of(module, 0).backward()
-    flat.step()
-    before, state = flat.vector.clone(), deepcopy(flat.state_dict())
-    for bad in (float("nan"), float("inf")):
-        flat.gradient[3] = bad
-        assert not torch.isfinite(flat.step())
-        assert torch.equal(flat.vector, before)
-        assert not flat.gradient.any()
-    torch.testing.assert_close(flat.state_dict()["state"], state["state"], rtol=0, atol=0)
-
-
 def test_parameters_of_two_dtypes_raise():
     with pytest.raises(InvalidArgument, match="one dtype on one device"):
         FlatOptimizer([*nn.Linear(1, 1).parameters(), *nn.Linear(1, 1).double().parameters()], ADAM)
     with pytest.raises(InvalidArgument, match="none"):
         FlatOptimizer([], ADAM)
-
-
-def test_frozen_parameter_does_not_change():
-    module = network()
-    module[0].requires_grad_(False)
-    before = module[0].weight.clone()
-    flat = FlatOptimizer(module.parameters(), ADAM)
-    loss_of(module, 0).backward()
-    flat.step()
-    assert flat.vector.numel() == 12
-    assert torch.equal(module[0].weight, before)
 
 
 def test_target_network_follows_source_and_buffers():

@@ -63,7 +63,8 @@ class _HalfWay:
 def run_all(folder: Path) -> None:
     """Start a process for each run, and check that each is killed and leaves its checkpoints."""
     torch.set_num_threads(1)
-    torch.optim.SGD([torch.zeros(1)])  # torch imports modules for its first optimizer: here, and not in each child
+    config = {**CONFIG, "max_epochs": 1}  # a run imports modules: here, and not in each child
+    test_trainers.ppo_trainer(config=config, folder=folder, ledger=folder / "ledger").run()
     for name, make in MAKERS.items():
         for place in PLACES:
             child = os.fork()

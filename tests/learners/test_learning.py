@@ -1,107 +1,36 @@
-"""Policies solve tasks: continuous actions, and a task that needs memory."""
+"""Tested settings solve their tasks: continuous actions, a task that needs memory, and mixed data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 
-from connectors import env_to_module, env_to_module_pipeline, learner
-from episode_learners import PPO, LSTMPolicy, MLPPolicy, Policy, PPOConfig, linear_decay, ppo_pipeline
-from episode_learners.episode_history import EpisodeHistory
 from episode_learners.run import Run
 from episode_runners import SingleAgentEnvRunner
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeWriter
 
-NUM_ENVS = 8
-RECURRENT = PPOConfig(learning_rate=2e-3, gamma=0.98, lambda_=0.9, num_epochs=6, minibatch_size=256, max_seq_len=32)
-FEED_FORWARD = PPOConfig(learning_rate=2e-3, gamma=0.98, lambda_=0.9, num_epochs=6, minibatch_size=128)
-CONTINUOUS = PPOConfig(learning_rate=2e-3, gamma=0.9, lambda_=0.9, num_epochs=10, minibatch_size=128)
+pytestmark = pytest.mark.slow
+HIDDEN = "episode_learners.environments:CartPoleWithoutVelocities-v1"
 
 
-class WithoutVelocities(gym.ObservationWrapper):
-    """CartPole whose observations have no velocities, scaled to about 1."""
-
-    SHOWN, SCALE = [0, 2], np.array([2.0, 10.0], np.float32)
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-    def observation(self, observation: Any) -> np.ndarray:
-        return observation[self.SHOWN] * self.SCALE
+def best_score(run: Run, goal: float) -> float:
+    run.trainer["shows_progress"] = False
+    return run.make(stop_fn=lambda score: score >= goal).run().best_score
 
 
-def cartpole_without_velocities() -> gym.Env:
-    return WithoutVelocities(gym.make("CartPole-v1"))
+@pytest.mark.parametrize(("algo", "env", "goal"), [("ppo", "Pendulum-v1", -250), ("recurrent-ppo", HIDDEN, 450)])
+def test_settings_reach_the_goal(algo: str, env: str, goal: float) -> None:
+    assert best_score(Run.of_preset(algo, env), goal) >= goal
 
 
-def learned(
-    make_env: Callable[[], gym.Env],
-    make_policy: Callable[..., Policy],
-    config: PPOConfig,
-    *,
-    num_steps: int,
-    goal: float,
-    rollout: int = 128,
-    decay_steps: int | None = None,
-    num_frames: int = 1,
-) -> EpisodeHistory:
-    """Sample and learn until the mean return of the last 50 episodes reaches the goal, or the steps are used up."""
-    env = gym.vector.SyncVectorEnv([make_env] * NUM_ENVS)
-    spaces = (env.single_observation_space, env.single_action_space)
-    stacks = num_frames > 1
-    pipeline = env_to_module_pipeline(*spaces, pieces=[env_to_module.FrameStacking(num_frames=num_frames)] * stacks)
-    learned_from = [learner.FrameStackingLearner(num_frames=num_frames)] * stacks
-    policy = make_policy(pipeline.observation_space, spaces[1], generator=torch.Generator().manual_seed(0))
-    runner = SingleAgentEnvRunner(env, policy, env_to_module=pipeline if stacks else None, seed=0)
-    ppo = PPO(
-        policy,
-        config,
-        pipeline=ppo_pipeline(policy, config, pieces=learned_from, observation_space=spaces[0]),
-        scheduler=linear_decay((decay_steps or num_steps) // (NUM_ENVS * rollout)),
-    )
-    history = EpisodeHistory()
-    while history.num_steps < num_steps and (len(history.returns) < 50 or history.mean_return() < goal):
-        pack = runner.sample(num_timesteps=NUM_ENVS * rollout)
-        history.add(pack)
-        ppo.update(pack)
-    return history
-
-
-def test_two_frames_replace_hidden_velocities():
-    history = learned(cartpole_without_velocities, MLPPolicy, FEED_FORWARD, num_steps=60_000, goal=150.0, num_frames=2)
-    assert history.mean_return() >= 150
-
-
-@pytest.mark.slow
-def test_only_recurrent_policy_solves_hidden_velocities():
-    recurrent = learned(cartpole_without_velocities, LSTMPolicy, RECURRENT, num_steps=120_000, goal=450.0)
-    assert recurrent.mean_return() >= 450
-    blind = learned(cartpole_without_velocities, MLPPolicy, FEED_FORWARD, num_steps=120_000, goal=450.0)
-    assert blind.mean_return() < 100
-
-
-@pytest.mark.slow
-def test_continuous_algorithms_solve_pendulum():
-    history = learned(
-        lambda: gym.make("Pendulum-v1"),
-        MLPPolicy,
-        CONTINUOUS,
-        num_steps=100_000,
-        goal=-250.0,
-        rollout=256,
-        decay_steps=120_000,
-    )
-    untrained = float(np.mean(history.returns[:10]))
-    assert untrained < -900
-    assert history.mean_return() >= -250
+def test_policy_without_memory_does_not_solve_hidden_velocities() -> None:
+    blind = Run.of_preset("ppo", "CartPole-v1")
+    blind.env = HIDDEN
+    assert best_score(blind, 450) < 150
 
 
 class SwingsUp:
@@ -115,7 +44,6 @@ class SwingsUp:
         return {"actions": (torque / 2).clamp(-1, 1).unsqueeze(-1)}
 
 
-@pytest.mark.slow
 def test_cql_exceeds_the_mean_return_of_mixed_data(tmp_path: Path) -> None:
     with (
         SingleAgentEnvRunner("Pendulum-v1", SwingsUp(), num_envs=4, seed=0) as runner,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,27 +55,25 @@ class Alternate(gym.Env):
         return self._show(), reward, False, self.t == 10, {}
 
 
-class ContextPolicy(Policy):
-    """Policy with the last steps and the time as input."""
+class ColumnsPolicy(Policy):
+    """Policy with all columns of its views as input."""
 
-    def __init__(self, views: Any, seed: int = 0) -> None:
+    def __init__(self, views: Any) -> None:
         super().__init__(views.observation_space, ACTIONS)
-        torch.manual_seed(seed)
-        size = int(np.prod(views.observation_space.shape)) + int(np.prod(views.spaces["past_actions"].shape)) + 1
-        size += views.spaces["attention_mask"].shape[0]
-        self.actor = nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, 2))
-        self.critic = nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, 1))
-
-    def _inputs(self, batch: Mapping[str, Any]) -> Tensor:
-        parts = (batch["obs"].flatten(1), batch["past_actions"].flatten(1), batch["attention_mask"].float())
-        return torch.cat([*parts, batch["t"][:, None] / 10], 1)
+        torch.manual_seed(0)
+        self.spaces = views.spaces
+        size = sum(math.prod(space.shape) for space in views.spaces.values())
+        self.actor, self.critic = (
+            nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, num_out)) for num_out in (2, 1)
+        )
 
     def forward(self, batch: Mapping[str, Any], explore: bool | None = None) -> dict[str, Any]:
-        inputs = self._inputs(batch)
+        columns = [batch[name].float().reshape(-1, math.prod(space.shape)) for name, space in self.spaces.items()]
+        inputs = torch.cat(columns, 1)
         return {"action_dist_inputs": self.actor(inputs), "vf_preds": self.critic(inputs).squeeze(-1)}
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        return self.critic(self._inputs(batch)).squeeze(-1)
+        return self(batch)["vf_preds"]
 
 
 class Twice(gym.ObservationWrapper):
@@ -87,20 +86,6 @@ class Twice(gym.ObservationWrapper):
 
     def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
         return {"left": observation, "right": -observation}
-
-
-class MaskedPolicy(ContextPolicy):
-    """Policy with a context, its mask and positions as input."""
-
-    def __init__(self, views: Any) -> None:
-        Policy.__init__(self, views.observation_space, ACTIONS)
-        torch.manual_seed(0)
-        size = sum(int(np.prod(space.shape)) for space in views.spaces.values())
-        self.actor = nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, 2))
-        self.critic = nn.Sequential(nn.Linear(size, 32), nn.Tanh(), nn.Linear(32, 1))
-
-    def _inputs(self, batch: Mapping[str, Any]) -> Tensor:
-        return torch.cat([batch["obs"].flatten(1), batch["mask"].float(), batch["position"].float() / 10], 1)
 
 
 def perceptron(views: Any) -> MLPPolicy:
@@ -117,8 +102,8 @@ KINDS: dict[str, tuple[list[Any], Any, bool]] = {
     "frames": ([FrameStacking(num_frames=2)], perceptron, True),
     "previous steps, flattened": ([PrevActionsPrevRewards(), FlattenObservations()], perceptron, False),
     "previous steps with a memory": ([PrevActionsPrevRewards(), FlattenObservations()], memory, False),
-    "context with mask, actions and time": ([TransformerContext(k=3), time_steps], ContextPolicy, True),
-    "a context of one's own": ([attention], MaskedPolicy, True),
+    "context with mask, actions and time": ([TransformerContext(k=3), time_steps], ColumnsPolicy, True),
+    "a context of one's own": ([attention], ColumnsPolicy, True),
     "what all agents observe": ([joint], perceptron, True),
 }
 
@@ -167,20 +152,13 @@ class Unlike:
         return self._show(), rewards, {"__all__": False}, {"__all__": self.t == 10}, {}
 
 
-class KnowsWho(MaskedPolicy):
-    """Policy with the agent id as input."""
-
-    def _inputs(self, batch: Mapping[str, Any]) -> Tensor:
-        return torch.cat([batch["obs"], batch["agent_id"]], 1)
-
-
 def test_ppo_learns_from_agent_index() -> None:
     box, module = Unlike.observation_spaces["left"], "default_policy"
     seeing = multi_agent_env_to_module(
         {module: box}, {module: ACTIONS}, pieces=lambda: [OneHotAgentId(["left", "right"])]
     )
     views = seeing[module].views
-    policy, config = KnowsWho(views), PPOConfig(learning_rate=5e-3, num_epochs=6, minibatch_size=128, gamma=0.5)
+    policy, config = ColumnsPolicy(views), PPOConfig(learning_rate=5e-3, num_epochs=6, minibatch_size=128, gamma=0.5)
     actor = Actor(policy, env_to_module=seeing[module])
     algorithm = MultiAgentAlgorithm({module: PPO(actor, config)})
     runner = MultiAgentEnvRunner(Unlike, actor, num_envs=4, seed=0)

@@ -24,15 +24,6 @@ class Kept(Logger):
         self.rows.append((scope, step, dict(metrics)))
 
 
-def test_logger_interval_skips_rows_per_scope():
-    logger = Kept({"update": 100})
-    for step in range(0, 301, 50):
-        logger.log("update", {"loss": 1.0}, step)
-        logger.log("test", {"mean_return": 2.0}, step)
-    assert [step for scope, step, _ in logger.rows if scope == "update"] == [0, 100, 200, 300]
-    assert len([scope for scope, *_ in logger.rows if scope == "test"]) == 7
-
-
 def test_unknown_scope_raises():
     with pytest.raises(InvalidArgument, match="tests"):
         Logger({"tests": 1})

@@ -58,14 +58,6 @@ def own_module(agent_id: str, episode: MultiAgentEpisode) -> str:
     return agent_id[0]
 
 
-def test_update_batches_agents_of_a_shared_module():
-    episode = game(10, ("a1", "a2", "b1"), agent_to_module_mapping_fn=own_module)
-    packs = AgentToModuleMapping.packs([episode])
-    assert {module_id: len(pack) for module_id, pack in packs.items()} == {"a": 2, "b": 1}
-    agents = episode.agent_episodes
-    assert np.array_equal(packs["a"][1].get_observations(), np.stack(agents["a2"].get_observations()))
-
-
 def test_update_with_pack_equals_update_with_episodes():
     rng = np.random.default_rng(0)
     agents = [

@@ -24,7 +24,6 @@ from episode_learners import (
     LSTMPolicy,
     LSTMQPolicy,
     MLPPolicy,
-    Policy,
     QPolicy,
     TransformerPolicy,
 )
@@ -99,11 +98,20 @@ def test_policy_with_any_observation_space_meets_contract(kind: Any, observation
     check_policy(policy, observation_space, policy.action_space, views=views, interface=interface, tolerance=1e-3)
 
 
+@pytest.mark.parametrize("name", ["numbers", "one number", "whole numbers"])
+def test_mlp_policy_with_any_box_meets_contract(name: str) -> None:
+    policy, _ = made(MLPPolicy, SEEN[name], DONE["discrete"])
+    check_policy(policy, SEEN[name], policy.action_space, interface=["compute_values"], tolerance=1e-3)
+
+
 @each_kind
 @pytest.mark.parametrize("done", DONE.values(), ids=DONE.keys())
 def test_policy_with_any_action_space_meets_contract(kind: Any, done: gym.Space) -> None:
     policy, views = made(kind, SEEN["dict"], done)
     check_policy(policy, SEEN["dict"], done, views=views, tolerance=1e-3)
+    if not views:
+        for explore in (False, True):
+            assert done.contains(policy.compute_action(SEEN["dict"].sample(), explore=explore)[0])
 
 
 @each_kind
@@ -189,17 +197,18 @@ def test_choice_encoder_is_one_hot_or_zeros() -> None:
     assert encoder_for(spaces.Discrete(3, start=5), ())(torch.tensor(6)).tolist() == [0, 1, 0]
 
 
-@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Sequence(NUMBERS), spaces.Dict({"action_mask": NUMBERS})])
-def test_encoder_for_unsupported_space_raises(space: gym.Space) -> None:
-    with pytest.raises(InvalidArgument, match="observation_space"):
-        EncoderPolicy(space, DONE["discrete"])
-
-
-def test_transformer_without_context_raises() -> None:
+def test_unsupported_spaces_are_named() -> None:
+    for space in (spaces.Text(3), spaces.Sequence(NUMBERS), spaces.Dict({"action_mask": NUMBERS})):
+        with pytest.raises(InvalidArgument, match="observation_space"):
+            EncoderPolicy(space, DONE["discrete"])
+    with pytest.raises(InvalidArgument, match="FlattenObservations"):
+        MLPPolicy(SEEN["dict"], DONE["discrete"])
     with pytest.raises(InvalidArgument, match="TransformerContext"):
         TransformerPolicy(spaces.Discrete(4), DONE["discrete"])
     with pytest.raises(InvalidArgument, match="num_heads"):
         TransformerPolicy(spaces.Box(-1, 1, (3, 4)), DONE["discrete"], size=9)
+    with pytest.raises(InvalidArgument, match="no parts"):
+        Autoregressive(spaces.Discrete(3))
 
 
 def test_transformer_ignores_masked_steps() -> None:
@@ -341,11 +350,6 @@ def test_autoregressive_samples_follow_probabilities() -> None:
     assert distribution.mode(features).tolist() == [int(first), int(chances.reshape(2, 3)[first].argmax())]
 
 
-def test_autoregressive_of_simple_space_raises() -> None:
-    with pytest.raises(InvalidArgument, match="no parts"):
-        Autoregressive(spaces.Discrete(3))
-
-
 # Squashed
 
 
@@ -364,17 +368,18 @@ def test_squashed_density_equals_transformed_normal() -> None:
     torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-8)
 
 
-def test_squashed_policy_starts_with_deviation_one() -> None:
+@pytest.mark.parametrize("squashed", [False, True])
+def test_continuous_policy_starts_with_trainable_deviation_one(squashed: bool) -> None:
     done = DONE["continuous"]
-    policy = MLPPolicy(NUMBERS, done, distribution=distribution_for(done, squashed=True))
-    assert policy({"obs": torch.zeros(2, 3)})["action_dist_inputs"].tolist() == [[0, 0, 0, 0]] * 2
+    policy = MLPPolicy(NUMBERS, done, distribution=distribution_for(done, squashed=squashed))
+    inputs = policy({"obs": torch.zeros(2, 3)})["action_dist_inputs"]
+    assert inputs.tolist() == [[0, 0, 0, 0]] * 2
+    inputs.sum().backward()
+    assert policy.get_parameter("actor.4.log_std").grad.tolist() == [2.0, 2.0]  # type: ignore[union-attr]
     check_policy(policy, NUMBERS, done)
 
 
-def test_policy_accepts_custom_distribution() -> None:
-    class Lukewarm(Categorical):
-        def log_prob(self, inputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-            return super().log_prob(inputs / 2, actions)
-
-    policy: Policy = EncoderPolicy(NUMBERS, DONE["discrete"], distribution=Lukewarm(4))
-    assert isinstance(policy.distribution, Lukewarm)
+def test_discrete_policy_starts_nearly_uniform() -> None:
+    policy = MLPPolicy(NUMBERS, DONE["discrete"])
+    inputs = policy({"obs": torch.randn(100, 3)})["action_dist_inputs"]
+    assert (policy.distribution.entropy(inputs) > math.log(4) - 0.01).all()
