@@ -24,7 +24,6 @@ from tests.learners.test_multi_agent_trainers import (
     ACTIONS,
     OBSERVATIONS,
     SHORT,
-    assert_same_weights,
     dqn,
     mixed,
     on_policy,
@@ -32,6 +31,7 @@ from tests.learners.test_multi_agent_trainers import (
     ppo,
     recurrent,
 )
+from tests.learners.weights import assert_same_weights
 
 
 class AfterEpoch:

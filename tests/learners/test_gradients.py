@@ -240,16 +240,6 @@ def generator_at(state: Tensor) -> torch.Generator:
     return generator
 
 
-def test_bc_gradient_equals_slow_formula():
-    policy = MLPPolicy(OBSERVATIONS, THREE, hidden_sizes=(8,)).double()
-    algorithm = BC(policy, BCConfig(entropy_coefficient=0.1))
-    losses = []
-    for obs, action, *_ in transitions(THREE):
-        categorical = torch.distributions.Categorical(logits=policy.actor(obs))
-        losses.append(-categorical.log_prob(torch.tensor(int(action) - 2)) - 0.1 * categorical.entropy())
-    assert_gradient(algorithm, doubles(algorithm.preprocess(episodes(THREE))), torch.stack(losses).mean())
-
-
 def lstm_steps(memory: Any, obs: Tensor) -> list[Tensor]:
     """Compute the outputs of an LSTM after each observation [T, k] from the formula, starting with zeros."""
     cell = memory.cell

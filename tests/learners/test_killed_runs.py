@@ -24,6 +24,7 @@ from episodes.storage.ledger import difference
 from episodes.storage.ledger.ledger_reader import LedgerReader
 from tests.learners import test_league, test_multi_agent_trainers, test_trainers
 from tests.learners.test_trainers import Notes
+from tests.learners.weights import assert_same_weights
 
 MAKERS = {**test_trainers.MAKERS, **test_multi_agent_trainers.MAKERS, "league": test_league.trainer}
 ROOT = Path(__file__).parents[2]
@@ -122,9 +123,7 @@ def test_killed_run_resumed_equals_uninterrupted_run(name: str, folders: Path, t
         assert difference(tmp_path, left) is None
         if name == "league":
             assert_equal(resumed.hooks[0].get_state(), whole.hooks[0].get_state(), name)
-        weights = resumed.algorithm.state_dict()
-        for key, value in whole.algorithm.state_dict().items():
-            assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[key]), key
+        assert_same_weights(whole.algorithm, resumed.algorithm)
 
 
 RANDOM = ("recurrent PPO", "SAC", "DQN and PPO", "R2D2 and DQN", "league")

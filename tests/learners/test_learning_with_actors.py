@@ -9,10 +9,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from connectors import Actor, compute_action, learner_pipeline
+from connectors import Actor, learner_pipeline
 from connectors.env_to_module import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from episode_learners import BC, DQN, GRPO, IMPALA, PPO, SAC, MLPPolicy, PPOConfig, QPolicy, SACPolicy, ppo_pipeline
-from episode_runners import SingleAgentEnvRunner, evaluate
+from episode_runners import SingleAgentEnvRunner
 from episodes.errors import StateMismatch
 from episodes.replay import EpisodeReplayBuffer
 
@@ -77,17 +77,3 @@ def test_learner_pipeline_called_by_hand_rejects_other_views() -> None:
     learner_pipeline(*spaces)(episodes=pack)  # for no policy
     with pytest.raises(StateMismatch, match=r"views=actor\.views"):
         learner_pipeline(*spaces)(rl_module=actor.policy, episodes=pack)
-
-
-def test_pipelines_are_arguments_of_actors_only() -> None:
-    spaces = CARTPOLE.observation_space, CARTPOLE.action_space
-    actor = Actor(MLPPolicy, *spaces, pieces=[scaled])
-    for call in (
-        lambda **arguments: PPO(actor.policy, **arguments),
-        lambda **arguments: DQN(Actor(QPolicy, *spaces), **arguments),
-        lambda **arguments: evaluate("CartPole-v1", actor.policy, **arguments),
-        lambda **arguments: compute_action(actor.policy, CARTPOLE.observation_space.sample(), **arguments),
-    ):
-        for arguments in ({"views": actor.views}, {"env_to_module": actor.env_to_module}):
-            with pytest.raises(TypeError, match="unexpected keyword"):
-                call(**arguments)

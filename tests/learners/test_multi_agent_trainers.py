@@ -43,6 +43,7 @@ from episodes.replay import (
     MultiAgentPrioritizedEpisodeReplayBuffer,
 )
 from tests.learners.games import Targets
+from tests.learners.weights import assert_same_weights
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(2)
 SHORT: dict[str, Any] = {"num_test_episodes": 3, "shows_progress": False, "steps_per_epoch": 64}
@@ -117,12 +118,6 @@ MAKERS: dict[str, Any] = {
     "several offline": offline,
 }
 each_trainer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-
-
-def assert_same_weights(left: Any, right: Any) -> None:
-    weights = right.state_dict()
-    for name, value in left.state_dict().items():
-        assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[name]), name
 
 
 class Alone(gym.Env):

@@ -20,6 +20,7 @@ from episode_runners import SingleAgentEnvRunner
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from tests.learners.weights import assert_same_weights
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO_ACTIONS = spaces.Discrete(2)
@@ -48,13 +49,13 @@ def bandit_episodes(num: int = 8, length: int = 16, seed: int = 0) -> list[Singl
 
 
 def test_update_with_list_equals_update_with_pack():
-    states = []
+    learned = []
     for episodes in (bandit_episodes(), EpisodePack.from_episodes(bandit_episodes())):
         ppo = PPO(policy(), seed=1)
         metrics = ppo.update(episodes)
         assert set(metrics) >= {"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "gradient_norm"}
-        states.append(ppo.policy.state_dict())
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        learned.append(ppo)
+    assert_same_weights(*learned)
 
 
 def test_update_does_not_change_episodes():
@@ -131,8 +132,8 @@ def test_padding_does_not_change_the_update():
     for padding in (0.0, 1e3):
         recurrent = LSTMPolicy(OBSERVATIONS, TWO_ACTIONS, state_size=8, generator=torch.Generator().manual_seed(0))
         PPO(recurrent, PPOConfig(num_epochs=2, minibatch_size=10)).learn(batch(padding))
-        learned.append(recurrent.state_dict())
-    assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
+        learned.append(recurrent)
+    assert_same_weights(*learned)
 
 
 def test_batch_without_column_raises_with_advice():
@@ -163,9 +164,7 @@ def test_nan_reward_is_named_by_episode_and_changes_nothing(standardize):
     with pytest.raises(InvalidArgument, match=rf"the weights are as before.*\(episode {episodes[1].id_}, step 3\)"):
         learner.update(episodes)
     assert learner.update(bandit_episodes(3)) == twin.update(bandit_episodes(3))
-    assert all(
-        torch.equal(value, twin.policy.state_dict()[name]) for name, value in learner.policy.state_dict().items()
-    )
+    assert_same_weights(learner, twin)
 
 
 def test_infinite_loss_of_finite_batch_names_no_row():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -37,6 +37,7 @@ from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.policy_box import policy_space_of
 from tests.learners.test_networks_learn import Masked
+from tests.learners.weights import assert_same_weights
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO = spaces.Discrete(2)
@@ -167,18 +168,32 @@ def test_sac_actions_cover_the_bounds_of_the_space():
     assert np.allclose(pack.actions, np.tanh(3.0), atol=1e-2)  # the policy's own, in -1..1
 
 
-def test_update_not_finite_changes_neither_weights_nor_targets():
-    algorithm, twin = sac(), sac()
-    sound, rotten = (filled(EpisodeReplayBuffer(1000, seed=0), continuous=True) for _ in range(2))
-    bad = episodes(continuous=True)[0]
-    bad.set_rewards(new_data=[float("nan")], at_indices=[0])
-    for i in range(30):
-        copied = SingleAgentEpisode.from_arrays(*_arrays(bad), terminated=True, id_=f"bad-{i}", action_space=OF_POLICY)
-        rotten.add([copied])
-    with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards\[\d+\] \(episode bad-\d+, step 0\)"):
-        algorithm.update_from(rotten, num_steps=3)
-    same = deepcopy(sound)
-    assert algorithm.update_from(sound, num_steps=2) == twin.update_from(same, num_steps=2)
+@pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+@pytest.mark.parametrize(
+    ("make", "num_steps", "bad"),
+    [
+        (partial(dqn, target_every=3), 1, math.nan),
+        (partial(dqn, target_every=3), 1, math.inf),  # the gradients of the errors are clipped to -1..1
+        (partial(dqn, target_every=3), 2, math.nan),
+        (sac, 3, math.nan),
+    ],
+    ids=["DQN NaN", "DQN infinite", "DQN in several steps", "SAC in several steps"],
+)
+def test_update_not_finite_changes_nothing(make: Any, num_steps: int, bad: float, kind: Any) -> None:
+    algorithm, twin = make(), make()
+    continuous = isinstance(algorithm, SAC)
+    sound, same, rotten = (filled(kind(1000, seed=0), continuous=continuous) for _ in range(3))
+    for obs, actions, rewards in map(_arrays, episodes(continuous)):
+        spoiled = rewards + np.float32(bad)
+        space = OF_POLICY if continuous else TWO
+        rotten.add([SingleAgentEpisode.from_arrays(obs, actions, spoiled, terminated=True, action_space=space)])
+    for _ in range(4):  # a copy to the target network is due with every third step
+        assert algorithm.update_from(sound, num_steps) == twin.update_from(same, num_steps)
+        with pytest.raises(
+            InvalidArgument, match=r"the weights are as before.*rewards\[\d+\] \(episode .*, step \d+\)"
+        ):
+            algorithm.update_from(rotten, num_steps)
+    assert_same_weights(algorithm, twin)
 
 
 def test_sequence_with_nan_is_named_by_episode_and_step():
@@ -190,31 +205,6 @@ def test_sequence_with_nan_is_named_by_episode_and_step():
     buffer.add([SingleAgentEpisode.from_arrays(obs, actions, rewards, id_="odd", extra_model_outputs=extra)])
     with pytest.raises(InvalidArgument, match=r"R2D2: .*obs\[\d+, \d+\] \(episode odd, step 6\)"):
         algorithm.update_from(buffer)
-
-
-def test_single_step_not_finite_changes_nothing():
-    algorithm, twin = dqn(target_every=3), dqn(target_every=3)
-    sound, rotten = (filled(EpisodeReplayBuffer(1000, seed=0)) for _ in range(2))
-    for obs, actions, rewards in map(_arrays, episodes()):
-        rotten.add([SingleAgentEpisode.from_arrays(obs, actions, rewards * np.float32("nan"), terminated=True)])
-    same = deepcopy(sound)
-    for _ in range(4):  # a copy to the target network is due with every third step
-        assert algorithm.update_from(sound) == twin.update_from(same)
-        with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards"):
-            algorithm.update_from(rotten)
-    assert_same_weights(algorithm, twin)
-
-
-@pytest.mark.parametrize("prioritized", [False, True])
-def test_infinite_loss_with_finite_gradient_changes_nothing(prioritized):
-    kind = PrioritizedEpisodeReplayBuffer if prioritized else EpisodeReplayBuffer
-    algorithm, rotten = dqn(), kind(1000, seed=0)
-    before = algorithm.optimizers["policy"].vector.clone()
-    for obs, actions, rewards in map(_arrays, episodes()):  # the errors' gradients are clipped to -1..1
-        rotten.add([SingleAgentEpisode.from_arrays(obs, actions, rewards + np.float32("inf"), terminated=True)])
-    with pytest.raises(InvalidArgument, match=r"the weights are as before.*rewards\[0\] \(episode .*, step"):
-        algorithm.update_from(rotten)
-    assert torch.equal(algorithm.optimizers["policy"].vector, before)
 
 
 @pytest.mark.parametrize("make", [dqn, sac])
@@ -237,11 +227,6 @@ def test_interrupted_update_leaves_no_gradients(make):
             algorithm.update_from(buffer, num_steps=2)
         assert not any(optimizer.gradient.any() for optimizer in algorithm.optimizers.values())
         assert all(parameter.requires_grad for parameter in algorithm.policy.parameters())
-
-
-def assert_same_weights(ours: torch.nn.Module, expected: torch.nn.Module) -> None:
-    weights = expected.state_dict()
-    assert all(torch.equal(v, weights[name]) for name, v in ours.state_dict().items() if isinstance(v, torch.Tensor))
 
 
 def _arrays(episode: SingleAgentEpisode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

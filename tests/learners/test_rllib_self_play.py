@@ -20,6 +20,7 @@ from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer, RLModuleS
 from episode_learners.trainers.rllib_callbacks import CallbackAlgorithm
 from episode_runners import MultiAgentEnvRunner, RLlibCallback
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
+from tests.learners.weights import assert_same_weights
 from tests.moving.environments import Duel
 
 OBSERVATIONS, ACTIONS = spaces.Box(0, 3, (1,), np.float32), spaces.Discrete(10)
@@ -168,8 +169,7 @@ def test_trainer_calls_callbacks_in_order(tmp_path: Path):
     assert resumed.resume()
     assert resumed.hooks[0].num_updates == 3
     assert resumed.algorithm.module_ids == ("main", "copy")
-    weights = trainer.algorithm["copy"].policy.state_dict()
-    assert all(torch.equal(weights[key], value) for key, value in resumed.algorithm["copy"].policy.state_dict().items())
+    assert_same_weights(resumed.algorithm["copy"].policy, trainer.algorithm["copy"].policy)
 
 
 def test_callbacks_with_wrong_modules_get_clear_errors():

@@ -48,6 +48,7 @@ from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tracks.infos.infos import same_info
+from tests.learners.weights import assert_same_weights
 
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 SHORT: dict[str, Any] = {"num_test_episodes": 2, "shows_progress": False, "steps_per_epoch": 64}
@@ -279,7 +280,7 @@ def test_offline_trainer_resumes(kind: Any, policy_kind: Any, data_of: Any, tmp_
     assert resumed.resume()
     resumed.run()
     straight.run()
-    assert_equal_weights(straight, resumed)
+    assert_same_weights(straight.algorithm, resumed.algorithm)
 
 
 def test_bc_from_disk_equals_bc_from_memory(tmp_path: Path):
@@ -444,32 +445,10 @@ def test_buffer_with_infos_is_part_of_checkpoint(tmp_path: Path):
     resumed = trainer(5, 2, "b")
     assert resumed.resume()
     resumed.run()
-    assert_equal_weights(straight, resumed)
+    assert_same_weights(straight.algorithm, resumed.algorithm)
     draws = [each_trainer.buffer.sample(64, include_infos=True) for each_trainer in (straight, resumed)]
     assert [same_info(*both) for both in zip(draws[0].infos, draws[1].infos, strict=True)] == [True] * 64
     assert {"rare", "speed"} <= set().union(*draws[0].infos)
-
-
-def assert_equal_weights(left: Any, right: Any) -> None:
-    vectors = [trainer.algorithm.optimizers["policy"].vector for trainer in (left, right)]
-    assert torch.equal(*vectors)
-
-
-def test_run_with_nan_loss_keeps_last_checkpoint(tmp_path: Path):
-    trainer: Any = ppo_trainer(config={"max_epochs": 3, "checkpoint_every": 1}, folder=tmp_path)
-    sample = trainer.runner.sample
-
-    def spoiled(**kind: Any) -> Any:
-        pack = sample(**kind)
-        return pack if trainer.num_epochs == 0 else pack.replace(rewards=np.full_like(pack.rewards, np.nan))
-
-    trainer.runner.sample = spoiled
-    with pytest.raises(InvalidArgument, match=r"gradient is not finite; the weights are as before.*episode .*, step"):
-        trainer.run()
-    assert all(bool(torch.isfinite(parameter).all()) for parameter in trainer.algorithm.policy.parameters())
-    resumed = ppo_trainer(config={"max_epochs": 3, "checkpoint_every": 1}, folder=tmp_path)
-    assert resumed.resume()
-    assert resumed.run().num_epochs == 3
 
 
 def test_wrong_trainer_arguments_raise():
@@ -587,27 +566,6 @@ def test_tests_run_every_n_steps_in_another_environment(tmp_path: Path):
     assert len(steps) == trainer.num_steps // 50 == trainer.num_tests
     assert all(float(row["mean_return"]) <= 5 for row in rows)
     assert len({row["mean_length"] for row in rows}) == 1
-
-
-def test_hook_state_is_part_of_a_checkpoint(tmp_path: Path):
-    class Counts:
-        def __init__(self) -> None:
-            self.count = 0
-
-        def on_update(self, trainer: Any, metrics: Any) -> None:
-            self.count += 1
-
-        def get_state(self) -> int:
-            return self.count
-
-        def set_state(self, state: int) -> None:
-            self.count = state
-
-    config = {"max_epochs": 1, "checkpoint_every": 1}
-    ppo_trainer(config=config, folder=tmp_path, hooks=[Counts()]).run()
-    resumed = ppo_trainer(config=config, folder=tmp_path, hooks=[Notes(), Counts()])
-    resumed.resume()
-    assert resumed.hooks[1].count == resumed.num_updates > 0
 
 
 def test_video_hook_writes_a_video_of_every_second_test(tmp_path: Path):

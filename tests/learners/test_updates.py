@@ -41,6 +41,7 @@ from episodes.errors import UnknownKey
 from episodes.inspect import explain_batch
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
+from tests.learners.weights import assert_same_weights
 
 OBSERVATIONS, TWO, BOX = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2), spaces.Box(-1.0, 1.0, (1,))
 
@@ -106,9 +107,7 @@ def test_failed_update_changes_nothing(make: Callable[[], Algorithm], error: typ
         algorithm.after_step = fail  # type: ignore[method-assign]
         with pytest.raises(error):
             update(algorithm, 1)
-        weights = twin.state_dict()
-        for name, value in algorithm.state_dict().items():
-            assert not isinstance(value, torch.Tensor) or torch.equal(value, weights[name]), name
+        assert_same_weights(algorithm, twin)
     algorithm.after_step = after_step  # type: ignore[method-assign]
     assert algorithm.num_updates == 1
     assert update(algorithm, 2) == update(twin, 2)
@@ -126,8 +125,7 @@ def test_restored_state_gives_equal_updates(make: Callable[[], Algorithm]) -> No
     assert restored.num_updates == 2
     for seed in (2, 3):
         assert update(algorithm, seed) == update(restored, seed)
-    for name, value in algorithm.state_dict().items():
-        assert not isinstance(value, torch.Tensor) or torch.equal(value, restored.state_dict()[name]), name
+    assert_same_weights(algorithm, restored)
 
 
 def refuse(*_: Any) -> None:
