@@ -16,8 +16,8 @@ from torch import nn
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import FrameStacking
 from connectors.testing import check_policy
-from episode_learners import PPO, MLPPolicy, Policy, PPOConfig
-from episode_learners.episode_history import EpisodeHistory
+from episode_learners import PPO, Policy, PPOConfig
+from episode_learners.run import Run
 from episode_runners import SingleAgentEnvRunner, make_vector_env
 from episode_runners.environments import EnvPoolVectorEnv
 from episodes.replay import EpisodeReplayBuffer
@@ -102,26 +102,11 @@ def test_atari_vector_environment_meets_contract() -> None:
     check_vector_env(FloatRewards(env), num_steps=60)
 
 
-def learned(env_id: str, num_steps: int, config: PPOConfig) -> EpisodeHistory:
-    runner_env = make_vector_env(env_id, NUM_ENVS)
-    spaces = runner_env.single_observation_space, runner_env.single_action_space
-    policy = MLPPolicy(*spaces, generator=torch.Generator().manual_seed(0))
-    runner, ppo, history = SingleAgentEnvRunner(runner_env, policy, seed=0), PPO(policy, config), EpisodeHistory()
-    while history.num_steps < num_steps:
-        pack = runner.sample(num_timesteps=NUM_ENVS * 256)
-        history.add(pack)
-        ppo.update(pack)
-    buffer = EpisodeReplayBuffer(2000, seed=0)
-    runner.sample_into(buffer, num_timesteps=1000)
-    assert np.isfinite(buffer.sample(256)["obs"]).all()
-    runner.close()
-    return history
-
-
 def test_ppo_learns_hopper() -> None:
-    history = learned("Hopper-v5", 80_000, PPOConfig(learning_rate=1e-3, num_epochs=6, minibatch_size=128))
-    assert np.mean(history.returns[:50]) < 60
-    assert history.mean_return() > 200
+    run = Run(algo="ppo", env="Hopper-v5", num_envs=NUM_ENVS)
+    run.algorithm = {"learning_rate": 1e-3, "num_epochs": 6, "minibatch_size": 128}
+    run.trainer = {"max_epochs": 40, "steps_per_epoch": 2048, "steps_per_collect": 2048, "shows_progress": False}
+    assert run.make(stop_fn=lambda score: score > 200).run().best_score > 200
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])

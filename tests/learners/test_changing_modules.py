@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from connectors import Actor
-from connectors.env_to_module import MeanStdFilter
-from episode_learners import PPO, MLPPolicy, MultiAgentAlgorithm
+from episode_learners import MultiAgentAlgorithm
 from episode_learners.loggers import CSVLogger, Logger
 from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer, VideoHook
 from episode_learners.trainers.run_settings import settings_of
@@ -21,8 +18,6 @@ from episode_runners import MultiAgentEnvRunner
 from episodes.errors import InvalidArgument, UnknownKey
 from tests.learners.games import Targets
 from tests.learners.test_multi_agent_trainers import (
-    ACTIONS,
-    OBSERVATIONS,
     SHORT,
     dqn,
     mixed,
@@ -88,26 +83,6 @@ def test_replaced_module_acts_and_learns():
     trainer.run()
     assert trainer.runner.policies["b"] is trainer.algorithm["b"].policy
     assert 0 < trainer.algorithm["b"].num_updates < trainer.algorithm["a"].num_updates
-
-
-def test_added_actor_acts_through_its_pipelines():
-    def actor(seed: int) -> Actor:
-        make = partial(MLPPolicy, hidden_sizes=(8,), generator=torch.Generator().manual_seed(seed))
-        return Actor(make, OBSERVATIONS, ACTIONS, pieces=[MeanStdFilter()])
-
-    actors = {name: actor(seed) for seed, name in enumerate("ab")}
-    algorithm = MultiAgentAlgorithm({name: PPO(one) for name, one in actors.items()})
-    runner = MultiAgentEnvRunner(Targets, actors, agent_to_module_mapping_fn=own_module, seed=0)
-
-    def add(trainer: Any) -> None:
-        trainer.algorithm.add("new", PPO(actor(5)))
-        trainer.runner.agent_to_module_mapping_fn = lambda agent_id, episode: "new" if agent_id == "b" else "a"
-
-    config = OnPolicyConfig(**{**SHORT, "steps_per_collect": 32, "max_epochs": 3})
-    trainer = OnPolicyTrainer(algorithm, runner, config, hooks=[AfterEpoch(1, add)])
-    trainer.run()
-    assert trainer.algorithm["new"].num_updates > 0
-    assert trainer.runner.env_to_module["new"] is trainer.algorithm["new"].actor.env_to_module
 
 
 @pytest.mark.parametrize("make", [mixed, recurrent])

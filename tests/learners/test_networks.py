@@ -31,6 +31,7 @@ from episode_learners.networks import Autoregressive, encoder_for
 from episode_learners.networks.encoders import ImageEncoder, is_image
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tracks import nested
+from tests.learners.weights import seeded
 
 NUMBERS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 BYTES = spaces.Box(0, 255, (36, 40, 3), np.uint8)
@@ -64,10 +65,6 @@ SMALL: dict[Any, dict[str, Any]] = {
 }
 KINDS = (EncoderPolicy, LSTMPolicy, GRUPolicy, TransformerPolicy)
 each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def made(kind: Any, observation_space: gym.Space, done: gym.Space, **options: Any) -> tuple[Any, list[Any]]:

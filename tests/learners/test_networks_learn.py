@@ -24,8 +24,8 @@ from episode_learners import (
     PPOConfig,
     TransformerPolicy,
 )
-from episode_learners.networks import Autoregressive
 from episode_runners import SingleAgentEnvRunner
+from tests.learners.weights import seeded
 
 TWO = spaces.Discrete(2)
 NUM_ENVS = 16
@@ -69,35 +69,6 @@ class Remembered(Toy):
         return int(action) == self.bit
 
 
-class Pictured(Toy):
-    """Image with a bright square in the upper or the lower half."""
-
-    observation_space, action_space = spaces.Box(0, 255, (36, 36, 1), np.uint8), TWO
-
-    def show(self) -> np.ndarray:
-        self.half, picture = int(self.np_random.integers(2)), np.zeros((36, 36, 1), np.uint8)
-        row, column = 18 * self.half + self.np_random.integers(12), self.np_random.integers(30)
-        picture[row : row + 6, column : column + 6] = 255
-        return picture
-
-    def right(self, action: Any) -> bool:
-        return int(action) == self.half
-
-
-class Pieces(Toy):
-    """The right action is whether two parts of the observation agree."""
-
-    observation_space = spaces.Dict({"a": spaces.Discrete(2, start=5), "b": spaces.Tuple([spaces.MultiBinary(1)])})
-    action_space = TWO
-
-    def show(self) -> dict[str, Any]:
-        self.a, self.b = self.np_random.integers(0, 2, 2)
-        return {"a": self.a + 5, "b": (np.array([self.b], np.int8),)}
-
-    def right(self, action: Any) -> bool:
-        return int(action) == int(self.a == self.b)
-
-
 class Masked(Toy):
     """The observation has the right action and a mask of legal actions. Illegal actions fail the test."""
 
@@ -113,18 +84,6 @@ class Masked(Toy):
     def right(self, action: Any) -> bool:
         assert self.legal[int(action)]
         return int(action) == self.wanted
-
-
-class Pair(Toy):
-    """Two choices that must agree."""
-
-    observation_space, action_space = spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.MultiDiscrete([3, 3])
-
-    def show(self) -> np.ndarray:
-        return np.array([self.np_random.uniform(-1, 1)], np.float32)
-
-    def right(self, action: Any) -> bool:
-        return bool(action[0] == action[1])
 
 
 class Nested(Toy):
@@ -158,10 +117,6 @@ class Near(Toy):
         return 1 - abs(float(action[0]) - 1.9 * self.sign) / 4
 
 
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
 KINDS: dict[str, tuple[type[Toy], Callable[..., Any], list[Any], float]] = {
     "an LSTM": (Remembered, lambda *spaces: LSTMPolicy(*spaces, state_size=16, generator=seeded()), [], 0.9),
     "a GRU": (Remembered, lambda *spaces: GRUPolicy(*spaces, state_size=16, generator=seeded()), [], 0.9),
@@ -171,15 +126,7 @@ KINDS: dict[str, tuple[type[Toy], Callable[..., Any], list[Any], float]] = {
         [TransformerContext(k=4)],
         0.9,
     ),
-    "an image": (Pictured, lambda *spaces: EncoderPolicy(*spaces, generator=seeded()), [], 0.9),
-    "parts": (Pieces, lambda *spaces: EncoderPolicy(*spaces, generator=seeded()), [], 0.9),
     "masked": (Masked, lambda *spaces: EncoderPolicy(*spaces, generator=seeded()), [], 0.9),
-    "an autoregressive pair": (
-        Pair,
-        lambda seen, done: EncoderPolicy(seen, done, distribution=Autoregressive(done, 16, generator=seeded())),
-        [],
-        0.95,
-    ),
     "nested actions": (Nested, lambda *spaces: MLPPolicy(*spaces, generator=seeded()), [], 0.8),
     "squashed": (
         Near,

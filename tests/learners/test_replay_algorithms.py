@@ -20,7 +20,6 @@ from episode_learners import (
     R2D2,
     SAC,
     ContinuousCQL,
-    ContinuousCQLConfig,
     DQNConfig,
     GRPOConfig,
     LSTMPolicy,
@@ -37,7 +36,7 @@ from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.policy_box import policy_space_of
 from tests.learners.test_networks_learn import Masked
-from tests.learners.weights import assert_same_weights
+from tests.learners.weights import assert_same_weights, seeded
 
 OBSERVATIONS = spaces.Box(-1.0, 1.0, (2,))
 TWO = spaces.Discrete(2)
@@ -45,17 +44,13 @@ BOX = spaces.Box(-3.0, 1.0, (1,))
 OF_POLICY = policy_space_of(BOX, "normalize")
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def dqn(seed: int = 0, dueling: bool = False, **numbers: Any) -> DQN:
-    policy = QPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), dueling=dueling, generator=generator(seed))
+    policy = QPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), dueling=dueling, generator=seeded(seed))
     return DQN(policy, DQNConfig(**{"batch_size": 32, "gamma": 0.5, "target_every": 10, **numbers}), seed=seed)
 
 
 def sac(seed: int = 0, **numbers: Any) -> SAC:
-    policy = SACPolicy(OBSERVATIONS, BOX, hidden_sizes=(16, 16), generator=generator(seed))
+    policy = SACPolicy(OBSERVATIONS, BOX, hidden_sizes=(16, 16), generator=seeded(seed))
     return SAC(policy, SACConfig(**{"batch_size": 64, "gamma": 0.5, **numbers}), seed=seed)
 
 
@@ -83,7 +78,7 @@ def filled(buffer: EpisodeReplayBuffer, **of_episodes: Any) -> EpisodeReplayBuff
 
 
 def right_choices(policy: QPolicy) -> float:
-    obs = torch.rand(500, 2, generator=generator(7)) * 2 - 1
+    obs = torch.rand(500, 2, generator=seeded(7)) * 2 - 1
     return float(((policy.q_values({"obs": obs}).argmax(-1) == 1) == (obs[:, 0] > 0)).float().mean())
 
 
@@ -116,13 +111,13 @@ def test_update_from_prioritized_buffer_sets_td_errors():
 
 
 def test_epsilon_greedy_actions_have_exact_log_probabilities():
-    policy = QPolicy(OBSERVATIONS, spaces.Discrete(4, start=1), epsilon=0.4, generator=generator())
+    policy = QPolicy(OBSERVATIONS, spaces.Discrete(4, start=1), epsilon=0.4, generator=seeded())
     obs = torch.rand(3, 2)
     best = policy.q_values({"obs": obs}).argmax(-1)
     inputs = policy({"obs": obs}, explore=True)["action_dist_inputs"]
     expected = torch.full((3, 4), 0.1).scatter_(1, best[:, None], 0.7)
     torch.testing.assert_close(inputs.exp(), expected)
-    drawn = policy.distribution.sample(inputs[:1].expand(20_000, -1), generator())
+    drawn = policy.distribution.sample(inputs[:1].expand(20_000, -1), seeded())
     assert float((drawn - 1 == best[0]).float().mean()) == pytest.approx(0.7, abs=0.02)
     for epsilon, likeliest in ((0.0, 1.0), (1.0, 0.25)):
         policy.epsilon = epsilon
@@ -160,7 +155,7 @@ def test_sac_with_fixed_temperature_has_no_optimizer_of_it():
 
 def test_sac_actions_cover_the_bounds_of_the_space():
     env = gym.make_vec("Pendulum-v1", 2, vectorization_mode="sync")
-    policy = SACPolicy(env.single_observation_space, env.single_action_space, generator=generator())
+    policy = SACPolicy(env.single_observation_space, env.single_action_space, generator=seeded())
     with torch.no_grad():
         policy.actor[-1].bias.fill_(3.0)
     with SingleAgentEnvRunner(env, policy, seed=0) as runner:
@@ -241,35 +236,6 @@ def test_state_of_another_algorithm_is_rejected_by_name():
         fixed.load_state_dict(learned.state_dict())
 
 
-def narrow_episodes(num: int = 20) -> list[SingleAgentEpisode]:
-    """Return episodes with actions from -1 to 0.2, of which 0.2 has the highest reward."""
-    rng, made = np.random.default_rng(0), []
-    for _ in range(num):
-        actions = rng.uniform(-1, 0.2, (10, 1)).astype(np.float32)
-        obs = rng.uniform(-1, 1, (11, 2)).astype(np.float32)
-        rewards = 3 * actions[:, 0]
-        made.append(SingleAgentEpisode.from_arrays(obs, actions, rewards, terminated=True, action_space=OF_POLICY))
-    return made
-
-
-def test_continuous_cql_acts_within_the_data():
-    chosen, buffer = [], EpisodeReplayBuffer(1000, seed=0)
-    buffer.add(narrow_episodes())
-    obs = torch.rand(50, 2, generator=generator(7)) * 2 - 1
-    for conservatism in (0.0, 5.0):
-        policy = SACPolicy(OBSERVATIONS, BOX, hidden_sizes=(16, 16), generator=generator())
-        config = ContinuousCQLConfig(
-            conservatism=conservatism, num_drawn=4, batch_size=32, gamma=0.0, learning_rate=1e-2, temperature=0.05
-        )
-        algorithm = ContinuousCQL(policy, config)
-        for _ in range(12):
-            metrics = algorithm.update_from(buffer, num_steps=5)
-        chosen.append(float(policy.squashed.mode(policy({"obs": obs})["action_dist_inputs"]).detach().mean()))
-    assert chosen[0] > 0.7  # the critics go on upwards where nothing was seen
-    assert -0.5 < chosen[1] < 0.2
-    assert metrics["conservative_gap"] < 0.5
-
-
 def test_continuous_cql_rejects_actions_out_of_bounds():
     wide = [
         SingleAgentEpisode.from_arrays(
@@ -312,37 +278,9 @@ def with_log_probs(done: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
     return done
 
 
-def test_r2d2_learns_a_task_that_needs_memory():
-    """The first observation says which action is worth 1 in the steps that follow, which show nothing."""
-    policy = LSTMQPolicy(OBSERVATIONS, TWO, hidden_sizes=(16,), state_size=16, generator=generator())
-    config = R2D2Config(learning_rate=5e-3, gamma=0.0, batch_size=32, sequence_length=4, burn_in=2, target_every=20)
-    algorithm = R2D2(policy, config)
-    rng, zeros = np.random.default_rng(0), {name: np.zeros((4, 16), np.float32) for name in ("h", "c")}
-    buffer = PrioritizedEpisodeReplayBuffer(2000, seed=0, unit="sequence")
-    for _ in range(200):
-        obs = np.zeros((5, 2), np.float32)
-        obs[0] = rng.choice([-1.0, 1.0])
-        actions = rng.integers(0, 2, 4)
-        rewards = (actions == (obs[0, 0] > 0)).astype(np.float32)
-        buffer.add(
-            [
-                SingleAgentEpisode.from_arrays(
-                    obs, actions, rewards, terminated=True, extra_model_outputs={"state_out": zeros}
-                )
-            ]
-        )
-    for _ in range(40):
-        algorithm.update_from(buffer, num_steps=3)
-    state = {name: torch.zeros(2, 16) for name in ("h", "c")}
-    obs = torch.zeros(2, 4, 2)
-    obs[0, 0], obs[1, 0] = -1.0, 1.0
-    best = policy({"obs": obs, "state_in": state}, explore=False)["action_dist_inputs"].argmax(-1)
-    assert best.tolist() == [[0] * 4, [1] * 4]
-
-
 def test_r2d2_respects_the_action_mask():
     policy = LSTMQPolicy(
-        Masked.observation_space, Masked.action_space, hidden_sizes=(32,), state_size=16, generator=generator()
+        Masked.observation_space, Masked.action_space, hidden_sizes=(32,), state_size=16, generator=seeded()
     )
     config = R2D2Config(learning_rate=5e-3, gamma=0.3, batch_size=32, sequence_length=4, burn_in=2, target_every=20)
     algorithm, buffer = R2D2(policy, config), PrioritizedEpisodeReplayBuffer(2000, seed=0, unit="sequence")
@@ -412,7 +350,7 @@ def test_r2d2_priorities_are_those_of_sequences(unit: str):
 def test_sac_with_scalar_action_and_one_layer_works():
     box = spaces.Box(-1.0, 1.0, ())
     for kind in (SAC, ContinuousCQL):
-        algorithm: SAC = kind(SACPolicy(OBSERVATIONS, box, hidden_sizes=(), generator=generator()))
+        algorithm: SAC = kind(SACPolicy(OBSERVATIONS, box, hidden_sizes=(), generator=seeded()))
         flat = [
             SingleAgentEpisode.from_arrays(obs, actions[:, 0], rewards, terminated=True)
             for obs, actions, rewards in map(_arrays, episodes(continuous=True))

@@ -41,17 +41,13 @@ from episodes.errors import UnknownKey
 from episodes.inspect import explain_batch
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
-from tests.learners.weights import assert_same_weights
+from tests.learners.weights import assert_same_weights, seeded
 
 OBSERVATIONS, TWO, BOX = spaces.Box(-1.0, 1.0, (3,)), spaces.Discrete(2), spaces.Box(-1.0, 1.0, (1,))
 
 
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
 def policy_of(kind: Any, actions: Any = TWO) -> Any:
-    return kind(OBSERVATIONS, actions, hidden_sizes=(8,), generator=generator())
+    return kind(OBSERVATIONS, actions, hidden_sizes=(8,), generator=seeded())
 
 
 MAKERS: dict[str, Callable[[], Algorithm]] = {

@@ -1,10 +1,15 @@
-"""Comparison of the weights of modules."""
+"""Seeded initial weights, and comparison of the weights of modules."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["assert_same_weights"]
+__all__ = ["assert_same_weights", "seeded"]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    """Return a new random generator with a seed, for example for initial weights."""
+    return torch.Generator().manual_seed(seed)
 
 
 def assert_same_weights(ours: torch.nn.Module, expected: torch.nn.Module) -> None:
