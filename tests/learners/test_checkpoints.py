@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 from episode_learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from episodes.errors import InvalidArgument, UnreadableData
+from episodes.facts import Ending
 from tests.interrupts import Breaking
 
 
@@ -45,6 +47,7 @@ def test_checkpoint_restores_every_supported_value(tmp_path: Path):
         "scalars": [np.float64(0.5), np.int8(3), np.bool_(True), np.str_("x"), torch.Size([2, 3])],
         "arrays": [np.array(1.5), np.array(["a", "bc"]), np.zeros(2, [("x", "<i4")]), np.array(7, "M8[s]")],
         "tensor": torch.arange(3),
+        "episodes": {"__ending__": [Ending.OPEN, Ending.BOTH], "__space__": Box(-1.0, 1.0, (2,))},
     }
     save_checkpoint(tmp_path / "x.pt", state)
     result = load_checkpoint(tmp_path / "x.pt")
@@ -66,6 +69,8 @@ def test_checkpoint_restores_every_supported_value(tmp_path: Path):
         {"format": 1, "state": {"a": {"__array__": torch.zeros(3), "dtype": "no dtype", "shape": (3,)}}},
         {"format": 1, "state": {"a": {"__array__": torch.zeros(3), "dtype": "<f8", "shape": (1 << 40,)}}},
         {"format": 1, "state": {"a": {"__array__": torch.zeros(3), "dtype": "<f8", "shape": None}}},
+        {"format": 1, "state": {"a": {"__ending__": 4}}},
+        {"format": 1, "state": {"a": {"__space__": "nonsense"}}},
         {"format": 1, "state": {"a": {"__dict__": 7}}},
         {"format": 1, "state": {"a": {"__dict__": [1, 2]}}},
         [1, 2],

@@ -84,6 +84,20 @@ def test_state_of_other_size_is_rejected():
         other_optimizer.load_state_dict(flat.state_dict())
 
 
+def test_gradient_not_finite_changes_nothing():
+    module = network()
+    flat = FlatOptimizer(module.parameters(), FLAT_ADAM, max_norm=1.0)
+    loss_of(module, 0).backward()
+    flat.step()
+    before, state = flat.vector.clone(), deepcopy(flat.state_dict())
+    for bad in (float("nan"), float("inf")):
+        flat.gradient[3] = bad
+        assert not torch.isfinite(flat.step())
+        assert torch.equal(flat.vector, before)
+        assert not flat.gradient.any()
+    torch.testing.assert_close(flat.state_dict()["state"], state["state"], rtol=0, atol=0)
+
+
 def test_parameters_of_two_dtypes_raise():
     with pytest.raises(InvalidArgument, match="one dtype on one device"):
         FlatOptimizer([*nn.Linear(1, 1).parameters(), *nn.Linear(1, 1).double().parameters()], ADAM)

@@ -132,6 +132,7 @@ def test_half_precision_policy_takes_and_returns_float32(kind: Any, options: dic
         batch = batch_of(policy, NUMBERS, (5, 2) if policy.get_initial_state() else (5,))
         outputs = policy(batch, explore=False)["action_dist_inputs"]
         assert outputs.dtype == torch.float32
+        assert all(column.dtype == torch.float32 for name, column in policy(batch).items() if name != "state_out")
         torch.testing.assert_close(outputs, full(batch, explore=False)["action_dist_inputs"], rtol=0.1, atol=0.1)
 
 
