@@ -24,6 +24,7 @@ from episode_learners import (
     PPOConfig,
     TransformerPolicy,
 )
+from episode_learners.networks import Autoregressive
 from episode_runners import SingleAgentEnvRunner
 from tests.learners.weights import seeded
 
@@ -86,6 +87,18 @@ class Masked(Toy):
         return int(action) == self.wanted
 
 
+class Pair(Toy):
+    """Two choices that must agree."""
+
+    observation_space, action_space = spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.MultiDiscrete([3, 3])
+
+    def show(self) -> np.ndarray:
+        return np.array([self.np_random.uniform(-1, 1)], np.float32)
+
+    def right(self, action: Any) -> bool:
+        return bool(action[0] == action[1])
+
+
 class Nested(Toy):
     """A choice, and a number near the observation."""
 
@@ -127,6 +140,12 @@ KINDS: dict[str, tuple[type[Toy], Callable[..., Any], list[Any], float]] = {
         0.9,
     ),
     "masked": (Masked, lambda *spaces: EncoderPolicy(*spaces, generator=seeded()), [], 0.9),
+    "an autoregressive pair": (
+        Pair,
+        lambda seen, done: EncoderPolicy(seen, done, distribution=Autoregressive(done, 16, generator=seeded())),
+        [],
+        0.95,
+    ),
     "nested actions": (Nested, lambda *spaces: MLPPolicy(*spaces, generator=seeded()), [], 0.8),
     "squashed": (
         Near,
