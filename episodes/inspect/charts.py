@@ -32,15 +32,15 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
     masks = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
     paths = ""
     for ending, mask in masks.items():
-        episodes = np.flatnonzero(mask)
+        episodes = np.flatnonzero(mask & np.isfinite(values))
+        if not len(episodes):
+            continue
         cells = downsample(values[episodes, None], len(episodes) if len(values) <= 2 * MOST_CELLS else MOST_CELLS)
         at, numbers = cells.line(0)
-        is_drawn = ~np.isnan(numbers)
-        xs = 4 + (WIDTH - 8) * episodes[at[is_drawn]] / max(len(values) - 1, 1)
-        ys = _heights(numbers[is_drawn], low, high)
-        if len(xs):
-            dots = "".join(f"M{x:.0f} {y:.0f}h0" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
-            paths += f'<path class="ep-{ending}" stroke="{ENDINGS[ending]}" d="{dots}"/>'
+        xs = 4 + (WIDTH - 8) * episodes[at] / max(len(values) - 1, 1)
+        ys = _heights(numbers, low, high)
+        dots = "".join(f"M{x:.0f} {y:.0f}h0" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
+        paths += f'<path class="ep-{ending}" stroke="{ENDINGS[ending]}" d="{dots}"/>'
     words = f"returns of {len(values):,} episodes, from {number(low)} to {number(high)}"
     if len(finite) < len(values):
         words += f"; {len(values) - len(finite):,} not finite"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePath
@@ -272,7 +272,7 @@ def episode_data(
         lanes += _lanes(
             time_series,
             tracks.lookback,
-            range(count),
+            count,
             max_cells,
             window,
             marks.get(nested.unescape(time_series.label), {}),
@@ -301,12 +301,12 @@ def _finite_or_text(value: float) -> float | str:
 def _lanes(
     series: Series,
     lookback: int,
-    columns: Sequence[int],
+    count: int,
     max_cells: int,
     window: tuple[int, int] | None,
     marks: dict[int, list[tuple[int, str]]],
 ) -> list[dict[str, Any]]:
-    """Return curves of the components `columns` of a time series as data for the page, annotated with `marks`.
+    """Return curves of the first `count` components of a time series as data for the page, annotated with `marks`.
 
     A lane has `values` if each item is in it. Otherwise it has `low` and `high` of cells of `every` items, the
     first of which is item `begin`. The entry `odd` has texts on cells with missing or non-finite numbers, and `at` the
@@ -315,13 +315,13 @@ def _lanes(
     low, _, high = series.ranges.astype(np.float64)  # of the whole track, also for a window
     begin, part = 0, series
     if window is not None and series.is_exact:
-        begin = max(window[0] + lookback - 1, 0)
+        begin = min(max(window[0] + lookback - 1, 0), series.total - 1)
         stop = max(window[1] + lookback + 1, begin + 1)
         present = None if series.present is None else series.present[begin:stop]
         part = replace(series, array=series.array[begin:stop], present=present, total=len(series.array[begin:stop]))
-    cells = part.cells(max_cells, columns)
+    cells = part.cells(max_cells, slice(count))
     lanes = []
-    for k in columns:
+    for k in range(count):
         index = "" if series.sampled_values.shape[1] == 1 else f"[{k}]"
         lane: dict[str, Any] = {"label": _label(series) + index, "hue": series.hue, "more": series.more}
         lane |= {"every": cells.every, "begin": begin, "items": series.total}

@@ -194,11 +194,11 @@ class Series:
             remarks.append(f"≈ of {len(self.sampled_values):,} items")
         return [*remarks, *filter(None, [self.note])]
 
-    def cells(self, max_cells: int, columns: Sequence[int] | None = None) -> Cells:
+    def cells(self, max_cells: int, columns: Sequence[int] | slice = slice(None)) -> Cells:
         """Return the sampled items reduced to at most `max_cells` cells, each of which summarizes a run of items.
-        `columns` are the components to reduce, or None for all.
+        `columns` are the components to reduce, by default all.
         """
-        return downsample(self.sampled_values, max_cells, present=self._present, columns=columns)
+        return downsample(self.sampled_values[:, columns], max_cells, present=self._present)
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the items at the indices `places`. For items that were not sampled, return the next sampled ones."""

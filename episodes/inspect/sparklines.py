@@ -10,7 +10,6 @@ two of them:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,17 +70,12 @@ def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 2
     return lines(series, axis, points) if series.sampled_values.shape[1] <= MOST_LANES else heat(series, axis, points)
 
 
-def cells_of(series: Series, points: int, columns: Sequence[int] | None = None) -> Cells:
-    """Downsample an array to cells (runs of items) for a line plot of at most `points` points."""
-    return series.cells(points if len(series.sampled_values) <= points else points // 2, columns)
-
-
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
 def lines(series: Series, axis: Axis, points: int) -> Markup:
     """Return an SVG picture with one line per component of the items, each on its own scale."""
-    cells = cells_of(series, points)
+    cells = series.cells(points if len(series.sampled_values) <= points else points // 2)  # a cell is two points
     count = series.sampled_values.shape[1]
     height = LANE if count > 1 else 2 * LANE
     ranges = series.ranges.tolist()
@@ -126,11 +120,13 @@ def _stroke(points: np.ndarray) -> str:
 
 def _odd_marks(series: Series, cells: Cells, axis: Axis, column: int | None, top: int, bottom: int) -> str:
     """Return SVG ticks above cells with infinite values, and below cells with NaN or minus infinity."""
+    if not (series.counts.nan or series.counts.infinite):
+        return ""
     chosen = slice(None) if column is None else [column]
     above = cells.num_above[:, chosen].any(1)
     below = (cells.num_nan + cells.num_below)[:, chosen].any(1)
     xs = axis.places(series.items[cells.starts()], series.more)
-    return _ticks(xs[above], xs[below], top, bottom) if series.counts.nan or series.counts.infinite else ""
+    return _ticks(xs[above], xs[below], top, bottom)
 
 
 def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
