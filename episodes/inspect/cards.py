@@ -106,8 +106,23 @@ def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[
         share * max(sum(track_series.is_image and track_series.is_numeric for track_series in shown), 1)
     )
     rows = [_row(track_series, axis, points, room, share <= MOST_CARDS_WITH_TABLES) for track_series in shown]
-    left = [track_series.label for track_series in series[len(shown) :]]
-    return rows, [formatting.clipped(f"and {len(left)} more: {', '.join(left[:20])}", 300)] if left else []
+    return rows, _left_out([track_series.label for track_series in series[len(shown) :]])
+
+
+def _left_out(names: Sequence[str], noun: str = "") -> list[str]:
+    """Return a list with a note that names what a card leaves out, or an empty list if it leaves nothing out."""
+    return [formatting.clipped(f"and {len(names)} more{noun}: {', '.join(names[:20])}", 300)] if names else []
+
+
+def _first_and_last(num: int, most: int) -> list[int]:
+    """Return the indices of `num` rows, or of the first and the last ones if there are more than `most`."""
+    half = most // 2
+    return [*range(num)] if num <= most else [*range(half), *range(num - half, num)]
+
+
+def _note_on_rows(num: int, most: int, noun: str) -> str:
+    """Return a note on the rows that `_first_and_last` leaves out, or "" if it leaves none out."""
+    return "" if num <= most else f"{formatting.counted(num, noun)}; the first and the last {most // 2} are listed"
 
 
 def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) -> Row:
@@ -121,41 +136,27 @@ def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) ->
     meta = f"{formatting.shape(series.shape)} {series.dtype}"
     if series.nbytes is not None:
         meta += f" · {formatting.size(series.nbytes)}"
+    label = formatting.clipped(nested.unescape(series.label))
+    remarks = formatting.clipped(", ".join(series.remarks))
     if not series.is_numeric:
-        remarks = formatting.clipped(", ".join(series.remarks))
-        first, table = _texts(series)
-        label = formatting.clipped(nested.unescape(series.label))
-        return Row(label, series.hue, meta, None, remarks, first, table if table.rows else None)
+        first, texts = _texts(series)
+        return Row(label, series.hue, meta, None, remarks, first, texts)
     low, mean, high = map(formatting.number, series.range)
-    return Row(
-        formatting.clipped(nested.unescape(series.label)),
-        series.hue,
-        meta,
-        (low, mean, high),
-        formatting.clipped(", ".join(series.remarks)),
-        sparklines.picture(series, axis, points, room),
-        _parts(series) if has_table else None,
-    )
+    picture = sparklines.picture(series, axis, points, room)
+    return Row(label, series.hue, meta, (low, mean, high), remarks, picture, _parts(series) if has_table else None)
 
 
-def _texts(series: Series) -> tuple[Markup, Table]:
+def _texts(series: Series) -> tuple[Markup, Table | None]:
     """Return the beginning of the first text in an array of texts, and a table of its first and last texts."""
-    if series.array.dtype.kind not in "US" or series.array.ndim != 1 or len(series.array) == 0:
-        return Markup(""), Table((), ())
+    if series.array.dtype.kind not in "US" or series.array.ndim != 1:
+        return Markup(""), None
     has_text = np.flatnonzero(series.array != "" if series.present is None else series.present)
-    chosen = (
-        has_text
-        if len(has_text) <= MOST_TEXTS
-        else np.append(has_text[: MOST_TEXTS // 2], has_text[-MOST_TEXTS // 2 :])
-    )
+    if not len(has_text):
+        return Markup(""), None
+    chosen = has_text[_first_and_last(len(has_text), MOST_TEXTS)]
     rows = [(str(i), formatting.clipped(series.array[i], MOST_OF_TEXT)) for i in chosen.tolist()]
-    note = (
-        f"{len(has_text):,} texts; the first and the last {MOST_TEXTS // 2} are listed"
-        if len(chosen) < len(has_text)
-        else ""
-    )
-    first = formatting.clipped(series.array[has_text[0]], 160) if len(has_text) else ""
-    return Markup("<span>{}</span>").format(first), Table(("item", "text"), rows, note, is_words=True)
+    table = Table(("item", "text"), rows, _note_on_rows(len(has_text), MOST_TEXTS, "text"), is_words=True)
+    return Markup("<span>{}</span>").format(formatting.clipped(series.array[has_text[0]], 160)), table
 
 
 def _parts(series: Series) -> Table | None:
@@ -181,6 +182,11 @@ def known(**facts: Any) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
 
 
+def _excerpt(items: Mapping[Any, Any]) -> dict[str, str] | None:
+    """Return the first items of a dict that a user gave as short texts, or None if it is empty."""
+    return {formatting.clipped(key, 20): formatting.clipped(value, 40) for key, value in [*items.items()][:8]} or None
+
+
 # --- episodes ---------------------------------------------------------------------------------------------------------
 
 
@@ -199,24 +205,20 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
     headline = [formatting.counted(len(episode), "step"), f"return {formatting.number(episode.get_return())}"]
     if facts.t_started:
         headline.insert(1, f"from t={facts.t_started}")
-    observed, acted_space = facts.observation_space, facts.action_space
-    custom = {
-        formatting.clipped(key, 20): formatting.clipped(value, 40) for key, value in [*episode.custom_data.items()][:8]
-    }
     return Card(
         kind or type(episode).__name__,
         formatting.clipped(facts.id_),
         headline,
-        formatting.endings(facts.ending, not facts.ending.is_done and tracks.is_finished),
+        formatting.endings(facts.ending, tracks.is_finished),
         known(
             lookback=lookback or None,
             agent=facts.agent_id,
             module=facts.module_id,
             of_episode=facts.multi_agent_episode_id,
             policy_versions=facts.policy_versions and facts.policy_versions.bounds,
-            observation_space=observed,
-            action_space=acted_space,
-            custom_data=custom or None,
+            observation_space=facts.observation_space,
+            action_space=facts.action_space,
+            custom_data=_excerpt(episode.custom_data),
             state=None if tracks.is_finished else "growing (lists)",
         ),
         f"t = {facts.t_started} … {facts.t_started + len(episode)}",
@@ -235,7 +237,6 @@ def multi_agent_card(episode: Any) -> Card:
     opened = shown[:MOST_AGENT_CARDS]
     parts = [episode_card(line.episode, len(opened), False, formatting.clipped(agent, 40)) for agent, line in opened]
     waiting = sum(line.phase == "waits" for _, line in lines)
-    ending = formatting.endings(facts.ending, agents.passed_on is not None)
     headline = [
         formatting.counted(len(episode), "env step"),
         formatting.counted(len(lines), "agent"),
@@ -243,16 +244,15 @@ def multi_agent_card(episode: Any) -> Card:
     ]
     if waiting:
         headline.insert(2, f"{waiting} pending")
-    left = [formatting.clipped(agent, 30) for agent, _ in lines[len(opened) :]]
     return Card(
         type(episode).__name__,
         formatting.clipped(facts.id_),
         headline,
-        ending,
+        formatting.endings(facts.ending, agents.passed_on is not None),
         known(t_started=facts.t_started or None, lookback=episode.lookback or None),
         chart=charts.timelines(shown, facts.t_started - episode.lookback, episode.env_t),
         parts=parts,
-        notes=[formatting.clipped(f"and {len(left)} more agents: {', '.join(left[:20])}", 300)] if left else [],
+        notes=_left_out([formatting.clipped(agent, 30) for agent, _ in lines[len(opened) :]], " agents"),
     )
 
 
@@ -284,10 +284,6 @@ def dataset_card(dataset: Any) -> Card:
     """Return the notebook card of an `EpisodeDataset`: chart and table of its episodes. Only metadata is read."""
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
-    user = {
-        formatting.clipped(key, 20): formatting.clipped(value, 40)
-        for key, value in [*dataset.user_metadata.items()][:8]
-    }
     spec = dataset.env_spec
     unread = sum(dataset.unread.values())
     return Card(
@@ -300,7 +296,7 @@ def dataset_card(dataset: Any) -> Card:
         ],
         facts=known(
             environment=getattr(spec, "id", spec),
-            metadata=user or None,
+            metadata=_excerpt(dataset.user_metadata),
             observation_space=dataset.observation_space,
             action_space=dataset.action_space,
             recovered=f"{dataset.recovered} episodes of files that no writer has finished"
@@ -315,27 +311,18 @@ def dataset_card(dataset: Any) -> Card:
 
 def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, truncated: Any, started: Any) -> Table:
     """Return a table of the first and last episodes, with id, length, return, ending and start."""
-    num = len(lengths)
-    half = MOST_EPISODES // 2
-    chosen = range(num) if num <= MOST_EPISODES else [*range(half), *range(num - half, num)]
-    rows = []
-    for i in chosen:
-        stops = formatting.ended(Ending.of(terminated[i], truncated[i]))
-        rows.append(
-            (
-                str(i),
-                formatting.clipped(ids[i], 32),
-                str(lengths[i]),
-                formatting.number(returns[i]),
-                stops,
-                str(started[i]),
-            )
+    rows = [
+        (
+            str(i),
+            formatting.clipped(ids[i], 32),
+            str(lengths[i]),
+            formatting.number(returns[i]),
+            formatting.ended(Ending.of(terminated[i], truncated[i])),
+            str(started[i]),
         )
-    note = (
-        ""
-        if num <= MOST_EPISODES
-        else f"{formatting.counted(num, 'episode')}; the first and the last {half} are listed"
-    )
+        for i in _first_and_last(len(lengths), MOST_EPISODES)
+    ]
+    note = _note_on_rows(len(lengths), MOST_EPISODES, "episode")
     return Table(("", "id", "length", "return", "ending", "from t"), rows, note)
 
 
@@ -382,8 +369,7 @@ def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
         origin = batch.origin if isinstance(batch, (Batch, TrainBatch)) else None
         if origin is None or not origin.numbers.ndim:
             return None
-        num, half = len(origin), MOST_ORIGINS // 2
-        chosen = [*range(num)] if num <= MOST_ORIGINS else [*range(half), *range(num - half, num)]
+        chosen = _first_and_last(len(origin), MOST_ORIGINS)
         steps = row_steps(origin[np.array(chosen, np.intp)])
     except EpisodeError:
         return None
@@ -394,7 +380,7 @@ def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
             name = id_ if links is None else Markup('<a href="{}">{}</a>').format(links.link(step), id_)
             agent = "" if step.agent_id is None else formatting.clipped(step.agent_id, 20)
             rows.append((str(row), name, step.times, agent))
-    note = "" if num <= MOST_ORIGINS else f"{formatting.counted(num, 'row')}; the first and the last {half} are listed"
+    note = _note_on_rows(len(origin), MOST_ORIGINS, "row")
     return Table(("row", "episode", "t", "agent"), rows, note) if rows else None
 
 

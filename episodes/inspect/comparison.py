@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import WrongType
-from episodes.inspect.formatting import counted, number
+from episodes.inspect.formatting import counted, ended, number
 from episodes.inspect.series import Series, of_tracks
 from episodes.single_agent import SingleAgentEpisode
 
@@ -63,7 +63,6 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
 
     Lookbacks are not compared.
 
-
     Args:
         tolerance: largest absolute difference of numbers that counts as equal. NaN equals NaN.
 
@@ -78,33 +77,27 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
     for episode in (a, b):
         if not isinstance(episode, SingleAgentEpisode):
             raise WrongType(f"{type(episode).__name__}: give two SingleAgentEpisodes")
-    series = [{each_series.label: each_series for each_series in of_tracks(episode.tracks)} for episode in (a, b)]
+    series = [{each.label: each for each in of_tracks(episode.tracks)} for episode in (a, b)]
     tracks, facts = [], []
     for label in dict.fromkeys([*series[0], *series[1]]):
-        pair = [each_series.get(label) for each_series in series]
-        if pair[0] is None or pair[1] is None:
-            facts.append(f"only {'B' if pair[0] is None else 'A'} has the track {label}")
-            continue
-        difference = _of_track(label, pair, (a, b), tolerance)  # type: ignore[arg-type]
-        tracks += [difference] if difference else []
+        if label not in series[0] or label not in series[1]:
+            facts.append(f"only {'A' if label in series[0] else 'B'} has the track {label}")
+        elif difference := _of_track(label, [each[label] for each in series], (a, b), tolerance):
+            tracks.append(difference)
     if a.ending != b.ending:
-        facts.append(f"endings: {_ending(a)} and {_ending(b)}")
+        facts.append(f"endings: {' and '.join(ended(each.ending, each.tracks.is_finished) for each in (a, b))}")
     tracks.sort(key=lambda track: track.step)
     return EpisodeDifference(a, b, tuple(tracks), tuple(facts))
 
 
-def _ending(episode: Any) -> str:
-    return repr(episode).rpartition(", ")[2].rstrip(")")
-
-
 def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], tolerance: float) -> TrackDifference | None:
     """Compare one time series of two episodes. Return the difference, or None if they are equal."""
-    arrays = [time_series.array[episode.tracks.lookback :] for time_series, episode in zip(pair, episodes, strict=True)]
+    arrays = [series.array[episode.tracks.lookback :] for series, episode in zip(pair, episodes, strict=True)]
     starts = [episode.t_started for episode in episodes]
-    begin, end = min(starts), max(start + len(array) for start, array in zip(starts, arrays, strict=True))
-    differs = np.ones(end - begin, bool)
-    first = max(starts)
-    common = max(min(start + len(array) for start, array in zip(starts, arrays, strict=True)) - first, 0)
+    stops = [start + len(array) for start, array in zip(starts, arrays, strict=True)]
+    begin, first = min(starts), max(starts)  # of all steps, of the steps that both have
+    common = max(min(stops) - first, 0)
+    differs = np.ones(max(stops) - begin, bool)
     left, right = (array[first - start :][:common] for start, array in zip(starts, arrays, strict=True))
     differs[first - begin : first - begin + common] = _differ(left, right, tolerance)
     if not differs.any():
@@ -149,15 +142,15 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
     """
     keys = [_keys(data) for data in (a, b)]
     if not set(keys[0]) & set(keys[1]):
-        keys = [dict(enumerate(each_chunk.values())) for each_chunk in keys]
+        keys = [dict(enumerate(indices.values())) for indices in keys]
     pairs = [(keys[0].get(key), keys[1].get(key)) for key in dict.fromkeys([*keys[0], *keys[1]])]
     differences = []
     for i, j in pairs:
         if i is None or j is None:
-            each_chunk, name = (b[j], "B") if i is None else (a[i], "A")
-            text = f"only {name} has the episode ({counted(len(each_chunk), 'step')})"
+            episode, name = (b[j], "B") if i is None else (a[i], "A")
+            text = f"only {name} has the episode ({counted(len(episode), 'step')})"
             differences.append(
-                EpisodeDifference(None if i is None else each_chunk, None if j is None else each_chunk, (), (text,))
+                EpisodeDifference(None if i is None else episode, None if j is None else episode, (), (text,))
             )
         elif difference := compare_episodes(a[i], b[j], tolerance=tolerance):
             differences.append(difference)

@@ -121,7 +121,7 @@ def _summarize(values: np.ndarray, every: int, present: np.ndarray | None) -> Ce
 
 
 def _in_cells(items: np.ndarray, every: int) -> np.ndarray:
-    """Return items [n, d] as cells [d, k, every]. Copies of the last item, which change no extreme, fill the last cell."""
+    """Return items [n, d] as cells [d, k, every]. Copies of the last item fill the last cell, and change no extreme."""
     total, width = items.shape
     num_cells = -(-total // every)
     cells = np.empty((width, num_cells * every), items.dtype)

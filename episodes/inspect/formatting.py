@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from episodes.facts.ending import Ending
@@ -25,6 +26,11 @@ def number(value: Any) -> str:
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.1e}"
+
+
+def finite_or_text(value: Any) -> float | str:
+    """Return a number, or for NaN and infinities, which JSON lacks, a text."""
+    return float(value) if isfinite(value) else number(value)
 
 
 def size(nbytes: float) -> str:
@@ -74,9 +80,9 @@ def endings(ending: Ending, is_cut: bool = True) -> list[str]:
     return names or ["cut" if is_cut else "ongoing"]
 
 
-def ended(ending: Ending) -> str:
+def ended(ending: Ending, is_cut: bool = True) -> str:
     """Return how an episode ended as text, such as "terminated and truncated"."""
-    return " and ".join(endings(ending))
+    return " and ".join(endings(ending, is_cut))
 
 
 def ending_word(ending: Ending) -> str:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from episodes.inspect.conversation import Decode, is_conversation, view_conversation
 from episodes.inspect.doctor.finding import Findings
 from episodes.inspect.doctor.scan import outside_bounds
-from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, page_id
+from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, finite_or_text, page_id
 from episodes.inspect.frames import viewable
 from episodes.inspect.html import conversation, templates
 from episodes.inspect.page_messages import compressed_text, encode
@@ -257,45 +257,27 @@ def episode_data(
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
     series = list(of_tracks(tracks))
-    cameras = [time_series for time_series in series if time_series.is_image]
-    texts = [
-        time_series
-        for time_series in series
-        if time_series.array.dtype.kind == "U" and time_series.array.ndim == 1 and len(time_series.array)
-    ]
-    numeric = [time_series for time_series in series if time_series.is_numeric and not time_series.is_image]
-    total = sum(time_series.sampled_values.shape[1] for time_series in numeric)
+    cameras = [each for each in series if each.is_image]
+    texts = [each for each in series if each.array.dtype.kind == "U" and each.array.ndim == 1 and len(each.array)]
+    numeric = [each for each in series if each.is_numeric and not each.is_image]
+    total = sum(each.sampled_values.shape[1] for each in numeric)
     max_cells = min(max(MOST_NUMBERS // max(total, 1), FEWEST_CELLS), MOST_CELLS)
     marks = _marks(episode)
-    for time_series in numeric:
-        count = min(time_series.sampled_values.shape[1], MOST_LANES - len(lanes))
-        lanes += _lanes(
-            time_series,
-            tracks.lookback,
-            count,
-            max_cells,
-            window,
-            marks.get(nested.unescape(time_series.label), {}),
-        )
+    for each in numeric:
+        count = min(each.sampled_values.shape[1], MOST_LANES - len(lanes))
+        lanes += _lanes(each, tracks.lookback, count, max_cells, window, marks.get(nested.unescape(each.label), {}))
     return {
         "lookback": tracks.lookback,
         "started": episode.t_started,
         "length": len(episode),
-        "return": _finite_or_text(episode.get_return()),
+        "return": finite_or_text(episode.get_return()),
         "ending": ended(episode.ending),
         "lanes": lanes,
         "left": total - len(lanes),
         "conversation": conversation(view_conversation(episode, decode=decode)) if is_conversation(episode) else "",
-        "texts": [_texts(time_series, BYTES_OF_TEXTS // len(texts)) for time_series in texts],
-        "cameras": [_frames(time_series, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for time_series in cameras],
+        "texts": [_texts(each, BYTES_OF_TEXTS // len(texts)) for each in texts],
+        "cameras": [_frames(each, tracks.lookback, BYTES_OF_FRAMES // len(cameras)) for each in cameras],
     }
-
-
-def _finite_or_text(value: float) -> float | str:
-    """Return a number, or for NaN and infinities, which JSON lacks, a text."""
-    if np.isfinite(value):
-        return float(value)
-    return "NaN" if value != value else "∞" if value > 0 else "-∞"
 
 
 def _lanes(

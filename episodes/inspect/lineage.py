@@ -59,10 +59,7 @@ def row_steps(origin: Origin) -> list[RowSteps | None]:
     result: list[RowSteps | None] = []
     for ids, agents, times in zip(*columns, strict=True):
         known = [k for k, t in enumerate(times) if t is not None]
-        is_known = bool(known)
-        result.append(
-            RowSteps(ids[known[0]], agents[known[0]], times[known[0]], times[known[-1]]) if is_known else None
-        )
+        result.append(RowSteps(ids[known[0]], agents[known[0]], times[known[0]], times[known[-1]]) if known else None)
     return result
 
 

@@ -14,7 +14,7 @@ from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, overview
 from episodes.inspect.page_messages import encode
-from episodes.inspect.training_page import TrainingFiles, is_run, training_page
+from episodes.inspect.training_page import TrainingFiles, file_sizes, is_run, training_page
 from episodes.storage import EpisodeDataset
 from episodes.storage.header import NAME as DATASET_FILE
 
@@ -44,7 +44,7 @@ class LiveDataset:
         """Return a version number and the data set, after reopening it if its files have changed."""
         with self._lock:
             try:
-                files = sorted((file.name, file.stat().st_size) for file in self.path.iterdir() if file.is_file())
+                files = file_sizes(self.path)
                 if files != self._files:
                     self.dataset, self._files = EpisodeDataset(self.path), files
                     self.version += 1

@@ -16,6 +16,7 @@ from episodes.inspect.downsampling import downsample
 from episodes.inspect.formatting import clipped, counted, ending_word, number, shortened
 from episodes.inspect.series import Series, of_track, of_tracks
 from episodes.multi_agent import MultiAgentEpisode
+from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 
 if TYPE_CHECKING:
@@ -132,15 +133,10 @@ def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, S
             lanes.append((series.label, series, 0))
         else:
             lanes += [(f"{series.label}[{k}]", series, k) for k in range(count)]
-    return (lanes, 0) if paths is not None else (_select_lanes(lanes), max(len(lanes) - MOST_LANES, 0))
-
-
-def _select_lanes(lanes: list[tuple[str, Series, int | None]]) -> list[tuple[str, Series, int | None]]:
-    """Select at most `MOST_LANES` of the curves to plot. First components of all time series are preferred to second
-    components."""
-    ranks = [lane[2] or 0 for lane in lanes]
-    chosen = sorted(range(len(lanes)), key=lambda i: (ranks[i], i))[:MOST_LANES]
-    return [lanes[i] for i in sorted(chosen)]
+    if paths is not None:
+        return lanes, 0
+    by_component = sorted(range(len(lanes)), key=lambda i: lanes[i][2] or 0)  # first components of all series first
+    return [lanes[i] for i in sorted(by_component[:MOST_LANES])], max(len(lanes) - MOST_LANES, 0)
 
 
 def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: int) -> None:
@@ -162,7 +158,9 @@ def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: 
         with np.errstate(over="ignore", invalid="ignore"):
             heights = (numbers - low) / (high - low) if high > low else np.where(np.isnan(numbers), np.nan, 0.5)
         xs = series.items[at] + begin + (0.0 if series.more else 0.5)
-        ax.plot(xs, level - 0.4 + 0.8 * heights, color=colour(series.hue), linewidth=1, marker=_dot(xs))
+        ax.plot(
+            xs, level - 0.4 + 0.8 * heights, color=colour(series.hue), linewidth=1, marker="." if len(xs) < 3 else ""
+        )
         unusual = (cells.num_nan + cells.num_above + cells.num_below)[:, 0] > 0
         xs = series.items[cells.starts()[unusual]] + begin + (0.0 if series.more else 0.5)
         ax.plot(xs, np.full(len(xs), level - 0.4), "|", color=ENDINGS["terminated"], markersize=4, label="_not finite")
@@ -170,10 +168,6 @@ def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: 
     ax.annotate(
         span, (1, level), (4, 0), ("axes fraction", "data"), "offset points", fontsize=7, color=GREY, va="center"
     )
-
-
-def _dot(xs: np.ndarray) -> str:
-    return "." if len(xs) < 3 else ""
 
 
 def _ramp(hue: str) -> Any:
@@ -218,30 +212,23 @@ def plot_returns(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    returns, lengths, endings = facts_of(episodes)
-    whole = endings > 0
-    ids = [shortened(value) for value, is_whole in zip(_ids(episodes), whole, strict=True) if is_whole]
-    steps = np.cumsum(lengths)[whole]
-    return draw_returns(returns[whole], steps, ax, window=window, goal=goal, title=title, ids=ids)
+    ids, returns, lengths, has_ended = _facts_of(episodes)
+    ids = [shortened(id_) for id_, is_whole in zip(ids, has_ended, strict=True) if is_whole]
+    steps = np.cumsum(lengths)[has_ended]
+    return draw_returns(returns[has_ended], steps, ax, window=window, goal=goal, title=title, ids=ids)
 
 
-def facts_of(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the returns, lengths and ending codes of a pack, a data set or a list of episodes, [n] each."""
+def _facts_of(episodes: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+    """Return ids, returns and lengths of a pack, a data set or a list of episodes, and whether each has ended."""
     if hasattr(episodes, "metadata"):
         table = episodes.metadata
-        return table["return"], table["length"], table["terminated"] + 2 * table["truncated"]
-    if hasattr(episodes, "facts") and hasattr(episodes, "lengths"):
-        return episodes.returns(), episodes.lengths, episodes.facts.endings
-    rows = [(episode.get_return(), len(episode), episode.ending.code) for episode in episodes]
-    returns, lengths, endings = zip(*rows, strict=True) if rows else ((), (), ())
-    return np.array(returns, np.float64), np.array(lengths, np.int64), np.array(endings, np.int64)
-
-
-def _ids(episodes: Any) -> Any:
-    """Return the ids of the episodes of a data set, a pack or a list."""
-    if hasattr(episodes, "metadata"):
-        return episodes.metadata["id"]
-    return episodes.ids if hasattr(episodes, "ids") else [episode.id_ for episode in episodes]
+        return table["id"], table["return"], table["length"], table["terminated"] | table["truncated"]
+    if isinstance(episodes, EpisodePack):
+        return episodes.ids, episodes.returns(), episodes.lengths, episodes.terminated | episodes.truncated
+    returns = np.array([episode.get_return() for episode in episodes], np.float64)
+    lengths = np.array([len(episode) for episode in episodes], np.int64)
+    has_ended = np.array([episode.is_done for episode in episodes], bool)
+    return [episode.id_ for episode in episodes], returns, lengths, has_ended
 
 
 def draw_returns(
@@ -398,43 +385,17 @@ def _draw_agent(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> No
         now: the episode's newest env step.
         is_first: whether this agent's markers get labels for the legend.
     """
-    observation_times, action_times = np.asarray(line.observation_times), np.asarray(line.action_times)
-    ax.hlines(
-        level,
-        observation_times.min(initial=now),
-        observation_times.max(initial=0),
-        color="#d1d5db",
-        linewidth=1,
-        zorder=1,
-    )
-    names = ("observes", "acts") if is_first else ("_", "_")
-    ax.plot(
-        observation_times,
-        np.full(len(observation_times), level + 0.1),
-        "o",
-        color=colour("observations"),
-        markersize=3,
-        label=names[0],
-    )
-    ax.plot(
-        action_times,
-        np.full(len(action_times), level - 0.14),
-        "|",
-        color=colour("actions"),
-        markersize=7,
-        label=names[1],
-    )
+    observed, acted = np.asarray(line.observation_times), np.asarray(line.action_times)
+    above, below = level + 0.1, level - 0.14
+    hues = {name: colour(name) for name in ("observations", "actions", "rewards")}
+    labels = ("observes", "acts") if is_first else ("_", "_")
+    ax.hlines(level, observed.min(initial=now), observed.max(initial=0), color="#d1d5db", linewidth=1, zorder=1)
+    ax.plot(observed, np.full(len(observed), above), "o", color=hues["observations"], markersize=3, label=labels[0])
+    ax.plot(acted, np.full(len(acted), below), "|", color=hues["actions"], markersize=7, label=labels[1])
     if line.phase == "waits":
-        ax.hlines(level - 0.14, action_times[-1], now, color=colour("rewards"), linestyle=":", linewidth=1.6, label="_")
-        ax.annotate(
-            "pending",
-            (now, level - 0.14),
-            (4, 0),
-            textcoords="offset points",
-            fontsize=7,
-            color=colour("rewards"),
-            va="center",
-        )
+        ax.hlines(below, acted[-1], now, color=hues["rewards"], linestyle=":", linewidth=1.6, label="_")
+        style = {"textcoords": "offset points", "fontsize": 7, "color": hues["rewards"], "va": "center"}
+        ax.annotate("pending", (now, below), (4, 0), **style)
     if line.episode.ending.is_done:
         stops = ending_word(line.episode.ending)
-        ax.plot(observation_times[-1:], [level + 0.1], "s", color=ENDINGS[stops], markersize=6, zorder=3)
+        ax.plot(observed[-1:], [above], "s", color=ENDINGS[stops], markersize=6, zorder=3)

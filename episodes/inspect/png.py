@@ -45,6 +45,6 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def data_uri(file: bytes, kind: str = "image/png") -> str:
-    """Return the bytes of a file as a data URI for HTML."""
-    return f"data:{kind};base64,{base64.b64encode(file).decode()}"
+def data_uri(file: bytes) -> str:
+    """Return the bytes of a PNG file as a data URI for HTML."""
+    return f"data:image/png;base64,{base64.b64encode(file).decode()}"

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.downsampling import downsample
-from episodes.inspect.formatting import clipped, page_id
+from episodes.inspect.formatting import clipped, finite_or_text, page_id
 from episodes.inspect.html import templates
 from episodes.inspect.html_report import repetitions, template_file
 from episodes.storage import EpisodeDataset
@@ -41,6 +41,11 @@ def training_page(paths: Sequence[Path]) -> str:
         .get_template("training.html")
         .render(title=clipped(title, 100), style=template_file("page.css"), script=script)
     )
+
+
+def file_sizes(folder: Path) -> list[tuple[str, int]]:
+    """Return the names and sizes of the files in a folder, which differ whenever one of them has grown."""
+    return sorted((file.name, file.stat().st_size) for file in folder.iterdir() if file.is_file())
 
 
 class CSVFile:
@@ -116,7 +121,7 @@ class RunFiles:
         if path is None:
             return False
         try:
-            shards = sorted((file.name, file.stat().st_size) for file in path.iterdir() if file.is_file())
+            shards = file_sizes(path)
             if shards == self._shards:
                 return False
             table = EpisodeDataset(path).metadata
@@ -169,7 +174,7 @@ def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
         "t": int(table["t_started"][i]),
         "agent": page_id(table["agent_id"][i]),
         "nth": nth,
-        "return": float(table["return"][i]) if np.isfinite(table["return"][i]) else str(table["return"][i]),
+        "return": finite_or_text(table["return"][i]),
         "length": int(table["length"][i]),
     }
 
