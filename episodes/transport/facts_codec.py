@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,7 @@ from episodes.tracks.nested import frozen
 
 MOST_ROWS = 1 << 40
 INTEGERS = np.dtype("<i8")
-_BYTE, _CODE_POINT, _NATURALS = np.dtype(np.uint8), np.dtype("<u4"), np.dtype("<u8")
-_largest, _sum = np.maximum.reduce, np.add.reduce  # the methods of arrays call these from Python code
-_VERSIONS = list(FACTS.values()).index(Kind.VERSIONS)
-_NOT_MANY = 1024  # episodes: columns of at most this length are cached
-_ZEROS = np.ndarray(_NOT_MANY, INTEGERS, bytes(INTEGERS.itemsize * _NOT_MANY))
+_BYTE, _CODE_POINT = np.dtype(np.uint8), np.dtype("<u4")
 _FEW = 32  # ids: fewer are sent with four bytes per character, since conversion takes longer than sending
 _ENDINGS = bytes(range(4))  # valid codes
 
@@ -32,20 +27,10 @@ def decode_lengths(data: bytes, num: int) -> tuple[np.ndarray, int]:
     """Decode the lengths of `num` episodes, and return them, int64 [num], and their sum.
     Raise `UnreadableData` if they are invalid."""
     counts = np.ndarray(num, INTEGERS, data)
-    if num > _FEW:
-        largest = _largest(np.ndarray(num, _NATURALS, data))  # as unsigned numbers, negative ones are the largest
-        if len(data) != INTEGERS.itemsize * num or not largest < MOST_ROWS // num:
-            raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
-        return counts, int(_sum(counts))
-    values = counts.tolist()  # for few episodes, lists take a third of numpy's time
+    values = counts.tolist()  # most packs have few episodes, for which numpy's functions take three times as long
     if len(data) != INTEGERS.itemsize * num or (num and not 0 <= min(values) <= max(values) < MOST_ROWS // num):
         raise UnreadableData(f"{len(data)} bytes of lengths for {num} episodes, or lengths that cannot be")
     return counts, sum(values)
-
-
-def zero_counts(num: int) -> np.ndarray:
-    """Return zeros, int64 [num]. Small arrays are cached, and therefore read-only."""
-    return _ZEROS[:num] if num <= _NOT_MANY else np.zeros(num, np.int64)
 
 
 def integers_of(values: np.ndarray) -> bytes:
@@ -61,7 +46,7 @@ def _encode_ids(ids: np.ndarray) -> Any:
         ids = ids.astype(ids.dtype.newbyteorder("<"))
     if len(ids) > _FEW:
         letters = np.frombuffer(ids.tobytes(), _CODE_POINT)
-        if _largest(letters) < 128:
+        if letters.max() < 128:
             return [letters.size // len(ids), letters.astype(np.uint8).tobytes()]
     return [-(ids.dtype.itemsize // 4), ids.tobytes()]
 
@@ -80,14 +65,9 @@ def _read_ids(value: Any, num: int) -> np.ndarray:
         raise UnreadableData(f"{len(data)} bytes for {num} ids of {abs(width)} letters")
     if width > 0:
         data.decode("ascii")
-        return frozen(np.frombuffer(data, _BYTE).astype(_CODE_POINT).view(_letters(width)))
+        return frozen(np.frombuffer(data, _BYTE).astype(_CODE_POINT).view(f"<U{width}"))
     codecs.utf_32_le_decode(data, "surrogatepass")  # raises ValueError for invalid characters
-    return np.ndarray(num, _letters(-width), data)
-
-
-@lru_cache(maxsize=64)
-def _letters(width: int) -> np.dtype:
-    return np.dtype(f"<U{width}")
+    return np.ndarray(num, f"<U{-width}", data)
 
 
 def _read_endings(data: bytes, num: int) -> np.ndarray:
@@ -134,47 +114,30 @@ def _encode_versions(column: VersionColumn) -> bytes | list[bytes]:
 
 
 def _read_versions(data: bytes | list[bytes], num: int) -> VersionColumn | None:
-    """Decode the policy versions of `num` episodes: one for all, one each, or a list of runs of versions."""
-    if isinstance(data, list):
-        runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in data]
-        return _checked_length(VersionColumn.of_runs(*runs), num)
-    if len(data) == INTEGERS.itemsize:
-        return _of_one_version(data, num) if num <= _NOT_MANY else _of_versions(data * num, num)
-    return _of_versions(data, num)
+    """Decode the policy versions of `num` episodes: one for all, one each, or a list of runs of versions.
 
-
-def _of_versions(data: bytes, num: int) -> VersionColumn | None:
-    """Decode one policy version per episode. Return None if all are unknown.
+    Returns:
+        None if all versions are unknown.
 
     Raises:
         UnreadableData: there is not one version per episode, or one is less than -1.
     """
-    versions = _read_integers(data, num)
-    if (low := versions.min(initial=0)) < UNKNOWN:
-        raise UnreadableData(f"policy version {low}")
-    return VersionColumn(versions) if versions.max(initial=UNKNOWN) != UNKNOWN else None
+    if isinstance(data, list):
+        runs = [np.ndarray(len(part) // INTEGERS.itemsize, INTEGERS, part) for part in data]
+        return _checked_length(VersionColumn.of_runs(*runs), num)
+    versions = _read_integers(data * num if len(data) == INTEGERS.itemsize else data, num)
+    values = versions.tolist()
+    if min(values, default=0) < UNKNOWN:
+        raise UnreadableData(f"policy version {min(values)}")
+    return VersionColumn(versions) if max(values, default=UNKNOWN) != UNKNOWN else None
 
 
-@lru_cache(maxsize=64)
-def _of_one_version(version: bytes, num: int) -> VersionColumn | None:
-    """Return the (cached) policy version column of `num` chunks whose steps all have the same version, given as 8
-    bytes. None if the version is unknown.
-    """
-    return _of_versions(version * num, num)
-
-
-def version_bounds(packs: Sequence[EpisodePack], encoded: Sequence[Any] = ()) -> tuple[int, int] | None:
+def version_bounds(packs: Sequence[EpisodePack]) -> tuple[int, int] | None:
     """Return the lowest and the highest policy version of all steps in `packs`, with -1 for steps of unknown version.
-
-    Args:
-        encoded: encoded metadata of the only pack, from which a single version is read faster.
 
     Returns:
         None if no step has a version.
     """
-    if len(encoded) > _VERSIONS and type(encoded[_VERSIONS]) is bytes and len(encoded[_VERSIONS]) == INTEGERS.itemsize:
-        version = int.from_bytes(encoded[_VERSIONS], "little", signed=True)
-        return None if version == UNKNOWN else (version, version)
     columns = [pack.facts.policy_versions for pack in packs]
     if columns.count(None) == len(columns):
         return None

@@ -38,17 +38,13 @@ class PartsWriter:
 
     def put(self, *arrays: np.ndarray) -> None:
         """Add arrays to the message: small ones to its first part, each large one as a separate part."""
-        small = self.small
         for array in arrays:
             nbytes = array.nbytes
             if nbytes >= self._limit:
-                flat = np.ascontiguousarray(array)
-                self.large.append(flat.reshape(-1).view(np.uint8).data)
-                continue
-            small.append(array)  # as `put_as_one`, without the call
-            if nbytes & 7:
-                small.append(_PADDING[nbytes & 7])
-            self._small_nbytes += nbytes + 7 & ~7
+                self.large.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            else:
+                self.small += (array, _PADDING[nbytes & 7])
+                self._small_nbytes += nbytes + 7 & ~7
 
     def put_as_one(self, arrays: Sequence[np.ndarray]) -> None:
         """Add several small arrays to the message, which the reader gets as a single, concatenated array.
@@ -56,9 +52,7 @@ class PartsWriter:
         The arrays are copied when the parts are created.
         """
         nbytes = sum([array.nbytes for array in arrays])
-        self.small += arrays
-        if nbytes & 7:
-            self.small.append(_PADDING[nbytes & 7])
+        self.small += (*arrays, _PADDING[nbytes & 7])
         self._small_nbytes += nbytes + 7 & ~7
 
     def body(self, facts: Any) -> list[Buffer]:

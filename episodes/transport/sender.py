@@ -26,7 +26,6 @@ from episodes.transport.wire import Message, Schemas, encoded, encoded_as_one
 _EVENTS, _POLLIN = 15, 1  # ZeroMQ's numbers of `zmq.EVENTS` and `zmq.POLLIN`
 _CONNECT_S = 5.0  # longest wait of the first message for a connection
 _POLL_S = 0.0002  # poll interval of `send`: each poll is a system call, which costs as much as encoding a small pack
-_new: Any = tuple.__new__  # half the time of calling the NamedTuple
 _ENCODED = {False: encoded, True: encoded_as_one}
 
 
@@ -305,7 +304,7 @@ class EpisodeSender(Endpoint):
             raise InvalidArgument(
                 f"a message of {nbytes} bytes; at most max_message_bytes={self._most}: send fewer steps"
             )
-        return _new(_Outgoing, (kind, packs, as_one, nbytes, message))
+        return _Outgoing(kind, packs, as_one, nbytes, message)
 
     def _commit(self, outgoing: _Outgoing, queue: SendQueue | None = None) -> bool:
         """Send an encoded message, and remove its packs from `queue`. Return False if too many
@@ -314,7 +313,7 @@ class EpisodeSender(Endpoint):
         unacked = self._unacked
         if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
             return False
-        number, sent = self._next, _new(_Sent, (kind, packs, as_one, time.time(), nbytes))
+        number, sent = self._next, _Sent(kind, packs, as_one, time.time(), nbytes)
         if queue is not None:
             queue.clear()
         unacked[number] = sent
@@ -333,7 +332,7 @@ class EpisodeSender(Endpoint):
             return
         schema, schema_id, _, large, _, versions = message
         low, high = versions or (UNKNOWN, UNKNOWN)
-        head = _new(Head, (sent.kind, 1 + len(large), self._id, number, schema_id, sent.time, low, high))
+        head = Head(sent.kind, 1 + len(large), self._id, number, schema_id, sent.time, low, high)
         frames = message.parts(head.packed())
         if schema_id not in self._sent_schemas:
             self._send_schema(schema, schema_id)

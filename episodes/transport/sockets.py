@@ -28,16 +28,6 @@ _NOBLOCK, _NOT_LAST, _POLLIN, _EVENTS = 1, 1 | 2, 1, 15
 """ZeroMQ's flags as numbers: joining two of pyzmq's enums takes longer than receiving a message."""
 _PYTHONS, _ALL_TIME = (float, int), 1e9  # types of timeouts that need no further check, and a limit in seconds
 _numbers = itertools.count()  # of monitors
-_own_process = os.getpid()  # cached, because the system call takes as long as taking a lock
-
-
-def _record_fork() -> None:
-    """Record the id of this process after a fork, because a forked process must not close the sockets of its parent."""
-    global _own_process
-    _own_process = os.getpid()
-
-
-os.register_at_fork(after_in_child=_record_fork)
 
 
 def zeromq() -> Any:
@@ -70,7 +60,7 @@ class OpenSockets:
         self.monitor: Any = None
         self.closers: list[Callable[[], object]] = []
         """Functions that close other resources. Each may be called twice."""
-        self.process = _own_process
+        self.process = os.getpid()  # a process that is forked from it must not close the sockets
         self.is_released = False
 
     def close_socket(self) -> None:
@@ -97,7 +87,7 @@ class OpenSockets:
 def _release_dropped(sockets: OpenSockets, name: str) -> None:
     """Close the sockets of a sender or receiver that was garbage-collected without `close`,
     and issue a `ResourceWarning`."""
-    if sockets.is_released or sockets.process != _own_process:
+    if sockets.is_released or sockets.process != os.getpid():
         return
     if sockets.socket is not None:
         sockets.socket.linger = 0
@@ -137,7 +127,7 @@ class Endpoint:
             EpisodeStateError: this thread is in a section already, because a signal handler interrupted it; or this
                 process was forked from the endpoint's process.
         """
-        if self._sockets.process != _own_process:
+        if self._sockets.process != os.getpid():
             raise EpisodeStateError(
                 f"this {type(self).__name__} is of the process that this one was forked from; make another one here"
             )
@@ -244,7 +234,7 @@ class Endpoint:
     def is_over(self) -> bool:
         """Whether nothing is left to close: all resources are closed, or this is a forked
         process, which does not own them."""
-        return self._sockets.is_released or self._sockets.process != _own_process
+        return self._sockets.is_released or self._sockets.process != os.getpid()
 
     def release(self) -> None:
         """Close all sockets and other resources. If a call is interrupted, the next call continues."""

@@ -58,7 +58,6 @@ from episodes.transport.facts_codec import (
     integers_of,
     read_facts,
     version_bounds,
-    zero_counts,
 )
 from episodes.transport.parts import ALL, Buffer, PartsReader, PartsWriter
 
@@ -69,8 +68,6 @@ MOST_SPACE_ITEMS = 1 << 25  # items of all arrays of the spaces, which a schema 
 _WRONG = (EpisodeError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 DAMAGES = (*_WRONG, RecursionError, SyntaxError, struct.error)
 """Errors that reading invalid bytes may raise: gymnasium has assertions, and numpy parses names of dtypes."""
-
-_new: Any = tuple.__new__  # half the time of calling the NamedTuple
 
 
 class Message(NamedTuple):
@@ -286,7 +283,7 @@ class PackLayout:
         if type(num) is not int or num < 0:
             raise UnreadableData(f"{num} episodes")
         lengths, steps = decode_lengths(lengths, num)
-        lookbacks, before = (zero_counts(num), 0) if lookbacks is None else decode_lengths(lookbacks, num)
+        lookbacks, before = (np.zeros(num, np.int64), 0) if lookbacks is None else decode_lengths(lookbacks, num)
         steps += before
         rows = steps + num
         arrays = self._read_ragged(source, steps, rows) if self._is_ragged else source.arrays(self._arrays, steps, rows)
@@ -295,7 +292,7 @@ class PackLayout:
         if custom is not None and (len(custom) != num or not {*map(type, custom)} <= {dict, type(None)}):
             raise UnreadableData(f"custom data that are not dicts of {num} episodes")
         metadata = read_facts(columns, num)
-        return EpisodePack.of(tracks, _new(PackFacts, (*metadata, *self._spaces, custom)), lengths, lookbacks)
+        return EpisodePack.of(tracks, PackFacts(*metadata, *self._spaces, custom), lengths, lookbacks)
 
     def _read_ragged(self, source: PartsReader, steps: int, rows: int) -> list[Any]:
         """Read the arrays of one pack from a message, if some of them are ragged, that is,
@@ -324,7 +321,7 @@ class PackLayout:
     def _tracks(self, arrays: list[np.ndarray], infos: Infos | None, num_rows: int) -> Tracks:
         """Arrange decoded arrays and infos as the columns of a pack: observations, infos, actions,
         rewards and extra outputs."""
-        tracks = (
+        return Tracks(
             ArrayTrack(_arrays_at(arrays, self._observations), 0, OBSERVATIONS),
             InfoTrack(EmptyInfos(num_rows) if infos is None else infos),
             ArrayTrack(_arrays_at(arrays, self._actions), 0, ACTIONS),
@@ -333,7 +330,6 @@ class PackLayout:
             if self._extra
             else {},
         )
-        return _new(Tracks, tracks)
 
 
 def _arrays_at(arrays: list[np.ndarray], place: Any) -> Any:
@@ -394,8 +390,7 @@ def encoded(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
         looks.append(schema_key(pack, arrays))
         writer.put(*arrays_to_send(pack, arrays))
         facts.append(_encode_pack_metadata(pack.lengths, pack.lookbacks, pack.facts, pack.infos, writer))
-    versions = version_bounds(packs, facts[0][3] if len(facts) == 1 else ())
-    return Message(*schemas.of(packs, looks), writer.body(facts), writer.large, writer.nbytes, versions)
+    return Message(*schemas.of(packs, looks), writer.body(facts), writer.large, writer.nbytes, version_bounds(packs))
 
 
 def encoded_as_one(packs: Sequence[EpisodePack], schemas: Schemas) -> Message:
