@@ -100,7 +100,7 @@ def _summarize(values: np.ndarray, every: int, present: np.ndarray | None) -> Ce
     is_finite = np.isfinite(numbers)
     if present is not None:
         is_finite &= _in_cells(present[:, None], every)
-    has_finite = is_finite.any(2)
+    has_finite: np.ndarray = is_finite.any(2)
     all_finite = bool(is_finite.all())  # then no copy is needed
     low_at = (numbers if all_finite else np.where(is_finite, numbers, np.inf)).argmin(2)
     high_at = (numbers if all_finite else np.where(is_finite, numbers, -np.inf)).argmax(2)

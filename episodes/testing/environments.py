@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from episodes.errors import InvalidArgument
@@ -80,18 +81,19 @@ def check_vector_env(
 
 def _mode_of(env: VectorEnv, mode_argument: AutoresetMode | str | None) -> AutoresetMode:
     """Return the autoreset mode from the metadata of the environment, or from the argument if it has none."""
-    own_mode = (env.metadata or {}).get("autoreset_mode")
-    if own_mode is None and mode_argument is None:
-        raise violation(str(env), "metadata['autoreset_mode']", "none", "state it there, or give autoreset_mode=")
-    modes = [checked_mode(mode) for mode in (mode_argument,) if mode is not None]
-    if own_mode is not None:
-        try:
-            modes.insert(0, checked_mode(own_mode))
-        except InvalidArgument as error:
-            raise violation(str(env), "a mode in metadata['autoreset_mode']", str(error)) from None
-    if len(set(modes)) == 2:
-        raise violation(str(env), f"autoreset mode {modes[1]}", f"{modes[0]} in its metadata")
-    return modes[0]
+    requested = None if mode_argument is None else checked_mode(mode_argument)
+    stated = (env.metadata or {}).get("autoreset_mode")
+    if stated is None:
+        if requested is None:
+            raise violation(str(env), "metadata['autoreset_mode']", "none", "state it there, or give autoreset_mode=")
+        return requested
+    try:
+        mode = checked_mode(stated)
+    except InvalidArgument as error:
+        raise violation(str(env), "a mode in metadata['autoreset_mode']", str(error)) from None
+    if requested not in (None, mode):
+        raise violation(str(env), f"autoreset mode {requested}", f"{mode} in its metadata")
+    return mode
 
 
 _FIRST_OBSERVATIONS = {
@@ -215,7 +217,7 @@ class _Watch:
                 "no infos['final_obs'] (autoreset disabled)", "one, as of an environment that resets itself"
             )
         elif row.dones.any():
-            return _Row(row.actions, self.reset_ended(row), row.rewards, row.terminateds, row.truncateds, row.is_reset)
+            return replace(row, observations=self.reset_ended(row))
         return row
 
     # --- buffers ---------------------------------------------------------------------------------------------
@@ -362,16 +364,14 @@ class _Watch:
 
     def check_same(self, first: list[_Row], second_rows: list[_Row], expected: str, advice: str) -> None:
         """Raise `ContractViolation` at the first step at which the results of two runs differ."""
-        for self.step, (first_row, two) in enumerate(zip(first, second_rows, strict=True)):
+        for self.step, rows in enumerate(zip(first, second_rows, strict=True)):
             for name in ("observations", "rewards", "terminateds", "truncateds"):
-                first_value, second_value = getattr(first_row, name), getattr(two, name)
-                if nested.equal(first_value, second_value):
+                a, b = (getattr(row, name) for row in rows)
+                if nested.equal(a, b):
                     continue
-                space = self.space if name == "observations" else None
-                pick = lambda rows, env: rows[env] if space is None else item_of(space, rows, env)  # noqa: B023, E731
-                env = next(
-                    e for e in range(self.num_envs) if not nested.equal(pick(first_value, e), pick(second_value, e))
-                )
+                space = self.space if name == "observations" else spaces.Space()  # of one number per environment
+                envs = range(self.num_envs)
+                env = next(i for i in envs if not nested.equal(item_of(space, a, i), item_of(space, b, i)))
                 raise self.broken(expected, f"other {name}", advice, environment=env)
 
     def other_on_resets(self, row: _Row) -> Any:

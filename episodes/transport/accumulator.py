@@ -133,7 +133,7 @@ class _Timescale:
     A plan reads an item into a list of leaves, which are then written.
     """
 
-    __slots__ = ("arrays", "buffers", "capacity", "index", "kinds", "name", "paths", "plans", "read", "slots", "spare")
+    __slots__ = ("arrays", "buffers", "capacity", "index", "kinds", "name", "paths", "plans", "read", "spare")
 
     def __init__(self, name: str, example: Any) -> None:
         self.name = name
@@ -144,7 +144,6 @@ class _Timescale:
         single = any(not array.ndim for array in arrays) or all(len(array) == 1 for array in arrays)
         self.capacity = 1 if single else self._common_length(arrays)
         self.arrays = [array[None] for array in arrays] if single else arrays  # [capacity, ...]
-        self.slots: list[Any] = [array.data if _supports_memoryview(array) else array for array in self.arrays]
         self.kinds = [(array.shape[1:], array.dtype) for array in self.arrays]
         self.spare = single and all(array.ndim for array in arrays)  # whether items may lack the leading dimension of 1
         self.read = _reader(self.buffers)
@@ -206,8 +205,8 @@ class _Timescale:
                     break
         except (KeyError, _OtherNesting):
             items = self.fitted(data)
-        for slots, item in zip(self.slots, items):  # noqa: B905 both have one entry for each array
-            slots[index] = item
+        for array, item in zip(self.arrays, items):  # noqa: B905 both have one entry for each array
+            array[index] = item
         self.index = index + 1
 
     def check_full(self) -> None:
@@ -297,11 +296,6 @@ class _Timescale:
             raise InvalidArgument(
                 f"timescale {self.name!r}, leaf {self.paths[i]!r}: {number} does not fit into {dtype}"
             ) from None
-
-
-def _supports_memoryview(array: np.ndarray) -> bool:
-    """Return True if `array` [n] can be written through a memoryview, which is faster than through numpy."""
-    return array.ndim == 1 and array.dtype.isnative and array.dtype.char in "?bBhHiIlLqQfd"
 
 
 # --- reading items ---------------------------------------------------------------------------------------------------

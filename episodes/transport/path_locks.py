@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from episodes.errors import InvalidArgument
 
@@ -40,16 +41,10 @@ def lock_of_path(address: str) -> list[Callable[[], None]]:
         if _is_same_file(handle, file):
             break
         os.close(handle)  # its holder removed the file between our two calls
-    is_locked = [True]
-
-    def unlock() -> None:
-        """Delete and unlock the lock file. A second call does nothing."""
-        if is_locked:
-            is_locked.clear()
-            os.unlink(file)
-            os.close(handle)
-
-    return [unlock]
+    lock = ExitStack()  # calls each function once, the last one first
+    lock.callback(os.close, handle)
+    lock.callback(os.unlink, file)
+    return [lock.close]
 
 
 def _is_same_file(handle: int, path: str) -> bool:

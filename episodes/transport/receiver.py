@@ -676,11 +676,12 @@ class EpisodeReceiver(Endpoint):
         """
         checked, parts = checked_version(version), encoded_weights(weights)
         nbytes = SIZE + sum(map(len, parts))
-        if checked == UNKNOWN or nbytes > self._most:
-            reason = (
-                f"{nbytes} bytes; at most max_message_bytes={self._most}" if checked != UNKNOWN else "give a version"
+        if checked == UNKNOWN:
+            raise InvalidArgument(f"publish(version={version!r}): give a version")
+        if nbytes > self._most:
+            raise InvalidArgument(
+                f"publish(version={version!r}): {nbytes} bytes; at most max_message_bytes={self._most}"
             )
-            raise InvalidArgument(f"publish(version={version!r}): {reason}")
         with self.lock(), self.busy(), self.section():
             self._peek()  # senders confirm the previous weights
             number = self._published[0] + 1 if self._published else 0

@@ -53,17 +53,7 @@ class SenderStats:
 
 
 class _Outgoing(NamedTuple):
-    """Message that is encoded but not sent yet, with the packs it was made from."""
-
-    kind: Kind
-    packs: list[EpisodePack]
-    as_one: bool  # they arrive as one pack
-    nbytes: int
-    message: Message
-
-
-class _Sent(NamedTuple):
-    """Message that was sent but not acknowledged yet. Its packs are kept, so that it can be sent again.
+    """Message that is sent until it is acknowledged. Its packs are kept, so that it can be sent again.
 
     It is encoded again if it has to be sent again. To keep its bytes would make each message use new memory, which
     costs as much as all other work for a small message.
@@ -134,7 +124,7 @@ class EpisodeSender(Endpoint):
         super().__init__()
         self._id = os.urandom(8)
         self._next = self._never_put = 0  # message numbers: the next one, the first that no socket was given yet
-        self._unacked: OrderedDict[int, _Sent] = OrderedDict()
+        self._unacked: OrderedDict[int, _Outgoing] = OrderedDict()
         self._unacked_bytes = 0
         self._sent_schemas: set[int] = set()  # ids of the schemas that were sent on this connection
         self._schemas = Schemas()
@@ -175,7 +165,7 @@ class EpisodeSender(Endpoint):
         may_queue = self._join > 0 and isinstance(episodes, EpisodePack)
         if self._coalesce and isinstance(episodes, SingleAgentEpisode):
             episodes, may_queue = finished(episodes), True
-        outgoing: _Outgoing | None = None
+        outgoing: tuple[_Outgoing, Message] | None = None
         while True:
             now = time.monotonic()
             with self.lock(), self.busy(), self.section():
@@ -192,7 +182,7 @@ class EpisodeSender(Endpoint):
                         return
                     outgoing = self._encode(kind, groups[0], as_one=False)
                 is_next = not awaits_connection and self._send_queue()
-                if is_next and ((may_queue and self._enqueue(episodes)) or self._commit(outgoing)):
+                if is_next and ((may_queue and self._enqueue(episodes)) or self._commit(*outgoing)):
                     return
                 if now >= deadline:
                     raise self._too_late()
@@ -286,17 +276,17 @@ class EpisodeSender(Endpoint):
                 return False
             packs = queue.together()
             try:
-                outgoing = self._encode(Kind.DATA, packs, as_one=len(packs) > 1)
+                outgoing, message = self._encode(Kind.DATA, packs, as_one=len(packs) > 1)
             except (InvalidArgument, WrongType):
                 if queue.halve():
                     continue  # send what cannot be one message as several
                 queue.clear()  # a single episode that no later call could send either
                 raise
-            if not self._commit(outgoing, queue):
+            if not self._commit(outgoing, message, queue):
                 return False
         return True
 
-    def _encode(self, kind: Kind, packs: list[EpisodePack], *, as_one: bool) -> _Outgoing:
+    def _encode(self, kind: Kind, packs: list[EpisodePack], *, as_one: bool) -> tuple[_Outgoing, Message]:
         """Encode packs as one message. Raise `InvalidArgument` if it is larger than `max_message_bytes`."""
         message = _ENCODED[as_one](packs, self._schemas)
         nbytes = SIZE + message.nbytes
@@ -304,29 +294,27 @@ class EpisodeSender(Endpoint):
             raise InvalidArgument(
                 f"a message of {nbytes} bytes; at most max_message_bytes={self._most}: send fewer steps"
             )
-        return _Outgoing(kind, packs, as_one, nbytes, message)
+        return _Outgoing(kind, packs, as_one, time.time(), nbytes), message
 
-    def _commit(self, outgoing: _Outgoing, queue: SendQueue | None = None) -> bool:
+    def _commit(self, outgoing: _Outgoing, message: Message, queue: SendQueue | None = None) -> bool:
         """Send an encoded message, and remove its packs from `queue`. Return False if too many
         messages are unacknowledged."""
-        kind, packs, as_one, nbytes, message = outgoing
-        unacked = self._unacked
+        packs, nbytes, unacked, number = outgoing.packs, outgoing.nbytes, self._unacked, self._next
         if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
             return False
-        number, sent = self._next, _Sent(kind, packs, as_one, time.time(), nbytes)
         if queue is not None:
             queue.clear()
-        unacked[number] = sent
+        unacked[number] = outgoing
         self._unacked_bytes += nbytes
         self._next = number + 1
-        self._post(number, sent, message)  # otherwise it is sent after the hello, as all that is unacknowledged
+        self._post(number, outgoing, message)  # otherwise it is sent after the hello, as all that is unacknowledged
         counts = self._counts
         counts["sent"] += 1
         counts["episodes"] += len(packs[0]) if len(packs) == 1 else sum(map(len, packs))
         counts["bytes"] += nbytes - SIZE
         return True
 
-    def _post(self, number: int, sent: _Sent, message: Message) -> None:
+    def _post(self, number: int, sent: _Outgoing, message: Message) -> None:
         """Pass a message to the socket if there is a connection. Otherwise it is sent after the next connection."""
         if not self._is_connected:
             return

@@ -292,7 +292,7 @@ class PackLayout:
         if custom is not None and (len(custom) != num or not {*map(type, custom)} <= {dict, type(None)}):
             raise UnreadableData(f"custom data that are not dicts of {num} episodes")
         metadata = read_facts(columns, num)
-        return EpisodePack.of(tracks, PackFacts(*metadata, *self._spaces, custom), lengths, lookbacks)
+        return EpisodePack.of(tracks, PackFacts._make((*metadata, *self._spaces, custom)), lengths, lookbacks)
 
     def _read_ragged(self, source: PartsReader, steps: int, rows: int) -> list[Any]:
         """Read the arrays of one pack from a message, if some of them are ragged, that is,

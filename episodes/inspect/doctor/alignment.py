@@ -27,14 +27,14 @@ def shifted_rewards(trials: list[Trial]) -> Iterator[Finding]:
     trials = [trial for trial in trials if len(trial) >= 3 and trial.agent is None and _is_complete(trial)]
     steps = sum(map(len, trials))
     rewards = [np.asarray(trial.rewards, np.float64) for trial in trials]
-    if steps < FEWEST_STEPS or len(trials) < 2 or not all(np.isfinite(each_array).all() for each_array in rewards):
+    if steps < FEWEST_STEPS or len(trials) < 2 or not all(np.isfinite(of_trial).all() for of_trial in rewards):
         return
     if _only_first_is_zero(rewards):
         text = f"the first reward of all {len(trials)} episodes is 0, and no other one"
         yield Finding.of("reward_shift", text, trials[0].id_, 0, len(trials))
         return
     inputs = [_inputs(trial) for trial in trials]
-    widths = {each_array.shape[1] for each_array in inputs}
+    widths = {of_trial.shape[1] for of_trial in inputs}
     if len(widths) > 1 or not 0 < max(widths) <= MOST_INPUTS:
         return
     fits = {
@@ -64,12 +64,8 @@ def _only_first_is_zero(rewards: list[np.ndarray]) -> bool:
     """Return True if each episode's first reward is 0 and all others are the same number, and there are enough
     episodes.
     """
-    later = np.concatenate([trial_rewards[1:] for trial_rewards in rewards])
-    return (
-        len(rewards) >= FEWEST_EPISODES
-        and not any(trial_rewards[0] for trial_rewards in rewards)
-        and np.ptp(later) == 0 != later[0]
-    )
+    later = np.concatenate([of_trial[1:] for of_trial in rewards])
+    return len(rewards) >= FEWEST_EPISODES and not any(r[0] for r in rewards) and np.ptp(later) == 0 != later[0]
 
 
 def _inputs(trial: Trial) -> np.ndarray:
@@ -78,10 +74,7 @@ def _inputs(trial: Trial) -> np.ndarray:
     d is 0 if the shapes differ between steps, or if an observation is not finite.
     """
     actions = [numbers_of(action) for action in trial.actions]
-    if (
-        len({trial_values.shape for trial_values in actions}) > 1
-        or len({trial_values.shape for trial_values in trial.numbers}) > 1
-    ):
+    if any(len({numbers.shape for numbers in items}) > 1 for items in (actions, trial.numbers)):
         return np.zeros((len(trial), 0))
     observations = np.array(trial.numbers)
     if not np.isfinite(observations).all():
@@ -118,8 +111,8 @@ def _fit(inputs: list[np.ndarray], rewards: list[np.ndarray]) -> float:
 
 def _odd_first_rewards(trials: list[Trial], inputs: list[np.ndarray], rewards: list[np.ndarray]) -> Iterator[Finding]:
     """Find episodes whose first reward is predicted badly, although later rewards are predicted well."""
-    train = (np.concatenate([x[1:] for x in inputs[::2]]), np.concatenate([r[1:] for r in rewards[::2]]))
-    mean, scale, weights = _solve(*(each_array[:MOST_STEPS] for each_array in train))
+    train = (np.concatenate([items[1:] for items in arrays[::2]])[:MOST_STEPS] for arrays in (inputs, rewards))
+    mean, scale, weights = _solve(*train)
 
     def error(x: list[np.ndarray], r: list[np.ndarray]) -> float:
         """Return the median absolute error of the predictions for the inputs `x` with rewards `r`."""

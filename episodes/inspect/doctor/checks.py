@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from episodes.inspect.doctor.alignment import shifted_rewards
 from episodes.inspect.doctor.finding import Finding, Place, gather_findings
-from episodes.inspect.doctor.trial import Trial, array_of, digest
+from episodes.inspect.doctor.trial import Trial, array_of, digest, exceeds_bounds
 from episodes.tracks import nested
 
 Trials = list[Trial]
@@ -97,8 +97,7 @@ def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[s
         yield "dtype", f"{path} is {array.dtype}, and its space {space.dtype}"
     if array.dtype.kind not in "biuf":
         return
-    slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(array.astype(np.float64))))
-    outside = (array < space.low - slack) | (array > space.high + slack)
+    outside = exceeds_bounds(array, space.low, space.high)
     if outside.any():
         at = tuple(int(i) for i in np.argwhere(outside)[0])
         yield "outside_space", f"{path}{list(at)} is {array[at]}, bounds {space.low[at]} to {space.high[at]}"
@@ -135,7 +134,7 @@ def _type_of(value: Any) -> str:
     array = np.asarray(value) if isinstance(value, (int, float, np.generic, np.ndarray)) else None
     if array is not None and array.dtype.kind in "biuf":
         return "a number" if array.ndim == 0 else f"an array of {array.ndim} dimensions"
-    return f"{type(value).__name__}"
+    return type(value).__name__
 
 
 def clocks(trials: Trials) -> Iterator[Finding]:
@@ -315,11 +314,10 @@ def swapped_boundary_observations(trials: Trials) -> Iterator[Finding]:
     for group in _by_agent([trial for trial in trials if trial.is_done and len(trial) >= 2]):
         if len(group) < 5 or len({numbers.shape for trial in group for numbers in trial.numbers}) > 1:
             continue
-        likes = (_among_firsts, _within_firsts)
-        for is_like in likes:
-            ends, inside = is_like(group)
+        for compare, by_box in ((_among_firsts, False), (_within_firsts, True)):
+            ends, inside = compare(group)
             if ends.mean() >= 0.9 and inside <= 0.2:
-                yield from _boundary_findings(group, int(ends.sum()), is_like is _within_firsts)
+                yield from _boundary_findings(group, int(ends.sum()), by_box)
                 break
 
 
@@ -342,17 +340,16 @@ def _within_firsts(trials: Trials) -> tuple[np.ndarray, float]:
     firsts = np.array([trial.numbers[0] for trial in trials])
     if len(firsts) < 8 or not firsts.shape[1] or len({trial.seen[-1] for trial in trials}) == 1:
         return np.zeros(1), 1.0
-    low, high = firsts.min(0), firsts.max(0)
-    wide = 0.25 * (high - low)
-    holds = lambda numbers: bool(((numbers >= low - wide) & (numbers <= high + wide)).all())  # noqa: E731
-    inner = [holds(numbers) for trial in trials for numbers in trial.numbers[2:-1]]
-    return np.array([holds(trial.numbers[-1]) for trial in trials]), float(np.mean(inner)) if inner else 1.0
+    margin = 0.25 * np.ptp(firsts, axis=0)
+    low, high = firsts.min(0) - margin, firsts.max(0) + margin
+    inner = [((low <= numbers) & (numbers <= high)).all() for trial in trials for numbers in trial.numbers[2:-1]]
+    last = np.array([trial.numbers[-1] for trial in trials])
+    return ((low <= last) & (last <= high)).all(1), float(np.mean(inner)) if inner else 1.0
 
 
 def _boundary_findings(trials: Trials, times: int, by_box: bool) -> Iterator[Finding]:
     """Yield the likely cause of reset observations at episode ends, judged by jumps between observations."""
-    jump = lambda a, b: float(np.abs(b - a).max(initial=0.0))  # noqa: E731
-    jumps = [[jump(a, b) for a, b in zip(t.numbers, t.numbers[1:], strict=False)] for t in trials]
+    jumps = [[float(np.abs(b - a).max(initial=0.0)) for a, b in itertools.pairwise(t.numbers)] for t in trials]
     usual = 2.0 * float(np.median([x for group in jumps for x in (group[1:-1] or group)]))
     first, last = (float(np.median([group[i] for group in jumps])) for i in (0, -1))
     trial = trials[0]

@@ -68,12 +68,17 @@ def _watch(layer: Any, notes: list[str]) -> bool:
     return True
 
 
+def time_limit_of(env: Any) -> int:
+    """Return the time limit of an environment, 0 if it has none."""
+    return getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0
+
+
 def never_ends(env: Any, play: Play, seconds: float) -> Iterator[Finding]:
     """Find environments in which no episode ended during the test, unless their time limit is longer.
 
     Gymnasium environments are stepped on for `seconds` or `MORE_STEPS`, because random actions may end them rarely.
     """
-    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0
+    limit = time_limit_of(env)
     num_steps = len(play.acted) // max(len(getattr(env, "possible_agents", ())), 1)
     if num_steps < FEWEST_STEPS or num_steps <= limit or any(trial.is_done for trial in play.trials):
         return

@@ -195,8 +195,7 @@ def _of_vector_env(env: VectorEnv, num_steps: int, seed: int) -> Findings:
     except ContractViolation as error:
         findings = [Finding.of("autoreset", str(error))]
     except InvalidArgument as error:  # no episode ended
-        limit = getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0
-        if rows * env.num_envs >= env_checks.FEWEST_STEPS and rows > limit:
+        if rows * env.num_envs >= env_checks.FEWEST_STEPS and rows > env_checks.time_limit_of(env):
             findings = [Finding.of("never_ends", str(error))]
     except Exception as error:  # environments are code of users, which may raise anything
         findings = [Finding.of("error", f"{type(error).__name__}: {error}"[:300])]

@@ -28,7 +28,7 @@ class Play:
     env: Any
     num_steps: int
     seconds: float
-    actions: list[Any] | None = None
+    actions: list[Any] = field(default_factory=list)  # of the earlier rollout
     trials: list[Trial] = field(default_factory=list)
     acted: list[Any] = field(default_factory=list)
     places: dict[str, list[Place]] = field(default_factory=dict)
@@ -87,8 +87,8 @@ class Play:
 
     def act(self, space: Any, mask: Any = None) -> Any:
         """Return and record the next action: the action of the earlier rollout, if it has one, or a random action."""
-        is_repeated = self.actions is not None and len(self.acted) < len(self.actions)
-        action = self.actions[len(self.acted)] if is_repeated and self.actions else _sample(space, mask)
+        num = len(self.acted)
+        action = self.actions[num] if num < len(self.actions) else _sample(space, mask)
         self.acted.append(copy.deepcopy(action))
         return action
 
@@ -143,10 +143,9 @@ def _run_single_agent(play: Play, seed: int) -> Iterator[None]:
                 length = len(answer) if isinstance(answer, tuple) else type(answer).__name__
                 play.note("step_result", f"step returned {length} values and not 5", trial, len(trial) + 1)
                 return
-            last, reward, terminated, truncated, info = answer
-            last_info = info
+            last, reward, terminated, truncated, last_info = answer
             trial.rewards.append(copy.deepcopy(reward))
-            play.see(trial, last, info)
+            play.see(trial, last, last_info)
             play.check_flags(trial, terminated, truncated)
             yield
 
@@ -177,14 +176,19 @@ def _equal_infos(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
 # --- PettingZoo -------------------------------------------------------------------------------------------------------
 
 
+def _seed_actions(env: Any, seed: int) -> None:
+    """Seed the action space of each agent."""
+    for i, agent in enumerate(env.possible_agents):
+        env.action_space(agent).seed(seed + i)
+
+
 def _run_parallel(play: Play, seed: int) -> Iterator[None]:
     """Run episodes of a PettingZoo parallel environment, and yield after each step.
 
     Stop if there are no agents after a reset.
     """
     env, number = play.env, 0
-    for i, agent in enumerate(env.possible_agents):
-        env.action_space(agent).seed(seed + i)
+    _seed_actions(env, seed)
     while True:
         observations, infos = env.reset(seed=seed if not number else None)
         if not env.agents:
@@ -257,8 +261,7 @@ def _run_in_turns(play: Play, seed: int) -> Iterator[None]:
     An agent that acts after its end is noted, and ends the episode.
     """
     env, number = play.env, 0
-    for i, agent in enumerate(env.possible_agents):
-        env.action_space(agent).seed(seed + i)
+    _seed_actions(env, seed)
     while True:
         env.reset(seed=seed if not number else None)
         if not env.agents:

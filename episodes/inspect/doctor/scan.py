@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.inspect.doctor.finding import Finding, Place, gather_findings
+from episodes.inspect.doctor.trial import array_of, exceeds_bounds
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -67,9 +68,9 @@ class Scan:
         if len(episode):
             columns |= {"action": episode.get_actions(), "reward": episode.get_rewards()}
         self._add_arrays(columns, episode.id_, len(episode))
-        self._check_bounds(columns["observation"], episode.observation_space, "outside_space", episode.id_)
+        self._check_bounds("observation", columns["observation"], episode.observation_space, episode.id_)
         if "action" in columns:
-            self._check_bounds(columns["action"], episode.action_space, "action_outside_space", episode.id_)
+            self._check_bounds("action", columns["action"], episode.action_space, episode.id_)
 
     def _add_columns(self, columns: Mapping[str, Any], number: int) -> None:
         """Check an episode that is given as a mapping of columns. Its id is `columns["id"]`, or else `number`."""
@@ -90,8 +91,8 @@ class Scan:
         """Record NaN and infinities in an episode's arrays, and whether an earlier episode has equal arrays."""
         sums = hashlib.blake2b(digest_size=16)
         for path, leaf in nested.flatten(columns).items():
-            array = _array(leaf)
-            if array is None:
+            array = array_of(leaf)
+            if array.dtype == object:
                 sums.update(repr(leaf).encode())
                 continue
             sums.update(np.ascontiguousarray(array).tobytes())
@@ -106,9 +107,9 @@ class Scan:
             if first is not id_:
                 self._note("duplicate_episode", id_, None, f"every number equals that of episode {first}")
 
-    def _check_bounds(self, items: Any, space: Any, kind: str, id_: Any) -> None:
+    def _check_bounds(self, name: str, items: Any, space: Any, id_: Any) -> None:
         """Note items outside the bounds of their space, at most `MOST_PLACES` per episode."""
-        name = "action" if kind == "action_outside_space" else "observation"
+        kind = "action_outside_space" if name == "action" else "outside_space"
         for place in islice(outside_bounds(items, space, name), MOST_PLACES):
             label = f"{place.path}{list(place.indices)}" if place.indices else place.path
             self._note(kind, id_, place.step, f"{label} is {place.number}, {place.bounds}")
@@ -135,8 +136,8 @@ def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]
         name: the first part of the paths.
     """
     for path, part, leaf in _leaves_with_spaces(space, items, name):
-        array = _array(leaf)
-        if array is None or array.dtype.kind not in "biuf":
+        array = array_of(leaf)
+        if array.dtype.kind not in "biuf":
             continue
         if isinstance(part, spaces.Box) and array.shape[1:] == part.shape:
             low, high = part.low, part.high
@@ -146,26 +147,16 @@ def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]
             continue
         if not array.size or (array.min() >= np.max(low) and array.max() <= np.min(high)):
             continue  # in little memory, as for images
-        slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(array.astype(np.float64))))
-        for at in np.argwhere((array < low - slack) | (array > high + slack)):
+        for at in np.argwhere(exceeds_bounds(array, low, high)):
             index = tuple(int(i) for i in at[1:])
             bounds = f"bounds {low[index]} to {high[index]}"
             yield OutsideBounds(path, int(at[0]), index, array.shape[1:], array[tuple(at)], bounds)
 
 
-def _array(leaf: Any) -> np.ndarray | None:
-    """Return the value as a numeric array, or None if that is impossible."""
-    try:
-        array = np.asarray(leaf)
-    except ValueError:
-        return None
-    return None if array.dtype == object else array
-
-
 def _varies(observations: Any) -> bool:
     """Return True if the first array of the observations takes more than two values in its first 64 items."""
-    array = _array(nested.first_leaf(observations))
-    if array is None or array.ndim == 0:
+    array = array_of(nested.first_leaf(observations))
+    if array.dtype == object or array.ndim == 0:
         return True
     return len(np.unique(array.reshape(len(array), -1)[:64], axis=0)) > 2
 

@@ -65,6 +65,12 @@ def array_of(leaf: Any) -> np.ndarray:
         return whole
 
 
+def exceeds_bounds(array: np.ndarray, low: Any, high: Any) -> np.ndarray:
+    """Return which numbers lie outside of bounds by more than a rounding error, bool of the shape of `array`."""
+    slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(array.astype(np.float64))))
+    return (array < low - slack) | (array > high + slack)
+
+
 def digest(item: Any) -> bytes:
     """Return a 16-byte hash of a nested item. Items that are equal have equal hashes."""
     sums = hashlib.blake2b(digest_size=16)

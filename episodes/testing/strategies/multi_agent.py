@@ -81,7 +81,7 @@ def multi_agent_histories(
         extra_outputs: True for agents with an extra model output "vf", by default either.
     """
     observed = draw(spaces()) if observation_space is None else observation_space
-    action_items = draw(spaces()) if action_space is None else action_space
+    acted = draw(spaces()) if action_space is None else action_space
     missing = missing_final_observation or draw(st.sampled_from(["raise", "repeat"]))
     world = _World(
         agents=list(agents),
@@ -89,7 +89,7 @@ def multi_agent_histories(
         repeats=missing == "repeat",
         pace="together" if together else draw(st.sampled_from(["any", "turns"] + ["together"] * (together is None))),
         observed=ItemSource(observed, draw(st.integers(0, 2**16)), arrange),
-        action_items=ItemSource(action_items, 1, arrange),
+        action_items=ItemSource(acted, 1, arrange),
         extra_outputs=draw(st.booleans()) if extra_outputs is None else extra_outputs,
     )
     reset, steps = world.reset(), []
@@ -98,7 +98,7 @@ def multi_agent_histories(
         if world.over:
             break
     cuts = draw(st.sets(st.integers(0, max(len(steps) - 1, 0)), max_size=3)) if steps else set()
-    known = {"observation_space": dict.fromkeys(agents, observed), "action_space": dict.fromkeys(agents, action_items)}
+    known = {"observation_space": dict.fromkeys(agents, observed), "action_space": dict.fromkeys(agents, acted)}
     has_spaces = draw(st.booleans())
     return MultiAgentHistory(
         reset, steps, sorted(cuts), {"missing_final_observation": missing} | (known if has_spaces else {})
