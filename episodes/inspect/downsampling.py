@@ -100,7 +100,7 @@ def _summarize(values: np.ndarray, every: int, present: np.ndarray | None) -> Ce
     is_finite = np.isfinite(numbers)
     if present is not None:
         is_finite &= _in_cells(present[:, None], every)
-    has_finite: np.ndarray = is_finite.any(2)
+    has_finite = is_finite.any(2)
     all_finite = bool(is_finite.all())  # then no copy is needed
     low_at = (numbers if all_finite else np.where(is_finite, numbers, np.inf)).argmin(2)
     high_at = (numbers if all_finite else np.where(is_finite, numbers, -np.inf)).argmax(2)
@@ -110,7 +110,7 @@ def _summarize(values: np.ndarray, every: int, present: np.ndarray | None) -> Ce
     )
     last_at = starts[-1] + every - 1 - is_finite[:, -1, ::-1].argmax(1)
     ends_at = np.stack([is_finite[:, 0].argmax(1), np.minimum(last_at, total - 1)])
-    ends = np.where(has_finite[:, [0, -1]].T, np.take_along_axis(values, ends_at, 0), np.nan)
+    ends = np.where(is_finite[:, [0, -1]].any(2).T, np.take_along_axis(values, ends_at, 0), np.nan)
     counts = np.zeros((4, len(starts), width), np.int64)
     if not all_finite:
         is_there = np.ones((total, 1), bool) if present is None else present[:, None]
