@@ -1,15 +1,15 @@
-"""A receiver, and a sender to it, in the process of the test."""
+"""A receiver, a sender to it, and processes."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from episodes.transport import EpisodeReceiver, EpisodeSender
 from episodes.transport import sender as senders
-
-PATIENCE_S = 300.0  # far more than anything takes on a slow and busy machine
+from tests.episodes.transport.traffic import PATIENCE_S, ended
 
 
 @pytest.fixture(autouse=True)
@@ -31,3 +31,12 @@ def sender(receiver: EpisodeReceiver) -> Iterator[EpisodeSender]:
     sender = EpisodeSender(receiver.address)
     yield sender
     sender.close(timeout=0)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    """Yield a list for processes, which are killed at the end."""
+    running: list[subprocess.Popen[str]] = []
+    yield running
+    for process in running:
+        ended(process)
