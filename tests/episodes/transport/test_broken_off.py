@@ -12,30 +12,12 @@ import numpy as np
 import pytest
 import zmq
 
-from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender, peers
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.wire import Schemas, encoded
+from tests.episodes.transport.traffic import PATIENCE_S, SECONDS, drained, number_of, pack_of, until
 from tests.interrupts import Breaking
-
-SECONDS = 60.0
-PATIENCE_S = 5 * SECONDS  # of a test that waits for something in a loop
-
-
-def pack_of(number: int, rows: int = 2) -> EpisodePack:
-    return EpisodePack(
-        observations=np.full((rows, 3), number, np.float32),
-        actions=np.zeros(rows - 1, int),
-        rewards=np.zeros(rows - 1),
-        lengths=[rows - 1],
-        t_started=[number],
-    )
-
-
-def number_of(pack: Any) -> int:
-    return int(pack.t_started[0])
-
 
 # --- interrupts ---
 
@@ -47,35 +29,32 @@ def interrupted_at(place: int, call: Callable[[], object]) -> bool:
     return Breaking(KeyboardInterrupt, place, rooms=("/episodes/transport/",), where_signals_come=True).run(call)
 
 
-def taken_until(
-    receiver: EpisodeReceiver, sender: EpisodeSender, last: int, metadata: list[Any] | None = None
-) -> list[int]:
-    """Return the numbers of the packs received up to `last`. Weights that arrive meanwhile go to `metadata`."""
-    result, until = list[int](), time.monotonic() + PATIENCE_S
-    while last not in result:
-        assert time.monotonic() < until, (last, result)
-        weights = sender.latest_weights()  # it answers the receiver, too
-        if metadata is not None and weights is not None:
-            metadata.append(weights)
-        try:
+def taken_until(receiver: EpisodeReceiver, sender: EpisodeSender, last: int, weights: Any = ()) -> list[int]:
+    """Return the numbers of the packs received up to `last`. Weights that arrive meanwhile go to the list `weights`."""
+    result = list[int]()
+
+    def exchange() -> None:
+        if (newest := sender.latest_weights()) is not None:  # it answers the receiver, too
+            weights.append(newest)
+        with contextlib.suppress(TransportTimeout):
             result.append(number_of(receiver.recv(0.01)))
-        except TransportTimeout:
-            continue
+
+    until(lambda: last in result, exchange)
     return result
 
 
-@pytest.mark.parametrize("rows", [2, 10_000])
+@pytest.mark.parametrize("steps", [1, 10_000])
 def test_interrupted_recv_loses_at_most_one_message(
-    receiver: EpisodeReceiver, sender: EpisodeSender, rows: int
+    receiver: EpisodeReceiver, sender: EpisodeSender, steps: int
 ) -> None:
     result, sent, place, num_lost = list[int](), 0, 1, 0
     while True:
-        sender.send(pack_of(sent, rows))
+        sender.send(pack_of(sent, steps))
         sent += 1
         if not interrupted_at(place, lambda: result.append(number_of(receiver.recv(SECONDS)))):  # noqa: B023
             break
         place += 3
-        sender.send(pack_of(sent, rows))
+        sender.send(pack_of(sent, steps))
         sent += 1
         result += taken_until(receiver, sender, sent - 1)
         num_lost = sent - len(result)
@@ -99,13 +78,7 @@ def test_interrupted_send_repeats_nothing(receiver: EpisodeReceiver, sender: Epi
     assert number > 20
 
 
-def small(number: int) -> SingleAgentEpisode:
-    return SingleAgentEpisode.from_arrays(
-        np.zeros((3, 2)), np.zeros(2, np.int64), np.zeros(2), t_started=number, terminated=True
-    )
-
-
-@pytest.mark.parametrize(("make", "options"), [(small, {"coalesce": 200}), (pack_of, {"join": 600})])
+@pytest.mark.parametrize(("make", "options"), [(lambda n: pack_of(n)[0], {"coalesce": 500}), (pack_of, {"join": 600})])
 def test_interrupted_queued_send_repeats_nothing(
     receiver: EpisodeReceiver, make: Callable[[int], Any], options: dict[str, Any]
 ) -> None:
@@ -139,12 +112,13 @@ def test_sender_with_a_lost_hello_is_asked_again(
     for number in range(1, 4):
         sender.send(pack_of(number), SECONDS)
     result += taken_until(receiver, sender, 3)
-    until = time.monotonic() + PATIENCE_S
-    while sender.stats.taken < 4:
-        assert time.monotonic() < until
+
+    def exchange() -> None:
         sender.latest_weights()
         with contextlib.suppress(TransportTimeout):
             result.append(number_of(receiver.recv(0.01)))
+
+    until(lambda: sender.stats.taken == 4, exchange)
     assert lost
     assert result == [0, 1, 2, 3]
 
@@ -285,11 +259,7 @@ def test_late_hello_of_an_old_connection_is_ignored(
         before.send(b"a sender", 0)
         assert number_of(receiver.recv(SECONDS)) == 0
         now.hello(b"a sender", 1, 2)
-        until = time.monotonic() + PATIENCE_S
-        while not now.socket.poll(10):
-            assert time.monotonic() < until
-            with pytest.raises(TransportTimeout):
-                receiver.recv(0.01)
+        until(lambda: now.socket.poll(10), lambda: drained(receiver, 0.01))
         assert now.metadata().kind == Kind.TAKEN
         before.hello(b"a sender", 0, 1)
         before.send(b"a sender", 1)

@@ -20,8 +20,9 @@ from episodes.errors import TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender
 from episodes.transport.messages import Head, Kind
 from episodes.transport.wire import Schemas, encoded
+from tests.episodes.transport import traffic
+from tests.episodes.transport.traffic import SECONDS, drained, number_of, until
 
-SECONDS = 60.0
 LIMIT = 256 << 20  # large compared with the memory that the process uses for other things
 
 pytestmark = pytest.mark.skipif(
@@ -35,14 +36,7 @@ def memory() -> int:
 
 
 def pack_of(number: int, nbytes: int = 1000, version: int | None = None) -> EpisodePack:
-    return EpisodePack(
-        observations=np.full((2, nbytes // 2), number % 256, np.uint8),
-        actions=np.zeros(1, int),
-        rewards=np.zeros(1),
-        lengths=[1],
-        t_started=[number],
-        policy_versions=None if version is None else [version],
-    )
+    return traffic.pack_of(number, 1, nbytes // 8, policy_versions=None if version is None else [version])
 
 
 def connected(receiver: EpisodeReceiver) -> socket.socket:
@@ -121,7 +115,7 @@ def test_bytes_held_for_one_connection_are_limited(calls: str, content: Any) -> 
         numbers = []
         while 1 not in numbers:
             assert time.monotonic() < deadline
-            numbers.append(int(receiver.recv(SECONDS).t_started[0]))  # type: ignore[union-attr]
+            numbers.append(number_of(receiver.recv(SECONDS)))
         good.close(timeout=0)
 
 
@@ -150,10 +144,8 @@ def test_sender_with_a_large_window_is_limited_and_loses_nothing() -> None:
             assert sum(arrived.nbytes for arrived in receiver._queue) <= limit
         numbers = [0]  # `sample` has taken this one
         while numbers[-1] < 199:
-            numbers.append(int(receiver.recv(SECONDS).t_started[0]))  # type: ignore[union-attr]
-        while not sending.done():
-            with contextlib.suppress(TransportTimeout):
-                receiver.recv(0.01)
+            numbers.append(number_of(receiver.recv(SECONDS)))
+        until(sending.done, lambda: drained(receiver, 0.01))
         sending.result()
         assert numbers == list(range(200))
         assert receiver.stats.refused.keys() == {"more than max_message_bytes unacknowledged"}
@@ -167,7 +159,7 @@ def test_sender_within_the_limits_stays_connected() -> None:
     ):
         sending = pool.submit(lambda: [sender.send(pack_of(i, 100_000), None) for i in range(400)])
         for number in range(400):
-            assert int(receiver.recv(SECONDS).t_started[0]) == number  # type: ignore[union-attr]
+            assert number_of(receiver.recv(SECONDS)) == number
         sending.result()
         sender.flush(SECONDS)
         assert sender.stats.connections == 1

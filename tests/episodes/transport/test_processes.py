@@ -6,20 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from episodes import EpisodePack
 from episodes.transport import EpisodeReceiver, EpisodeSender
-from tests.code_rules import ROOT
+from tests.episodes.transport.traffic import PATIENCE_S, ended, started, until
 
-ME = "tests.episodes.transport.test_processes"
-PATIENCE_S = 300.0  # of one call: on a busy machine a receiver may be long in starting
+ME = "test_processes"
 
 
 def episode_of(sender: int, number: int) -> EpisodePack:
@@ -76,28 +72,6 @@ def unused_address() -> str:
     return f"tcp://127.77.{process_id >> 8 & 255}.{process_id & 255}:*"
 
 
-def started(work: str, *arguments: Any) -> subprocess.Popen[str]:
-    """Start a process that runs one of the functions above."""
-    command = [sys.executable, "-m", ME, work, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[str]]]:
-    """Yield a list for processes, which are killed at the end."""
-    running: list[subprocess.Popen[str]] = []
-    yield running
-    for process in running:
-        ended(process)
-
-
-def ended(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
-
-
 @pytest.mark.parametrize(("num", "kills"), [(150, 2), pytest.param(10_000, 5, marks=pytest.mark.slow)])
 def test_killed_receiver_with_journal_repeats_nothing(
     tmp_path: Path, processes: list[subprocess.Popen[str]], num: int, kills: int
@@ -105,21 +79,21 @@ def test_killed_receiver_with_journal_repeats_nothing(
     journal, log = tmp_path / "journal", tmp_path / "log"
     log.touch()
     lines = lambda: log.read_text().splitlines()  # noqa: E731
-    receiver = started("receive", unused_address(), journal, log)
+    receiver = started(ME, "receive", unused_address(), journal, log)
     processes.append(receiver)
-    wait_for(lines)
+    until(lines)
     address = lines()[0].removeprefix("at ")  # which the next ones take too
-    senders = [started("send", address, sender, num) for sender in (1, 2)]
+    senders = [started(ME, "send", address, sender, num) for sender in (1, 2)]
     processes += senders
     for kill in range(1, kills + 1):
-        wait_for(lambda kill=kill: len(lines()) > kill * 2 * num // (kills + 1))
+        until(lambda kill=kill: len(lines()) > kill * 2 * num // (kills + 1))
         ended(receiver)
-        receiver = started("receive", address, journal, log)
+        receiver = started(ME, "receive", address, journal, log)
         processes.append(receiver)
     for sender in senders:
         sender.wait(PATIENCE_S)
         assert sender.returncode == 0
-    wait_for(lambda: len(arrived(lines())) >= 2 * num - lost(lines()))  # the last one is acknowledged, then noted
+    until(lambda: len(arrived(lines())) >= 2 * num - lost(lines()))  # the last one is acknowledged, then noted
     ended(receiver)
     check(lines(), num, kills)
 
@@ -145,16 +119,9 @@ def lost(lines: list[str]) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("lost"))
 
 
-def wait_for(fact: Any) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_killed_sender_leaves_no_partial_episode(processes: list[subprocess.Popen[str]]) -> None:
     with EpisodeReceiver() as receiver:
-        sender = started("send_large", receiver.address)
+        sender = started(ME, "send_large", receiver.address)
         processes.append(sender)
         assert receiver.recv(PATIENCE_S) == episode_of(9, 0)
         sender.wait(PATIENCE_S)

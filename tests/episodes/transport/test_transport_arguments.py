@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episode_runners import RayRunnerGroup
-from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeError, TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender
+from tests.episodes.transport.traffic import pack_of
 
 ADDRESS = "tcp://127.0.0.1:9"
 NOT_NUMBERS: list[Any] = [math.nan, "x", [1], object, True, np.zeros(2), 10**400]
@@ -52,28 +52,16 @@ def test_wrong_constructor_argument_is_named(make: Any, name: str, values: list[
             make(**{**REQUIRED[make], name: value})
 
 
-def pack_of(number: int, **options: Any) -> EpisodePack:
-    return EpisodePack(
-        observations=np.zeros((3, 2)),
-        actions=np.zeros(2, int),
-        rewards=np.ones(2),
-        lengths=[2],
-        t_started=[number],
-        **options,
-    )
-
-
-def episode_of(number: int) -> SingleAgentEpisode:
-    return SingleAgentEpisode.from_arrays(np.zeros((3, 2)), np.zeros(2, int), np.ones(2), t_started=number)
-
-
 REJECTED: dict[str, Callable[[EpisodeSender, EpisodeReceiver], object]] = {
     "send a number": lambda sender, receiver: sender.send(7),  # type: ignore[arg-type]
     "send None": lambda sender, receiver: sender.send(None),  # type: ignore[arg-type]
     "send a list of numbers": lambda sender, receiver: sender.send([7]),  # type: ignore[list-item]
     "send objects": lambda sender, receiver: sender.send(pack_of(0, custom_data=[{"x": object()}])),
     "send too much": lambda sender, receiver: sender.send(pack_of(0, custom_data=[{"x": "x" * 10**6}])),
-    "publish without a version": lambda sender, receiver: receiver.publish(np.zeros(2), None),  # type: ignore[arg-type]
+    **{
+        f"publish version {value}": lambda sender, receiver, value=value: receiver.publish(np.zeros(2), value)
+        for value in (-1, 1.5, None, 1 << 63)
+    },
     "publish too much": lambda sender, receiver: receiver.publish(np.zeros(10**6), 9),
     "publish objects": lambda sender, receiver: receiver.publish(np.array([None]), 9),
     "sample no steps": lambda sender, receiver: receiver.sample(0, max_age=1),
@@ -125,7 +113,11 @@ def test_rejected_calls_change_nothing(before: list[str], rejected: list[str], o
                 receiver.publish(np.zeros(2), version)
                 version += 1
             elif operation != "recv":
-                make = {"pack": pack_of, "episode": episode_of, "other pack": lambda n: pack_of(n, agent_ids=["a"])}
+                make = {
+                    "pack": pack_of,
+                    "episode": lambda n: pack_of(n)[0],
+                    "other pack": lambda n: pack_of(n, agent_ids=["a"]),
+                }
                 sender.send(make[operation](len(sent)))
                 sent.append(len(sent))
             elif sender.stats.episodes > len(received):
