@@ -18,7 +18,8 @@ from episodes.errors import EpisodeStateError
 from episodes.inspect import explain_batch, link_batch
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset
-from tests.inspection.test_page import WITH_BROWSER, Tab, browser, report, served, tab, write
+from tests.inspection.data import write
+from tests.inspection.test_page import WITH_BROWSER, Tab, browser, report, served, tab
 
 __all__ = ["browser", "tab"]  # fixtures
 SPACE = spaces.Box(-1e6, 1e6, (1,), np.float32)

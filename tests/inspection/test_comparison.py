@@ -16,9 +16,9 @@ from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.command.app import app
 from episodes.errors import WrongType
 from episodes.inspect import compare_episodes
-from episodes.storage import EpisodeWriter
 from episodes.storage.ledger import Ledger
 from episodes.testing.strategies import episodes as any_episodes
+from tests.inspection.data import write
 
 
 def run(*words: object) -> Result:
@@ -28,12 +28,6 @@ def run(*words: object) -> Result:
 def walk(num: int, **facts: Any) -> SingleAgentEpisode:
     observations = np.arange(2.0 * num + 2).reshape(-1, 2)
     return SingleAgentEpisode.from_arrays(observations, np.zeros(num, int), np.ones(num), **facts)
-
-
-def write(path: Path, *episodes: SingleAgentEpisode) -> Path:
-    with EpisodeWriter(path) as writer:
-        writer.add(list(episodes))
-    return path
 
 
 @settings(max_examples=50)
@@ -79,8 +73,8 @@ def test_compare_episodes_tolerance_length_and_ending() -> None:
 
 
 def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
-    a = write(tmp_path / "a", walk(3, id_="x"), walk(4, id_="y"))
-    b = write(tmp_path / "b", walk(4, id_="y"), walk(5, id_="x"), walk(2, id_="z"))
+    a = write(tmp_path / "a", [walk(3, id_="x"), walk(4, id_="y")])
+    b = write(tmp_path / "b", [walk(4, id_="y"), walk(5, id_="x"), walk(2, id_="z")])
     result = run(a, a)
     assert (result.exit_code, result.output) == (0, "2 of 2 episodes are equal\n")
     result = run(a, b)
@@ -96,7 +90,7 @@ def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
 
 
 def test_diff_of_data_sets_without_common_ids_pairs_by_index(tmp_path: Path) -> None:
-    a, b = write(tmp_path / "a", walk(3)), write(tmp_path / "b", walk(3))
+    a, b = write(tmp_path / "a", [walk(3)]), write(tmp_path / "b", [walk(3)])
     assert run(a, b).output == "1 of 1 episodes are equal\n"
 
 
@@ -109,5 +103,5 @@ def test_diff_of_runs_compares_ledgers(tmp_path: Path) -> None:
             ledger.note(1, learner_pipeline()(episodes=[path]))
     result = run(tmp_path / "a", tmp_path / "b")
     assert (result.exit_code, "update 1" in result.output) == (1, True)
-    data = write(tmp_path / "data", walk(3))
+    data = write(tmp_path / "data", [walk(3)])
     assert run(tmp_path / "a", data).exit_code == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from typer.testing import CliRunner
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.command.app import app
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine
+from tests.inspection.data import write
 
 
 class Walk(gym.Env):
@@ -548,25 +550,49 @@ def test_examine_sound_data_has_no_findings(tmp_path: Path) -> None:
     assert kinds(several) == []
 
 
-def test_examine_reset_rows_stored_as_steps_are_named() -> None:
-    """The data are rows of next-step autoreset in which resets were stored as steps."""
+def reset_rows_as_steps() -> list[dict[str, Any]]:
+    """Return rows of next-step autoreset in which resets were stored as steps."""
     columns = walked()
     for before, after in itertools.pairwise(columns):
         after["observations"] = np.concatenate([before["observations"][-1:], after["observations"]])
         after["rewards"] = np.concatenate([[0.0], after["rewards"]])
         after["actions"] = np.concatenate([[1], after["actions"]])
-    assert kinds(columns) == ["ignored_action"]
+    return columns
 
 
-def test_examine_missing_last_observations_are_named() -> None:
-    columns = [episode | {"observations": episode["observations"][:-1]} for episode in walked()]
-    assert kinds(columns) == ["missing_last_observation"]
-
-
-def test_examine_duplicate_episode_is_named() -> None:
-    columns = walked()
-    findings = examine([as_episode(columns[i % 12], id_=str(i)) for i in range(13)])
-    assert [(finding.kind, finding.episode) for finding in findings] == [("duplicate_episode", "12")]
+@pytest.mark.parametrize(
+    ("make", "kind", "episode", "step"),
+    [
+        (reset_rows_as_steps, "ignored_action", 1, 0),
+        (
+            lambda: [columns | {"observations": columns["observations"][:-1]} for columns in walked()],
+            "missing_last_observation",
+            0,
+            None,
+        ),
+        (
+            lambda: [as_episode(columns, id_=str(i)) for i, columns in enumerate([*walked(), walked()[0]])],
+            "duplicate_episode",
+            "12",
+            None,
+        ),
+        (
+            lambda: [as_episode(walked()[0], id_="walk")[part] for part in (slice(4), slice(6, None))],
+            "clock_jump",
+            "walk",
+            0,
+        ),
+        (
+            lambda: [walked()[0] | {"terminations": np.arange(len(walked()[0]["rewards"])) == 3}],  # several as one
+            "ignored_action",
+            0,
+            4,
+        ),
+    ],
+)
+def test_examine_faulty_data_are_named(make: Callable[[], Any], kind: str, episode: Any, step: int | None) -> None:
+    (finding,) = examine(make())
+    assert (finding.kind, finding.episode, finding.step) == (kind, episode, step)
 
 
 def test_examine_unusual_observations_are_accepted() -> None:
@@ -580,22 +606,6 @@ def test_examine_unusual_observations_are_accepted() -> None:
         kinds(MultiAgentEpisode(observations=unlike, actions=[{"a": 1, "b": 0}], rewards=[{"a": 1.0, "b": 0.0}])) == []
     )
     assert kinds(MultiAgentEpisode()) == kinds({"observations": np.zeros((0, 3)), "actions": [], "rewards": []}) == []
-
-
-def test_examine_missing_chunk_is_named_with_its_step() -> None:
-    whole = as_episode(walked()[0], id_="walk")
-    findings = examine([whole[:4], whole[6:]])
-    assert [(finding.kind, finding.episode, finding.step) for finding in findings] == [("clock_jump", "walk", 0)]
-    assert "begins at step 6" in findings[0].evidence
-
-
-def test_examine_steps_after_an_ending_are_named() -> None:
-    """The columns are rows of several episodes stored as one."""
-    columns = walked()[0]
-    columns["terminations"][3] = True
-    (findings,) = examine([columns])
-    assert (findings.kind, findings.step) == ("ignored_action", 4)
-    assert findings.evidence == f"it ended at step 4, and {len(columns['rewards']) - 4} steps come after"
 
 
 def test_examine_reads_all_steps_for_cheap_checks() -> None:
@@ -618,38 +628,6 @@ def test_examine_wrong_subject_is_rejected() -> None:
 
 
 # --- planted defects in data sets -------------------------------------------------------------------------------------
-
-
-def nan_late(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    arrays = episodes[-2].get_observations().copy()
-    arrays[7, 1] = np.nan
-    return [*episodes[:-2], as_chunk(episodes[-2], observations=arrays), episodes[-1]]
-
-
-def outside_late(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    arrays = episodes[-1].get_observations().copy()
-    arrays[3, 0] = 40.0
-    return [*episodes[:-1], as_chunk(episodes[-1], observations=arrays)]
-
-
-def actions_outside(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    return [*episodes[:-1], as_chunk(episodes[-1], actions=episodes[-1].get_actions() * 3)]
-
-
-def rewards_late(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    return [as_chunk(episode, rewards=np.append(0.0, episode.get_rewards()[:-1])) for episode in episodes]
-
-
-def rewards_early(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    return [as_chunk(episode, rewards=np.append(episode.get_rewards()[1:], 0.0)) for episode in episodes]
-
-
-def episode_twice(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    return [*episodes, as_chunk(episodes[-3], id_="copy")]
-
-
-def chunk_lost(episodes: list[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
-    return [*episodes[:-1], episodes[-1][:4], episodes[-1][6:]]
 
 
 def as_chunk(episode: SingleAgentEpisode, id_: str | None = None, **changed: np.ndarray) -> SingleAgentEpisode:
@@ -682,14 +660,35 @@ def paid_episodes(num: int = 150) -> list[SingleAgentEpisode]:
     return episodes
 
 
-PLANTED = {
-    nan_late: "not_finite",
-    outside_late: "outside_space",
-    actions_outside: "action_outside_space",
-    rewards_late: "reward_shift",
-    rewards_early: "reward_shift",
-    episode_twice: "duplicate_episode",
-    chunk_lost: "clock_jump",
+def changed_at(array: np.ndarray, at: tuple[int, int], value: float) -> np.ndarray:
+    array = array.copy()
+    array[at] = value
+    return array
+
+
+PLANTED: dict[str, tuple[str, Callable[[list[SingleAgentEpisode]], list[SingleAgentEpisode]]]] = {
+    "late NaN": (
+        "not_finite",
+        lambda e: [*e[:-1], as_chunk(e[-1], observations=changed_at(e[-1].get_observations(), (7, 1), np.nan))],
+    ),
+    "late number outside": (
+        "outside_space",
+        lambda e: [*e[:-1], as_chunk(e[-1], observations=changed_at(e[-1].get_observations(), (3, 0), 40.0))],
+    ),
+    "actions outside": (
+        "action_outside_space",
+        lambda e: [*e[:-1], as_chunk(e[-1], actions=e[-1].get_actions() * 3)],
+    ),
+    "rewards late": (
+        "reward_shift",
+        lambda e: [as_chunk(episode, rewards=np.append(0.0, episode.get_rewards()[:-1])) for episode in e],
+    ),
+    "rewards early": (
+        "reward_shift",
+        lambda e: [as_chunk(episode, rewards=np.append(episode.get_rewards()[1:], 0.0)) for episode in e],
+    ),
+    "episode twice": ("duplicate_episode", lambda e: [*e, as_chunk(e[-3], id_="copy")]),
+    "chunk lost": ("clock_jump", lambda e: [*e[:-1], e[-1][:4], e[-1][6:]]),
 }
 
 
@@ -698,19 +697,11 @@ def sound_episodes() -> list[SingleAgentEpisode]:
     return paid_episodes()
 
 
-def write(path: Path, episodes: list[SingleAgentEpisode]) -> Path:
-    from episodes.storage import EpisodeWriter
-
-    with EpisodeWriter(path) as writer:
-        writer.add(episodes)
-    return path
-
-
-@pytest.mark.parametrize("defect", PLANTED, ids=lambda defect: defect.__name__)
-def test_examine_defect_of_a_data_set_is_named(defect: Any, sound_episodes: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PLANTED)
+def test_examine_defect_of_a_data_set_is_named(name: str, sound_episodes: Any, tmp_path: Path) -> None:
+    kind, plant = PLANTED[name]
     assert sum(map(len, sound_episodes)) > 4000
-    findings = examine(write(tmp_path, defect(sound_episodes)))
-    assert [finding.kind for finding in findings] == [PLANTED[defect]], findings
+    assert kinds(write(tmp_path, plant(sound_episodes))) == [kind]
 
 
 def test_examine_sound_data_set_is_read_whole(sound_episodes: Any, tmp_path: Path) -> None:
@@ -719,44 +710,31 @@ def test_examine_sound_data_set_is_read_whole(sound_episodes: Any, tmp_path: Pat
     assert findings.num_steps == sum(map(len, sound_episodes))
 
 
-def test_examine_flipped_bits_of_a_data_set_are_named(sound_episodes: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["flipped bits", "truncated"])
+def test_examine_damaged_file_of_a_data_set_is_named(sound_episodes: Any, tmp_path: Path, damage: str) -> None:
     (shard,) = write(tmp_path, sound_episodes).glob("*.arrow")
     content = bytearray(shard.read_bytes())
-    for place in range(len(content) // 2, len(content) // 2 + 64):
-        content[place] ^= 255
+    if damage == "truncated":
+        del content[-100:]
+    else:
+        middle = slice(len(content) // 2, len(content) // 2 + 64)
+        content[middle] = bytes(byte ^ 255 for byte in content[middle])
     shard.write_bytes(content)
-    assert "damage" in kinds(tmp_path)
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_examine_truncated_file_of_a_data_set_is_named(tmp_path: Path) -> None:
-    from episodes.storage import EpisodeWriter
-
-    with EpisodeWriter(tmp_path) as writer:
-        writer.add([as_episode(columns) for columns in walked()])
-    assert examine(tmp_path) == []
-    (shard,) = tmp_path.glob("*.arrow")
-    os.truncate(shard, shard.stat().st_size - 100)
-    (findings,) = [finding for finding in examine(tmp_path) if finding.kind == "damage"]
-    assert shard.stem in findings.evidence
-    assert "episodes check" in findings.advice
+    (finding,) = [finding for finding in examine(tmp_path) if finding.kind == "damage"]
+    assert shard.stem in finding.evidence
+    assert "episodes check" in finding.advice
 
 
 def test_doctor_command_has_exit_statuses_and_json(tmp_path: Path) -> None:
-    testing = pytest.importorskip("typer.testing")
-    from episodes.command.app import app
-    from episodes.storage import EpisodeWriter
+    def run(*words: object) -> Any:
+        return CliRunner().invoke(app, ["doctor", *map(str, words)])
 
-    run = testing.CliRunner().invoke
-    result = run(app, ["doctor", "CartPole-v1", "--steps", "300"])
+    result = run("CartPole-v1", "--steps", "300")
     assert (result.exit_code, result.output) == (0, "CartPole-v1: no findings in 300 steps\n")
-    assert run(app, ["doctor", "NoSuchPole-v9"]).exit_code == 2
-    columns = walked()
-    with EpisodeWriter(tmp_path / "twice") as writer:
-        writer.add([as_episode(columns[i % 12]) for i in range(13)])
-    findings = run(app, ["doctor", str(tmp_path / "twice"), "--json"])
+    assert run("NoSuchPole-v9").exit_code == 2
+    twice = [as_episode(columns) for columns in walked()]
+    data = write(tmp_path / "twice", [*twice, as_chunk(twice[0], id_="copy")])
+    findings = run(data, "--json")
     assert findings.exit_code == 1, findings.output
     assert [finding["kind"] for finding in json.loads(findings.output)] == ["duplicate_episode"]
-    assert "harm: the same steps count twice" in run(app, ["doctor", str(tmp_path / "twice")]).output
+    assert "harm: the same steps count twice" in run(data).output

@@ -26,6 +26,7 @@ from episodes.inspect.page_server import LiveDataset, PageServer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.copying import condition
 from episodes.tokens import Conversation
+from tests.inspection.data import write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -46,12 +47,6 @@ def plain(rewards: Any, **facts: Any) -> SingleAgentEpisode:
     """Return an episode with these rewards."""
     num = len(rewards)
     return SingleAgentEpisode.from_arrays(np.arange(num + 1.0), np.zeros(num, int), np.asarray(rewards, float), **facts)
-
-
-def write(path: Path, episodes: list[SingleAgentEpisode] | EpisodePack, **facts: Any) -> Path:
-    with EpisodeWriter(path, **facts) as writer:
-        writer.add(episodes)
-    return path
 
 
 @pytest.fixture

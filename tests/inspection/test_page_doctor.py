@@ -14,7 +14,8 @@ from episodes import SingleAgentEpisode
 from episodes.inspect import examine
 from episodes.inspect.html_report import episode_data, write_report
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab, write
+from tests.inspection.data import write
+from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab
 
 __all__ = ["browser", "tab"]  # fixtures
 SPACE = spaces.Dict({"a/b": spaces.Box(-1.0, 1.0, (2, 3), np.float64), "c": spaces.Discrete(3)})

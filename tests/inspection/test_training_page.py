@@ -17,8 +17,9 @@ from episode_learners.loggers import CSVLogger
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.inspect.page_server import PageServer
 from episodes.inspect.training_page import CSVFile
+from tests.inspection.data import write
 from tests.inspection.test_looking_page import SHORT
-from tests.inspection.test_page import WITH_BROWSER, Tab, browser, plain, served, tab, write
+from tests.inspection.test_page import WITH_BROWSER, Tab, browser, plain, served, tab
 
 __all__ = ["browser", "tab"]  # fixtures
 
