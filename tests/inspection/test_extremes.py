@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.command.app import app
-from episodes.inspect import charts, plot_episode, plot_episodes, plot_returns, sparklines
+from episodes.inspect import charts, plot_episode, plot_episodes, sparklines
 from episodes.inspect.downsampling import downsample
 from episodes.inspect.html_report import episode_data
 from episodes.inspect.series import Series
@@ -297,11 +297,3 @@ def test_rewards_and_actions_have_lanes_before_wide_observations() -> None:
     cameras = SingleAgentEpisode.from_arrays({"left": images, "right": images}, np.zeros(5), np.zeros(5))
     names = [camera["label"] for camera in episode_data(cameras)["cameras"]]
     assert names == ["observations/left", "observations/right"]
-
-
-def test_plot_returns_best_of_many_is_marked() -> None:
-    pack = EpisodePack.from_episodes(
-        [SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [float(n == 700)], terminated=True) for n in range(2000)]
-    )
-    ax = plot_returns(pack, Figure().subplots())
-    assert ax.texts[0].get_text().startswith("best 1")
