@@ -148,7 +148,7 @@ def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) ->
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:
     """Return the beginning of the first text in an array of texts, and a table of its first and last texts."""
-    if series.array.dtype.kind not in "US" or series.array.ndim != 1:
+    if series.array.dtype.kind not in "US" or series.array.ndim != 1 or not len(series.array):
         return Markup(""), None
     has_text = np.flatnonzero(series.array != "" if series.present is None else series.present)
     if not len(has_text):
