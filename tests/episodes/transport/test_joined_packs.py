@@ -35,7 +35,7 @@ SENT: dict[str, Callable[[int], Any]] = {
     "empty": lambda n: pack_of(n)[:0],
 }
 OPTIONS = st.fixed_dictionaries(
-    {"coalesce": st.sampled_from([0, 2000, LARGE]), "join": st.sampled_from([0, 4096, LARGE])},
+    {"coalesce": st.sampled_from([0, 600, LARGE]), "join": st.sampled_from([0, 4096, LARGE])},
     optional={"window": st.integers(1, 3), "max_message_bytes": st.just(200_000), "max_delay": st.just(0)},
 )
 
