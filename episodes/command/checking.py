@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from episodes.command.printing import Json, print_json
 
 
 def check(
@@ -15,14 +16,14 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Keep readable episodes, and move damaged files aside.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Read all files of a data set and report damage. The exit status is 1 for damage without `--repair`."""
     from episodes.storage import check as check_files
 
     report = check_files(directory, repair=repair)
     if json:
-        typer.echo(json_text.dumps(asdict(report)))
+        print_json(asdict(report))
     else:
         typer.echo(f"{report.episodes} episodes in {report.shards} shards, {len(report.problems)} problems")
         for line in (*report.problems, *report.notes, *report.repaired):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from episodes.command.printing import Json, print_json
 from episodes.errors import InvalidArgument
-
-_OPTIONS = {"lerobot": ("fps", "task", "videos", "lossless")}  # of some formats only
 
 
 def convert(
@@ -25,7 +23,7 @@ def convert(
     task: Annotated[str | None, typer.Option(help="lerobot: the task as text.")] = None,
     videos: Annotated[bool | None, typer.Option("--videos/--no-videos", help="lerobot: images as videos.")] = None,
     lossless: Annotated[bool | None, typer.Option("--lossless", help="lerobot: videos without loss.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Convert a data set to another format, and report what information was lost.
 
@@ -33,10 +31,10 @@ def convert(
     """
     from episodes import converters
 
-    all_options = {"fps": fps, "task": task, "videos": videos, "lossless": lossless}
-    options = {name: value for name, value in all_options.items() if value is not None}
-    for name in options.keys() - set(_OPTIONS.get(to, ())):
-        raise InvalidArgument(f"--{name}: --to {to} has no such option")
+    of_lerobot = {"fps": fps, "task": task, "videos": videos, "lossless": lossless}
+    options = {name: value for name, value in of_lerobot.items() if value is not None}
+    if options and to != "lerobot":
+        raise InvalidArgument(f"--{next(iter(options))}: --to {to} has no such option")
     episodes, lost = converters.read(source, from_ or None)
     with _progress_display(source) as show:
         counted = _Counted(episodes, show)
@@ -44,7 +42,7 @@ def convert(
     report.join(lost)
     if json:
         losses = [asdict(loss) for loss in report]
-        typer.echo(json_text.dumps({"episodes": counted.num, "steps": counted.steps, "losses": losses}, default=str))
+        print_json({"episodes": counted.num, "steps": counted.steps, "losses": losses})
         return
     typer.echo(f"{target}: {counted.num} episodes, {counted.steps} steps")
     typer.echo(report)

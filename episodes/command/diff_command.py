@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from episodes.command.printing import Json, print_json
 from episodes.errors import InvalidArgument
 
 SHOWN = 5  # differing episodes that are printed
@@ -24,7 +24,7 @@ def diff(
         typer.Option("--episode", help="Compare this episode (id or index) of both; give two for one of each."),
     ] = None,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Largest difference of equal numbers.")] = 0.0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Compare two data sets, two episodes or two training runs step by step. The exit status is 1 if they differ.
 
@@ -39,7 +39,10 @@ def diff(
         if not all(isinstance(source, LedgerReader) for source in sources):
             raise InvalidArgument(f"{a} and {b}: one has a ledger, the other one is a data set; give two of a kind")
         first = difference(*sources)
-        typer.echo(json_text.dumps(None if first is None else asdict(first)) if json else str(first or "no difference"))
+        if json:
+            print_json(None if first is None else asdict(first))
+        else:
+            typer.echo(str(first or "no difference"))
         raise typer.Exit(first is not None)
     _compare(sources, episode or [], tolerance, json)
 
@@ -91,7 +94,7 @@ def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool
     else:
         num, differences = compare_data_sets(*sources, tolerance=tolerance)
     if json:
-        typer.echo(json_text.dumps({"episodes": num, "differences": list(map(_as_dict, differences))}, default=str))
+        print_json({"episodes": num, "differences": list(map(_as_dict, differences))})
     else:
         typer.echo(f"{num - len(differences)} of {num} episodes are equal")
         for difference in differences[:SHOWN]:

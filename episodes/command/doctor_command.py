@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from episodes.command.printing import Json, print_json
 
 
 def doctor(
@@ -17,7 +18,7 @@ def doctor(
     from_: Annotated[str, typer.Option("--from", help="The format of data of other libraries, as in convert.")] = "",
     steps: Annotated[int, typer.Option(min=1, help="Most steps to play, or to read in detail.")] = 4000,
     seed: Annotated[int, typer.Option(help="Seed of the environment and of the actions.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Report errors in endings and data. The exit status is 1 if there are any, and 2 for wrong arguments."""
     from episodes.converters.formats import format_of, read
@@ -26,7 +27,7 @@ def doctor(
     is_file = from_ or (Path(subject).exists() and format_of(subject) not in (None, "episodes"))
     findings = examine(read(subject, from_ or None)[0] if is_file else subject, num_steps=steps, seed=seed)
     if json:
-        typer.echo(json_text.dumps([asdict(finding) for finding in findings], default=str))
+        print_json([asdict(finding) for finding in findings])
     else:
         for line in map(str, findings):
             typer.echo(line)

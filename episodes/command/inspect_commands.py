@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,11 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from episodes.command.printing import finite, print_table, text
+from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.errors import InvalidArgument, MissingExtra
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
 COLUMNS = (
     *("id", "length", "return", "ending", "t_started", "episode_length", "episode_return", "is_complete"),
@@ -57,7 +54,7 @@ def info(
     }
     tracks = _statistics(dataset) if stats else []
     if json:
-        typer.echo(json_text.dumps(facts | ({"tracks": tracks} if stats else {}), default=str))
+        print_json(facts | ({"tracks": tracks} if stats else {}))
         return
     print_table(("", ""), [(name, text(value)) for name, value in facts.items() if value not in (None, {}, 0, "")])
     if tracks:
@@ -85,7 +82,7 @@ def ls(
         rows.sort(key=lambda row: _order(row[sort]), reverse=descending)
     rows = rows[:limit] if limit > 0 else rows
     if json:
-        typer.echo(json_text.dumps([{name: finite(value) for name, value in row.items()} for row in rows]))
+        print_json(finite(rows))
         return
     is_whole = all(row["is_complete"] and row["length"] == row["episode_length"] for row in rows)
     left_out = {"episode_length", "episode_return", "is_complete"} if is_whole else {"episode_length"}
@@ -118,21 +115,14 @@ def show(
     series = list(of_tracks(chosen.tracks))
     if json:
         facts = {"id": str(chosen.id_), "length": len(chosen), "return": finite(chosen.get_return())}
-        typer.echo(json_text.dumps(facts | {"tracks": list(map(_track_facts, series))}))
+        print_json(facts | {"tracks": list(map(_track_facts, series))})
         return
     names = ("track", "shape", "dtype", "lowest", "mean", "highest", "notes")
     rows = []
     for track_series in series:
         stats = [number(value) for value in track_series.range] if track_series.is_numeric else [""] * 3
-        rows.append(
-            (
-                clipped(track_series.label),
-                shape(track_series.shape),
-                track_series.dtype,
-                *stats,
-                clipped(", ".join(track_series.remarks)),
-            )
-        )
+        kind = (clipped(track_series.label), shape(track_series.shape), track_series.dtype)
+        rows.append((*kind, *stats, clipped(", ".join(track_series.remarks))))
     shown = len(names) if any(row[-1] for row in rows) else -1
     typer.echo(repr(chosen))
     print_table(names[:shown], [row[:shown] for row in rows])
@@ -161,10 +151,11 @@ def _function(name: str | None) -> Any:
 
 def _track_facts(series: Any) -> dict[str, Any]:
     """Return the statistics of a time series as a dict for JSON, in which None replaces NaN and infinities."""
-    low, mean, high = map(finite, series.range) if series.is_numeric else (None, None, None)
-    counts = series.counts._asdict() if series.is_numeric else {}
-    stats = {"lowest": low, "mean": mean, "highest": high} if series.is_numeric else {}
-    return {"track": series.label, "shape": list(series.shape), "dtype": series.dtype, **stats, **counts}
+    facts = {"track": series.label, "shape": list(series.shape), "dtype": series.dtype}
+    if not series.is_numeric:
+        return facts
+    stats = dict(zip(("lowest", "mean", "highest"), map(finite, series.range), strict=True))
+    return facts | stats | series.counts._asdict()
 
 
 def record(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from episodes.command.printing import Json, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Compare the rows that runs learned from.")
 
@@ -15,7 +16,7 @@ Run = Annotated[Path, typer.Argument(help="A ledger, or the folder of a run with
 
 
 @app.command("diff")
-def diff(a: Run, b: Run, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def diff(a: Run, b: Run, json: Json = False) -> None:
     """Print the first update and batch row at which two training runs differ. The exit status is 1 if they differ."""
     from episodes.errors import InvalidArgument
     from episodes.storage.header import NAME as DATASET_FILE
@@ -28,7 +29,7 @@ def diff(a: Run, b: Run, json: Annotated[bool, typer.Option("--json", help="Prin
     ledgers = LedgerReader(a), LedgerReader(b)
     first = difference(*ledgers)
     if json:
-        typer.echo(json_text.dumps(None if first is None else asdict(first)))
+        print_json(None if first is None else asdict(first))
     else:
         typer.echo(f"the same in {len(ledgers[0])} updates" if first is None else str(first))
     raise typer.Exit(first is not None)

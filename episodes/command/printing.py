@@ -1,12 +1,23 @@
-"""Output of commands: tables, short texts for values, and JSON numbers."""
+"""Output of commands: tables, short texts for values, and JSON; and the options and arguments that they share."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 PIPED_WIDTH = 10_000
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON. Values that JSON does not have become texts."""
+    typer.echo(json.dumps(value, default=str))
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -39,4 +50,6 @@ def finite(value: Any) -> Any:
     """Return the value with NaN and infinities replaced by None, because JSON has no such numbers."""
     if isinstance(value, list):
         return [finite(item) for item in value]
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from episodes.command.printing import finite, print_table, text
+from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.errors import InvalidArgument
-
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set.")]
 
 
 def sql(
@@ -21,7 +18,7 @@ def sql(
     save: Annotated[
         Path | None, typer.Option(help="Write the result to this file, for EpisodeDataset.load_selection.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Run an SQL query on a data set with DuckDB, and print the result."""
     from episodes.storage import EpisodeDataset
@@ -31,8 +28,7 @@ def sql(
         result.save(save)
     rows = result.table.to_pylist()
     if json:
-        records = [{name: finite(value) for name, value in row.items()} for row in rows]
-        typer.echo(json_text.dumps(records, default=str))
+        print_json(finite(rows))
         return
     print_table(result.table.column_names, [[text(value) for value in row.values()] for row in rows])
 

@@ -32,12 +32,11 @@ def export_actions(episodes: Converted, report: LossReport, mapping: str | None 
     if changed is not episodes:
         space, outputs = episodes.action_space, episodes.extra_model_outputs
         ids = episodes.ids if isinstance(episodes, EpisodePack) else [episodes.id_]
+        is_policys = has_policy_actions(space) or Columns.ACTIONS_FOR_ENV in outputs
+        owner = "the policy's own" if is_policys else "the environment's"
         units = "the environment's actions are" if mapping is None else f"actions of a policy ({mapping}) are"
         for id_ in ids:
-            if has_policy_actions(space) or Columns.ACTIONS_FOR_ENV in outputs:
-                report.add("the policy's own actions", f"{units} written in their place", id_)
-            else:
-                report.add("the environment's actions", f"{units} written in their place", id_)
+            report.add(f"{owner} actions", f"{units} written in their place", id_)
             for name in dropped_outputs(space, outputs):
                 report.add(f"extra_model_outputs[{name!r}]", "it belongs to the policy's own actions", id_)
     return changed

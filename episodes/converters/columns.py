@@ -49,18 +49,23 @@ def nested_column(array: np.ndarray) -> Any:
     return values
 
 
+def spread(column: Any, rows: np.ndarray, num_rows: int) -> Any:
+    """Return an Arrow column of `num_rows` values: the items of a column [k] at the indices `rows` [k], else null."""
+    at = np.full(num_rows, -1)
+    at[rows] = np.arange(len(rows))
+    return column.take(pyarrow().array(at, mask=at < 0))
+
+
 def rare_column(array: np.ndarray, rows: np.ndarray, num_rows: int) -> Any:
     """Return an Arrow column of `num_rows` values: items of the array [k, ...] at the indices `rows` [k], else null."""
     pa, size = pyarrow(), int(np.prod(array.shape[1:], dtype=np.int64))
     if not size:
         return pa.nulls(num_rows, pa.int8())
     values = column_of(array.reshape(-1))
+    if array.ndim == 1:
+        return spread(values, rows, num_rows)
     present = np.zeros(num_rows, bool)
     present[rows] = True
-    if array.ndim == 1:
-        at = np.full(num_rows, -1)
-        at[rows] = np.arange(len(rows))
-        return values.take(pa.array(at, mask=~present))
     offsets = np.concatenate([[0], np.cumsum(present) * size])
     return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=pa.array(~present))
 

@@ -87,8 +87,7 @@ def _episodes(file: Any, name: str, report: LossReport) -> Iterator[SingleAgentE
     while start < len(ends):
         stop = int(stops[min(np.searchsorted(stops, start + _ROWS), len(stops) - 1)])
         rows = slice(start, stop)
-        flags = terminated[rows], truncated[rows]
-        for episode in _of_rows(file, rows, *flags, f"{name}", number, report):
+        for episode in _of_rows(file, rows, terminated[rows], truncated[rows], name, number, report):
             yield episode
             number += 1
         start = stop
@@ -101,11 +100,8 @@ def _of_rows(
 
     Their ids begin with `name` and are numbered from `number` on.
     """
-    observations, actions, rewards = (
-        file["observations"][rows],
-        file["actions"][rows],
-        file["rewards"][rows].reshape(-1),
-    )
+    observations, actions, rewards = (file[key][rows] for key in ("observations", "actions", "rewards"))
+    rewards = rewards.reshape(-1)
     if "next_observations" in file:
         steps = Transitions(
             observations, file["next_observations"][rows], actions, rewards, terminated, truncated, first_row=rows.start

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+_QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _MOST_FRAMES = 100  # frames of an episode that its statistics use
 
 Stats = dict[str, np.ndarray]
@@ -16,7 +16,7 @@ def stats_of(items: np.ndarray) -> Stats:
     """Return a dict of min, max, mean, std, quantiles [...] and count [1] of items [n, ...]."""
     wide = items.reshape(len(items), -1).astype(np.float64)
     stats = {"min": wide.min(0), "max": wide.max(0), "mean": wide.mean(0), "std": wide.std(0)}
-    stats |= dict(zip(map(_name, QUANTILES), np.quantile(wide, QUANTILES, axis=0), strict=True))
+    stats |= dict(zip(_QUANTILES, np.quantile(wide, list(_QUANTILES.values()), axis=0), strict=True))
     shape = items.shape[1:] or (1,)
     return {name: value.reshape(shape) for name, value in stats.items()} | {"count": np.array([len(items)])}
 
@@ -28,10 +28,6 @@ def frame_stats_of(frames: np.ndarray) -> Stats:
     return {name: value.reshape(-1, 1, 1) for name, value in stats.items()} | {"count": np.array([len(some)])}
 
 
-def _name(quantile: float) -> str:
-    return f"q{round(quantile * 100):02d}"
-
-
 class RunningStats:
     """Statistics of a whole data set, accumulated from the statistics of its episodes.
 
@@ -39,22 +35,22 @@ class RunningStats:
     """
 
     def __init__(self) -> None:
-        self._known: Stats | None = None
+        self._known: Stats = {}
 
     def add(self, part: Stats) -> None:
         """Add the statistics of one more episode."""
         known = self._known
-        if known is None:
-            self._known = {name: np.array(value) for name, value in part.items()}
+        if not known:
+            self._known = part
             return
         a, b = float(known["count"][0]), float(part["count"][0])
         weight = b / (a + b)
         away = part["mean"] - known["mean"]
         variance = (1 - weight) * known["std"] ** 2 + weight * part["std"] ** 2 + weight * (1 - weight) * away**2
-        mixed = {name: known[name] + weight * (part[name] - known[name]) for name in ("mean", *map(_name, QUANTILES))}
+        mixed = {name: known[name] + weight * (part[name] - known[name]) for name in ("mean", *_QUANTILES)}
         ends = {"min": np.minimum(known["min"], part["min"]), "max": np.maximum(known["max"], part["max"])}
         self._known = mixed | ends | {"std": np.sqrt(variance), "count": known["count"] + part["count"]}
 
     def to_json(self) -> dict[str, Any]:
         """Return the accumulated statistics as a dict of lists."""
-        return {name: value.tolist() for name, value in (self._known or {}).items()}
+        return {name: value.tolist() for name, value in self._known.items()}

@@ -146,7 +146,7 @@ def format_of(path: str | Path) -> str | None:
             schema = schema_of(files_of(place)[0])
         except UnreadableData:
             return None
-        return "parquet" if KEY in (schema.metadata or {}) else "rllib" if is_rllib(place) else None
+        return "parquet" if KEY in (schema.metadata or {}) else "rllib" if is_rllib(schema.names) else None
     return None
 
 
@@ -158,46 +158,35 @@ def _known(name: str) -> Format:
 
 
 def _held(source: Any, report: LossReport) -> Iterator[Any]:
-    """Yield the episodes of an object such as a DataFrame. Raise `InvalidArgument` if it is of no supported kind."""
-    reader = _reader_of(source)
-    if reader is None:
-        raise InvalidArgument(f"a {type(source).__name__} cannot be read; give a path, or an object that read() lists")
-    return reader(source, report)
-
-
-def _reader_of(source: Any) -> Callable[[Any, LossReport], Iterator[Any]] | None:
-    """Return the reader of an object of another library, such as its replay buffer, or None if its type is unknown.
+    """Return an iterator over the episodes of an object of another library, such as its replay buffer.
 
     The other library is not imported.
+
+    Raises:
+        InvalidArgument: the object is of no supported kind.
     """
     if hasattr(source, "optimize_memory_usage") and hasattr(source, "next_observations"):
-        return _reader_of_list(from_sb3)
+        return _converted(from_sb3, source, report)
     if hasattr(source, "sample_indices") and hasattr(source, "maxsize"):
-        return _reader_of_list(from_tianshou)
+        return _converted(from_tianshou, source, report)
     if hasattr(source, "iterate_episodes") and hasattr(source, "storage"):
-        return minari_episodes
+        return minari_episodes(source, report)
     if hasattr(source, "batch_size") and hasattr(source, "reshape") and hasattr(source, "keys"):
-        return _reader_of_list(from_tensordict)
-    if _is_rllibs(source):
-        return lambda episode, report: rllib_episodes([episode], report)
-    if isinstance(source, (list, tuple)) and source and _is_rllibs(source[0]):
-        return rllib_episodes
-    return None
+        return _converted(from_tensordict, source, report)
+    originals = source if isinstance(source, (list, tuple)) else [source]
+    if originals and _is_rllibs(originals[0]):
+        return rllib_episodes(originals, report)
+    raise InvalidArgument(f"a {type(source).__name__} cannot be read; give a path, or an object that read() lists")
 
 
 def _is_rllibs(value: Any) -> bool:
     return type(value).__module__.startswith("ray.rllib.")
 
 
-def _reader_of_list(
-    convert: Callable[[Any], tuple[list[Any], LossReport]],
-) -> Callable[[Any, LossReport], Iterator[Any]]:
-    """Turn `convert`, which returns a list of episodes and a report, into a function that yields the episodes."""
-
-    def episodes(source: Any, report: LossReport) -> Iterator[Any]:
-        """Yield the episodes that `convert` returns, and add its losses to `report`."""
-        episodes_read, losses = convert(source)
-        report.join(losses)
-        yield from episodes_read
-
-    return episodes
+def _converted(
+    convert: Callable[[Any], tuple[list[Any], LossReport]], source: Any, report: LossReport
+) -> Iterator[Any]:
+    """Yield the episodes that `convert` returns, and add its losses to `report`."""
+    episodes, losses = convert(source)
+    report.join(losses)
+    yield from episodes

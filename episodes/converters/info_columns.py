@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from episodes.converters.columns import array_of, column_of, has_column, rare_column
+from episodes.converters.columns import array_of, column_of, has_column, rare_column, spread
 from episodes.converters.loss_report import LossReport
 from episodes.errors import WrongType
+from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
@@ -27,26 +27,21 @@ class InfoColumns:
     values: dict[str, Column]
 
     @classmethod
-    def of(cls, infos: Infos, ids: Sequence[Any], report: LossReport) -> InfoColumns:
-        """Convert info dicts to columns. Keys that cannot be stored are added to `report`.
-
-        Args:
-            infos: the infos [n].
-            ids: the episode id of each info, [n].
-            report: gets what is lost.
+    def of(cls, pack: EpisodePack, report: LossReport) -> InfoColumns:
+        """Convert the info dicts of a pack, one per observation, to columns. Keys that cannot be stored are added to
+        `report`.
         """
+        infos = pack.infos
         columns = infos.whole().columns if isinstance(infos, ColumnInfos) else {}
         kept_columns: dict[str, Column] = {}
         for path, column in columns.items():
             try:
                 kept_columns[path] = ColumnInfos({path: column}, len(infos)).without_objects().columns[path]
             except WrongType as error:
-                for row in np.flatnonzero(column.present).tolist():
-                    report.add(f"infos/{path}", str(error), ids[row])
+                ids = pack.ids.repeat(np.diff(pack.observation_offsets))
+                for id_ in ids[column.present].tolist():
+                    report.add(f"infos/{path}", str(error), id_)
         return cls({path: _kind_of(column) for path, column in kept_columns.items()}, kept_columns)
-
-    def to_json(self) -> dict[str, Any]:
-        return self.kinds
 
     def columns(self, prefix: str, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> dict[str, Any]:
         """Return the infos at the indices `rows` as a dict of Arrow columns, whose names start with `prefix`.
@@ -78,22 +73,16 @@ class InfoColumns:
         """
         pa = pyarrow()
         if self.kinds[path] == _TEXT:
-            kind, values = pa.string(), list(column.list(rows))
+            kind, values = pa.string(), column.list(rows)
         else:
             packed = column if isinstance(column, PackedColumn) else _pack_column(path, column)
-            kind, values = (
-                pa.binary(),
-                [packed.buffer[a:b].tobytes() for a, b in zip(packed.starts[rows], packed.ends[rows], strict=True)],
-            )
-        values = [
-            value if is_present else None
-            for value, is_present in zip(values, column.present[rows].tolist(), strict=True)
-        ]
-        if rare is None:
-            return pa.array(values, kind)
-        at = np.full(rare[1], -1)
-        at[rare[0]] = np.arange(len(values))
-        return pa.array(values, kind).take(pa.array(at, mask=at < 0))
+            bounds = zip(packed.starts[rows], packed.ends[rows], strict=True)
+            kind, values = pa.binary(), [packed.buffer[a:b].tobytes() for a, b in bounds]
+        present = column.present[rows].tolist()
+        made = pa.array(
+            [value if is_present else None for value, is_present in zip(values, present, strict=True)], kind
+        )
+        return made if rare is None else spread(made, *rare)
 
     @staticmethod
     def read(kinds: dict[str, Any], table: Any, rows: np.ndarray, last_rows: np.ndarray) -> Infos:

@@ -15,9 +15,9 @@ from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import nested_column
 from episodes.converters.feature_stats import RunningStats, Stats, frame_stats_of, stats_of
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
-from episodes.converters.loss_report import LossReport, keep_supported, report_other_spaces
+from episodes.converters.loss_report import LossReport, having_steps, report_other_spaces
 from episodes.converters.parquet_files import Parts, parquet
-from episodes.converters.step_tables import is_document
+from episodes.converters.step_tables import keep_documents
 from episodes.converters.videos import VideoWriter, pyav
 from episodes.errors import InvalidArgument, WrongType
 from episodes.single_agent import SingleAgentEpisode
@@ -73,7 +73,7 @@ def to_lerobot(
     with whole_directory(local_path(path)) as draft, ExitStack() as stack:
         writer = _Writer(draft, fps, videos, lossless, report)
         stack.callback(writer.abandon)
-        for episode in each_of(episodes):
+        for episode in having_steps(each_of(episodes), "LeRobot", report):
             writer.write(export_actions(episode, report), task)
             report.check(strict)
         writer.close()
@@ -97,7 +97,7 @@ class _Writer:
         self._report = report
         self._data = Parts(lambda n: root / f"data/{_file(n)}.parquet", _DATA_MB << 20)
         self._metas = Parts(lambda n: root / f"meta/episodes/{_file(n)}.parquet", _DATA_MB << 20)
-        self._features: dict[str, Feature] | None = None
+        self._features: dict[str, Feature] = {}
         self._videos: dict[str, VideoWriter] = {}
         self._num_videos: dict[str, int] = {}
         self._tasks: dict[str, int] = {}
@@ -108,22 +108,18 @@ class _Writer:
         self._described: dict[str, Any] = {}
 
     def write(self, episode: SingleAgentEpisode, task: str) -> None:
-        """Write one episode: its table rows, videos, statistics and metadata. An episode without a step is left out,
-        and noted in the report.
+        """Write one episode: its table rows, videos, statistics and metadata.
 
         `task` is the task of an episode whose custom data have none.
         """
-        if not len(episode):
-            self._report.add("the episode", "LeRobot has no episodes without a step", episode.id_)
-            return
         if episode.lookback:
             self._report.add("lookback", "LeRobot has no place for it", episode.id_)
             episode = episode.slice(slice(None), len_lookback_buffer=0)
         tracks = episode.finalized_tracks()
         known = features.features_of(tracks, self._are_videos)
-        if self._features is None:
+        if not self._features:
             self._begin(episode, known)
-        features.check_alike(self._features or {}, known, episode.id_)
+        features.check_alike(self._features, known, episode.id_)
         report_other_spaces(self._report, episode, "LeRobot", **self._spaces)
         arrays, num = tracks.arrays(), len(episode)
         own_task = episode.custom_data.get("task")
@@ -189,9 +185,9 @@ class _Writer:
             writer = self._videos[key] = VideoWriter(path, self._fps, feature.frame_shape, lossless=self._lossless)
         begin, number = writer.num_frames, self._num_videos[key]
         writer.write(frames)
-        location = {"chunk_index": number // _FOLDER, "file_index": number % _FOLDER}
-        location |= {"from_timestamp": begin / self._fps, "to_timestamp": (begin + len(frames) - 1) / self._fps}
-        return {f"videos/{key}/{name}": value for name, value in location.items()}
+        stop = begin + len(frames) - 1
+        times = {"from_timestamp": begin / self._fps, "to_timestamp": stop / self._fps}
+        return _location(f"videos/{key}", number) | {f"videos/{key}/{name}": time for name, time in times.items()}
 
     def _finish(self, key: str) -> None:
         """Close the open video file of the feature `key`. If it is compressed with loss, its errors are noted in the
@@ -216,11 +212,10 @@ class _Writer:
     ) -> None:
         """Write the row of one episode to the tables of metadata below meta/episodes."""
         row = {"episode_index": self._num_episodes, "tasks": [task], "length": num}
-        row |= {"data/chunk_index": number // _FOLDER, "data/file_index": number % _FOLDER}
+        row |= _location("data", number)
         row |= {"dataset_from_index": self._num_frames, "dataset_to_index": self._num_frames + num} | files
         row |= {f"stats/{key}/{name}": value.tolist() for key, part in stats.items() for name, value in part.items()}
-        meta = max(self._metas.number, 0)
-        row |= {"meta/episodes/chunk_index": meta // _FOLDER, "meta/episodes/file_index": meta % _FOLDER}
+        row |= _location("meta/episodes", max(self._metas.number, 0))
         self._metas.write(pyarrow().Table.from_pylist([row | {OURS: self._rest(episode)}]))
         self._num_episodes += 1
         self._num_frames += num
@@ -229,30 +224,21 @@ class _Writer:
         """Encode the parts of an episode for which LeRobot has no columns, such as ids and infos, as msgpack bytes."""
         names = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
         ids = {name: getattr(episode, name) for name in names}
-        arrays, known = episode.finalized_tracks().observations.arrays(), self._features or {}
+        arrays = episode.finalized_tracks().observations.arrays()
         facts = {
-            "ids": ids,
+            "ids": keep_documents(ids, "", episode.id_, self._report),
             "t_started": episode.t_started,
-            "custom_data": episode.custom_data,
+            "custom_data": keep_documents(episode.custom_data, "custom_data", episode.id_, self._report),
             "acting_pipeline": episode.acting_pipeline,
             "policy_versions": episode.get_policy_versions() if episode.policy_versions is not None else None,
-            "infos": {str(t): info for t, info in enumerate(episode.get_infos()) if info},
-            "last": {path: array[-1] for path, array in arrays.items() if known[path].order is None},
+            "infos": {
+                str(t): keep_documents(info, "infos", episode.id_, self._report)
+                for t, info in enumerate(episode.get_infos())
+                if info
+            },
+            "last": {path: array[-1] for path, array in arrays.items() if self._features[path].order is None},
         }
-
-        def lost(path: str) -> None:
-            """Note in the report that the value at `path`, such as `['infos'][3]['a']`, is not stored."""
-            kind, _, document = path[2:].partition("']")
-            name = (
-                document[2:-2]
-                if kind == "ids"
-                else f"infos{document[document.index(']') + 1 :]}"
-                if kind == "infos"
-                else kind + document
-            )
-            self._report.add(name, "msgpack cannot hold it", episode.id_)
-
-        return msgpack_codec.encode(keep_supported(facts, lost, is_document), OURS)
+        return msgpack_codec.encode(facts, OURS)
 
     def close(self) -> None:
         """Finish all files, and write statistics, tasks and the description of the data set (info.json).
@@ -266,11 +252,9 @@ class _Writer:
             self._finish(key)
         self._data.close()
         self._metas.close()
-        meta = self._root / "meta"
+        meta, stats = self._root / "meta", {key: part.to_json() for key, part in self._stats.items()}
         parquet().write_table(_tasks_table(self._tasks), meta / "tasks.parquet")
-        (meta / "stats.json").write_text(
-            json.dumps({key: part.to_json() for key, part in self._stats.items()}, indent=4)
-        )
+        (meta / "stats.json").write_text(json.dumps(stats, indent=4))
         (meta / "info.json").write_text(json.dumps(self._info(), indent=4))
 
     def _info(self) -> dict[str, Any]:
@@ -302,6 +286,11 @@ class _Writer:
 def _file(number: int) -> str:
     """Return the path of the file with this number, without its suffix."""
     return _FILE.format(chunk_index=number // _FOLDER, file_index=number % _FOLDER)
+
+
+def _location(kind: str, number: int) -> dict[str, Any]:
+    """Return the indices of the folder and of the file with this number, as columns of the episodes' metadata."""
+    return {f"{kind}/chunk_index": number // _FOLDER, f"{kind}/file_index": number % _FOLDER}
 
 
 def _flags(episode: SingleAgentEpisode) -> dict[str, np.ndarray]:

@@ -50,7 +50,7 @@ class Feature:
 
     def items(self, frames: np.ndarray) -> np.ndarray:
         """Convert video frames [n, H, W, 3] back to array items [n, ...]."""
-        laid = frames[..., :1] if 1 in (self.shape[0 if self.order == "CHW" else 2],) else frames
+        laid = frames[..., :1] if self.shape[0 if self.order == "CHW" else 2] == 1 else frames
         return np.ascontiguousarray(laid.transpose(np.argsort(_ORDERS[self.order or "HWC"])))
 
     def to_json(self) -> dict[str, Any]:
@@ -65,14 +65,16 @@ class Feature:
         if self.order is None:
             return describe(np.dtype(self.dtype), self.shape)
         height, width, channels = self.frame_shape
-        properties = {
-            "height": height,
-            "width": width,
-            "codec": "h264",
-            "pix_fmt": pixels(self.frame_shape, lossless)[1],
+        video = {
+            "video.height": height,
+            "video.width": width,
+            "video.codec": "h264",
+            "video.pix_fmt": pixels(self.frame_shape, lossless)[1],
+            "video.is_depth_map": False,
+            "video.fps": fps,
+            "video.channels": channels,
+            "has_audio": False,
         }
-        properties |= {"is_depth_map": False, "fps": fps, "channels": channels}
-        video = {f"video.{key}": value for key, value in properties.items()} | {"has_audio": False}
         names = ["height", "width", "channels"]
         return {"dtype": "video", "shape": [height, width, channels], "names": names, "info": video}
 
@@ -148,8 +150,8 @@ def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: An
     """Raise `TrackMismatch` unless the episode `id_` has the same features as the first. Text lengths may differ."""
     for path in known.keys() | features.keys():
         before, feature = known.get(path), features.get(path)
-        same_text = before is not None and feature is not None and before.dtype[1] == feature.dtype[1] == "U"
-        if before != feature and not (same_text and before and feature and before.shape == feature.shape):
+        is_text = before and feature and before.dtype[1] == feature.dtype[1] == "U" and before.shape == feature.shape
+        if before != feature and not is_text:
             raise TrackMismatch(
                 f"episode {id_}: track {path!r} is {feature}, in the episodes before it {before}; LeRobot's data "
                 "have the same features throughout: write a data set for each kind"

@@ -62,7 +62,7 @@ def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAge
     source = _Source(root, info)
     about = info.get(OURS)
     known = {p: Feature.from_json(p, fields) for p, fields in about["tracks"].items()} if about else None
-    for meta in _metas_of(root, info):
+    for meta in _metas_of(root):
         with as_unreadable_data(str(root)):
             if known is not None and about is not None and meta.get(OURS) is not None:
                 episode = _own_episode(source, meta, about, known)
@@ -105,7 +105,7 @@ def _tasks_of(root: Path) -> dict[int, str]:
     return dict(zip(table["task_index"].to_pylist(), table[names[0]].to_pylist(), strict=True))
 
 
-def _metas_of(root: Path, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _metas_of(root: Path) -> Iterator[dict[str, Any]]:
     """Yield the metadata of each episode in a LeRobot data set as a dict, without statistics."""
     for file in files_of(root / "meta/episodes"):
         names = [name for name in schema_of(file).names if not name.startswith("stats/")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Loss:
     what: str
     why: str
     num_episodes: int
-    first: Any  # the id of the first of the episodes, or its number in the source
+    first: Any
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why} ({self.num_episodes} episodes, the first is {self.first})"
@@ -112,6 +112,15 @@ def keep_supported(value: Any, lost: Callable[[str], None], holds: Callable[[Any
         else:
             supported[key] = keep_supported(part, lost, holds, part_path)
     return supported
+
+
+def having_steps(episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    """Yield the episodes that have a step, and report the others as lost. `name` is the format, for the message."""
+    for episode in episodes:
+        if len(episode):
+            yield episode
+        else:
+            report.add("the episode", f"{name} has no episodes without a step", episode.id_)
 
 
 def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Any) -> None:

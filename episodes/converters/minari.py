@@ -17,7 +17,7 @@ from gymnasium import spaces
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.info_arrays import info_arrays, infos_from
-from episodes.converters.loss_report import LossReport, report_dropped_facts, report_other_spaces
+from episodes.converters.loss_report import LossReport, having_steps, report_dropped_facts, report_other_spaces
 from episodes.errors import InvalidArgument, needing
 from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
@@ -155,7 +155,8 @@ def to_minari(
         raise InvalidArgument(f"to_minari({dataset_id!r}): {target} exists already; give another id, or delete it")
     root = minari.storage.get_dataset_path("")
     with draft_beside(root) as draft:
-        _write(minari, episodes, dataset_id, draft, report, strict, (observation_space, action_space), about or {})
+        known = {"observation_space": observation_space, "action_space": action_space}
+        _write(minari, episodes, dataset_id, draft, report, strict, known, about or {})
         with _root(draft):
             made = minari.storage.get_dataset_path(dataset_id)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -192,13 +193,13 @@ def _write(
     draft: Path,
     report: LossReport,
     strict: bool,
-    known: tuple[Any, ...],
+    known: dict[str, Any],
     about: Mapping[str, Any],
 ) -> None:
     """Write episodes to a new Minari data set in the temporary directory `draft`, a few at a time.
 
     Args:
-        known: observation space and action space; for each that is None, the first episode's space is used.
+        known: `observation_space` and `action_space`; each None is replaced by the first episode's space.
         about: further arguments of Minari's function, such as the author.
 
     Raises:
@@ -207,25 +208,20 @@ def _write(
     made, num = None, 0
     for some in bounded_lists(episodes, alike=False):
         some = [export_actions(episode, report) for episode in some]
-        episode_spaces = some[0].observation_space, some[0].action_space  # a space may be false: it has a length
-        known = tuple(
-            episode_space if known_space is None else known_space
-            for episode_space, known_space in zip(episode_spaces, known, strict=True)
-        )
-        observation_space, action_space = known
-        _check_spaces(observation_space, action_space, dataset_id)
-        some = [episode for episode in some if len(episode) or _no_step(episode, report)]
+        for name, space in known.items():
+            known[name] = getattr(some[0], name) if space is None else space
+        _check_spaces(known, dataset_id)
+        some = list(having_steps(some, "Minari", report))
         for episode in some:
-            arguments = {"observation_space": observation_space, "action_space": action_space}
-            report_other_spaces(report, episode, "Minari", **arguments)
+            report_other_spaces(report, episode, "Minari", **known)
         buffers = [_buffer_of(minari, episode, report) for episode in some]
         report.check(strict)
         if not some:
             continue
         if made is None:
-            arguments = {"observation_space": observation_space, "action_space": action_space, "jpeg_encoding": False}
+            arguments = {**known, "jpeg_encoding": False, **about}
             with _root(draft), warnings.catch_warnings(action="ignore", category=UserWarning):  # of no author, ...
-                made = minari.create_dataset_from_buffers(dataset_id, buffers, **(arguments | dict(about)))
+                made = minari.create_dataset_from_buffers(dataset_id, buffers, **arguments)
         else:
             made.update_dataset_from_buffer(buffers)
         made.storage.update_episode_metadata([{_OURS: _ids_of(e, report)} for e in some], range(num, num + len(some)))
@@ -237,14 +233,9 @@ def _write(
         )
 
 
-def _no_step(episode: SingleAgentEpisode, report: LossReport) -> None:
-    """Note in `report` that an episode without a step is left out."""
-    report.add("the episode", "Minari has no episodes without a step", episode.id_)
-
-
-def _check_spaces(observation_space: Any, action_space: Any, dataset_id: str) -> None:
+def _check_spaces(known: dict[str, Any], dataset_id: str) -> None:
     """Raise `InvalidArgument` if a space is `None`, or has a key with a slash, which Minari does not take."""
-    for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+    for name, space in known.items():
         if space is None:
             raise InvalidArgument(f"to_minari({dataset_id!r}): the first episode has no {name}; give {name}=")
         for key in nested.flatten(_keys_of(space)).values():

@@ -10,18 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.columns import NUMBERS, column_of
 from episodes.converters.info_columns import InfoColumns
 from episodes.converters.loss_report import LossReport
-from episodes.converters.step_tables import checked_columns, fact_columns, owners, report_chunk_losses
+from episodes.converters.step_tables import checked_columns, export_pack, fact_columns, report_chunk_losses
 from episodes.errors import InvalidArgument, needing
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeDataset
 from episodes.storage.arrow import pyarrow
 from episodes.storage.track_schema import is_observed
-from episodes.tracks.indexing import ranges
 from episodes.tracks.policy_box import has_policy_actions
 
 PART_BYTES = 1 << 25  # bytes of tracks that one task reads; a single episode may be larger
@@ -94,23 +92,18 @@ def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
     """
-    pack = export_actions(pack, report)
-    ids = [pack.facts.at(i).id_ for i in range(len(pack))]
-    report_chunk_losses(pack.lengths, pack.lookbacks, ids, report)
-    pack = pack if pack.lengths.all() else pack.select(pack.lengths > 0)
+    pack = export_pack(pack, report)
     if not len(pack):
         return None
-    starts = pack.offsets[:-1] + pack.lookbacks
-    steps, observed = ranges(starts, pack.lengths), ranges(starts + np.arange(len(pack)), pack.lengths)
+    steps, observed, following = pack.step_rows(), pack.observation_rows(), pack.observation_rows(1)
     columns = fact_columns(pack, report)
     for path, array in checked_columns(pack):
         columns[path] = _tensors(array[observed if is_observed(path) else steps])
         if is_observed(path):
-            columns[f"next_{path}"] = _tensors(array[observed + 1])
-    infos = InfoColumns.of(pack.infos, [pack.facts.at(i).id_ for i in owners(pack)], report)
-    return pyarrow().table(
-        columns | infos.columns("infos/", observed, None) | infos.columns("next_infos/", observed + 1, None)
-    )
+            columns[f"next_{path}"] = _tensors(array[following])
+    infos = InfoColumns.of(pack, report)
+    columns |= infos.columns("infos/", observed, None) | infos.columns("next_infos/", following, None)
+    return pyarrow().table(columns)
 
 
 def _tensors(array: np.ndarray) -> Any:

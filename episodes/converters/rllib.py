@@ -54,19 +54,9 @@ def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: s
         if isinstance(episode, MultiAgentEpisode):
             yield several.object_of(multi_agent_episode.MultiAgentEpisode, episode, report)
         else:
-            yield _with_spaces(
-                single_agent_episode.SingleAgentEpisode.from_state(rllib_states.state_of(episode, report)), episode
-            )
-
-
-def _with_spaces(made: Any, episode: SingleAgentEpisode) -> Any:
-    """Copy the id and the spaces of an episode to the RLlib episode `made`, and return `made`.
-
-    This includes spaces that RLlib's states cannot store.
-    """
-    made.id_ = episode.id_  # RLlib takes an id such as 0 or "" for none, and makes another
-    made.observation_space, made.action_space = episode.observation_space, episode.env_action_space
-    return made
+            made = single_agent_episode.SingleAgentEpisode.from_state(rllib_states.state_of(episode, report))
+            rllib_states.copy_id_and_spaces(episode, made)
+            yield made
 
 
 def from_rllib(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from episodes.converters import packed_numpy, rllib_states
 from episodes.converters.action_mapping import export_actions
-from episodes.converters.bounded_packs import Given, each_of
+from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.columns import array_of
 from episodes.converters.loss_report import LossReport, keep_supported
 from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
@@ -23,7 +23,6 @@ from episodes.storage.arrow import as_unreadable_data, pyarrow
 _ITEM = "item"  # the column of episodes
 _STEPS = ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "eps_id")
 _WHY = "RLlib's files hold text, numbers, and what msgpack can, by keys that are text"
-_WAIT_BYTES = 1 << 22
 
 
 def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
@@ -46,18 +45,11 @@ def to_rllib_parquet(episodes: Given, path: str | Path, *, strict: bool = False)
         WrongType: a value is not an episode.
     """
     report, pa = LossReport(), pyarrow()
-    waiting: list[bytes] = []
-    nbytes = 0
     with new_parts(path) as parts:
-        for episode in each_of(episodes):
-            waiting.append(packed_numpy.encode(_packable(export_actions(episode, report), report)))
+        for some in bounded_lists(episodes, alike=False):
+            items = [packed_numpy.encode(_packable(export_actions(episode, report), report)) for episode in some]
             report.check(strict)
-            nbytes += len(waiting[-1])
-            if nbytes >= _WAIT_BYTES:
-                parts.write(pa.table({_ITEM: pa.array(waiting, pa.binary())}))
-                waiting, nbytes = [], 0
-        if waiting:
-            parts.write(pa.table({_ITEM: pa.array(waiting, pa.binary())}))
+            parts.write(pa.table({_ITEM: pa.array(items, pa.binary())}))
     return report
 
 
@@ -123,7 +115,7 @@ def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[Single
         names = schema_of(file).names
         if _ITEM in names:
             yield from _of_items(file)
-        elif set(_STEPS) <= set(names):
+        elif is_rllib(names):
             for key in sorted(set(names) - set(_STEPS) - {"t"}):
                 report.add(repr(key), "of RLlib's columns of steps, it is not read", file.name)
             yield from _of_steps(file, report)
@@ -133,14 +125,9 @@ def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[Single
             )
 
 
-def is_rllib(path: str | Path) -> bool:
-    """Return True if the Parquet files have the columns of RLlib's offline data.
-
-    Raises:
-        UnreadableData: there are no Parquet files.
-    """
-    names = set(schema_of(files_of(path)[0]).names)
-    return _ITEM in names or set(_STEPS) <= names
+def is_rllib(names: Collection[str]) -> bool:
+    """Return True if a Parquet file with columns of these names has RLlib's offline data."""
+    return _ITEM in names or set(_STEPS) <= set(names)
 
 
 def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:

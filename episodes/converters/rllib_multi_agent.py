@@ -66,12 +66,7 @@ def object_of(cls: Any, episode: MultiAgentEpisode, report: LossReport) -> Any:
     made.id_ = episode.id_
     made.observation_space, made.action_space = dict(episode.observation_space or {}), _env_spaces(episode)
     for agent_id, timeline in timelines.items():
-        agent_episode = made.agent_episodes[agent_id]
-        agent_episode.id_ = timeline.episode.id_
-        agent_episode.observation_space, agent_episode.action_space = (
-            timeline.episode.observation_space,
-            timeline.episode.env_action_space,
-        )
+        rllib_states.copy_id_and_spaces(timeline.episode, made.agent_episodes[agent_id])
     return made
 
 

@@ -26,12 +26,12 @@ def _to_dict(space: Any) -> dict[str, Any] | None:
     """Return a space as RLlib's dict, or None if RLlib has no form for the space or a part of it."""
     match space:
         case spaces.Box():
-            bounds = {"low": _pack_column(space.low), "high": _pack_column(space.high)}
+            bounds = {"low": _packed(space.low), "high": _packed(space.high)}
             return {"space": "box", **bounds, "shape": space.shape, "dtype": space.dtype.str}
         case spaces.Discrete():
             return {"space": "discrete", "n": int(space.n), "start": int(space.start)}
         case spaces.MultiDiscrete():
-            return {"space": "multi-discrete", "nvec": _pack_column(space.nvec), "dtype": space.dtype.str}
+            return {"space": "multi-discrete", "nvec": _packed(space.nvec), "dtype": space.dtype.str}
         case spaces.MultiBinary():
             return {"space": "multi-binary", "n": space.n if isinstance(space.n, int) else tuple(space.shape)}
         case spaces.Text():
@@ -80,7 +80,7 @@ def from_dict(fields: Any) -> Any:
     raise UnreadableData(f"a space of RLlib's of the kind {kind!r} is not known here")
 
 
-def _pack_column(array: Any) -> str:
+def _packed(array: Any) -> str:
     """Return an array as RLlib stores the bounds of spaces: as compressed `.npy` bytes in base64."""
     body = io.BytesIO()
     np.save(body, np.asarray(array), allow_pickle=False)

@@ -55,6 +55,15 @@ def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
     }
 
 
+def copy_id_and_spaces(episode: SingleAgentEpisode, made: Any) -> None:
+    """Copy the id and the spaces of an episode to the RLlib episode `made`.
+
+    This includes spaces that RLlib's states cannot store.
+    """
+    made.id_ = episode.id_  # RLlib takes an id such as 0 or "" for none, and makes another
+    made.observation_space, made.action_space = episode.observation_space, episode.env_action_space
+
+
 def _buffer(track: Track, space: Any) -> dict[str, Any]:
     """Return the state of RLlib's buffer for a time series, with copies of its data."""
     finished = not isinstance(track.data, list)

@@ -55,7 +55,7 @@ def to_sb3(
         from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
     except ImportError as error:
         raise MissingExtra("a buffer of SB3 needs it: pip install stable-baselines3") from error
-    report, episodes = LossReport(), list(episodes)
+    report = LossReport()
     steps = transitions_of(
         episodes, "a buffer of SB3", report, action_mapping, keeps=("observation_space", "action_space")
     )
@@ -87,10 +87,9 @@ def _check_spaces(observation_space: Any, action_space: Any) -> None:
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is None:
             raise InvalidArgument(f"to_sb3: the first episode has no {name}; give {name}=")
-    parts = (
-        list(observation_space.spaces.values()) if isinstance(observation_space, spaces.Dict) else [observation_space]
-    )
-    for part in (*parts, action_space):
+    is_dict = isinstance(observation_space, spaces.Dict)
+    observed = observation_space.spaces.values() if is_dict else [observation_space]
+    for part in (*observed, action_space):
         has_axes = isinstance(part, spaces.MultiDiscrete) and len(part.shape) > 1
         if has_axes or isinstance(part, (spaces.Dict, spaces.Tuple, spaces.Text)):
             raise InvalidArgument(
@@ -134,7 +133,7 @@ def from_sb3(
     rows = np.arange(buffer.pos)
     if buffer.full:
         rows = np.concatenate([np.arange(buffer.pos, buffer.buffer_size), rows])
-    spaces = {
+    known_spaces = {
         "observation_space": buffer.observation_space,
         "action_space": imported_space(buffer.action_space, action_mapping),
     }
@@ -146,7 +145,7 @@ def from_sb3(
         observations, after = (_reshape_items(data, buffer.observation_space) for data in (observations, after))
         actions = buffer.actions[rows, env].reshape(len(rows), *buffer.action_space.shape)
         steps = Transitions(observations, after, actions, buffer.rewards[rows, env], done & ~late, done & late)
-        episodes += steps.episodes(f"sb3-{env}", report, **spaces)
+        episodes += steps.episodes(f"sb3-{env}", report, **known_spaces)
     return episodes, report.check(strict)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from episodes.converters.action_mapping import export_actions
-from episodes.converters.columns import array_of, column_of, has_column, rare_column
+from episodes.converters.columns import array_of, column_of, has_column, rare_column, spread
 from episodes.converters.info_columns import InfoColumns
 from episodes.converters.loss_report import LossReport, keep_supported
 from episodes.errors import UnreadableData, WrongType
@@ -28,7 +28,6 @@ from episodes.pack import EpisodePack
 from episodes.storage import space_json
 from episodes.storage.arrow import pyarrow
 from episodes.storage.track_schema import assemble, columns_of, is_observed, structure_of
-from episodes.tracks.indexing import ranges
 from episodes.tracks.infos import msgpack_codec
 
 KEY = b"rl-episodes-steps"  # key in the schema's metadata
@@ -44,13 +43,10 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
     Raises:
         WrongType: a track of complex numbers, objects or another unsupported dtype.
     """
-    pack = export_actions(pack, report)
-    report_chunk_losses(pack.lengths, pack.lookbacks, [pack.facts.at(i).id_ for i in range(len(pack))], report)
-    pack = pack if pack.lengths.all() else pack.select(pack.lengths > 0)
+    pack = export_pack(pack, report)
     if not len(pack):
         return None
-    starts = pack.offsets[:-1] + pack.lookbacks
-    steps, observed = ranges(starts, pack.lengths), ranges(starts + np.arange(len(pack)), pack.lengths)
+    steps, observed = pack.step_rows(), pack.observation_rows()
     last, ends = pack.observation_offsets[1:] - 1, np.cumsum(pack.lengths) - 1
     columns = fact_columns(pack, report)
     track_kinds = {}
@@ -58,13 +54,20 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
         track_kinds[path] = [array.dtype.str, list(array.shape[1:])]
         columns[path] = column_of(array[observed if is_observed(path) else steps])
         if is_observed(path):
-            columns[f"last_{path}"] = rare_column(array[last], ends, len(steps))
-    infos = InfoColumns.of(pack.infos, [pack.facts.at(i).id_ for i in owners(pack)], report)
-    columns |= infos.columns("infos/", observed, None) | infos.columns("last_infos/", last, (ends, len(steps)))
-    about = {"structure": structure_of(columns_of(pack)), "tracks": track_kinds, "infos": infos.to_json()}
+            columns[f"last_{path}"] = rare_column(array[last], ends, pack.num_steps)
+    infos = InfoColumns.of(pack, report)
+    columns |= infos.columns("infos/", observed, None) | infos.columns("last_infos/", last, (ends, pack.num_steps))
+    about = {"structure": structure_of(columns_of(pack)), "tracks": track_kinds, "infos": infos.kinds}
     about |= _spaces(pack, report)
     table = pyarrow().table(columns)
     return table.replace_schema_metadata({KEY: json.dumps(about)})
+
+
+def export_pack(pack: EpisodePack, report: LossReport) -> EpisodePack:
+    """Return the episodes of a pack that have steps, with the environment's actions. Losses go to `report`."""
+    pack = export_actions(pack, report)
+    report_chunk_losses(pack.lengths, pack.lookbacks, pack.ids.tolist(), report)
+    return pack if pack.lengths.all() else pack.select(pack.lengths > 0)
 
 
 def report_chunk_losses(
@@ -89,11 +92,6 @@ def checked_columns(pack: EpisodePack) -> Iterator[tuple[str, np.ndarray]]:
         yield path, array
 
 
-def owners(pack: EpisodePack) -> np.ndarray:
-    """Return for each observation of a pack the index of its episode, int [observations]."""
-    return np.arange(len(pack)).repeat(np.diff(pack.observation_offsets))
-
-
 def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
     """Return the pack's spaces as JSON values, by name. A space that JSON cannot represent is left out, and noted in
     `report`.
@@ -109,14 +107,14 @@ def _spaces(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
 
 def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
     """Return Arrow columns [steps] of metadata: ids, times, endings, policy versions and custom data."""
-    pa, lengths = pyarrow(), pack.lengths
+    pa, lengths, episodes_facts = pyarrow(), pack.lengths, [pack.facts.at(i) for i in range(len(pack))]
     each = np.arange(len(pack)).repeat(lengths)
     within = np.arange(len(each)) - (np.cumsum(lengths) - lengths).repeat(lengths)
     ends = np.zeros(len(each), bool)
     ends[np.cumsum(lengths) - 1] = True
     columns, extra_facts = {}, [dict[str, Any]() for _ in range(len(pack))]
     for fact, name in _IDS.items():
-        values = [getattr(pack.facts.at(i), fact) for i in range(len(pack))]
+        values = [getattr(facts, fact) for facts in episodes_facts]
         for i, value in enumerate(values):
             if value is not None and type(value) is not str:
                 extra_facts[i].setdefault("ids", {})[fact] = value
@@ -133,29 +131,38 @@ def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
     for i, custom in enumerate(pack.facts.custom_data or ()):
         if custom:
             extra_facts[i]["custom_data"] = custom
-    for i, text in enumerate(() if pack.acting_pipelines is None else pack.acting_pipelines.tolist()):
-        if text is not None:
-            extra_facts[i]["acting_pipeline"] = text
+    for i, facts in enumerate(episodes_facts):
+        if facts.acting_pipeline is not None:
+            extra_facts[i]["acting_pipeline"] = facts.acting_pipeline
     if any(extra_facts):
-        encoded = [_document(value, pack.facts.at(i).id_, report) for i, value in enumerate(extra_facts)]
-        at = np.where(within == 0, each, -1)
-        columns[OTHER] = pa.array(encoded, pa.binary()).take(pa.array(at, mask=at < 0))
+        encoded = [_document(*pair, report) for pair in zip(extra_facts, pack.ids.tolist(), strict=True)]
+        columns[OTHER] = spread(pa.array(encoded, pa.binary()), np.flatnonzero(within == 0), len(each))
     return columns
 
 
 def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | None:
     """Encode ids, custom data and acting pipeline as msgpack bytes, or None if empty. Losses go to `report`."""
+    if not value:
+        return None
+    named = {"ids": "", "custom_data": "custom_data"}
+    stored = {key: keep_documents(value[key], name, id_, report) for key, name in named.items() if key in value}
+    return msgpack_codec.encode(value | stored, "")
+
+
+def keep_documents(value: dict[Any, Any], name: str, id_: Any, report: LossReport) -> Any:
+    """Return nested dicts without the values that msgpack cannot store. `report` gets each, such as "NAME['a']['b']".
+
+    Args:
+        value: the dicts.
+        name: name of the dicts for the report, or "" for a flat dict whose keys are the names.
+        id_: id of the episode.
+        report: gets what is lost.
+    """
 
     def lost(path: str) -> None:
-        """Note in `report` that the value at `path`, such as `['custom_data']['a']`, is not stored."""
-        item = (
-            path.removeprefix("['ids']['").removesuffix("']")
-            if path.startswith("['ids']")
-            else f"custom_data{path[15:]}"
-        )
-        report.add(item, "msgpack cannot hold it", id_)
+        report.add(f"{name}{path}" if name else path[2:-2], "msgpack cannot hold it", id_)
 
-    return msgpack_codec.encode(keep_supported(value, lost, is_document), "") if value else None
+    return keep_supported(value, lost, is_document)
 
 
 def is_document(value: Any) -> bool:

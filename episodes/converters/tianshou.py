@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -112,7 +112,7 @@ def from_tianshou(
 def _dicts(data: Any) -> dict[str, Any]:
     """Convert Tianshou's batches to nested dicts of arrays, and leave out empty dicts."""
     names = ("obs", "obs_next", "act", "rew", "terminated", "truncated", "info", "policy")
-    items = data.items() if isinstance(data, Mapping) or hasattr(data, "items") else ()
+    items = data.items() if hasattr(data, "items") else ()
     pairs = list(items) or [(name, getattr(data, name)) for name in names if hasattr(data, name)]
     nest = {key: value if isinstance(value, np.ndarray) else _dicts(value) for key, value in pairs}
     return {key: value for key, value in nest.items() if isinstance(value, np.ndarray) or value}

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.loss_report import LossReport, is_known_pipeline
+from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.errors import TrackMismatch, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.names import GROUP, KEPT_TOKENS, LEARNED, LOGP
 from episodes.tokens.sequences import TokenSequences
-from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.ragged import Ragged
 
 __all__ = ["TokenSample", "episodes_of_samples", "samples_of"]
 
-KINDS = {"observations": "i4", "actions": "i4", LOGP: "f4"}
+_REPORTED_HERE = ("id_", "custom_data", "extra_model_outputs", "infos", "lookback")
 
 
 @dataclass(slots=True)
@@ -125,47 +124,34 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
     Args:
         name: the target in the report's texts.
     """
-    counts = np.bincount(sequences.episodes, minlength=len(pack))
-    lost_outputs = [key for key in pack.extra_model_outputs if key not in (LOGP, LEARNED)]
-    custom = pack.custom_data or [{}] * len(pack)
-    offsets, observed = pack.offsets, pack.observations.lengths
-    for i, id_ in enumerate(pack.ids.tolist()):
-        steps = slice(int(offsets[i]) + int(pack.lookbacks[i]), int(offsets[i + 1]))
-        first_row = int(pack.observation_offsets[i]) + int(pack.lookbacks[i])
-        replies = observed[first_row + 1 : int(pack.observation_offsets[i + 1])]
-        is_empty = pack.actions.lengths[steps] == 0
-        if counts[i] > 1:
+    counts = np.bincount(sequences.episodes, minlength=len(pack)).tolist()
+    no_place = f"{name} has no place for it"
+    for count, episode in zip(counts, pack, strict=True):
+        id_, outputs = episode.id_, episode.extra_model_outputs
+        report_dropped_facts(report, episode, name, keeps=_REPORTED_HERE)
+        replies = episode.get_observations().lengths[1:]
+        if count > 1:
             report.add("branches", f"{name} repeats the tokens that sequences of an episode share", id_)
-        if is_empty.any():
+        if (episode.get_actions().lengths == 0).any():
             report.add("turns without a sampled token", "their rewards have no place", id_)
         if (replies[:-1] == 0).any():
             report.add("turn edges", "turns without a reply between them become one", id_)
         if len(replies) and replies[-1]:
             report.add("last observations", "tokens after the last turn are left out", id_)
-        if LEARNED in pack.extra_model_outputs and not pack.extra_model_outputs[LEARNED][steps].flat.all():
+        if LEARNED in outputs and not episode.get_extra_model_outputs(LEARNED).flat.all():
             report.add("sampled tokens that are not learned from", "the mask has no other value for replies", id_)
-        if pack.extra_model_outputs[LOGP].dtype.itemsize > np.dtype(np.float32).itemsize:
+        if pack.extra_model_outputs[LOGP].dtype.itemsize > 4:
             report.add("precision of log-probabilities", f"{name} has float32", id_)
-        for key in lost_outputs:
-            report.add(f"extra_model_outputs[{key!r}]", f"{name} has no place for it", id_)
-        if set(custom[i]) - {GROUP}:
-            report.add("custom_data", f"{name} has no place for it", id_)
-        if pack.lookbacks[i]:
+        for key in (key for key in outputs if key not in (LOGP, LEARNED)):
+            report.add(f"extra_model_outputs[{key!r}]", no_place, id_)
+        if set(episode.custom_data) - {GROUP}:
+            report.add("custom_data", no_place, id_)
+        if episode.lookback:
             report.add("lookback", "earlier turns become part of the prompt", id_)
-        if not (pack.terminated[i] or pack.truncated[i]):
+        if not episode.is_done:
             report.add("cut", f"{name} has whole episodes only", id_)
-    if not isinstance(pack.infos, EmptyInfos):
-        for i, episode in enumerate(pack):
-            if any(set(info) - {KEPT_TOKENS} for info in episode.get_infos()):
-                report.add("infos", f"{name} has no place for them", pack.ids[i])
-    if pack.policy_versions is not None:
-        for id_ in pack.ids[pack.policy_versions[:, 1] >= 0].tolist():
-            report.add("policy_versions", f"{name} has no place for them", id_)
-    for id_, text in zip(
-        pack.ids.tolist(), () if pack.acting_pipelines is None else pack.acting_pipelines, strict=False
-    ):
-        if is_known_pipeline(text):
-            report.add("acting_pipeline", f"{name} has no place for it", id_)
+        if any(set(info) - {KEPT_TOKENS} for info in episode.get_infos()):
+            report.add("infos", f"{name} has no place for them", id_)
 
 
 def report_turn_rewards(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:

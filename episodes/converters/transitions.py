@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.info_arrays import infos_from
-from episodes.converters.loss_report import LossReport, report_dropped_facts
+from episodes.converters.loss_report import LossReport, having_steps, report_dropped_facts
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -158,10 +158,7 @@ def transitions_of(
         InvalidArgument: no episode has a step, or items are not numbers.
     """
     parts = []
-    for episode in episodes:
-        if not len(episode):
-            report.add("the episode", f"{name} has no episodes without a step", episode.id_)
-            continue
+    for episode in having_steps(episodes, name, report):
         episode = export_actions(episode, report, mapping)
         report_dropped_facts(report, episode, name, **keeps)
         if not episode.is_done:

@@ -171,6 +171,17 @@ def check_infos(infos: Any, label: Callable[[], str]) -> None:
         raise InvalidArgument(f"{label()}: infos[{KEPT_TOKENS!r}] is set by turn(prompt=...); give another key")
 
 
+def as_numpy(column: Any) -> np.ndarray:
+    """Convert an array, or a tensor on any device, to a numpy array.
+
+    A tensor is detached. Floating-point tensors become float32 (also bfloat16, which numpy lacks).
+    """
+    if hasattr(column, "detach"):
+        column = column.detach().cpu()
+        column = column.float() if column.is_floating_point() else column
+    return np.asarray(column)
+
+
 def check_pack(pack: Any, call: str) -> None:
     """Raise `WrongType` unless `pack` is an `EpisodePack`. The error message names the function `call`."""
     if not isinstance(pack, EpisodePack):

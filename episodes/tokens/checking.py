@@ -13,6 +13,7 @@ from episodes.batch import Batch
 from episodes.columns import Columns
 from episodes.errors import ContractViolation, InvalidArgument, ShapeMismatch, WrongType
 from episodes.tokens import names
+from episodes.tokens.arguments import as_numpy
 from episodes.tokens.minibatches import checked_lengths
 from episodes.tracks.validation import checked_number
 
@@ -147,7 +148,7 @@ def _compare(logits: Any, batch: Mapping[str, Any] | Batch, lengths: np.ndarray)
     Raises:
         ShapeMismatch: columns or logits have other shapes than the tokens, or a token is not in the vocabulary.
     """
-    tokens, labels, mask, recorded = (_as_numpy(batch[name]) for name in _NEEDED)
+    tokens, labels, mask, recorded = (as_numpy(batch[name]) for name in _NEEDED)
     is_packed = tokens.ndim == 1 and tokens.size == lengths.sum()
     shapes = [list(column.shape) for column in (tokens, labels, mask, recorded)]
     if len({*map(tuple, shapes)}) > 1 or not (is_packed or (tokens.ndim == 2 and len(tokens) == len(lengths))):
@@ -155,7 +156,7 @@ def _compare(logits: Any, batch: Mapping[str, Any] | Batch, lengths: np.ndarray)
             f"check_token_batch: {list(_NEEDED)} have shapes {shapes}; give one shape, [N] for {int(lengths.sum())} "
             f"packed tokens or [S, L] for {len(lengths)} padded sequences"
         )
-    logits = _as_numpy(getattr(logits, "logits", logits))
+    logits = as_numpy(getattr(logits, "logits", logits))
     if logits.shape[:-1] not in (tokens.shape, (1, *tokens.shape)):
         raise ShapeMismatch(
             f"check_token_batch: logits of shape {list(logits.shape)} for tokens of shape {list(tokens.shape)}; return "
@@ -245,14 +246,3 @@ def _find_difference_problems(comparison: _Comparison, differences: np.ndarray, 
         "that agree: tokens before it changed after sampling (decoded text was encoded again, or a template rewrote "
         "earlier turns); record token ids, and pass whole prompts with prompt="
     ]
-
-
-def _as_numpy(column: Any) -> np.ndarray:
-    """Convert an array, or a tensor on any device, to a numpy array.
-
-    A tensor is detached. Floating-point tensors become float32 (also bfloat16, which numpy lacks).
-    """
-    if hasattr(column, "detach"):
-        column = column.detach().cpu()
-        column = column.float() if column.is_floating_point() else column  # numpy has no bfloat16
-    return np.asarray(column)

@@ -24,7 +24,6 @@ from episodes.tokens.names import GROUP, KEPT_TOKENS, LOGP
 __all__ = ["Conversation"]
 
 _NONE = ()
-_INF = float("inf")
 
 
 class Conversation:
@@ -165,7 +164,8 @@ class Conversation:
                 "kept_tokens".
         """
         if self.episode.growth is None:
-            self._check_growing()
+            self._check_begun("turn")
+            self.episode.growing("turn")
         if outputs.keys() != self._kinds.keys():
             raise self._wrong_outputs(outputs)
         tokens = as_token_ids(ids, self._kind, lambda: self._label("turn: ids"))
@@ -174,13 +174,12 @@ class Conversation:
             if name == LOGP:
                 check_logp(values, lambda: self._label("turn: logp"))
             outputs[name] = values
-        if type(reward) is not float or not -_INF < reward < _INF:
-            check_finite_reward(reward, lambda: self._label("turn"))
+        check_finite_reward(reward, lambda: self._label("turn"))
         if infos is not None:
             check_infos(infos, lambda: self._label("turn"))
         if prompt is None:
             keep = -1
-            reply = self._no_tokens() if reply_ids is _NONE else self._as_tokens(reply_ids, "reply_ids")
+            reply = np.empty(0, self._kind.dtype) if reply_ids is _NONE else self._as_tokens(reply_ids, "reply_ids")
         else:
             if reply_ids is not _NONE:
                 raise InvalidArgument(f"{self._label('turn')}: give reply_ids or prompt, not both")
@@ -243,19 +242,10 @@ class Conversation:
     def _as_tokens(self, ids: Any, name: str) -> np.ndarray:
         return as_token_ids(ids, self._kind, lambda: self._label(f"turn: {name}"))
 
-    def _no_tokens(self) -> np.ndarray:
-        return _EMPTY.setdefault(self._kind.dtype, np.empty(0, self._kind.dtype))
-
     def _check_begun(self, call: str) -> None:
         """Raise `EpisodeStateError` if `call` is used before `begin`."""
         if not self.episode.is_reset:
             raise EpisodeStateError(f"{self._label(call)} before begin(prompt)")
-
-    def _check_growing(self) -> None:
-        """Raise `EpisodeStateError` if the conversation has not begun or has already ended,
-        so that no turn can be recorded."""
-        self._check_begun("turn")
-        self.episode.growing("turn")
 
     def _wrong_outputs(self, outputs: Mapping[str, Any]) -> TrackMismatch:
         """Return the error for a turn whose outputs have other names than the declared ones."""
@@ -289,9 +279,6 @@ class Conversation:
 
     def __repr__(self) -> str:
         return f"Conversation({self.episode!r})"
-
-
-_EMPTY: dict[np.dtype, np.ndarray] = {}  # an empty array by dtype
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:

@@ -10,12 +10,11 @@ import numpy as np
 from episodes.batch import Batch
 from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, WrongType
 from episodes.tokens import names
+from episodes.tokens.arguments import as_numpy
 from episodes.tracks.indexing import ranges
 from episodes.tracks.validation import checked_count
 
 __all__ = ["select_sequences", "sequence_lengths", "token_minibatches"]
-
-_PER_SEQUENCE = (names.EPISODES,)
 
 
 def sequence_lengths(batch: Mapping[str, Any] | Batch) -> np.ndarray:
@@ -46,7 +45,7 @@ def checked_lengths(batch: Any, call: str) -> np.ndarray:
             f"{call}: batch is a {type(batch).__name__}; give the Batch of token_batch, or a dict of columns"
         )
     if names.CU_SEQLENS in batch.keys():  # noqa: SIM118 - of a `Batch`, `in` looks at rows
-        bounds = _as_numpy(batch[names.CU_SEQLENS])
+        bounds = as_numpy(batch[names.CU_SEQLENS])
         is_right = bounds.dtype.kind in "iu" and bounds.ndim == 1 and len(bounds) and bounds[0] == 0
         lengths = np.diff(bounds).astype(np.int64) if is_right else np.array([-1])
         if (lengths < 0).any():
@@ -55,17 +54,18 @@ def checked_lengths(batch: Any, call: str) -> np.ndarray:
             )
         return lengths
     if names.ATTENTION_MASK in batch.keys():  # noqa: SIM118
-        mask = _as_numpy(batch[names.ATTENTION_MASK])
+        mask = as_numpy(batch[names.ATTENTION_MASK])
         if mask.ndim != 2 or mask.dtype.kind not in "biuf":
             raise ShapeMismatch(
                 f"{call}: {names.ATTENTION_MASK!r} has shape {list(mask.shape)} and dtype {mask.dtype}; give a mask "
                 "[S, L]"
             )
         mask = mask.astype(bool)
-        if (mask[:, 1:] > mask[:, :-1]).any():
+        is_wrong = (mask[:, 1:] > mask[:, :-1]).any(1)
+        if is_wrong.any():
             raise ShapeMismatch(
-                f"{call}: {names.ATTENTION_MASK!r} has padding before tokens in row "
-                f"{int((mask[:, 1:] > mask[:, :-1]).any(1).argmax())}; give rows that are padded on the right"
+                f"{call}: {names.ATTENTION_MASK!r} has padding before tokens in row {int(is_wrong.argmax())}; give "
+                "rows that are padded on the right"
             )
         return mask.sum(1)
     raise InvalidArgument(
@@ -101,7 +101,7 @@ def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
     if names.CU_SEQLENS not in batch.keys():  # noqa: SIM118
         for name, column in batch.items():
             rows = column[indices]
-            selected[name] = rows if name in _PER_SEQUENCE else rows[:, :longest]
+            selected[name] = rows if name == names.EPISODES else rows[:, :longest]
         return Batch(selected)
     starts = lengths.cumsum() - lengths
     tokens = ranges(starts[indices], picked)
@@ -113,7 +113,7 @@ def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
         elif name == names.MAX_SEQLEN:
             selected[name] = _like(column, np.array(longest, np.int32))
         else:
-            selected[name] = column[indices if name in _PER_SEQUENCE else tokens]
+            selected[name] = column[indices if name == names.EPISODES else tokens]
     return Batch(selected)
 
 
@@ -180,17 +180,10 @@ def sequence_groups(
 
 def _checked_indices(indices: Any) -> np.ndarray:
     """Return indices as int64 [k]. Raise `WrongType` unless they are ints in a list, array or tensor."""
-    array = _as_numpy(indices)
+    array = as_numpy(indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise WrongType(f"select_sequences: indices={indices!r}; give ints [k], such as [0]")
     return array.astype(np.int64)
-
-
-def _as_numpy(column: Any) -> np.ndarray:
-    """Convert an array, or a tensor on any device, to a numpy array of the same dtype. The tensor must require no
-    gradients, and have a dtype that numpy has.
-    """
-    return np.asarray(column.cpu() if hasattr(column, "cpu") else column)
 
 
 def _like(column: Any, values: np.ndarray) -> Any:

@@ -102,7 +102,7 @@ def whole_episodes(stream: Stream, num_steps: np.ndarray, with_last: bool) -> Se
 
 
 def with_branches(
-    stream: Stream, kept: np.ndarray, with_last: bool, error: Callable[[int, int, int], Exception]
+    stream: Stream, kept: np.ndarray, with_last: bool, error: Callable[[int, int], Exception]
 ) -> Segments:
     """Return the token sequences of conversations whose later prompts may change earlier tokens. Each such change
     begins a new sequence (a branch).
@@ -114,8 +114,8 @@ def with_branches(
         kept: for each segment of the stream, the number of earlier tokens of the sequence that it keeps as its
             context, or -1 for all, int64 [M].
         with_last: include the observation after the last step.
-        error: function that returns the exception if `kept` is too large, for the index of an episode, the index of
-            an observation in it, and the number of tokens before the observation.
+        error: function that returns the exception if `kept` is too large, for the index of a segment and the number of
+            tokens before it.
     """
     indices: list[int] = []
     lengths: list[int] = []
@@ -124,17 +124,14 @@ def with_branches(
     episodes: list[int] = []
     first, sizes, kept_tokens, learned = (a.tolist() for a in (stream.first, stream.lengths, kept, stream.is_learned))
     for i, (start, stop) in enumerate(pairwise(first)):
-        try:
-            for branch in _branches(start, stop - (not with_last), sizes, kept_tokens):
-                new = [learned[index] for index in branch.indices[branch.num_context :]]
-                if any(new):
-                    indices += branch.indices
-                    lengths += branch.lengths
-                    is_learned += [False] * branch.num_context + new
-                    counts.append(len(branch.indices))
-                    episodes.append(i)
-        except _TooManyKept as problem:
-            raise error(i, (problem.index - start) // 2, problem.num_tokens) from None
+        for branch in _branches(start, stop - (not with_last), sizes, kept_tokens, error):
+            new = [learned[index] for index in branch.indices[branch.num_context :]]
+            if any(new):
+                indices += branch.indices
+                lengths += branch.lengths
+                is_learned += [False] * branch.num_context + new
+                counts.append(len(branch.indices))
+                episodes.append(i)
     return Segments(
         np.array(indices, np.int64),
         np.array(lengths, np.int64),
@@ -153,26 +150,17 @@ class _Branch(NamedTuple):
     num_context: int
 
 
-class _TooManyKept(Exception):
-    """Error raised if segment `index` is declared to keep more earlier tokens than the `num_tokens` that precede it."""
-
-    def __init__(self, index: int, num_tokens: int) -> None:
-        super().__init__(index, num_tokens)
-        self.index, self.num_tokens = index, num_tokens
-
-
-def _branches(start: int, stop: int, lengths: list[int], kept: list[int]) -> Iterator[_Branch]:
+def _branches(
+    start: int, stop: int, lengths: list[int], kept: list[int], error: Callable[[int, int], Exception]
+) -> Iterator[_Branch]:
     """Yield the token sequences of one episode, whose segments are `start` to `stop`. A segment that keeps fewer than
-    all earlier tokens begins a new sequence.
-
-    Raises:
-        _TooManyKept: a segment is to keep more tokens than precede it.
+    all earlier tokens begins a new sequence. If it is to keep more tokens than precede it, raise `error`.
     """
     branch, num_tokens = _Branch([], [], 0), 0
     for index in range(start, stop):
         keep = kept[index]
         if keep > num_tokens:
-            raise _TooManyKept(index, num_tokens)
+            raise error(index, num_tokens)
         if 0 <= keep < num_tokens:
             yield branch
             branch, num_tokens = _prefix(branch, keep), keep

@@ -104,8 +104,12 @@ class TokenSequences:
         if kept is None:
             return whole_episodes(self._stream, self.pack.lengths, with_last)
 
-        def error(i: int, t: int, num_tokens: int) -> Exception:
-            """Return the error for an info that declares more kept tokens than the `num_tokens` tokens before it."""
+        def error(index: int, num_tokens: int) -> Exception:
+            """Return the error for an info of segment `index` that declares more kept tokens than the `num_tokens`
+            tokens before it.
+            """
+            i = int(self._stream.first.searchsorted(index, "right")) - 1
+            t = (index - int(self._stream.first[i])) // 2
             return ShapeMismatch(
                 f"episode {self.pack.ids[i]}: infos[{KEPT_TOKENS!r}] at t={t + self.pack.t_started[i]} is larger than "
                 f"the {num_tokens} tokens before the observation"
@@ -272,53 +276,26 @@ class TokenSequences:
         rows = self._step_rows
         return track.flat if type(rows) is slice else track.take(rows).flat
 
-    def place(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
+    def place(self, values: np.ndarray) -> np.ndarray:
         """Spread `values` [A], one per sampled token, over all positions [N]: each at the position that predicts the
-        token, and `fill` elsewhere.
-
-        Raises:
-            ShapeMismatch: `values` does not have one item per sampled token.
+        token, and 0 elsewhere.
         """
-        values, num = np.asarray(values), self.num_positions
-        if values.shape != self.sampled_tokens.shape:
-            raise ShapeMismatch(
-                f"TokenSequences.place: values of shape {list(values.shape)}; give one for each of "
-                f"{len(self.sampled_tokens)} sampled tokens"
-            )
-        placed = np.full(num, fill, values.dtype) if fill else np.zeros(num, values.dtype)
+        placed = np.zeros(self.num_positions, values.dtype)
         placed[self.predicts] = values
         return placed
 
-    def place_per_turn(self, values: Any) -> np.ndarray:
-        """Spread one value per turn over all positions [N]: at each position that predicts a token of
+    def place_per_turn(self, values: np.ndarray) -> np.ndarray:
+        """Spread `values` [num_steps], one per turn, over all positions [N]: at each position that predicts a token of
         the turn, and 0 elsewhere.
-
-        Raises:
-            ShapeMismatch: there is not one value per turn (step of the pack).
         """
-        values = np.asarray(values)
-        if values.shape != (self.pack.num_steps,):
-            raise ShapeMismatch(
-                f"TokenSequences.place_per_turn: values of shape {list(values.shape)}; give one for each of "
-                f"{self.pack.num_steps} turns"
-            )
         of_segments = np.zeros(len(self._spans), values.dtype)
         of_segments[self._is_learned] = values
         return of_segments.repeat(self._spans)[1:]
 
-    def place_per_episode(self, values: Any) -> np.ndarray:
-        """Spread one value per episode over all positions [N]: at each position that predicts a sampled token of the
-        episode, and 0 elsewhere.
-
-        Raises:
-            ShapeMismatch: there is not one value per episode.
+    def place_per_episode(self, values: np.ndarray) -> np.ndarray:
+        """Spread `values` [n], one per episode, over all positions [N]: at each position that predicts a sampled token
+        of the episode, and 0 elsewhere.
         """
-        values = np.asarray(values)
-        if values.shape != (len(self.pack),):
-            raise ShapeMismatch(
-                f"TokenSequences.place_per_episode: values of shape {list(values.shape)}; give one for each of "
-                f"{len(self.pack)} episodes"
-            )
         return self.place_per_turn(values.repeat(self.pack.lengths))
 
 
