@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks.data import our_episode, rllib_episode, steps
@@ -43,14 +44,10 @@ def start_ray_once() -> Any:
 # --- the object store ---
 
 
-def object_store(make: Callable[[int], Any]) -> Callable[[Size], Timed]:
+def object_store(size: Size, make: Callable[[int], Any]) -> Timed:
     """Time `ray.put` and `ray.get` of an object with 100 episodes, which `make` creates."""
-
-    def prepare(size: Size) -> Timed:
-        ray, episodes = start_ray_once(), make(size(EPISODES))
-        return Timed(lambda: ray.get(ray.put(episodes)))
-
-    return prepare
+    ray, episodes = start_ray_once(), make(size(EPISODES))
+    return Timed(lambda: ray.get(ray.put(episodes)))
 
 
 def our_pack(num: int) -> Any:
@@ -92,29 +89,20 @@ def make_runner(index: int, seed: int) -> Any:
     return SingleAgentEnvRunner(environments(NUM_ENVS), new_policy(), seed=seed)
 
 
-def our_group(clock: Callable[[], float], each: int = LONG) -> Callable[[Size], Timed]:
+def our_group(size: Size, clock: Callable[[], float], each: int = LONG) -> Timed:
     """Time sampling by this library's `RayRunnerGroup` with two actors, per environment step."""
+    from episode_runners import RayRunnerGroup
 
-    def prepare(size: Size) -> Timed:
-        """Start the actors, sample once to warm up, and return the timed call."""
-        from episode_runners import RayRunnerGroup
-
-        start_ray_once()
-        count, group = size(each) * ACTORS, RayRunnerGroup(make_runner, ACTORS)
-        group.sample(num_timesteps=count)
-        return Timed(lambda: group.sample(num_timesteps=count), count, clock=clock)
-
-    return prepare
+    start_ray_once()
+    count, group = size(each) * ACTORS, RayRunnerGroup(make_runner, ACTORS)
+    group.sample(num_timesteps=count)
+    return Timed(lambda: group.sample(num_timesteps=count), count, clock=clock)
 
 
-def one_runner(clock: Callable[[], float]) -> Callable[[Size], Timed]:
+def one_runner(size: Size, clock: Callable[[], float]) -> Timed:
     """Time sampling by one runner in this process, per environment step."""
-
-    def prepare(size: Size) -> Timed:
-        count, runner = size(LONG), make_runner(0, 0)
-        return Timed(lambda: runner.sample(num_timesteps=count), count, clock=clock)
-
-    return prepare
+    count, runner = size(LONG), make_runner(0, 0)
+    return Timed(lambda: runner.sample(num_timesteps=count), count, clock=clock)
 
 
 def rllib_group(size: Size) -> Timed:
@@ -145,28 +133,28 @@ def rllib_group(size: Size) -> Timed:
 FIGURES = (
     Figure(
         "ray/100 episodes through the object store",
-        Side("a pack", object_store(our_pack)),
-        Side("RLlib's list", object_store(rllib_list), RLLIB),
+        Side("a pack", partial(object_store, make=our_pack)),
+        Side("RLlib's list", partial(object_store, make=rllib_list), RLLIB),
         at_least(8),
         "ms",
     ),
     Figure(
         "ray/steps per CPU second, 2 actors",
-        Side("ours", our_group(cpu_of_all)),
-        Side("one runner", one_runner(time.process_time)),
+        Side("ours", partial(our_group, clock=cpu_of_all)),
+        Side("one runner", partial(one_runner, clock=time.process_time)),
         at_least(0.75),
         "us",
     ),
     Figure(
         "ray/steps per second, 2 actors beside one runner",
-        Side("ours", our_group(time.perf_counter)),
-        Side("one runner", one_runner(time.perf_counter)),
+        Side("ours", partial(our_group, clock=time.perf_counter)),
+        Side("one runner", partial(one_runner, clock=time.perf_counter)),
         at_least(1.5),
         "us",
     ),
     Figure(
         "ray/steps per second, 2 actors",
-        Side("ours", our_group(time.perf_counter, EACH)),
+        Side("ours", partial(our_group, clock=time.perf_counter, each=EACH)),
         Side("RLlib's group", rllib_group, RLLIB),
         at_least(4),
         "us",

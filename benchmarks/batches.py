@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,25 +20,20 @@ def ppo_steps(size: Size) -> list[Steps]:
     return train_steps(size(4000), size(38) if size.most is None else 3, EXTRAS)
 
 
-def our_batch(*, packed: bool, gae: bool = False) -> Callable[[Size], Timed]:
+def our_batch(size: Size, *, packed: bool, gae: bool = False) -> Timed:
     """Time this library's learner pipeline, given a list of finalized episodes or a pack, with or without
     advantages.
     """
+    from connectors import learner_pipeline
+    from connectors.learner import GeneralizedAdvantageEstimation
+    from episodes import EpisodePack
 
-    def prepare(size: Size) -> Timed:
-        """Create the episodes and the pipeline, and return the timed call."""
-        from connectors import learner_pipeline
-        from connectors.learner import GeneralizedAdvantageEstimation
-        from episodes import EpisodePack
-
-        episodes: Any = [our_episode(steps) for steps in ppo_steps(size)]
-        episodes = EpisodePack.from_episodes(episodes) if packed else episodes
-        returns = GeneralizedAdvantageEstimation(gamma=0.99, lambda_=0.95) if gae else None
-        pipeline = learner_pipeline(OBSERVATION_SPACE, ACTION_SPACE, returns=returns)
-        module = ReadyValues()
-        return Timed(lambda: pipeline(rl_module=module, batch={}, episodes=episodes))
-
-    return prepare
+    episodes: Any = [our_episode(steps) for steps in ppo_steps(size)]
+    episodes = EpisodePack.from_episodes(episodes) if packed else episodes
+    returns = GeneralizedAdvantageEstimation(gamma=0.99, lambda_=0.95) if gae else None
+    pipeline = learner_pipeline(OBSERVATION_SPACE, ACTION_SPACE, returns=returns)
+    module = ReadyValues()
+    return Timed(lambda: pipeline(rl_module=module, batch={}, episodes=episodes))
 
 
 class ReadyValues:
@@ -78,12 +73,12 @@ def bare_concatenation(size: Size) -> Timed:
     return Timed(run)
 
 
-LISTED = Side("ours", our_batch(packed=False))
-PACKED = Side("ours", our_batch(packed=True))
-WITH_GAE = Side("ours", our_batch(packed=False, gae=True))
+LISTED = Side("ours", partial(our_batch, packed=False))
+PACKED = Side("ours", partial(our_batch, packed=True))
+WITH_GAE = Side("ours", partial(our_batch, packed=False, gae=True))
 BARE = Side("np.concatenate", bare_concatenation)
-RLLIB_BATCH = Side("RLlib", pipelines.train_batch(ppo_steps), RLLIB)
-RLLIB_GAE = Side("RLlib", pipelines.train_batch(ppo_steps, gae=True), RLLIB)
+RLLIB_BATCH = Side("RLlib", partial(pipelines.train_batch, make_steps=ppo_steps), RLLIB)
+RLLIB_GAE = Side("RLlib", partial(pipelines.train_batch, make_steps=ppo_steps, gae=True), RLLIB)
 
 FIGURES = (
     Figure("batches/list floor", LISTED, BARE, at_most(3), "ms"),

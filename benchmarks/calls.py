@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -63,20 +64,15 @@ def preprocess(size: Size) -> Counted:
     return Counted(count_calls(lambda: ppo.preprocess(pack)))
 
 
-def _replay(kind: str, draw: Callable[[Any], object]) -> Callable[[Size], Counted]:
+def _replay(size: Size, kind: str, draw: Callable[[Any], object]) -> Counted:
     """Count the library functions called by `draw(buffer)`, with a replay buffer of the class `kind`."""
+    from episodes import replay
 
-    def prepare(size: Size) -> Counted:
-        """Fill the buffer with 2,000 steps, sample once to warm up, and count the calls of the next sample."""
-        from episodes import replay
-
-        runner, _ = _runner(8)
-        buffer = getattr(replay, kind)(10_000, seed=0)
-        buffer.add(runner.sample(num_timesteps=2000))
-        draw(buffer)
-        return Counted(count_calls(lambda: draw(buffer)))
-
-    return prepare
+    runner, _ = _runner(8)
+    buffer = getattr(replay, kind)(10_000, seed=0)
+    buffer.add(runner.sample(num_timesteps=2000))
+    draw(buffer)
+    return Counted(count_calls(lambda: draw(buffer)))
 
 
 def writer_add(size: Size) -> Counted:
@@ -106,7 +102,7 @@ FIGURES = (
     _figure("vector step", vector_step, 28),
     _figure("PPO.preprocess", preprocess, 90),
     *(
-        _figure(f"{prefix}replay {name}", _replay(kind, draw), 20)
+        _figure(f"{prefix}replay {name}", partial(_replay, kind=kind, draw=draw), 20)
         for prefix, kind in (("", "EpisodeReplayBuffer"), ("prioritized ", "PrioritizedEpisodeReplayBuffer"))
         for name, draw in (
             ("sample", lambda buffer: buffer.sample(256)),

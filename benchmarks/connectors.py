@@ -4,6 +4,7 @@ normalization of observations.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -11,11 +12,10 @@ import numpy as np
 import torch
 
 from benchmarks.batches import ReadyValues, ppo_steps
-from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, our_episode
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, frame_episode, our_episode, random_frames
 from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
 from benchmarks.peers import RLLIB, pipelines
 
-FRAME = (84, 84, 1)
 STACK = 4
 
 
@@ -47,24 +47,19 @@ def recurrent_batch(size: Size) -> Timed:
     return Timed(lambda: pipeline(rl_module=module, batch={}, episodes=episodes))
 
 
-def actions_for_environment(num_envs: int) -> Any:
+def actions_for_environment(size: Size, num_envs: int) -> Timed:
     """Time the pipeline from distribution inputs [N, 2] to sampled actions, log-probabilities and environment
     actions.
     """
+    from connectors import module_to_env_pipeline
 
-    def prepare(size: Size) -> Timed:
-        """Create random distribution inputs and the pipeline, and return the timed call."""
-        from connectors import module_to_env_pipeline
+    inputs = torch.randn(size(num_envs), 2)
+    pipeline = module_to_env_pipeline(OBSERVATION_SPACE, ACTION_SPACE)
 
-        inputs = torch.randn(size(num_envs), 2)
-        pipeline = module_to_env_pipeline(OBSERVATION_SPACE, ACTION_SPACE)
+    def run() -> None:
+        pipeline(batch={"action_dist_inputs": inputs}, explore=True)
 
-        def run() -> None:
-            pipeline(batch={"action_dist_inputs": inputs}, explore=True)
-
-        return Timed(run)
-
-    return prepare
+    return Timed(run)
 
 
 def mean_std_filter(size: Size) -> Timed:
@@ -77,25 +72,16 @@ def mean_std_filter(size: Size) -> Timed:
     return Timed(lambda: piece.rewrite(observations))
 
 
-def frames(count: int) -> np.ndarray:
-    """Return `count` random frames [count, 84, 84, 1] of bytes."""
-    return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
-
-
 def stacked_frames(size: Size) -> Timed:
     """Time a train batch of 32 transitions whose observations are stacks of 4 frames, made from a pack."""
     from connectors.env_to_module import FrameStacking
     from connectors.learner import AddNextObservations, AddObservations, LearnerPipeline
-    from episodes import EpisodePack, SingleAgentEpisode
+    from episodes import EpisodePack
 
-    steps = size(32)
-    space = gym.spaces.Box(0, 255, FRAME, np.uint8)
-    episode = SingleAgentEpisode.from_arrays(
-        frames(steps + 1), np.zeros(steps, np.int64), np.zeros(steps, np.float32), observation_space=space
-    )
+    episode = frame_episode(size(32))
     pack = EpisodePack.from_episodes([episode])
     pieces = [FrameStacking(num_frames=STACK), AddObservations(), AddNextObservations()]
-    pipeline = LearnerPipeline(space, ACTION_SPACE, connectors=pieces)
+    pipeline = LearnerPipeline(episode.observation_space, ACTION_SPACE, connectors=pieces)
     return Timed(lambda: pipeline(batch={}, episodes=pack))
 
 
@@ -104,7 +90,7 @@ def gathered_frames(size: Size) -> Timed:
     next observations.
     """
     steps = size(32)
-    rows = frames(steps + 1)
+    rows = random_frames(steps + 1)
     before = np.arange(STACK - 1, -1, -1)
 
     def stacks(first: int) -> np.ndarray:
@@ -116,13 +102,19 @@ def gathered_frames(size: Size) -> Timed:
     return Timed(lambda: (stacks(0), stacks(1)))
 
 
-RECURRENT = Side("RLlib", pipelines.train_batch(ppo_steps, gae=True, lstm=True), RLLIB)
-ACTIONS = Side("RLlib", pipelines.module_to_env(64), RLLIB)
-FILTER = Side("RLlib", pipelines.mean_std_filter(64, 376), RLLIB)
+RECURRENT = Side("RLlib", partial(pipelines.train_batch, make_steps=ppo_steps, gae=True, lstm=True), RLLIB)
+ACTIONS = Side("RLlib", partial(pipelines.module_to_env, num_envs=64), RLLIB)
+FILTER = Side("RLlib", partial(pipelines.mean_std_filter, num_envs=64, width=376), RLLIB)
 
 FIGURES = (
     Figure("connectors/recurrent batch", Side("ours", recurrent_batch), RECURRENT, at_least(20), "ms"),
-    Figure("connectors/module to env", Side("ours", actions_for_environment(64)), ACTIONS, at_least(20), "us"),
+    Figure(
+        "connectors/module to env",
+        Side("ours", partial(actions_for_environment, num_envs=64)),
+        ACTIONS,
+        at_least(20),
+        "us",
+    ),
     Figure("connectors/frame stacks", Side("ours", stacked_frames), Side("numpy", gathered_frames), at_most(1.4), "ms"),
     Figure("connectors/mean-std filter", Side("ours", mean_std_filter), FILTER, at_least(5), "us"),
 )

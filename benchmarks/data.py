@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 OBSERVATION_SPACE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 ACTION_SPACE = spaces.Discrete(2)
+FRAME = (84, 84, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,19 @@ def rllib_arguments(data: Steps, lookback: int) -> dict[str, Any]:
         "terminated": data.terminated,
         "len_lookback_buffer": lookback,
     }
+
+
+def random_frames(count: int) -> np.ndarray:
+    """Return `count` random frames [count, 84, 84, 1] of bytes."""
+    return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
+
+
+def frame_episode(num_steps: int) -> SingleAgentEpisode:
+    """Return an episode of `num_steps` steps with random frames as observations."""
+    from episodes import SingleAgentEpisode
+
+    arrays = random_frames(num_steps + 1), np.zeros(num_steps, np.int64), np.zeros(num_steps, np.float32)
+    return SingleAgentEpisode.from_arrays(*arrays, observation_space=spaces.Box(0, 255, FRAME, np.uint8))
 
 
 def items(values: Any) -> list[Any]:

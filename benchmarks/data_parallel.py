@@ -4,7 +4,7 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
@@ -17,22 +17,17 @@ MINIBATCHES = (512, 2048)
 STEPS = 12  # in one measurement
 
 
-def gradient_steps(num_processes: int, minibatch: int) -> Callable[[Size], Counted]:
+def gradient_steps(size: Size, num_processes: int, minibatch: int) -> Counted:
     """Measure the CPU seconds of a PPO gradient step in each of `num_processes` processes, which share a minibatch
     equally.
     """
+    from torch import multiprocessing
 
-    def prepare(size: Size) -> Counted:
-        """Run the processes, and return the largest of their CPU seconds per gradient step."""
-        from torch import multiprocessing
-
-        with TemporaryDirectory() as folder:
-            arguments = (num_processes, minibatch // num_processes, size(STEPS), folder)
-            multiprocessing.spawn(learn, arguments, nprocs=num_processes)
-            seconds = [float((Path(folder) / str(rank)).read_text()) for rank in range(num_processes)]
-        return Counted(max(seconds))
-
-    return prepare
+    with TemporaryDirectory() as folder:
+        arguments = (num_processes, minibatch // num_processes, size(STEPS), folder)
+        multiprocessing.spawn(learn, arguments, nprocs=num_processes)
+        seconds = [float((Path(folder) / str(rank)).read_text()) for rank in range(num_processes)]
+    return Counted(max(seconds))
 
 
 def learn(rank: int, num_processes: int, num_rows: int, num_steps: int, folder: str) -> None:
@@ -70,8 +65,8 @@ def learn(rank: int, num_processes: int, num_rows: int, num_steps: int, folder: 
 FIGURES = tuple(
     Figure(
         f"data parallel/2 million weights, minibatch {minibatch}",
-        Side("two processes", gradient_steps(2, minibatch)),
-        Side("one process", gradient_steps(1, minibatch)),
+        Side("two processes", partial(gradient_steps, num_processes=2, minibatch=minibatch)),
+        Side("one process", partial(gradient_steps, num_processes=1, minibatch=minibatch)),
         at_least(1.5),
         "ms",
     )

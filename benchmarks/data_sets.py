@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -40,20 +40,15 @@ RECORD_SECONDS = 5e-6  # for a step
 QUERY = 'select episode, t from steps where "observations/2" > 0.999 and actions = 1'
 
 
-def without_sums(prepare: Prepare) -> Prepare:
+def without_sums(size: Size, prepare: Prepare) -> Timed:
     """Return the writing benchmark `prepare` without the computation of checksums: each checksum is a constant."""
+    timed, none = prepare(size), np.zeros(1, np.uint64)
 
-    def prepared(size: Size) -> Timed:
-        """Prepare the writing benchmark, and replace the checksum function while it is timed."""
-        timed, none = prepare(size), np.zeros(1, np.uint64)
+    def run(path: Path) -> Any:
+        with mock.patch("episodes.storage.shards.sums_of", return_value=none):
+            return timed.run(path)
 
-        def run(path: Path) -> Any:
-            with mock.patch("episodes.storage.shards.sums_of", return_value=none):
-                return timed.run(path)
-
-        return Timed(run, fresh=timed.fresh)
-
-    return prepared
+    return Timed(run, fresh=timed.fresh)
 
 
 @cache
@@ -84,27 +79,22 @@ def bare_opening(size: Size) -> Timed:
     return Timed(run)
 
 
-def packing(*, commits: bool) -> Prepare:
+def packing(size: Size, *, commits: bool) -> Timed:
     """Time loading a data set into one pack. The data set was written in one commit, or (`commits`) in one commit per
     episode and then compacted.
     """
+    from episodes.storage import EpisodeDataset, EpisodeWriter, compact
 
-    def prepare(size: Size) -> Timed:
-        """Write the data set, compact it, and return the timed call."""
-        from episodes.storage import EpisodeDataset, EpisodeWriter, compact
-
-        scratch, episodes = Scratch(), our_episodes(cartpoles(1000)) * 5
-        path = scratch.root / "data"
-        with EpisodeWriter(path) as writer:
-            if not commits:
-                writer.add(episodes[: size(COMMITS)])
-            for episode in episodes[: size(COMMITS)] if commits else ():
-                writer.add([episode])
-                writer.flush()
-        compact(path)
-        return Timed(lambda: (scratch, EpisodeDataset(path).pack()))
-
-    return prepare
+    scratch, episodes = Scratch(), our_episodes(cartpoles(1000)) * 5
+    path = scratch.root / "data"
+    with EpisodeWriter(path) as writer:
+        if not commits:
+            writer.add(episodes[: size(COMMITS)])
+        for episode in episodes[: size(COMMITS)] if commits else ():
+            writer.add([episode])
+            writer.flush()
+    compact(path)
+    return Timed(lambda: (scratch, EpisodeDataset(path).pack()))
 
 
 @cache
@@ -141,18 +131,13 @@ def flat_querying(size: Size) -> Timed:
     return Timed(lambda: connection.sql(QUERY).to_arrow_table())
 
 
-def bytes_written(prepare: Prepare) -> Callable[[Size], Counted]:
+def bytes_written(size: Size, prepare: Prepare) -> Counted:
     """Count the bytes of the files that the writing benchmark `prepare` creates."""
-
-    def counted(size: Size) -> Counted:
-        """Run the writing benchmark once, and return the size of its files."""
-        work = prepare(size)
-        assert work.fresh is not None
-        path = work.fresh()
-        work.run(path)
-        return Counted(sum(file.stat().st_size for file in path.rglob("*")))
-
-    return counted
+    work = prepare(size)
+    assert work.fresh is not None
+    path = work.fresh()
+    work.run(path)
+    return Counted(sum(file.stat().st_size for file in path.rglob("*")))
 
 
 class IdleEnv(gym.Env):
@@ -203,22 +188,22 @@ FIGURES = (
     Figure(
         "data sets/sums of lists",
         Side("ours", writing_episodes),
-        Side("ours, no sums", without_sums(writing_episodes)),
+        Side("ours, no sums", partial(without_sums, prepare=writing_episodes)),
         at_most(1.15),
         "ms",
     ),
     Figure(
         "data sets/sums of packs",
-        Side("ours", writing_pack(carts)),
-        Side("ours, no sums", without_sums(writing_pack(carts))),
+        Side("ours", partial(writing_pack, make=carts)),
+        Side("ours, no sums", partial(without_sums, prepare=partial(writing_pack, make=carts))),
         at_most(1.25),
         "ms",
     ),
     Figure("data sets/opening", Side("ours", opening), Side("pyarrow", bare_opening), at_most(5), "ms"),
     Figure(
         "data sets/pack after compact",
-        Side("ours", packing(commits=True)),
-        Side("one commit", packing(commits=False)),
+        Side("ours", partial(packing, commits=True)),
+        Side("one commit", partial(packing, commits=False)),
         at_most(1.5),
         "ms",
     ),
@@ -231,8 +216,10 @@ FIGURES = (
     ),
     Figure(
         "data sets/size of frames",
-        Side("ours", bytes_written(writing_pack(frames))),
-        Side("pyarrow, zstd", bytes_written(bare_writing_pack(frames, "zstd"))),
+        Side("ours", partial(bytes_written, prepare=partial(writing_pack, make=frames))),
+        Side(
+            "pyarrow, zstd", partial(bytes_written, prepare=partial(bare_writing_pack, make=frames, compression="zstd"))
+        ),
         at_most(1.1),
         "bytes",
     ),

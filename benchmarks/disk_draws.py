@@ -7,7 +7,7 @@ sample with replacement, in one process and one thread, from files that the oper
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from benchmarks.peers import LEROBOT, MINARI, TORCHRL
 from benchmarks.peers.datasets import minari_dataset
 from benchmarks.peers.lerobot_way import FramesByNumber, batches
 from benchmarks.peers.replays import torchrl_entries
-from benchmarks.storage import Prepare, Scratch, cartpoles, our_dataset, our_episodes, our_pack, sprites
+from benchmarks.storage import Scratch, cartpoles, our_dataset, our_episodes, our_pack, sprites
 
 EPISODES = 20_000  # of which 1000 are distinct
 FRAME_EPISODES, FRAME_STEPS = 30, 500
@@ -63,27 +63,18 @@ def steps_from_memory(size: Size) -> Timed:
     return Timed(lambda: buffer.sample(STEPS))
 
 
-def windows_from_disk(*, frames: bool = False) -> Prepare:
+def windows_from_disk(size: Size, *, frames: bool = False) -> Timed:
     """Time sampling of [64, 32] windows of steps from files, of vectors or of compressed frames."""
-
-    def prepare(size: Size) -> Timed:
-        """Open the data set with a sampler, and return the timed call."""
-        scratch, dataset = dataset_of(size, frames=frames)
-        options = {"cache": scratch.root / "cache"} if frames else {}
-        sampler = dataset.sampler(windows=WINDOWS, order="drawn", seed=0, **options)
-        return Timed(lambda: sampler.sample_sequences(*WINDOWS))
-
-    return prepare
+    scratch, dataset = dataset_of(size, frames=frames)
+    options = {"cache": scratch.root / "cache"} if frames else {}
+    sampler = dataset.sampler(windows=WINDOWS, order="drawn", seed=0, **options)
+    return Timed(lambda: sampler.sample_sequences(*WINDOWS))
 
 
-def windows_from_memory(*, frames: bool = False) -> Prepare:
+def windows_from_memory(size: Size, *, frames: bool = False) -> Timed:
     """Time sampling of [64, 32] windows of steps from a replay buffer with the same data."""
-
-    def prepare(size: Size) -> Timed:
-        buffer = load_into_buffer(dataset_of(size, frames=frames)[1])
-        return Timed(lambda: buffer.sample_sequences(*WINDOWS))
-
-    return prepare
+    buffer = load_into_buffer(dataset_of(size, frames=frames)[1])
+    return Timed(lambda: buffer.sample_sequences(*WINDOWS))
 
 
 def load_into_buffer(dataset: Any) -> Any:
@@ -107,82 +98,67 @@ def shuffled_frames(size: Size) -> Timed:
     return Timed(epoch, len(sampler))
 
 
-def torchrl(*, windows: bool) -> Prepare:
+def torchrl(size: Size, *, windows: bool) -> Timed:
     """Time TorchRL's sampling of single steps or windows from a memory-mapped storage of the same transitions.
 
     Its batch has the columns observations and next observations (which it stores twice), actions, rewards and three
     endings, as tensors.
     """
+    from torchrl.data import LazyMemmapStorage, RandomSampler, ReplayBuffer, SliceSampler
 
-    def prepare(size: Size) -> Timed:
-        """Copy all transitions to TorchRL's storage, and return the timed call."""
-        from torchrl.data import LazyMemmapStorage, RandomSampler, ReplayBuffer, SliceSampler
-
-        scratch, dataset = dataset_of(size)
-        batch = dataset.sampler(steps=10**9, order="stored").draw()
-        entries = torchrl_entries(
-            *(batch[name] for name in ("obs", "new_obs", "actions", "rewards")), batch.terminateds, batch.truncateds
-        )
-        sampler: Any = RandomSampler()
-        if windows:
-            options = {"end_key": ("next", "done"), "strict_length": False, "cache_values": True}
-            sampler = SliceSampler(slice_len=WINDOWS[1], **options)
-        num = WINDOWS[0] * WINDOWS[1] if windows else STEPS
-        storage = LazyMemmapStorage(len(batch), scratch_dir=str(scratch.root / f"torchrl-{windows}"))
-        buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=num)
-        buffer.extend(entries)
-        return Timed(lambda: (scratch, buffer.sample()))
-
-    return prepare
+    scratch, dataset = dataset_of(size)
+    batch = dataset.sampler(steps=10**9, order="stored").draw()
+    entries = torchrl_entries(
+        *(batch[name] for name in ("obs", "new_obs", "actions", "rewards")), batch.terminateds, batch.truncateds
+    )
+    sampler: Any = RandomSampler()
+    if windows:
+        options = {"end_key": ("next", "done"), "strict_length": False, "cache_values": True}
+        sampler = SliceSampler(slice_len=WINDOWS[1], **options)
+    num = WINDOWS[0] * WINDOWS[1] if windows else STEPS
+    storage = LazyMemmapStorage(len(batch), scratch_dir=str(scratch.root / f"torchrl-{windows}"))
+    buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=num)
+    buffer.extend(entries)
+    return Timed(lambda: (scratch, buffer.sample()))
 
 
-def minari(num: int, length: int) -> Prepare:
+def minari(size: Size, num: int, length: int) -> Timed:
     """Time Minari's sampling of whole episodes, from each of which one step or window of `length` steps is cut."""
+    scratch, data = Scratch(), cartpoles(size(1000))
+    dataset, rng = minari_dataset(data, scratch.root), np.random.default_rng(0)
 
-    def prepare(size: Size) -> Timed:
-        """Write a Minari data set, and return the timed call."""
-        scratch, data = Scratch(), cartpoles(size(1000))
-        dataset, rng = minari_dataset(data, scratch.root), np.random.default_rng(0)
+    def run() -> Any:
+        """Sample episodes, and cut a random window from each."""
+        windows = []
+        for episode in dataset.sample_episodes(min(num, len(data))):
+            t = int(rng.integers(len(episode.rewards)))
+            parts = (episode.observations, episode.actions, episode.rewards)
+            windows.append([column[t : t + length] for column in parts])
+        return scratch, windows
 
-        def run() -> Any:
-            """Sample episodes, and cut a random window from each."""
-            windows = []
-            for episode in dataset.sample_episodes(min(num, len(data))):
-                t = int(rng.integers(len(episode.rewards)))
-                parts = (episode.observations, episode.actions, episode.rewards)
-                windows.append([column[t : t + length] for column in parts])
-            return scratch, windows
-
-        return Timed(run)
-
-    return prepare
+    return Timed(run)
 
 
-def lerobot(num: int, deltas: dict[str, list[int]]) -> Prepare:
+def lerobot(size: Size, num: int, deltas: dict[str, list[int]]) -> Timed:
     """Time batches of random frames read in LeRobot's way (`FramesByNumber`), from 300 episodes in LeRobot's file
     layout.
 
     Single steps are read without `delta_timestamps`, which is the fastest way, and therefore without next
     observations, which the batches of this library have.
     """
+    from episodes.converters import to_lerobot
 
-    def prepare(size: Size) -> Timed:
-        """Convert the episodes to LeRobot's layout, and return the timed call."""
-        from episodes.converters import to_lerobot
-
-        scratch = Scratch()
-        to_lerobot(our_episodes(cartpoles(size(LEROBOT_EPISODES))), scratch.root / "data")
-        drawn = batches(FramesByNumber(scratch.root / "data", scratch.root / "cache", deltas), num)
-        return Timed(lambda: (scratch, next(drawn)))
-
-    return prepare
+    scratch = Scratch()
+    to_lerobot(our_episodes(cartpoles(size(LEROBOT_EPISODES))), scratch.root / "data")
+    drawn = batches(FramesByNumber(scratch.root / "data", scratch.root / "cache", deltas), num)
+    return Timed(lambda: (scratch, next(drawn)))
 
 
 FIGURES = (
     Figure(
         "data sets/drawn windows",
-        Side("ours, disk", windows_from_disk()),
-        Side("ours, memory", windows_from_memory()),
+        Side("ours, disk", windows_from_disk),
+        Side("ours, memory", windows_from_memory),
         at_most(2),
         "us",
     ),
@@ -195,43 +171,43 @@ FIGURES = (
     ),
     Figure(
         "data sets/drawn windows TorchRL",
-        Side("ours, disk", windows_from_disk()),
-        Side("TorchRL, memory-mapped", torchrl(windows=True), TORCHRL),
+        Side("ours, disk", windows_from_disk),
+        Side("TorchRL, memory-mapped", partial(torchrl, windows=True), TORCHRL),
         at_least(5),
         "us",
     ),
     Figure(
         "data sets/drawn steps TorchRL",
         Side("ours, disk", steps_from_disk),
-        Side("TorchRL, memory-mapped", torchrl(windows=False), TORCHRL),
+        Side("TorchRL, memory-mapped", partial(torchrl, windows=False), TORCHRL),
         at_least(5),
         "us",
     ),
     Figure(
         "data sets/drawn windows Minari",
-        Side("ours, disk", windows_from_disk()),
-        Side("Minari", minari(*WINDOWS), MINARI),
+        Side("ours, disk", windows_from_disk),
+        Side("Minari", partial(minari, num=WINDOWS[0], length=WINDOWS[1]), MINARI),
         at_least(50),
         "us",
     ),
     Figure(
         "data sets/drawn steps Minari",
         Side("ours, disk", steps_from_disk),
-        Side("Minari", minari(STEPS, 1), MINARI),
+        Side("Minari", partial(minari, num=STEPS, length=1), MINARI),
         at_least(50),
         "us",
     ),
     Figure(
         "data sets/drawn windows LeRobot",
-        Side("ours, disk", windows_from_disk()),
-        Side("LeRobot's way", lerobot(WINDOWS[0], AROUND), LEROBOT),
+        Side("ours, disk", windows_from_disk),
+        Side("LeRobot's way", partial(lerobot, num=WINDOWS[0], deltas=AROUND), LEROBOT),
         at_least(100),
         "us",
     ),
     Figure(
         "data sets/drawn steps LeRobot",
         Side("ours, disk", steps_from_disk),
-        Side("LeRobot's way", lerobot(STEPS, {}), LEROBOT),
+        Side("LeRobot's way", partial(lerobot, num=STEPS, deltas={}), LEROBOT),
         at_least(100),
         "us",
     ),
@@ -244,8 +220,8 @@ FIGURES = (
     ),
     Figure(
         "data sets/drawn windows of frames",
-        Side("ours, decoded cache", windows_from_disk(frames=True)),
-        Side("ours, memory", windows_from_memory(frames=True)),
+        Side("ours, decoded cache", partial(windows_from_disk, frames=True)),
+        Side("ours, memory", partial(windows_from_memory, frames=True)),
         at_most(2),
         "ms",
     ),

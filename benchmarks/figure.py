@@ -1,8 +1,8 @@
 """Definition of a benchmark: this library's side, the other side, and the required ratio of their costs.
 
-Functions of the benchmarks whose docstrings begin with "Time" return a `Timed` workload, or a function that prepares it
-for a `Size`. Docstrings that begin with "Count" or "Measure" belong to functions that return a `Counted` cost in the
-same way.
+Functions of the benchmarks that take a `Size` prepare a workload of this size, and warm it up if needed. If their
+docstrings begin with "Time", they return a `Timed` workload; if they begin with "Count" or "Measure", a `Counted` cost.
+`functools.partial` sets their other arguments.
 """
 
 from __future__ import annotations

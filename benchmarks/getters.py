@@ -15,16 +15,12 @@ from benchmarks.peers import RLLIB
 Read = Callable[[Any], Callable[[], object]]  # from an episode to the call that is timed
 
 
-def reading(make: Callable[[Steps, int], Any], read: Read, lookback: int) -> Callable[[Size], Timed]:
+def reading(size: Size, make: Callable[[Steps, int], Any], read: Read, lookback: int) -> Timed:
     """Time reads from an episode of 200 steps with `lookback` lookback steps. `make` creates the episode, and `read`
     returns the timed call.
     """
-
-    def prepare(size: Size) -> Timed:
-        episode = make(steps(200 + lookback, extras=("action_logp", "vf_preds")), lookback)
-        return Timed(read(episode))
-
-    return prepare
+    episode = make(steps(200 + lookback, extras=("action_logp", "vf_preds")), lookback)
+    return Timed(read(episode))
 
 
 def slice_reader(episode: Any) -> Callable[[], object]:
@@ -39,22 +35,17 @@ def fill_reader(episode: Any) -> Callable[[], object]:
     return partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0)
 
 
-def filling_while_growing(length: int) -> Callable[[Size], Timed]:
+def filling_while_growing(size: Size, length: int) -> Timed:
     """Time reads with fill values from a growing episode of `length` steps."""
+    from episodes import SingleAgentEpisode
 
-    def prepare(size: Size) -> Timed:
-        """Grow the episode, read once to warm up, and return the timed call."""
-        from episodes import SingleAgentEpisode
-
-        episode = SingleAgentEpisode()
-        episode.add_env_reset(np.zeros(4, np.float32))
-        for _ in range(size(length)):
-            episode.add_env_step(np.zeros(4, np.float32), 0, 1.0)
-        read = partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0)
-        read()
-        return Timed(read)
-
-    return prepare
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(np.zeros(4, np.float32))
+    for _ in range(size(length)):
+        episode.add_env_step(np.zeros(4, np.float32), 0, 1.0)
+    read = partial(episode.get_observations, slice(-20, 50), neg_index_as_lookback=True, fill=0.0)
+    read()
+    return Timed(read)
 
 
 def sub_episode_reader(episode: Any) -> Callable[[], object]:
@@ -64,8 +55,8 @@ def sub_episode_reader(episode: Any) -> Callable[[], object]:
 
 def against_rllib(name: str, read: Read, lookback: int, times: float) -> Figure:
     """Return a benchmark that compares one kind of read with RLlib, at least `times` times as fast."""
-    ours = Side("ours", reading(our_episode, read, lookback))
-    rllib = Side("RLlib", reading(rllib_episode, read, lookback), RLLIB)
+    ours = Side("ours", partial(reading, make=our_episode, read=read, lookback=lookback))
+    rllib = Side("RLlib", partial(reading, make=rllib_episode, read=read, lookback=lookback), RLLIB)
     return Figure(f"getters/{name}", ours, rllib, at_least(times), "us")
 
 
@@ -74,8 +65,8 @@ FIGURES = (
     against_rllib("fill with lookback", fill_reader, 10, 4),
     Figure(
         "getters/fill growing",
-        Side("ours", filling_while_growing(100_000)),
-        Side("100 steps", filling_while_growing(100)),
+        Side("ours", partial(filling_while_growing, length=100_000)),
+        Side("100 steps", partial(filling_while_growing, length=100)),
         at_most(1.5),
         "us",
     ),

@@ -86,7 +86,7 @@ def our_batch(size: Size) -> Timed:
 
 def rllib_batch(size: Size) -> Timed:
     """Time RLlib's PPO train batch of 4,000 steps, with tensors on the GPU."""
-    return pipelines.train_batch(ppo_steps, device=cuda())(size)
+    return pipelines.train_batch(size, make_steps=ppo_steps, device=cuda())
 
 
 FIGURES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,35 +50,23 @@ def rllib_class() -> Callable[..., Any]:
     return SingleAgentEpisode
 
 
-def growing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
+def growing(size: Size, episode_class: Callable[[], Callable[..., Any]], length: int) -> Timed:
     """Time growing an episode of `length` steps, per step."""
-
-    def prepare(size: Size) -> Timed:
-        data = steps(size(length), extras=EXTRAS)
-        return Timed(grower(episode_class(), data), len(data))
-
-    return prepare
+    data = steps(size(length), extras=EXTRAS)
+    return Timed(grower(episode_class(), data), len(data))
 
 
-def finalizing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
+def finalizing(size: Size, episode_class: Callable[[], Callable[..., Any]], length: int) -> Timed:
     """Time finalizing (`to_numpy`) a grown episode of `length` steps, per step."""
-
-    def prepare(size: Size) -> Timed:
-        data = steps(size(length), extras=EXTRAS)
-        return Timed(lambda episode: episode.to_numpy(), len(data), fresh=grower(episode_class(), data))
-
-    return prepare
+    data = steps(size(length), extras=EXTRAS)
+    return Timed(lambda episode: episode.to_numpy(), len(data), fresh=grower(episode_class(), data))
 
 
-def growing_and_finalizing(episode_class: Callable[[], Callable[..., Any]], length: int) -> Callable[[Size], Timed]:
+def growing_and_finalizing(size: Size, episode_class: Callable[[], Callable[..., Any]], length: int) -> Timed:
     """Time growing and then finalizing an episode of `length` steps, per step."""
-
-    def prepare(size: Size) -> Timed:
-        data = steps(size(length), extras=EXTRAS)
-        grow = grower(episode_class(), data)
-        return Timed(lambda: grow().to_numpy(), len(data))
-
-    return prepare
+    data = steps(size(length), extras=EXTRAS)
+    grow = grower(episode_class(), data)
+    return Timed(lambda: grow().to_numpy(), len(data))
 
 
 def bare_arrays(size: Size) -> Timed:
@@ -93,12 +82,10 @@ def bare_arrays(size: Size) -> Timed:
     return Timed(convert, len(data))
 
 
-Work = Callable[[Callable[[], Callable[..., Any]], int], Callable[[Size], Timed]]
-
-
-def against_rllib(name: str, work: Work, length: int, times: float) -> Figure:
+def against_rllib(name: str, work: Callable[..., Timed], length: int, times: float) -> Figure:
     """Return a benchmark that compares this kind of work with RLlib, at least `times` times as fast."""
-    ours, rllib = Side("ours", work(our_class, length)), Side("RLlib", work(rllib_class, length), RLLIB)
+    ours = Side("ours", partial(work, episode_class=our_class, length=length))
+    rllib = Side("RLlib", partial(work, episode_class=rllib_class, length=length), RLLIB)
     return Figure(f"growing/{name}", ours, rllib, at_least(times), "us")
 
 
@@ -107,7 +94,7 @@ FIGURES = (
     against_rllib("finalize", finalizing, LONG, 1.5),
     Figure(
         "growing/finalize floor",
-        Side("ours", finalizing(our_class, LONG)),
+        Side("ours", partial(finalizing, episode_class=our_class, length=LONG)),
         Side("np.array", bare_arrays),
         at_most(2),
         "us",

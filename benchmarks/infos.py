@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from benchmarks.figure import Figure, Side, Size, Timed, at_most
-from benchmarks.storage import Scratch, our_dataset
+from benchmarks.storage import Scratch, our_dataset, write
 from benchmarks.transitions import BATCH
 
 NUM_ENVS, ROWS = 64, 200
@@ -47,27 +47,19 @@ def record_pack(rows: list[tuple[Any, ...]], num_envs: int) -> Any:
     return recorder.take()
 
 
-def recording(*, with_infos: bool) -> Callable[[Size], Timed]:
+def recording(size: Size, *, with_infos: bool) -> Timed:
     """Time recording 200 vector steps and taking the episodes as a pack."""
-
-    def prepare(size: Size) -> Timed:
-        num_envs = size(NUM_ENVS)
-        rows = vector_rows(num_envs, with_infos=with_infos)
-        return Timed(lambda: record_pack(rows, num_envs))
-
-    return prepare
+    num_envs = size(NUM_ENVS)
+    rows = vector_rows(num_envs, with_infos=with_infos)
+    return Timed(lambda: record_pack(rows, num_envs))
 
 
-def on_recorded_pack(work: Work, *, with_infos: bool) -> Callable[[Size], Timed]:
+def on_recorded_pack(size: Size, work: Work, *, with_infos: bool) -> Timed:
     """Time an operation on a pack that was recorded from a vector environment, with or without infos. `work` prepares
     the operation.
     """
-
-    def prepare(size: Size) -> Timed:
-        num_envs = size(NUM_ENVS)
-        return work(record_pack(vector_rows(num_envs, with_infos=with_infos), num_envs))
-
-    return prepare
+    num_envs = size(NUM_ENVS)
+    return work(record_pack(vector_rows(num_envs, with_infos=with_infos), num_envs))
 
 
 def pickling(pack: Any) -> Timed:
@@ -104,22 +96,13 @@ def getting(pack: Any) -> Timed:
 
 def writing(pack: Any) -> Timed:
     """Time writing a pack to a data set."""
-    scratch = Scratch()
-    return Timed(lambda path: our_dataset(path, pack), fresh=scratch.fresh)
+    return Timed(lambda path: our_dataset(path, pack), fresh=Scratch().fresh)
 
 
 def writing_one_by_one(pack: Any) -> Timed:
     """Time writing the episodes of a pack to a data set, with one call per episode."""
-    from episodes.storage import EpisodeWriter
-
-    episodes, scratch = list(pack), Scratch()
-
-    def run(path: Any) -> None:
-        with EpisodeWriter(path) as writer:
-            for episode in episodes:
-                writer.add([episode])
-
-    return Timed(run, fresh=scratch.fresh)
+    calls = [[episode] for episode in pack]
+    return Timed(lambda path: write(path, *calls), fresh=Scratch().fresh)
 
 
 def reading(pack: Any) -> Timed:
@@ -131,58 +114,46 @@ def reading(pack: Any) -> Timed:
     return Timed(lambda: (scratch, EpisodeDataset(path).pack()))
 
 
-def drawing(*, with_infos: bool) -> Callable[[Size], Timed]:
+def drawing(size: Size, *, with_infos: bool) -> Timed:
     """Time a replay sample of 256 transitions, with their infos as columns or without infos."""
+    from episodes.replay import EpisodeReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Fill a replay buffer with the recorded pack, and return the timed call."""
-        from episodes.replay import EpisodeReplayBuffer
-
-        num_envs = size(NUM_ENVS)
-        pack = record_pack(vector_rows(num_envs, with_infos=True), num_envs)
-        buffer = EpisodeReplayBuffer(pack.num_steps, seed=0)
-        buffer.add(pack)
-        return Timed(lambda: buffer.sample(BATCH, include_infos="columns" if with_infos else False))
-
-    return prepare
+    num_envs = size(NUM_ENVS)
+    pack = record_pack(vector_rows(num_envs, with_infos=True), num_envs)
+    buffer = EpisodeReplayBuffer(pack.num_steps, seed=0)
+    buffer.add(pack)
+    return Timed(lambda: buffer.sample(BATCH, include_infos="columns" if with_infos else False))
 
 
-def growing(*, with_infos: bool) -> Callable[[Size], Timed]:
+def growing(size: Size, *, with_infos: bool) -> Timed:
     """Time growing an episode of 200 steps, with its conversion to arrays and pickling."""
+    from episodes import SingleAgentEpisode
 
-    def prepare(size: Size) -> Timed:
-        """Create random observations and infos, and return the timed call."""
-        from episodes import SingleAgentEpisode
+    rng, steps = np.random.default_rng(0), size(ROWS)
+    observations = list(rng.standard_normal((steps + 1, 4), np.float32))
+    infos = [dict(zip(KEYS, rng.random(len(KEYS)).tolist(), strict=True)) if with_infos else {} for _ in observations]
 
-        rng, steps = np.random.default_rng(0), size(ROWS)
-        observations = list(rng.standard_normal((steps + 1, 4), np.float32))
-        infos = [
-            dict(zip(KEYS, rng.random(len(KEYS)).tolist(), strict=True)) if with_infos else {} for _ in observations
-        ]
+    def run() -> list[Any]:
+        """Grow, finalize and pickle an episode."""
+        episode = SingleAgentEpisode()
+        episode.add_env_reset(observations[0], infos[0])
+        for observation, info in zip(observations[1:], infos[1:], strict=True):
+            episode.add_env_step(observation, 1, 1.0, info)
+        parts: list[Any] = []
+        pickle.dumps(episode.to_numpy(), protocol=5, buffer_callback=parts.append)
+        return parts
 
-        def run() -> list[Any]:
-            """Grow, finalize and pickle an episode."""
-            episode = SingleAgentEpisode()
-            episode.add_env_reset(observations[0], infos[0])
-            for observation, info in zip(observations[1:], infos[1:], strict=True):
-                episode.add_env_step(observation, 1, 1.0, info)
-            parts: list[Any] = []
-            pickle.dumps(episode.to_numpy(), protocol=5, buffer_callback=parts.append)
-            return parts
-
-        return Timed(run)
-
-    return prepare
+    return Timed(run)
 
 
 def figure(name: str, work: Work, max_ratio: float, unit: str = "ms") -> Figure:
     """Return a benchmark of the operation `work` on a pack with infos, compared with a pack without infos."""
-    return compare_infos(name, partial(on_recorded_pack, work), max_ratio, unit)
+    return compare_infos(name, partial(on_recorded_pack, work=work), max_ratio, unit)
 
 
-def compare_infos(name: str, prepared: Callable[..., Callable[[Size], Timed]], max_ratio: float, unit: str) -> Figure:
+def compare_infos(name: str, prepared: Callable[..., Timed], max_ratio: float, unit: str) -> Figure:
     """Return a benchmark of a workload with infos, compared with the same workload without infos."""
-    sides = (Side("ours", prepared(with_infos=True)), Side("without", prepared(with_infos=False)))
+    sides = (Side("ours", partial(prepared, with_infos=True)), Side("without", partial(prepared, with_infos=False)))
     return Figure(f"infos/{name}", *sides, at_most(max_ratio), unit)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -72,24 +73,19 @@ def per_agent_step(learn: Callable[[], object], num_steps: Callable[[], int]) ->
     return Counted((cpu_seconds() - began) / steps)
 
 
-def dqn(every: int, batch: int, **numbers: Any) -> Callable[[Size], Timed]:
+def dqn(size: Size, every: int, batch: int, **numbers: Any) -> Timed:
     """Time a training step of DQN with its trainer: `every` steps of one environment, and one gradient step."""
+    from episode_learners import DQN, DQNConfig, QPolicy
+    from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer
+    from episode_runners import SingleAgentEnvRunner, make_vector_env
+    from episodes.replay import EpisodeReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Create the trainer, warm it up, and return the timed call."""
-        from episode_learners import DQN, DQNConfig, QPolicy
-        from episode_learners.trainers import OffPolicyConfig, OffPolicyTrainer
-        from episode_runners import SingleAgentEnvRunner, make_vector_env
-        from episodes.replay import EpisodeReplayBuffer
-
-        env = make_vector_env("CartPole-v1", 1)
-        policy = QPolicy(env.single_observation_space, env.single_action_space)
-        runner = SingleAgentEnvRunner(env, policy, seed=0)
-        algorithm = DQN(policy, DQNConfig(batch_size=batch, **numbers))
-        config = OffPolicyConfig(steps_per_collect=every, warmup_steps=size(500))
-        return several_updates(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
-
-    return prepare
+    env = make_vector_env("CartPole-v1", 1)
+    policy = QPolicy(env.single_observation_space, env.single_action_space)
+    runner = SingleAgentEnvRunner(env, policy, seed=0)
+    algorithm = DQN(policy, DQNConfig(batch_size=batch, **numbers))
+    config = OffPolicyConfig(steps_per_collect=every, warmup_steps=size(500))
+    return several_updates(OffPolicyTrainer(algorithm, runner, EpisodeReplayBuffer(50_000, seed=0), config), size)
 
 
 def sac(size: Size) -> Timed:
@@ -114,15 +110,11 @@ def several_updates(trainer: Any, size: Size) -> Timed:
     return Timed(lambda: [trainer.step() for _ in range(count)], count, clock=cpu_seconds)
 
 
-def plain_loop(make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) -> Callable[[Size], Timed]:
+def plain_loop(size: Size, make: Callable[[], Iterator[int]], updates: int = 1, items: int = 1) -> Timed:
     """Time updates of a plain training loop, which is a generator that `make` creates."""
-
-    def prepare(size: Size) -> Timed:
-        loop, count = make(), size(updates)
-        next(loop)
-        return Timed(lambda: [next(loop) for _ in range(count)], count * items, clock=cpu_seconds)
-
-    return prepare
+    loop, count = make(), size(updates)
+    next(loop)
+    return Timed(lambda: [next(loop) for _ in range(count)], count * items, clock=cpu_seconds)
 
 
 def demo(size: Size) -> Counted:
@@ -160,10 +152,12 @@ def bare_ppo_operations(size: Size) -> Counted:
     return Counted((of(3) - of(2)) / 2)
 
 
-PPO_SB3 = Side("SB3", samplers.sb3_learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), SB3)
-PPO_TIANSHOU = Side("Tianshou", trainers.tianshou_ppo(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), TIANSHOU)
-SAC_SB3 = Side("SB3", trainers.sb3_sac(HIDDEN, 256, UPDATES), SB3)
-SAC_TIANSHOU = Side("Tianshou", trainers.tianshou_sac(HIDDEN, 256, UPDATES), TIANSHOU)
+OF_PPO = {"num_envs": NUM_ENVS, "rows": ROWS, "epochs": EPOCHS, "minibatch": MINIBATCH}
+OF_SAC = {"hidden": HIDDEN, "batch": 256, "updates": UPDATES}
+PPO_SB3 = Side("SB3", partial(samplers.sb3_learning, **OF_PPO), SB3)
+PPO_TIANSHOU = Side("Tianshou", partial(trainers.tianshou_ppo, **OF_PPO), TIANSHOU)
+SAC_SB3 = Side("SB3", partial(trainers.sb3_sac, **OF_SAC), SB3)
+SAC_TIANSHOU = Side("Tianshou", partial(trainers.tianshou_sac, **OF_SAC), TIANSHOU)
 
 
 def dqn_beside_peers(every: int, batch: int, sb3: float, tianshou: float) -> tuple[Figure, Figure]:
@@ -172,19 +166,20 @@ def dqn_beside_peers(every: int, batch: int, sb3: float, tianshou: float) -> tup
     """
     name = "learning/DQN every step" if every == 1 else f"learning/DQN every {every}"
     chance = {"epsilon_start": trainers.CHANCE, "epsilon_end": trainers.CHANCE}
-    ours = Side("ours", dqn(every, batch, double=False, **chance))
-    sb3_side = Side("SB3", trainers.sb3_dqn(every, batch, UPDATES), SB3)
-    tianshou_side = Side("Tianshou", trainers.tianshou_dqn(every, batch, UPDATES), TIANSHOU)
+    options = {"every": every, "batch": batch}
+    ours = Side("ours", partial(dqn, **options, double=False, **chance))
+    sb3_side = Side("SB3", partial(trainers.sb3_dqn, **options, updates=UPDATES), SB3)
+    tianshou_side = Side("Tianshou", partial(trainers.tianshou_dqn, **options, updates=UPDATES), TIANSHOU)
     return (
         Figure(f"{name} SB3", ours, sb3_side, at_least(sb3), "us"),
         Figure(f"{name} Tianshou", ours, tianshou_side, at_least(tianshou), "us"),
     )
 
 
-PPO_LOOP = plain_loop(lambda: bare_ppo.learning(NUM_ENVS, ROWS, EPOCHS, MINIBATCH), 1, ROWS * NUM_ENVS)
-EVERY_STEP = plain_loop(lambda: bare_dqn.learning(every=1, batch=64), UPDATES)
-EVERY_FOURTH = plain_loop(lambda: bare_dqn.learning(every=4, batch=128), UPDATES)
-SAC_LOOP = plain_loop(lambda: bare_sac.learning(HIDDEN, 256), UPDATES)
+PPO_LOOP = partial(plain_loop, make=partial(bare_ppo.learning, **OF_PPO), items=ROWS * NUM_ENVS)
+EVERY_STEP = partial(plain_loop, make=lambda: bare_dqn.learning(every=1, batch=64), updates=UPDATES)
+EVERY_FOURTH = partial(plain_loop, make=lambda: bare_dqn.learning(every=4, batch=128), updates=UPDATES)
+SAC_LOOP = partial(plain_loop, make=lambda: bare_sac.learning(HIDDEN, 256), updates=UPDATES)
 
 FIGURES = (
     Figure("learning/PPO bare loop", Side("ours", ppo), Side("bare loop", PPO_LOOP), at_least(0.85), "us"),
@@ -200,7 +195,13 @@ FIGURES = (
     Figure(
         "learning/multi-agent PPO RLlib",
         Side("ours", multi_agent_ppo),
-        Side("RLlib", multi_agent_cartpole.rllib_learning(ROWS * NUM_ENVS // 4, EPOCHS, MINIBATCH), RLLIB),
+        Side(
+            "RLlib",
+            partial(
+                multi_agent_cartpole.rllib_learning, steps=ROWS * NUM_ENVS // 4, epochs=EPOCHS, minibatch=MINIBATCH
+            ),
+            RLLIB,
+        ),
         at_most(0.35),
         "us",
     ),
@@ -211,8 +212,20 @@ FIGURES = (
         at_most(1.4),
         "us",
     ),
-    Figure("learning/DQN every step", Side("ours", dqn(1, 64)), Side("bare loop", EVERY_STEP), at_least(0.6), "us"),
-    Figure("learning/DQN every 4", Side("ours", dqn(4, 128)), Side("bare loop", EVERY_FOURTH), at_least(0.6), "us"),
+    Figure(
+        "learning/DQN every step",
+        Side("ours", partial(dqn, every=1, batch=64)),
+        Side("bare loop", EVERY_STEP),
+        at_least(0.6),
+        "us",
+    ),
+    Figure(
+        "learning/DQN every 4",
+        Side("ours", partial(dqn, every=4, batch=128)),
+        Side("bare loop", EVERY_FOURTH),
+        at_least(0.6),
+        "us",
+    ),
     *dqn_beside_peers(1, 64, sb3=1.5, tianshou=3),
     *dqn_beside_peers(4, 128, sb3=1.3, tianshou=2.5),
     Figure("learning/SAC bare loop", Side("ours", sac), Side("bare loop", SAC_LOOP), at_least(0.75), "us"),

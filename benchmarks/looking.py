@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,22 +32,14 @@ def episode(steps: int):
     )
 
 
-def drawing(steps: int) -> Callable[[Size], Timed]:
+def drawing(size: Size, steps: int) -> Timed:
     """Time creating the HTML view of an episode of `steps` steps."""
-
-    def prepare(size: Size) -> Timed:
-        return Timed(episode(size(steps))._repr_html_, clock=cpu_seconds)
-
-    return prepare
+    return Timed(episode(size(steps))._repr_html_, clock=cpu_seconds)
 
 
-def html_bytes(steps: int) -> Callable[[Size], Counted]:
+def html_bytes(size: Size, steps: int) -> Counted:
     """Count the bytes of the HTML view of an episode of `steps` steps."""
-
-    def prepare(size: Size) -> Counted:
-        return Counted(len(episode(size(steps))._repr_html_().encode()))
-
-    return prepare
+    return Counted(len(episode(size(steps))._repr_html_().encode()))
 
 
 # --- importing --------------------------------------------------------------------------------------------------------
@@ -70,14 +63,10 @@ class Imports:
         self.seconds += float(process.stdout)
 
 
-def importing(modules: str) -> Callable[[Size], Timed]:
+def importing(size: Size, modules: str) -> Timed:
     """Time the import of modules, in a new Python process for each call."""
-
-    def prepare(size: Size) -> Timed:
-        imports = Imports(modules)
-        return Timed(imports.once, clock=lambda: imports.seconds)
-
-    return prepare
+    imports = Imports(modules)
+    return Timed(imports.once, clock=lambda: imports.seconds)
 
 
 class Help:
@@ -94,14 +83,10 @@ class Help:
         self.seconds += after.children_user + after.children_system - before.children_user - before.children_system
 
 
-def helping(*words: str) -> Callable[[Size], Timed]:
+def helping(size: Size, words: Sequence[str]) -> Timed:
     """Time a Python process with the arguments `words`, such as `--help` of a command."""
-
-    def prepare(size: Size) -> Timed:
-        command = Help(*words)
-        return Timed(command.once, clock=lambda: command.seconds)
-
-    return prepare
+    command = Help(*words)
+    return Timed(command.once, clock=lambda: command.seconds)
 
 
 # --- live curves ------------------------------------------------------------------------------------------------------
@@ -201,31 +186,26 @@ class Watcher:
         self.process.stdout.close()  # type: ignore[union-attr]
 
 
-def watching(is_watched: bool) -> Callable[[Size], Timed]:
+def watching(size: Size, is_watched: bool) -> Timed:
     """Time sampling of 8,192 steps and one update, with or without another process that requests the run's curves.
 
     The clock is the CPU time of both processes, so that other load on the machine does not count.
     """
+    run = WatchedRun(size)
+    watcher = Watcher(run.folder)
 
-    def prepare(size: Size) -> Timed:
-        """Start the run and the other process, and return the timed call."""
-        run = WatchedRun(size)
-        watcher = Watcher(run.folder)
+    def epoch() -> None:
+        """Train for one epoch. If the run is watched, the other process runs meanwhile."""
+        if is_watched:
+            watcher.resume()
+        try:
+            run.epoch()
+        finally:
+            watcher.pause()
 
-        def epoch() -> None:
-            """Train for one epoch. If the run is watched, the other process runs meanwhile."""
-            if is_watched:
-                watcher.resume()
-            try:
-                run.epoch()
-            finally:
-                watcher.pause()
-
-        weakref.finalize(epoch, run.close)
-        weakref.finalize(epoch, watcher.close)
-        return Timed(epoch, items=run.num_steps, clock=lambda: cpu_seconds() + watcher.cpu_seconds())
-
-    return prepare
+    weakref.finalize(epoch, run.close)
+    weakref.finalize(epoch, watcher.close)
+    return Timed(epoch, items=run.num_steps, clock=lambda: cpu_seconds() + watcher.cpu_seconds())
 
 
 # --- lineage ----------------------------------------------------------------------------------------------------------
@@ -240,30 +220,21 @@ def filled(size: Size, lineage: int | None = None):
     return buffer
 
 
-def drawing_rows(knows: bool) -> Callable[[Size], Timed]:
+def drawing_rows(size: Size, knows: bool) -> Timed:
     """Time sampling of 256 transitions, with or without the origin (episode and step) of each row."""
-
-    def prepare(size: Size) -> Timed:
-        buffer = filled(size)
-        draw = (lambda: buffer.sample(256).origin.numbers) if knows else (lambda: buffer.sample(256))
-        return Timed(draw, clock=cpu_seconds)
-
-    return prepare
+    buffer = filled(size)
+    draw = (lambda: buffer.sample(256).origin.numbers) if knows else (lambda: buffer.sample(256))
+    return Timed(draw, clock=cpu_seconds)
 
 
-def adding_rows(knows: bool) -> Callable[[Size], Timed]:
+def adding_rows(size: Size, knows: bool) -> Timed:
     """Time adding packs of 5,000 steps to a full buffer, with or without a log of the added episodes."""
+    from episodes import EpisodePack
+    from episodes.facts.facts import random_ids
 
-    def prepare(size: Size) -> Timed:
-        """Fill the buffer, and return the timed call."""
-        from episodes import EpisodePack
-        from episodes.facts.facts import random_ids
-
-        buffer = filled(size, size(400_000) if knows else None)
-        pack = EpisodePack.from_episodes([episode(size(200)) for _ in range(size(25))])
-        return Timed(buffer.add, fresh=lambda: pack.replace(ids=random_ids(len(pack))), clock=cpu_seconds)
-
-    return prepare
+    buffer = filled(size, size(400_000) if knows else None)
+    pack = EpisodePack.from_episodes([episode(size(200)) for _ in range(size(25))])
+    return Timed(buffer.add, fresh=lambda: pack.replace(ids=random_ids(len(pack))), clock=cpu_seconds)
 
 
 def ledger_bytes(size: Size) -> Counted:
@@ -279,52 +250,64 @@ def ledger_bytes(size: Size) -> Counted:
 
 
 FIGURES = (
-    Figure("looking/200 steps", Side("ours", drawing(200)), limit("5 ms", 0.005), at_most(1), "ms"),
-    Figure("looking/100,000 steps", Side("ours", drawing(100_000)), limit("20 ms", 0.020), at_most(1), "ms"),
-    Figure("looking/200 steps, bytes", Side("ours", html_bytes(200)), limit("50 kB", 50_000), at_most(1), "bytes"),
+    Figure("looking/200 steps", Side("ours", partial(drawing, steps=200)), limit("5 ms", 0.005), at_most(1), "ms"),
     Figure(
-        "looking/100,000 steps, bytes", Side("ours", html_bytes(100_000)), limit("50 kB", 50_000), at_most(1), "bytes"
+        "looking/100,000 steps", Side("ours", partial(drawing, steps=100_000)), limit("20 ms", 0.020), at_most(1), "ms"
+    ),
+    Figure(
+        "looking/200 steps, bytes",
+        Side("ours", partial(html_bytes, steps=200)),
+        limit("50 kB", 50_000),
+        at_most(1),
+        "bytes",
+    ),
+    Figure(
+        "looking/100,000 steps, bytes",
+        Side("ours", partial(html_bytes, steps=100_000)),
+        limit("50 kB", 50_000),
+        at_most(1),
+        "bytes",
     ),
     Figure(
         "looking/import episodes",
-        Side("ours", importing(LIBRARY)),
-        Side(BELOW, importing(BELOW)),
+        Side("ours", partial(importing, modules=LIBRARY)),
+        Side(BELOW, partial(importing, modules=BELOW)),
         at_most(1.5),
         "ms",
     ),
     Figure(
         "looking/episodes --help",
-        Side("ours", helping("-m", "episodes", "--help")),
-        Side("import numpy", helping("-c", "import numpy")),
+        Side("ours", partial(helping, words=("-m", "episodes", "--help"))),
+        Side("import numpy", partial(helping, words=("-c", "import numpy"))),
         at_most(3),
         "ms",
     ),
     Figure(
         "looking/episodes train --help",
-        Side("ours", helping("-m", "episode_learners", "train", "--help")),
-        Side("import numpy", helping("-c", "import numpy")),
+        Side("ours", partial(helping, words=("-m", "episode_learners", "train", "--help"))),
+        Side("import numpy", partial(helping, words=("-c", "import numpy"))),
         at_most(4),
         "ms",
     ),
     Figure("looking/a row of a run's CSV file", Side("ours", logging_rows), limit("100 us", 0.0001), at_most(1), "us"),
     Figure(
         "looking/PPO while its page is watched",
-        Side("ours", watching(True)),
-        Side("not watched", watching(False)),
+        Side("ours", partial(watching, is_watched=True)),
+        Side("not watched", partial(watching, is_watched=False)),
         at_most(1.01),
         "us",
     ),
     Figure(
         "looking/draw 256 and their origin",
-        Side("ours", drawing_rows(True)),
-        Side("the draw alone", drawing_rows(False)),
+        Side("ours", partial(drawing_rows, knows=True)),
+        Side("the draw alone", partial(drawing_rows, knows=False)),
         at_most(1.1),
         "us",
     ),
     Figure(
         "looking/add 5,000 steps with a log of them",
-        Side("ours", adding_rows(True)),
-        Side("without", adding_rows(False)),
+        Side("ours", partial(adding_rows, knows=True)),
+        Side("without", partial(adding_rows, knows=False)),
         at_most(1.25),
         "us",
     ),

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from statistics import median
 from time import perf_counter, sleep
-from types import FrameType
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
-from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE
+from benchmarks.calls import count_calls
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, frame_episode, random_frames
 from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_least, at_most, limit
 from benchmarks.peers import CPPRB, RLLIB, SB3, TIANSHOU, TORCHRL, replays
 from benchmarks.recording import ROWS, rollout, vector_steps
 from benchmarks.transitions import BATCH, LENGTH, PRIORITY_ALPHA, PRIORITY_BETA, STORED, transitions
 
-FRAME = (84, 84, 1)
 FRAMES = 20_000
 STACK = 4
 SHAPES = ((8, 32), (16, 64))
@@ -29,8 +27,6 @@ LEARNING_SECONDS = 0.002
 LONGEST_WAIT = 0.0002
 # A step's episode, its time there, the steps before and after it, and where its two observations are.
 LINKS = (np.int64, np.int64, np.int64, np.int64, np.int32, np.int32)
-
-Prepare = Callable[[Size], Timed]
 
 
 def stored_pack(num_steps: int) -> Any:
@@ -61,32 +57,23 @@ def filled_buffer(num_steps: int) -> Any:
     return buffer
 
 
-def uniform(stored: int = STORED, n_step: int = 1) -> Prepare:
+def uniform(size: Size, stored: int = STORED, n_step: int = 1) -> Timed:
     """Time uniform sampling of 256 transitions from this library's replay buffer."""
-
-    def prepare(size: Size) -> Timed:
-        buffer = filled_buffer(size(stored))
-        return Timed(lambda: buffer.sample(BATCH, n_step=n_step))
-
-    return prepare
+    buffer = filled_buffer(size(stored))
+    return Timed(lambda: buffer.sample(BATCH, n_step=n_step))
 
 
-def bare_gather(gather: Callable[[np.ndarray, np.ndarray], np.ndarray], stored: int = STORED) -> Prepare:
+def bare_gather(size: Size, gather: Callable[[np.ndarray, np.ndarray], np.ndarray], stored: int = STORED) -> Timed:
     """Time the least work of sampling: random indices, and one numpy indexing operation (`gather`) per column."""
+    data = transitions(size(stored))
+    rng = np.random.default_rng(0)
+    columns = (data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
 
-    def prepare(size: Size) -> Timed:
-        """Create the columns, and return the timed call."""
-        data = transitions(size(stored))
-        rng = np.random.default_rng(0)
-        columns = (data.obs, data.new_obs, data.actions, data.rewards, data.terminateds, data.truncateds)
+    def run() -> list[np.ndarray]:
+        rows = rng.integers(0, len(data.obs), BATCH)
+        return [gather(column, rows) for column in columns]
 
-        def run() -> list[np.ndarray]:
-            rows = rng.integers(0, len(data.obs), BATCH)
-            return [gather(column, rows) for column in columns]
-
-        return Timed(run)
-
-    return prepare
+    return Timed(run)
 
 
 def index_rows(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -99,52 +86,39 @@ def take_rows(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return column.take(rows, axis=0)
 
 
-def prioritized(*, update: bool) -> Prepare:
+def prioritized(size: Size, *, update: bool) -> Timed:
     """Time prioritized sampling of 256 transitions from this library's replay buffer, optionally with an update of
     their priorities.
     """
+    from episodes.replay import PrioritizedEpisodeReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Fill the buffer with priorities, and return the timed call."""
-        from episodes.replay import PrioritizedEpisodeReplayBuffer
+    data = transitions(size(STORED))
+    pack = stored_pack(size(STORED))
+    buffer = PrioritizedEpisodeReplayBuffer(pack.num_steps, alpha=PRIORITY_ALPHA, beta=PRIORITY_BETA, seed=0)
+    buffer.add(pack)
+    buffer.update_priorities(np.arange(pack.num_steps), data.priorities)
 
-        data = transitions(size(STORED))
-        pack = stored_pack(size(STORED))
-        buffer = PrioritizedEpisodeReplayBuffer(pack.num_steps, alpha=PRIORITY_ALPHA, beta=PRIORITY_BETA, seed=0)
-        buffer.add(pack)
-        buffer.update_priorities(np.arange(pack.num_steps), data.priorities)
+    def run() -> None:
+        drawn = buffer.sample(BATCH)
+        if update:
+            buffer.update_priorities(drawn.indices, data.new_priorities)
 
-        def run() -> None:
-            drawn = buffer.sample(BATCH)
-            if update:
-                buffer.update_priorities(drawn.indices, data.new_priorities)
-
-        return Timed(run)
-
-    return prepare
+    return Timed(run)
 
 
-def sequences(batch_size: int, length: int, stored: int = STORED) -> Prepare:
+def sequences(size: Size, batch_size: int, length: int, stored: int = STORED) -> Timed:
     """Time sampling of sequences of `length` steps from this library's replay buffer."""
-
-    def prepare(size: Size) -> Timed:
-        buffer = filled_buffer(size(stored))
-        return Timed(lambda: buffer.sample_sequences(batch_size, length))
-
-    return prepare
+    buffer = filled_buffer(size(stored))
+    return Timed(lambda: buffer.sample_sequences(batch_size, length))
 
 
-def uniform_of_recorded(num_envs: int) -> Prepare:
+def uniform_of_recorded(size: Size, num_envs: int) -> Timed:
     """Time uniform sampling from a buffer that `num_envs` environments have filled step by step."""
-
-    def prepare(size: Size) -> Timed:
-        stored = size(STORED)
-        buffer, step = recorded_buffer(min(num_envs, stored // 2), stored)
-        while len(buffer) < stored:
-            step()
-        return Timed(lambda: buffer.sample(BATCH))
-
-    return prepare
+    stored = size(STORED)
+    buffer, step = recorded_buffer(min(num_envs, stored // 2), stored)
+    while len(buffer) < stored:
+        step()
+    return Timed(lambda: buffer.sample(BATCH))
 
 
 def recorded_buffer(num_envs: int, capacity: int) -> tuple[Any, Callable[[], None]]:
@@ -201,29 +175,13 @@ def prefetched(size: Size) -> Counted:
     return Counted(median(waits))
 
 
-def library_calls(act: Callable[[Any, Callable[[], None]], None]) -> Callable[[Size], Counted]:
+def library_calls(size: Size, act: Callable[[Any, Callable[[], None]], None]) -> Counted:
     """Count the functions of this library that `act(buffer, step)` calls, with a buffer that 8 environments fill."""
-
-    def prepare(size: Size) -> Counted:
-        """Fill the buffer with a few steps, and count the calls."""
-        buffer, step = recorded_buffer(8, 2 * size(STORED))
-        for _ in range(3):
-            step()
-            act(buffer, step)
-        count = 0
-
-        def note(frame: FrameType, event: str, _: Any) -> None:
-            nonlocal count
-            count += event == "call" and frame.f_globals["__name__"].startswith("episodes.")
-
-        sys.setprofile(note)
-        try:
-            act(buffer, step)
-        finally:
-            sys.setprofile(None)
-        return Counted(count)
-
-    return prepare
+    buffer, step = recorded_buffer(8, 2 * size(STORED))
+    for _ in range(3):
+        step()
+        act(buffer, step)
+    return Counted(count_calls(lambda: act(buffer, step)))
 
 
 def draw_only(buffer: Any, step: Callable[[], None]) -> None:
@@ -261,25 +219,16 @@ def bare_adding(size: Size) -> Timed:
     return Timed(step, count)
 
 
-def frame_rows(count: int) -> np.ndarray:
-    """Return `count` random frames [count, 84, 84, 1] of bytes."""
-    return np.random.default_rng(0).integers(0, 256, (count, *FRAME), np.uint8)
-
-
 def drawn_stacks(size: Size) -> Timed:
     """Time sampling of 32 transitions whose observations and next observations are stacks of 4 frames."""
     from connectors.env_to_module import FrameStacking
     from connectors.views.view import Views
-    from episodes import EpisodePack, SingleAgentEpisode
+    from episodes import EpisodePack
     from episodes.replay import EpisodeReplayBuffer
 
-    steps = size(FRAMES)
-    space = gym.spaces.Box(0, 255, FRAME, np.uint8)
-    views = Views([FrameStacking(num_frames=STACK)], space, gym.spaces.Discrete(2))
-    episode = SingleAgentEpisode.from_arrays(
-        frame_rows(steps + 1), np.zeros(steps, np.int64), np.zeros(steps, np.float32), observation_space=space
-    )
-    buffer = EpisodeReplayBuffer(steps, seed=0)
+    episode = frame_episode(size(FRAMES))
+    views = Views([FrameStacking(num_frames=STACK)], episode.observation_space, ACTION_SPACE)
+    buffer = EpisodeReplayBuffer(len(episode), seed=0)
     buffer.add(EpisodePack.from_episodes([episode]))
     return Timed(lambda: buffer.sample(32, views=views))
 
@@ -289,7 +238,7 @@ def gathered_stacks(size: Size) -> Timed:
     observation.
     """
     steps = size(FRAMES)
-    rows = frame_rows(steps + 1)
+    rows = random_frames(steps + 1)
     rng = np.random.default_rng(0)
     before = np.arange(STACK - 1, -1, -1)
 
@@ -301,17 +250,17 @@ def gathered_stacks(size: Size) -> Timed:
     return Timed(run)
 
 
-UNIFORM = Side("ours", uniform())
-OF_A_MILLION = Side("ours", uniform(1_000_000))
-DRAW = Side("ours", prioritized(update=False))
-DRAW_AND_UPDATE = Side("ours", prioritized(update=True))
+UNIFORM = Side("ours", uniform)
+OF_A_MILLION = Side("ours", partial(uniform, stored=1_000_000))
+DRAW = Side("ours", partial(prioritized, update=False))
+DRAW_AND_UPDATE = Side("ours", partial(prioritized, update=True))
 
 
 def against_peers() -> tuple[Figure, ...]:
     """Return benchmarks that compare uniform sampling with numpy and with every other library."""
     peers = (
-        (Side("numpy", bare_gather(index_rows)), at_most(1.6)),
-        (Side("take", bare_gather(take_rows)), at_most(1.6)),
+        (Side("numpy", partial(bare_gather, gather=index_rows)), at_most(1.6)),
+        (Side("take", partial(bare_gather, gather=take_rows)), at_most(1.6)),
         (Side("cpprb", replays.cpprb_uniform, CPPRB), at_least(1)),
         (Side("SB3", replays.sb3_uniform, SB3), at_least(1)),
         (Side("Tianshou", replays.tianshou_uniform, TIANSHOU), at_least(1)),
@@ -327,8 +276,8 @@ def prioritized_figures() -> tuple[Figure, ...]:
     """
     figures = []
     for name, ours, update in (("draw", DRAW, False), ("draw and update", DRAW_AND_UPDATE, True)):
-        cpprb = Side("cpprb", replays.cpprb_prioritized(update=update), CPPRB)
-        tianshou = Side("Tianshou", replays.tianshou_prioritized(update=update), TIANSHOU)
+        cpprb = Side("cpprb", partial(replays.cpprb_prioritized, update=update), CPPRB)
+        tianshou = Side("Tianshou", partial(replays.tianshou_prioritized, update=update), TIANSHOU)
         figures += [
             Figure(f"replay/prioritized {name} cpprb", ours, cpprb, at_least(1), "us"),
             Figure(f"replay/prioritized {name} Tianshou", ours, tianshou, at_most(1.3), "us"),
@@ -341,15 +290,16 @@ def sequence_figures() -> tuple[Figure, ...]:
     with a small buffer.
     """
     figures = []
-    for shape in SHAPES:
-        ours = Side("ours", sequences(*shape))
-        name = f"replay/sequences {shape[0]} x {shape[1]}"
-        small, large = Side("ours, 10k", sequences(*shape, 10_000)), Side("ours", sequences(*shape, 1_000_000))
+    for batch_size, length in SHAPES:
+        ours = Side("ours", partial(sequences, batch_size=batch_size, length=length))
+        name = f"replay/sequences {batch_size} x {length}"
+        small = Side("ours, 10k", partial(sequences, batch_size=batch_size, length=length, stored=10_000))
+        large = Side("ours", partial(sequences, batch_size=batch_size, length=length, stored=1_000_000))
+        torchrl = Side("TorchRL", partial(replays.torchrl_sequences, batch_size=batch_size, length=length), TORCHRL)
+        rllib = Side("RLlib", partial(replays.rllib_sequences, batch_size=batch_size, length=length), RLLIB)
         figures += [
-            Figure(
-                f"{name} TorchRL", ours, Side("TorchRL", replays.torchrl_sequences(*shape), TORCHRL), at_least(10), "us"
-            ),
-            Figure(f"{name} RLlib", ours, Side("RLlib", replays.rllib_sequences(*shape), RLLIB), at_least(10), "us"),
+            Figure(f"{name} TorchRL", ours, torchrl, at_least(10), "us"),
+            Figure(f"{name} RLlib", ours, rllib, at_least(10), "us"),
             Figure(f"{name} of 1M stored", large, small, at_most(1.5), "us"),
         ]
     return tuple(figures)
@@ -364,33 +314,43 @@ def adding_figures() -> tuple[Figure, ...]:
     ours = Side("ours", adding)
     peers = (
         (Side("numpy", bare_adding), at_most(4)),
-        (Side("cpprb", replays.cpprb_adding(ADDING_ENVS), CPPRB), at_least(2)),
-        (Side("SB3", replays.sb3_adding(ADDING_ENVS), SB3), at_least(2)),
-        (Side("Tianshou", replays.tianshou_adding(ADDING_ENVS), TIANSHOU), at_least(2)),
-        (Side("TorchRL", replays.torchrl_adding(ADDING_ENVS), TORCHRL), at_least(2)),
+        (Side("cpprb", partial(replays.cpprb_adding, num_envs=ADDING_ENVS), CPPRB), at_least(2)),
+        (Side("SB3", partial(replays.sb3_adding, num_envs=ADDING_ENVS), SB3), at_least(2)),
+        (Side("Tianshou", partial(replays.tianshou_adding, num_envs=ADDING_ENVS), TIANSHOU), at_least(2)),
+        (Side("TorchRL", partial(replays.torchrl_adding, num_envs=ADDING_ENVS), TORCHRL), at_least(2)),
     )
     return tuple(Figure(f"replay/add, 64 envs {peer.name}", ours, peer, bar, "us") for peer, bar in peers)
 
 
 FIGURES = (
     *against_peers(),
-    Figure("replay/uniform of 1M stored", OF_A_MILLION, Side("ours, 10k", uniform(10_000)), at_most(1.5), "us"),
+    Figure(
+        "replay/uniform of 1M stored",
+        OF_A_MILLION,
+        Side("ours, 10k", partial(uniform, stored=10_000)),
+        at_most(1.5),
+        "us",
+    ),
     Figure(
         "replay/uniform of 1M numpy",
         OF_A_MILLION,
-        Side("numpy, 1M", bare_gather(index_rows, 1_000_000)),
+        Side("numpy, 1M", partial(bare_gather, gather=index_rows, stored=1_000_000)),
         at_most(1.6),
         "us",
     ),
     Figure(
         "replay/uniform from 1,000 envs",
-        Side("ours", uniform_of_recorded(1000)),
-        Side("ours, 1 env", uniform_of_recorded(1)),
+        Side("ours", partial(uniform_of_recorded, num_envs=1000)),
+        Side("ours, 1 env", partial(uniform_of_recorded, num_envs=1)),
         at_most(1.5),
         "us",
     ),
     Figure(
-        "replay/uniform n_step=3", Side("ours", uniform(n_step=3)), Side("ours, 1", UNIFORM.prepare), at_most(2), "us"
+        "replay/uniform n_step=3",
+        Side("ours", partial(uniform, n_step=3)),
+        Side("ours, 1", UNIFORM.prepare),
+        at_most(2),
+        "us",
     ),
     *prioritized_figures(),
     *sequence_figures(),
@@ -398,10 +358,16 @@ FIGURES = (
     *adding_figures(),
     Figure("replay/uniform, its lock", UNIFORM, Side("without", unlocked), at_most(1.05), "us"),
     Figure("replay/prefetch, wait", Side("ours", prefetched), limit("0.2 ms", LONGEST_WAIT), at_most(1), "us"),
-    Figure("replay/calls, draw", Side("ours", library_calls(draw_only)), limit("20", 20), at_most(1), "operations"),
+    Figure(
+        "replay/calls, draw",
+        Side("ours", partial(library_calls, act=draw_only)),
+        limit("20", 20),
+        at_most(1),
+        "operations",
+    ),
     Figure(
         "replay/calls, step and draw",
-        Side("ours", library_calls(step_and_draw)),
+        Side("ours", partial(library_calls, act=step_and_draw)),
         limit("90", 90),
         at_most(1),
         "operations",

@@ -10,7 +10,6 @@ from benchmarks.figure import Figure, Side, Size, Timed, at_most, cpu_seconds
 from benchmarks.peers import RLLIB
 
 NUM_ENVS, STEPS, MINIBATCH, EPOCHS = 8, 2000, 250, 6
-Prepare = Callable[[Size], Timed]
 
 
 def algorithm(kind: str, installed: bool, num_steps: int) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -80,36 +80,31 @@ def rows_of(num_envs: int) -> int:
     return min(ROWS, MANY // num_envs)
 
 
-def bare_loop(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed]:
+def bare_loop(size: Size, num_envs: int, make: MakeEnvs = environments) -> Timed:
     """Time a plain loop that evaluates the policy, samples actions and steps the environments, per environment step.
 
     Resets take time and are not counted as steps: the row after an ending is a reset.
     """
+    envs, module = make(num_envs), policy()
+    draw = module.distribution.sample
+    observations = np.asarray(envs.reset()[0])
+    rows, counted = size(rows_of(num_envs)), size(min(COUNTED_ROWS, 4 * MANY // num_envs))
 
-    def prepare(size: Size) -> Timed:
-        """Create the environments, measure the share of resets, and return the timed call."""
-        envs, module = make(num_envs), policy()
-        draw = module.distribution.sample
-        observations = np.asarray(envs.reset()[0])
-        rows, counted = size(rows_of(num_envs)), size(min(COUNTED_ROWS, 4 * MANY // num_envs))
+    def step() -> tuple[np.ndarray, np.ndarray]:
+        nonlocal observations
+        outputs = module({"obs": torch.from_numpy(observations)}, explore=True)
+        actions = draw(outputs["action_dist_inputs"]).numpy()
+        observations, _, terminateds, truncateds, _ = envs.step(actions)
+        return terminateds, truncateds
 
-        def step() -> tuple[np.ndarray, np.ndarray]:
-            nonlocal observations
-            outputs = module({"obs": torch.from_numpy(observations)}, explore=True)
-            actions = draw(outputs["action_dist_inputs"]).numpy()
-            observations, _, terminateds, truncateds, _ = envs.step(actions)
-            return terminateds, truncateds
-
-        def run() -> None:
-            with torch.inference_mode():
-                for _ in range(rows):
-                    step()
-
+    def run() -> None:
         with torch.inference_mode():
-            endings = int(sum(np.logical_or(*step()).sum() for _ in range(counted)))
-        return Timed(run, rows * num_envs - endings * rows / counted)
+            for _ in range(rows):
+                step()
 
-    return prepare
+    with torch.inference_mode():
+        endings = int(sum(np.logical_or(*step()).sum() for _ in range(counted)))
+    return Timed(run, rows * num_envs - endings * rows / counted)
 
 
 def our_runner(num_envs: int, policy: MLPPolicy, make: MakeEnvs = environments) -> SingleAgentEnvRunner:
@@ -119,77 +114,63 @@ def our_runner(num_envs: int, policy: MLPPolicy, make: MakeEnvs = environments) 
     return SingleAgentEnvRunner(make(num_envs), policy, seed=0)
 
 
-def ours(num_envs: int, make: MakeEnvs = environments) -> Callable[[Size], Timed]:
+def ours(size: Size, num_envs: int, make: MakeEnvs = environments) -> Timed:
     """Time sampling by this library's runner, per environment step."""
-
-    def prepare(size: Size) -> Timed:
-        runner, count = our_runner(num_envs, policy(), make), size(rows_of(num_envs)) * num_envs
-        return Timed(lambda: runner.sample(num_timesteps=count), count)
-
-    return prepare
+    runner, count = our_runner(num_envs, policy(), make), size(rows_of(num_envs)) * num_envs
+    return Timed(lambda: runner.sample(num_timesteps=count), count)
 
 
-def into_replay(num_envs: int) -> Callable[[Size], Timed]:
+def into_replay(size: Size, num_envs: int) -> Timed:
     """Time sampling by this library's runner into a full replay buffer (`sample_into`), per environment step."""
+    from episodes.replay import EpisodeReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Fill the buffer, and return the timed call."""
-        from episodes.replay import EpisodeReplayBuffer
-
-        runner, count = our_runner(num_envs, policy()), size(ROWS) * num_envs
-        buffer = EpisodeReplayBuffer(max(size(KEPT), 2 * count), seed=0)
-        while len(buffer) < buffer.capacity:
-            runner.sample_into(buffer, num_timesteps=count)
-        return Timed(lambda: runner.sample_into(buffer, num_timesteps=count), count)
-
-    return prepare
+    runner, count = our_runner(num_envs, policy()), size(ROWS) * num_envs
+    buffer = EpisodeReplayBuffer(max(size(KEPT), 2 * count), seed=0)
+    while len(buffer) < buffer.capacity:
+        runner.sample_into(buffer, num_timesteps=count)
+    return Timed(lambda: runner.sample_into(buffer, num_timesteps=count), count)
 
 
-def row_into_replay(num_envs: int) -> Callable[[Size], Timed]:
+def row_into_replay(size: Size, num_envs: int) -> Timed:
     """Time `sample_into` with a single vector step per call, as off-policy algorithms sample, per vector step."""
+    from episodes.replay import EpisodeReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Fill the buffer, count the vector steps that the calls make, and return the timed function."""
-        from episodes.replay import EpisodeReplayBuffer
+    runner, calls = our_runner(num_envs, policy()), size(ROWS)
+    buffer = EpisodeReplayBuffer(max(size(KEPT), 2 * num_envs), seed=0)
+    while len(buffer) < buffer.capacity:
+        runner.sample_into(buffer, num_timesteps=buffer.capacity)
+    step, num_rows = runner.env.step, 0
 
-        runner, calls = our_runner(num_envs, policy()), size(ROWS)
-        buffer = EpisodeReplayBuffer(max(size(KEPT), 2 * num_envs), seed=0)
-        while len(buffer) < buffer.capacity:
-            runner.sample_into(buffer, num_timesteps=buffer.capacity)
-        step, num_rows = runner.env.step, 0
+    def counting_step(actions: Any) -> Any:
+        nonlocal num_rows
+        num_rows += 1
+        return step(actions)
 
-        def counting_step(actions: Any) -> Any:
-            nonlocal num_rows
-            num_rows += 1
-            return step(actions)
+    def run() -> None:
+        for _ in range(calls):
+            runner.sample_into(buffer, num_timesteps=num_envs)
 
-        def run() -> None:
-            for _ in range(calls):
-                runner.sample_into(buffer, num_timesteps=num_envs)
-
-        runner.env.step = counting_step
-        run()
-        runner.env.step = step
-        return Timed(run, num_rows)
-
-    return prepare
+    runner.env.step = counting_step
+    run()
+    runner.env.step = step
+    return Timed(run, num_rows)
 
 
 def bare_row(num_envs: int) -> Callable[[Size], Timed]:
     """Time the plain loop, per vector step."""
-    return lambda size: replace(bare_loop(num_envs)(size), items=size(ROWS))
+    return lambda size: replace(bare_loop(size, num_envs=num_envs), items=size(ROWS))
 
 
 def figures(num_envs: int) -> tuple[Figure, ...]:
     """Return benchmarks that compare this library's runner with the plain loop and with other libraries, for `num_envs`
     environments.
     """
-    side = Side("ours", ours(num_envs))
+    side = Side("ours", partial(ours, num_envs=num_envs))
     peers = (
-        (Side("bare loop", bare_loop(num_envs)), BARE[num_envs]),
-        (Side("RLlib", samplers.rllib(num_envs, ROWS), RLLIB), 3.0),
-        (Side("Tianshou", samplers.tianshou(num_envs, ROWS), TIANSHOU), 2.5),
-        (Side("SB3", samplers.sb3(num_envs, ROWS), SB3), 1.3),
+        (Side("bare loop", partial(bare_loop, num_envs=num_envs)), BARE[num_envs]),
+        (Side("RLlib", partial(samplers.rllib, num_envs=num_envs, rows=ROWS), RLLIB), 3.0),
+        (Side("Tianshou", partial(samplers.tianshou, num_envs=num_envs, rows=ROWS), TIANSHOU), 2.5),
+        (Side("SB3", partial(samplers.sb3, num_envs=num_envs, rows=ROWS), SB3), 1.3),
     )
     return tuple(
         Figure(f"sampling/{num_envs} {peer.name}", side, peer, at_least(times), "steps/s") for peer, times in peers
@@ -203,16 +184,23 @@ def envpool_figures() -> tuple[Figure, ...]:
     Both sides evaluate the policy, so no library can be much faster relative to Gymnasium's environments than a
     bare loop. The benchmark "ceiling" measures this limit, without any code of this library.
     """
-    sides = {num_envs: Side("ours", ours(num_envs, adapted_envpool)) for num_envs in ENVPOOL_BARE}
-    bare = {num_envs: Side("bare loop", bare_loop(num_envs, envpool)) for num_envs in ENVPOOL_BARE}
+    sides = {
+        num_envs: Side("ours", partial(ours, num_envs=num_envs, make=adapted_envpool)) for num_envs in ENVPOOL_BARE
+    }
+    bare = {
+        num_envs: Side("bare loop", partial(bare_loop, num_envs=num_envs, make=envpool)) for num_envs in ENVPOOL_BARE
+    }
 
     def row(name: str, side: Side, reference: Side, times: float) -> Figure:
         return Figure(f"sampling/EnvPool {name}", side, reference, at_least(times), "steps/s")
 
     return (
         *(row(f"{n} bare loop", sides[n], bare[n], times) for n, times in ENVPOOL_BARE.items()),
-        *(row(f"{n} sync", sides[n], Side("Gymnasium's sync", ours(n)), ENVPOOL_SYNC) for n in ENVPOOL_BARE),
-        row("64 ceiling", bare[64], Side("bare loop over sync", bare_loop(64)), 1.0),
+        *(
+            row(f"{n} sync", sides[n], Side("Gymnasium's sync", partial(ours, num_envs=n)), ENVPOOL_SYNC)
+            for n in ENVPOOL_BARE
+        ),
+        row("64 ceiling", bare[64], Side("bare loop over sync", partial(bare_loop, num_envs=64)), 1.0),
     )
 
 
@@ -247,11 +235,17 @@ def torch_ours(size: Size) -> Timed:
 
 FIGURES = (
     *(figure for num_envs in BARE for figure in figures(num_envs)),
-    Figure("sampling/64 sample_into", Side("ours", into_replay(64)), Side("sample", ours(64)), at_most(1.1), "steps/s"),
+    Figure(
+        "sampling/64 sample_into",
+        Side("ours", partial(into_replay, num_envs=64)),
+        Side("sample", partial(ours, num_envs=64)),
+        at_most(1.1),
+        "steps/s",
+    ),
     *(
         Figure(
             f"sampling/{num_envs} sample_into, one row",
-            Side("ours", row_into_replay(num_envs)),
+            Side("ours", partial(row_into_replay, num_envs=num_envs)),
             Side("bare loop", bare_row(num_envs)),
             at_most(1.5),
             "us",

@@ -18,9 +18,8 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -362,46 +361,21 @@ def simulate_plans(costs: Costs, bytes_per_step: float, seconds: float = 20.0) -
     """
     table_rows = []
     for plan in itertools.chain(*PLANS.values()):
-        sized_plan = Plan(plan.workers, plan.relays, plan.steps_per_message, bytes_per_step, plan.batch)
+        sized_plan = replace(plan, bytes_per_step=bytes_per_step)
         for name, used, lasting in (
             ("measured", costs, seconds),
-            ("100 times as fast", with_faster_learner(costs, 100), seconds / 10),
+            ("100 times as fast", replace(costs, update=costs.update / 100), seconds / 10),
         ):
             out = simulate(sized_plan, used, lasting)
             shares = (out.sampling, out.taking, out.updating, out.publishing, out.link)
-            table_rows.append(
-                [
-                    f"{sized_plan.workers}",
-                    f"{sized_plan.relays}",
-                    f"{sized_plan.batch:,}",
-                    name,
-                    f"{out.steps_per_second:,.0f}",
-                ]
-                + [f"{share:.0%}" for share in shares]
-                + [f"{out.age:.1f}"]
-            )
+            settings = [str(plan.workers), str(plan.relays), f"{plan.batch:,}", name]
+            speed, percents = f"{out.steps_per_second:,.0f}", [f"{share:.0%}" for share in shares]
+            table_rows.append([*settings, speed, *percents, f"{out.age:.1f}"])
     return table_rows
 
 
-def with_faster_learner(costs: Costs, times: float) -> Costs:
-    """Return the costs with updates that are `times` times as fast."""
-    values: dict[str, Any] = {name: getattr(costs, name) for name in Costs.__dataclass_fields__}
-    return Costs(**values | {"update": costs.update / times})
-
-
-HEADER = [
-    "workers",
-    "relays",
-    "batch",
-    "learner",
-    "steps/s",
-    "sampling",
-    "taking",
-    "updating",
-    "publishing",
-    "link",
-    "age",
-]
+HEADER = ["workers", "relays", "batch", "learner", "steps/s"]
+HEADER += ["sampling", "taking", "updating", "publishing", "link", "age"]
 
 
 def main() -> None:
@@ -412,8 +386,8 @@ def main() -> None:
     torch.set_num_threads(1)
     hush()
     costs = measure_costs(chosen.frames)
-    for name in Costs.__dataclass_fields__:
-        print(f"{name:12} {getattr(costs, name):.3g}")
+    for name, value in asdict(costs).items():
+        print(f"{name:12} {value:.3g}")
     print(" | ".join(HEADER))
     for row in simulate_plans(costs, 7085.0 if chosen.frames else 30.0):
         print(" | ".join(row))

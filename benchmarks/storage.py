@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -88,12 +88,20 @@ def our_pack(data: list[Steps]) -> Any:
     return EpisodePack.from_episodes(our_episodes(data))
 
 
-def our_dataset(path: Path, episodes: Any, **options: Any) -> Any:
-    """Write episodes to a data set in one call, and return the opened data set."""
-    from episodes.storage import EpisodeDataset, EpisodeWriter
+def write(path: Path, *calls: Any, **options: Any) -> None:
+    """Write a data set, with one call of `EpisodeWriter.add` for each item of `calls`."""
+    from episodes.storage import EpisodeWriter
 
     with EpisodeWriter(path, **options) as writer:
-        writer.add(episodes)
+        for episodes in calls:
+            writer.add(episodes)
+
+
+def our_dataset(path: Path, episodes: Any, **options: Any) -> Any:
+    """Write episodes to a data set in one call, and return the opened data set."""
+    from episodes.storage import EpisodeDataset
+
+    write(path, episodes, **options)
     return EpisodeDataset(path)
 
 
@@ -174,59 +182,28 @@ def frames(size: Size) -> list[Steps]:
     return sprites(size(FRAME_EPISODES), size(FRAME_STEPS))
 
 
-def writing_pack(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare:
+def writing_pack(size: Size, make: Callable[[Size], list[Steps]], **options: Any) -> Timed:
     """Time writing a pack to a data set."""
-
-    def prepare(size: Size) -> Timed:
-        """Create the pack, and return the timed call."""
-        from episodes.storage import EpisodeWriter
-
-        pack, scratch = our_pack(make(size)), Scratch()
-
-        def run(path: Path) -> None:
-            with EpisodeWriter(path, **options) as writer:
-                writer.add(pack)
-
-        return Timed(run, fresh=scratch.fresh)
-
-    return prepare
+    pack = our_pack(make(size))
+    return Timed(lambda path: write(path, pack, **options), fresh=Scratch().fresh)
 
 
-def bare_writing_pack(make: Callable[[Size], list[Steps]], compression: str | None = None) -> Prepare:
+def bare_writing_pack(size: Size, make: Callable[[Size], list[Steps]], compression: str | None = None) -> Timed:
     """Time writing a pack to an Arrow file with pyarrow only."""
-
-    def prepare(size: Size) -> Timed:
-        pack, scratch = our_pack(make(size)), Scratch()
-        return Timed(lambda path: bare_file(path, [pack], compression), fresh=scratch.fresh)
-
-    return prepare
+    pack, scratch = our_pack(make(size)), Scratch()
+    return Timed(lambda path: bare_file(path, [pack], compression), fresh=scratch.fresh)
 
 
 def writing_episodes(size: Size) -> Timed:
     """Time writing a list of episodes to a data set in one call."""
-    from episodes.storage import EpisodeWriter
-
-    episodes, scratch = our_episodes(carts(size)), Scratch()
-
-    def run(path: Path) -> None:
-        with EpisodeWriter(path) as writer:
-            writer.add(episodes)
-
-    return Timed(run, fresh=scratch.fresh)
+    episodes = our_episodes(carts(size))
+    return Timed(lambda path: write(path, episodes), fresh=Scratch().fresh)
 
 
 def writing_one_by_one(size: Size) -> Timed:
     """Time writing a list of episodes to a data set, with one call per episode."""
-    from episodes.storage import EpisodeWriter
-
-    episodes, scratch = our_episodes(carts(size)), Scratch()
-
-    def run(path: Path) -> None:
-        with EpisodeWriter(path) as writer:
-            for episode in episodes:
-                writer.add([episode])
-
-    return Timed(run, fresh=scratch.fresh)
+    calls = [[episode] for episode in our_episodes(carts(size))]
+    return Timed(lambda path: write(path, *calls), fresh=Scratch().fresh)
 
 
 def bare_writing_one_by_one(size: Size) -> Timed:
@@ -267,44 +244,32 @@ def bare_reading(size: Size) -> Timed:
     return Timed(run)
 
 
-def slicing(make: Callable[[Size], list[Steps]], **options: Any) -> Prepare:
+def slicing(size: Size, make: Callable[[Size], list[Steps]], **options: Any) -> Timed:
     """Time reading 32 observations of one episode of an open data set."""
-
-    def prepare(size: Size) -> Timed:
-        """Write the data set, check the result of one read, and return the timed call."""
-        data, scratch = make(size), Scratch()
-        dataset = our_dataset(scratch.root / "data", our_episodes(data), **options)
-        middle, rows = len(data) // 2, slice(5, 5 + min(ROWS, len(data[len(data) // 2])))
-        expected = np.array(data[middle].observations[rows])
-        if options.get("compression") == "none" or make is carts:
-            run = lambda: (scratch, dataset[middle].get_observations(rows))  # noqa: E731
-        else:
-            run = lambda: (scratch, dataset.steps(middle, 5, rows.stop - 1).get_observations())  # noqa: E731
-        np.testing.assert_array_equal(run()[1][: len(expected)], expected)
-        return Timed(run)
-
-    return prepare
+    data, scratch = make(size), Scratch()
+    dataset = our_dataset(scratch.root / "data", our_episodes(data), **options)
+    middle, rows = len(data) // 2, slice(5, 5 + min(ROWS, len(data[len(data) // 2])))
+    expected = np.array(data[middle].observations[rows])
+    if options.get("compression") == "none" or make is carts:
+        run = lambda: (scratch, dataset[middle].get_observations(rows))  # noqa: E731
+    else:
+        run = lambda: (scratch, dataset.steps(middle, 5, rows.stop - 1).get_observations())  # noqa: E731
+    np.testing.assert_array_equal(run()[1][: len(expected)], expected)
+    return Timed(run)
 
 
-def bare_slicing(make: Callable[[Size], list[Steps]], compression: str | None = None) -> Prepare:
+def bare_slicing(size: Size, make: Callable[[Size], list[Steps]], compression: str | None = None) -> Timed:
     """Time reading 32 observations of one episode with pyarrow only, from an open file with one record batch per
     episode.
     """
+    from episodes import EpisodePack
 
-    def prepare(size: Size) -> Timed:
-        """Write and open the Arrow file, and return the timed call."""
-        from episodes import EpisodePack
-
-        packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(make(size))], Scratch()
-        reader = open_arrow_file(bare_file(scratch.root / "data", packs, compression))
-        shapes, dtypes = shapes_and_dtypes(packs[0])
-        shape, dtype = {"observations": shapes["observations"]}, dtypes
-        middle = len(packs) // 2
-        return Timed(
-            lambda: (scratch, bare_arrays(reader.get_batch(middle), shape, dtype)["observations"][5 : 5 + ROWS])
-        )
-
-    return prepare
+    packs, scratch = [EpisodePack.from_episodes([e]) for e in our_episodes(make(size))], Scratch()
+    reader = open_arrow_file(bare_file(scratch.root / "data", packs, compression))
+    shapes, dtypes = shapes_and_dtypes(packs[0])
+    shape, dtype = {"observations": shapes["observations"]}, dtypes
+    middle = len(packs) // 2
+    return Timed(lambda: (scratch, bare_arrays(reader.get_batch(middle), shape, dtype)["observations"][5 : 5 + ROWS]))
 
 
 def minari(make: Callable[..., Timed], *options: Any) -> Side:
@@ -319,22 +284,37 @@ def minari(make: Callable[..., Timed], *options: Any) -> Side:
 
 
 def frame_figures(
-    work: str, reference: str, unit: str, ours: Callable[..., Prepare], bare: Callable[..., Prepare]
+    work: str, reference: str, unit: str, ours: Callable[..., Timed], bare: Callable[..., Timed]
 ) -> tuple[Figure, Figure]:
     """Return benchmarks that compare work on frames with pyarrow, without and with compression."""
-    plain, packed = Side("ours", ours(frames, compression="none")), Side("ours", ours(frames))
+    plain, packed = (
+        Side("ours", partial(ours, make=frames, compression="none")),
+        Side("ours", partial(ours, make=frames)),
+    )
     return (
-        Figure(f"storage/frames {work} pyarrow", plain, Side(reference, bare(frames)), at_most(1.5), unit),
-        Figure(f"storage/frames {work}, zstd", packed, Side("pyarrow, zstd", bare(frames, "zstd")), at_most(1.5), unit),
+        Figure(
+            f"storage/frames {work} pyarrow", plain, Side(reference, partial(bare, make=frames)), at_most(1.5), unit
+        ),
+        Figure(
+            f"storage/frames {work}, zstd",
+            packed,
+            Side("pyarrow, zstd", partial(bare, make=frames, compression="zstd")),
+            at_most(1.5),
+            unit,
+        ),
     )
 
 
-WRITE_LIST, READ, SLICE = Side("ours", writing_episodes), Side("ours", reading), Side("ours", slicing(carts))
+WRITE_LIST, READ, SLICE = (
+    Side("ours", writing_episodes),
+    Side("ours", reading),
+    Side("ours", partial(slicing, make=carts)),
+)
 FIGURES = (
     Figure(
         "storage/pack to disk pyarrow",
-        Side("ours", writing_pack(carts)),
-        Side("pyarrow", bare_writing_pack(carts)),
+        Side("ours", partial(writing_pack, make=carts)),
+        Side("pyarrow", partial(bare_writing_pack, make=carts)),
         at_most(2),  # of a file without sums, header or manifest
         "ms",
     ),
@@ -355,7 +335,13 @@ FIGURES = (
     ),
     Figure("storage/back pyarrow", READ, Side("pyarrow, batch each", bare_reading), at_most(1.5), "ms"),
     Figure("storage/back Minari", READ, minari(datasets.minari_reading), at_least(50), "ms"),
-    Figure("storage/slice pyarrow", SLICE, Side("pyarrow, batch each", bare_slicing(carts)), at_most(1.5), "us"),
+    Figure(
+        "storage/slice pyarrow",
+        SLICE,
+        Side("pyarrow, batch each", partial(bare_slicing, make=carts)),
+        at_most(1.5),
+        "us",
+    ),
     Figure("storage/slice Minari", SLICE, minari(datasets.minari_slice, ROWS), at_least(20), "us"),
     *frame_figures("to disk", "pyarrow", "ms", writing_pack, bare_writing_pack),
     *frame_figures("slice", "pyarrow, batch each", "us", slicing, bare_slicing),

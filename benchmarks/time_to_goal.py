@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import gymnasium as gym
@@ -104,24 +105,26 @@ def seconds_to_goal(racer: Racer, seed: int, most_steps: int) -> float:
     return spent
 
 
-def race(racer: Racer) -> Callable[[Size], Counted]:
+def race(size: Size, racer: Racer) -> Counted:
     """Measure the median CPU seconds to the goal over all seeds. A seed that does not reach the goal counts with all
     its time.
     """
-
-    def prepare(size: Size) -> Counted:
-        seeds = range(NUM_SEEDS if size.most is None else 1)
-        return Counted(statistics.median(seconds_to_goal(racer, seed, size(MOST_STEPS)) for seed in seeds))
-
-    return prepare
+    seeds = range(NUM_SEEDS if size.most is None else 1)
+    return Counted(statistics.median(seconds_to_goal(racer, seed, size(MOST_STEPS)) for seed in seeds))
 
 
 FIGURES = (
-    Figure("racing/PPO to 475, bare loop", Side("ours", race(ours)), Side("bare loop", race(bare)), at_most(1.2), "s"),
+    Figure(
+        "racing/PPO to 475, bare loop",
+        Side("ours", partial(race, racer=ours)),
+        Side("bare loop", partial(race, racer=bare)),
+        at_most(1.2),
+        "s",
+    ),
     Figure(
         "racing/PPO to 475, Tianshou",
-        Side("ours", race(ours)),
-        Side("Tianshou", race(tianshou), TIANSHOU),
+        Side("ours", partial(race, racer=ours)),
+        Side("Tianshou", partial(race, racer=tianshou), TIANSHOU),
         at_most(0.35),
         "s",
     ),

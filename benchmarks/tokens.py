@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,67 +51,46 @@ def ready_pieces(pack: Any) -> list[np.ndarray]:
     ]
 
 
-def batching(length: int, **options: Any) -> Callable[[Size], Timed]:
+def batching(size: Size, length: int, **options: Any) -> Timed:
     """Time `token_batch` of a pack of conversations."""
+    from episodes.tokens import token_batch
 
-    def prepare(size: Size) -> Timed:
-        from episodes.tokens import token_batch
-
-        pack = conversations(size, length)
-        advantages = np.linspace(-1, 1, len(pack))
-        return Timed(lambda: token_batch(pack, episode_advantages=advantages, **options), clock=cpu_seconds)
-
-    return prepare
+    pack = conversations(size, length)
+    advantages = np.linspace(-1, 1, len(pack))
+    return Timed(lambda: token_batch(pack, episode_advantages=advantages, **options), clock=cpu_seconds)
 
 
-def six_concatenations(length: int) -> Callable[[Size], Timed]:
+def six_concatenations(size: Size, length: int) -> Timed:
     """Time one `np.concatenate` for each of the six columns of a token batch, which is the least work for the batch."""
-
-    def prepare(size: Size) -> Timed:
-        pieces = ready_pieces(conversations(size, length))
-        columns = [[np.zeros(len(piece), dtype) for piece in pieces] for dtype in _DTYPES]
-        return Timed(lambda: [np.concatenate(column) for column in columns], clock=cpu_seconds)
-
-    return prepare
+    pieces = ready_pieces(conversations(size, length))
+    columns = [[np.zeros(len(piece), dtype) for piece in pieces] for dtype in _DTYPES]
+    return Timed(lambda: [np.concatenate(column) for column in columns], clock=cpu_seconds)
 
 
-def token_ids(length: int) -> Callable[[Size], Timed]:
+def token_ids(size: Size, length: int) -> Timed:
     """Time the concatenation of all token ids of a pack by `TokenSequences.tokens`."""
+    from episodes.tokens.sequences import TokenSequences
 
-    def prepare(size: Size) -> Timed:
-        from episodes.tokens.sequences import TokenSequences
-
-        pack = conversations(size, length)
-        return Timed(lambda: TokenSequences(pack).tokens(), clock=cpu_seconds)
-
-    return prepare
+    pack = conversations(size, length)
+    return Timed(lambda: TokenSequences(pack).tokens(), clock=cpu_seconds)
 
 
-def one_concatenation(length: int) -> Callable[[Size], Timed]:
+def one_concatenation(size: Size, length: int) -> Timed:
     """Time one `np.concatenate` of all arrays of token ids."""
-
-    def prepare(size: Size) -> Timed:
-        pieces = ready_pieces(conversations(size, length))
-        return Timed(lambda: np.concatenate(pieces), clock=cpu_seconds)
-
-    return prepare
+    pieces = ready_pieces(conversations(size, length))
+    return Timed(lambda: np.concatenate(pieces), clock=cpu_seconds)
 
 
-def sample_per_turn(length: int) -> Callable[[Size], Timed]:
+def sample_per_turn(size: Size, length: int) -> Timed:
     """Time token ids and mask of a format with one sample per turn, which repeats all tokens before the turn."""
+    samples = samples_per_turn(conversations(size, length))
 
-    def prepare(size: Size) -> Timed:
-        """Create the samples, and return the timed call."""
-        samples = samples_per_turn(conversations(size, length))
+    def run() -> None:
+        np.concatenate([piece for sample in samples for piece in sample])
+        lengths = np.array([[sum(map(len, sample[:-1])), len(sample[-1])] for sample in samples]).reshape(-1)
+        np.repeat(np.tile([False, True], len(samples)), lengths)
 
-        def run() -> None:
-            np.concatenate([piece for sample in samples for piece in sample])
-            lengths = np.array([[sum(map(len, sample[:-1])), len(sample[-1])] for sample in samples]).reshape(-1)
-            np.repeat(np.tile([False, True], len(samples)), lengths)
-
-        return Timed(run, clock=cpu_seconds)
-
-    return prepare
+    return Timed(run, clock=cpu_seconds)
 
 
 def samples_per_turn(pack: Any) -> list[list[np.ndarray]]:
@@ -121,25 +101,17 @@ def samples_per_turn(pack: Any) -> list[list[np.ndarray]]:
     return samples
 
 
-def num_tokens(length: int) -> Callable[[Size], Counted]:
+def num_tokens(size: Size, length: int) -> Counted:
     """Count the bytes of the token ids of a pack as sequences of this library."""
+    from episodes.tokens.sequences import TokenSequences
 
-    def prepare(size: Size) -> Counted:
-        from episodes.tokens.sequences import TokenSequences
-
-        return Counted(4 * len(TokenSequences(conversations(size, length)).tokens()))
-
-    return prepare
+    return Counted(4 * len(TokenSequences(conversations(size, length)).tokens()))
 
 
-def num_tokens_per_turn(length: int) -> Callable[[Size], Counted]:
+def num_tokens_per_turn(size: Size, length: int) -> Counted:
     """Count the bytes of the token ids in a format with one sample per turn."""
-
-    def prepare(size: Size) -> Counted:
-        samples = samples_per_turn(conversations(size, length))
-        return Counted(4 * sum(len(piece) for sample in samples for piece in sample))
-
-    return prepare
+    samples = samples_per_turn(conversations(size, length))
+    return Counted(4 * sum(len(piece) for sample in samples for piece in sample))
 
 
 def recording_arrays(size: Size) -> Timed:
@@ -180,8 +152,8 @@ FIGURES = (
     *(
         Figure(
             f"tokens/six columns, pieces of {length}",
-            Side("token_batch", batching(length)),
-            Side("np.concatenate", six_concatenations(length)),
+            Side("token_batch", partial(batching, length=length)),
+            Side("np.concatenate", partial(six_concatenations, length=length)),
             at_most(1),
             "ms",
         )
@@ -190,8 +162,8 @@ FIGURES = (
     *(
         Figure(
             f"tokens/ids, pieces of {length}",
-            Side("ours", token_ids(length)),
-            Side("np.concatenate", one_concatenation(length)),
+            Side("ours", partial(token_ids, length=length)),
+            Side("np.concatenate", partial(one_concatenation, length=length)),
             at_most(1.5),
             "us",
         )
@@ -199,22 +171,22 @@ FIGURES = (
     ),
     Figure(
         "tokens/padded",
-        Side("padded", batching(75, layout="padded")),
-        Side("packed", batching(75)),
+        Side("padded", partial(batching, length=75, layout="padded")),
+        Side("packed", partial(batching, length=75)),
         at_most(2),
         "ms",
     ),
     Figure(
         "tokens/bytes of ids",
-        Side("ours", num_tokens(75)),
-        Side("a sample per turn", num_tokens_per_turn(75)),
+        Side("ours", partial(num_tokens, length=75)),
+        Side("a sample per turn", partial(num_tokens_per_turn, length=75)),
         at_most(0.5),
         "bytes",
     ),
     Figure(
         "tokens/ids and a sample per turn",
-        Side("ours", token_ids(75)),
-        Side("a sample per turn", sample_per_turn(75)),
+        Side("ours", partial(token_ids, length=75)),
+        Side("a sample per turn", partial(sample_per_turn, length=75)),
         at_most(1),
         "us",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,30 +38,25 @@ def echo_class() -> Callable[..., Any]:
     return echo.TrajectoryAccumulator
 
 
-def accumulating(made: Callable[[], Callable[..., Any]], num_leaves: int, numbers: type) -> Callable[[Size], Timed]:
+def accumulating(size: Size, made: Callable[[], Callable[..., Any]], num_leaves: int, numbers: type) -> Timed:
     """Time adding 64 items to an accumulator and building the arrays, per item."""
+    num_slots = max(2, size(SLOTS))
+    example, item = rollout(num_leaves, num_slots, numbers)
+    accumulator = made()({"step": example})
 
-    def prepare(size: Size) -> Timed:
-        """Create and warm up the accumulator, and return the timed call."""
-        num_slots = max(2, size(SLOTS))
-        example, item = rollout(num_leaves, num_slots, numbers)
-        accumulator = made()({"step": example})
+    def fill() -> None:
+        for _ in range(num_slots):
+            accumulator.add("step", item)
+        accumulator.build()
 
-        def fill() -> None:
-            for _ in range(num_slots):
-                accumulator.add("step", item)
-            accumulator.build()
-
-        fill()
-        return Timed(fill, num_slots)
-
-    return prepare
+    fill()
+    return Timed(fill, num_slots)
 
 
 def add_figure(name: str, num_leaves: int, numbers: type) -> Figure:
     """Return a benchmark of `TrajectoryAccumulator.add` compared with echo."""
-    ours = Side("ours", accumulating(our_class, num_leaves, numbers))
-    peer = Side("echo", accumulating(echo_class, num_leaves, numbers), ECHO)
+    ours = Side("ours", partial(accumulating, made=our_class, num_leaves=num_leaves, numbers=numbers))
+    peer = Side("echo", partial(accumulating, made=echo_class, num_leaves=num_leaves, numbers=numbers), ECHO)
     return Figure(f"transport/add, {name}", ours, peer, at_least(2.5), "us")
 
 

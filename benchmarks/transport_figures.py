@@ -7,7 +7,7 @@ from __future__ import annotations
 import multiprocessing
 import weakref
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -94,29 +94,24 @@ def send_ours(pipe: Any, address: str, count: int, join: int, *pack_arguments: A
             sender.flush(PATIENCE_S)
 
 
-def ours(messages: int, num: int, large: bool, join: int = 0) -> Callable[[Size], Timed]:
+def ours(size: Size, messages: int, num: int, large: bool, join: int = 0) -> Timed:
     """Time sending and receiving packs with `EpisodeSender` and `EpisodeReceiver`, per episode. `join` is the size up
     to which packs are joined.
     """
+    from episodes.transport import EpisodeReceiver
 
-    def prepare(size: Size) -> Timed:
-        """Start the child process, receive once to warm up, and return the timed call."""
-        from episodes.transport import EpisodeReceiver
+    count, receiver = size(messages), EpisodeReceiver()
+    child = Child(send_ours, receiver.address, count, join, num, large)
+    weakref.finalize(child, receiver.close)
 
-        count, receiver = size(messages), EpisodeReceiver()
-        child = Child(send_ours, receiver.address, count, join, num, large)
-        weakref.finalize(child, receiver.close)
+    def run() -> None:
+        child.go()
+        num_received = 0
+        while num_received < count * num:
+            num_received += len(receiver.recv(PATIENCE_S))
 
-        def run() -> None:
-            child.go()
-            num_received = 0
-            while num_received < count * num:
-                num_received += len(receiver.recv(PATIENCE_S))
-
-        run()
-        return Timed(run, count * num)
-
-    return prepare
+    run()
+    return Timed(run, count * num)
 
 
 def decoding(size: Size) -> Timed:
@@ -147,36 +142,31 @@ def send_bare(pipe: Any, address: str, count: int, num: int, large: bool) -> Non
             credit -= 1
 
 
-def bare(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+def bare(size: Size, messages: int, num: int, large: bool) -> Timed:
     """Time sending and receiving the message parts of packs with ZeroMQ's sockets alone, without decoding, per
     episode.
     """
+    import zmq
 
-    def prepare(size: Size) -> Timed:
-        """Start the child process, receive once to warm up, and return the timed call."""
-        import zmq
+    count, context = size(messages), zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.rcvtimeo = int(1000 * PATIENCE_S)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    child = Child(send_bare, f"tcp://127.0.0.1:{port}", count, num, large)
+    weakref.finalize(child, close_socket, socket, context)
+    num_received = [0]
 
-        count, context = size(messages), zmq.Context()
-        socket = context.socket(zmq.ROUTER)
-        socket.rcvtimeo = int(1000 * PATIENCE_S)
-        port = socket.bind_to_random_port("tcp://127.0.0.1")
-        child = Child(send_bare, f"tcp://127.0.0.1:{port}", count, num, large)
-        weakref.finalize(child, close_socket, socket, context)
-        num_received = [0]
+    def run() -> None:
+        """Receive all messages of the child process, and acknowledge every 16th."""
+        child.go()
+        for _ in range(count):
+            frames = socket.recv_multipart(copy=not large)
+            num_received[0] += 1
+            if num_received[0] % 16 == 0:
+                socket.send_multipart([bytes(frames[0]), b"16"])
 
-        def run() -> None:
-            """Receive all messages of the child process, and acknowledge every 16th."""
-            child.go()
-            for _ in range(count):
-                frames = socket.recv_multipart(copy=not large)
-                num_received[0] += 1
-                if num_received[0] % 16 == 0:
-                    socket.send_multipart([bytes(frames[0]), b"16"])
-
-        run()
-        return Timed(run, count * num)
-
-    return prepare
+    run()
+    return Timed(run, count * num)
 
 
 def send_pickles(pipe: Any, count: int, num: int, large: bool) -> None:
@@ -190,23 +180,18 @@ def send_pickles(pipe: Any, count: int, num: int, large: bool) -> None:
                 pipe.send(episode)
 
 
-def pickles(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+def pickles(size: Size, messages: int, num: int, large: bool) -> Timed:
     """Time a pipe with one pickled episode per message, per episode."""
+    count = size(messages)
+    child = Child(send_pickles, count, num, large)
 
-    def prepare(size: Size) -> Timed:
-        """Start the child process, receive once to warm up, and return the timed call."""
-        count = size(messages)
-        child = Child(send_pickles, count, num, large)
+    def run() -> None:
+        child.go()
+        for _ in range(count * num):
+            child.pipe.recv()
 
-        def run() -> None:
-            child.go()
-            for _ in range(count * num):
-                child.pipe.recv()
-
-        run()
-        return Timed(run, count * num)
-
-    return prepare
+    run()
+    return Timed(run, count * num)
 
 
 def send_echo(pipe: Any, port: int, count: int, num: int, large: bool) -> None:
@@ -222,29 +207,24 @@ def send_echo(pipe: Any, port: int, count: int, num: int, large: bool) -> None:
             client.send(data)
 
 
-def echo_server(messages: int, num: int, large: bool) -> Callable[[Size], Timed]:
+def echo_server(size: Size, messages: int, num: int, large: bool) -> Timed:
     """Time echo's server, which receives single episodes and returns batches of 8, per episode."""
+    import echo
 
-    def prepare(size: Size) -> Timed:
-        """Start the server and the child process, receive once to warm up, and return the timed call."""
-        import echo
+    count, batch = size(messages), 8
+    transport = echo.TcpTransport(0, num_threads=1)
+    server = echo.Server(dict(pack(1, large).tracks), batch, transport, num_drainers=1, producer_queue_size=64)
+    server.start()
+    child = Child(send_echo, server.port, count, num, large)
+    weakref.finalize(child, server.close)
 
-        count, batch = size(messages), 8
-        transport = echo.TcpTransport(0, num_threads=1)
-        server = echo.Server(dict(pack(1, large).tracks), batch, transport, num_drainers=1, producer_queue_size=64)
-        server.start()
-        child = Child(send_echo, server.port, count, num, large)
-        weakref.finalize(child, server.close)
+    def run() -> None:
+        child.go()
+        for _ in range(count * num // batch):
+            server.sample()
 
-        def run() -> None:
-            child.go()
-            for _ in range(count * num // batch):
-                server.sample()
-
-        run()
-        return Timed(run, count * num)
-
-    return prepare
+    run()
+    return Timed(run, count * num)
 
 
 @cache
@@ -281,11 +261,12 @@ def cpu_of(num: int, beside: str, kind: str) -> Callable[[Size], Counted]:
 
 def figures(name: str, messages: int, num: int, large: bool, bars: dict[str, float], join: int = 0) -> list[Figure]:
     """Return benchmarks that compare sending packs with each peer in `bars`, with the required speedup."""
-    our_side = Side("ours", ours(messages, num, large, join))
+    options: dict[str, Any] = {"messages": messages, "num": num, "large": large}
+    our_side = Side("ours", partial(ours, **options, join=join))
     peers = {
-        "bare ZeroMQ": Side("bare ZeroMQ", bare(messages, num, large)),
-        "echo": Side("echo", echo_server(messages, num, large), ECHO),
-        "Pipe": Side("Pipe of pickles", pickles(messages, num, large)),
+        "bare ZeroMQ": Side("bare ZeroMQ", partial(bare, **options)),
+        "echo": Side("echo", partial(echo_server, **options), ECHO),
+        "Pipe": Side("Pipe of pickles", partial(pickles, **options)),
     }
     return [Figure(f"moving/{name}, {peer}", our_side, peers[peer], at_least(bar), "us") for peer, bar in bars.items()]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -101,29 +100,24 @@ def rllib_environment() -> type:
     return RLlibCartPole
 
 
-def rllib_learning(steps: int, epochs: int, minibatch: int) -> Callable[[Size], Counted]:
+def rllib_learning(size: Size, steps: int, epochs: int, minibatch: int) -> Counted:
     """Measure the CPU seconds of RLlib's multi-agent PPO per agent step, with one module for all agents."""
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-    def prepare(size: Size) -> Counted:
-        """Build the algorithm, train once to warm up, and measure one training iteration."""
-        from ray.rllib.algorithms.ppo import PPOConfig
-        from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-
-        config = (
-            PPOConfig()
-            .environment(rllib_environment())
-            .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
-            .learners(num_learners=0)
-            .training(train_batch_size_per_learner=size(steps), num_epochs=epochs, minibatch_size=minibatch)
-            .multi_agent(policies={"shared"}, policy_mapping_fn=lambda agent, episode, **kwargs: "shared")
-            .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
-        )
-        algorithm = config.build_algo()
-        algorithm.train()
-        began = cpu_seconds()
-        result = algorithm.train()
-        spent = cpu_seconds() - began
-        algorithm.stop()
-        return Counted(spent / sum(result["env_runners"]["num_agent_steps_sampled"].values()))
-
-    return prepare
+    config = (
+        PPOConfig()
+        .environment(rllib_environment())
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=1)
+        .learners(num_learners=0)
+        .training(train_batch_size_per_learner=size(steps), num_epochs=epochs, minibatch_size=minibatch)
+        .multi_agent(policies={"shared"}, policy_mapping_fn=lambda agent, episode, **kwargs: "shared")
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
+    )
+    algorithm = config.build_algo()
+    algorithm.train()
+    began = cpu_seconds()
+    result = algorithm.train()
+    spent = cpu_seconds() - began
+    algorithm.stop()
+    return Counted(spent / sum(result["env_runners"]["num_agent_steps_sampled"].values()))

@@ -17,31 +17,26 @@ MODULE = "default_policy"
 
 
 def train_batch(
-    make_steps: Callable[[Size], list[Steps]], *, gae: bool = False, lstm: bool = False, device: Any = None
-) -> Callable[[Size], Timed]:
+    size: Size, make_steps: Callable[[Size], list[Steps]], *, gae: bool = False, lstm: bool = False, device: Any = None
+) -> Timed:
     """Time RLlib's learner pipeline on finalized episodes, optionally with advantages (GAE) or an LSTM.
 
     PPO's pipeline appends a step to the episodes, so each call gets copies, which are made outside of the timed
     part.
     """
+    data = make_steps(size)
+    episodes = [rllib_episode(with_rllib_state(steps) if lstm else steps) for steps in data]
+    pipeline, module = learner_pipeline(gae=gae, lstm=lstm, device=device)
 
-    def prepare(size: Size) -> Timed:
-        """Create the episodes and the pipeline, and return the timed call."""
-        data = make_steps(size)
-        episodes = [rllib_episode(with_rllib_state(steps) if lstm else steps) for steps in data]
-        pipeline, module = learner_pipeline(gae=gae, lstm=lstm, device=device)
+    def run(episodes: Any) -> Any:
+        batch = pipeline(rl_module=module, batch={}, episodes=episodes, shared_data={})
+        if device is not None:
+            torch.cuda.synchronize()
+        return batch
 
-        def run(episodes: Any) -> Any:
-            batch = pipeline(rl_module=module, batch={}, episodes=episodes, shared_data={})
-            if device is not None:
-                torch.cuda.synchronize()
-            return batch
-
-        if gae:
-            return Timed(run, fresh=lambda: deepcopy(episodes))
-        return Timed(lambda: run(episodes))
-
-    return prepare
+    if gae:
+        return Timed(run, fresh=lambda: deepcopy(episodes))
+    return Timed(lambda: run(episodes))
 
 
 def learner_pipeline(*, gae: bool, lstm: bool, device: Any = None) -> tuple[Any, Any]:
@@ -86,55 +81,45 @@ def with_rllib_state(data: Steps) -> Steps:
     return data.with_states_as_extras(state)
 
 
-def module_to_env(num_envs: int) -> Callable[[Size], Timed]:
+def module_to_env(size: Size, num_envs: int) -> Timed:
     """Time RLlib's pipeline from distribution inputs [N, 2] to the actions of the environment."""
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-    def prepare(size: Size) -> Timed:
-        """Create the pipeline, and the distribution inputs of new episodes, and return the timed call."""
-        from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+    count = size(num_envs)
+    config = ppo_config(num_envs=count)
+    envs = gym.make_vec("CartPole-v1", num_envs=count, vectorization_mode="sync")
+    before = config.build_env_to_module_connector(envs)
+    pipeline = config.build_module_to_env_connector(envs)
+    spaces = {MODULE: (OBSERVATION_SPACE, ACTION_SPACE)}
+    module = config.get_multi_rl_module_spec(spaces=spaces).build()[MODULE]
+    episodes = []
+    for observation in np.random.default_rng(0).standard_normal((count, 4), np.float32):
+        episode = SingleAgentEpisode(observation_space=OBSERVATION_SPACE, action_space=ACTION_SPACE)
+        episode.add_env_reset(observation)
+        episodes.append(episode)
+    shared: dict[str, Any] = {}
+    batch = before(rl_module=module, batch={}, episodes=episodes, explore=True, shared_data=shared)
+    with torch.no_grad():
+        outputs = module.forward_exploration(batch)
 
-        count = size(num_envs)
-        config = ppo_config(num_envs=count)
-        envs = gym.make_vec("CartPole-v1", num_envs=count, vectorization_mode="sync")
-        before = config.build_env_to_module_connector(envs)
-        pipeline = config.build_module_to_env_connector(envs)
-        spaces = {MODULE: (OBSERVATION_SPACE, ACTION_SPACE)}
-        module = config.get_multi_rl_module_spec(spaces=spaces).build()[MODULE]
-        episodes = []
-        for observation in np.random.default_rng(0).standard_normal((count, 4), np.float32):
-            episode = SingleAgentEpisode(observation_space=OBSERVATION_SPACE, action_space=ACTION_SPACE)
-            episode.add_env_reset(observation)
-            episodes.append(episode)
-        shared: dict[str, Any] = {}
-        batch = before(rl_module=module, batch={}, episodes=episodes, explore=True, shared_data=shared)
-        with torch.no_grad():
-            outputs = module.forward_exploration(batch)
+    def run() -> None:
+        pipeline(rl_module=module, batch=dict(outputs), episodes=episodes, explore=True, shared_data=dict(shared))
 
-        def run() -> None:
-            pipeline(rl_module=module, batch=dict(outputs), episodes=episodes, explore=True, shared_data=dict(shared))
-
-        return Timed(run)
-
-    return prepare
+    return Timed(run)
 
 
-def mean_std_filter(num_envs: int, width: int) -> Callable[[Size], Timed]:
+def mean_std_filter(size: Size, num_envs: int, width: int) -> Timed:
     """Time RLlib's `MeanStdFilter` on the newest observation of each episode."""
+    from ray.rllib.connectors.env_to_module import MeanStdFilter
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-    def prepare(size: Size) -> Timed:
-        """Create the filter and new episodes, and return the timed call."""
-        from ray.rllib.connectors.env_to_module import MeanStdFilter
-        from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-
-        space = gym.spaces.Box(-np.inf, np.inf, (width,), np.float32)
-        piece: Any = MeanStdFilter()
-        piece.input_action_space = ACTION_SPACE
-        piece.input_observation_space = space
-        episodes = []
-        for observation in np.random.default_rng(0).standard_normal((size(num_envs), width), np.float32):
-            episode = SingleAgentEpisode(observation_space=space, action_space=ACTION_SPACE)
-            episode.add_env_reset(observation)
-            episodes.append(episode)
-        return Timed(lambda: piece(rl_module=None, batch={}, episodes=episodes, explore=True, shared_data={}))
-
-    return prepare
+    space = gym.spaces.Box(-np.inf, np.inf, (width,), np.float32)
+    piece: Any = MeanStdFilter()
+    piece.input_action_space = ACTION_SPACE
+    piece.input_observation_space = space
+    episodes = []
+    for observation in np.random.default_rng(0).standard_normal((size(num_envs), width), np.float32):
+        episode = SingleAgentEpisode(observation_space=space, action_space=ACTION_SPACE)
+        episode.add_env_reset(observation)
+        episodes.append(episode)
+    return Timed(lambda: piece(rl_module=None, batch={}, episodes=episodes, explore=True, shared_data={}))

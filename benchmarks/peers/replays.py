@@ -21,8 +21,6 @@ from benchmarks.transitions import (
     transitions,
 )
 
-Prepare = Callable[[Size], Timed]
-
 
 def cpprb_columns() -> dict[str, Any]:
     """Return cpprb's definitions of the columns of a transition."""
@@ -59,41 +57,31 @@ def cpprb_uniform(size: Size) -> Timed:
     return Timed(lambda: buffer.sample(BATCH))
 
 
-def cpprb_prioritized(*, update: bool) -> Prepare:
+def cpprb_prioritized(size: Size, *, update: bool) -> Timed:
     """Time sampling from cpprb's `PrioritizedReplayBuffer`, optionally with an update of the sampled priorities."""
+    import cpprb
 
-    def prepare(size: Size) -> Timed:
-        """Fill the buffer with priorities, and return the timed call."""
-        import cpprb
+    data = transitions(size(STORED))
+    buffer = cpprb.PrioritizedReplayBuffer(len(data.obs), cpprb_columns(), alpha=PRIORITY_ALPHA)
+    buffer.add(**cpprb_arguments(data), priorities=data.priorities)
 
-        data = transitions(size(STORED))
-        buffer = cpprb.PrioritizedReplayBuffer(len(data.obs), cpprb_columns(), alpha=PRIORITY_ALPHA)
-        buffer.add(**cpprb_arguments(data), priorities=data.priorities)
+    def run() -> None:
+        drawn = buffer.sample(BATCH, beta=PRIORITY_BETA)
+        if update:
+            buffer.update_priorities(drawn["indexes"], data.new_priorities)
 
-        def run() -> None:
-            drawn = buffer.sample(BATCH, beta=PRIORITY_BETA)
-            if update:
-                buffer.update_priorities(drawn["indexes"], data.new_priorities)
-
-        return Timed(run)
-
-    return prepare
+    return Timed(run)
 
 
-def cpprb_adding(num_envs: int) -> Prepare:
+def cpprb_adding(size: Size, num_envs: int) -> Timed:
     """Time adding one vector step to a full `ReplayBuffer` of cpprb, per environment step."""
+    import cpprb
 
-    def prepare(size: Size) -> Timed:
-        """Create the buffer and the rows of vector steps, fill the buffer, and return the timed call."""
-        import cpprb
-
-        count = size(num_envs)
-        buffer = cpprb.ReplayBuffer(2 * size(STORED), cpprb_columns())
-        names = ("obs", "next_obs", "act", "rew", "done", "truncated")
-        rows = [dict(zip(names, row, strict=True)) for row in vector_steps(count)]
-        return into_full(lambda row: buffer.add(**row), rows, count, size)
-
-    return prepare
+    count = size(num_envs)
+    buffer = cpprb.ReplayBuffer(2 * size(STORED), cpprb_columns())
+    names = ("obs", "next_obs", "act", "rew", "done", "truncated")
+    rows = [dict(zip(names, row, strict=True)) for row in vector_steps(count)]
+    return into_full(lambda row: buffer.add(**row), rows, count, size)
 
 
 def into_full(add: Callable[[Any], object], rows: list[Any], count: int, size: Size) -> Timed:
@@ -123,37 +111,32 @@ def tianshou_uniform(size: Size) -> Timed:
     return Timed(lambda: buffer.sample(BATCH))
 
 
-def tianshou_prioritized(*, update: bool) -> Prepare:
+def tianshou_prioritized(size: Size, *, update: bool) -> Timed:
     """Time sampling from Tianshou's `PrioritizedReplayBuffer`, optionally with an update of the sampled priorities."""
+    from tianshou.data import Batch, PrioritizedReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Fill the buffer with priorities, and return the timed call."""
-        from tianshou.data import Batch, PrioritizedReplayBuffer
-
-        data = transitions(size(STORED))
-        buffer: Any = PrioritizedReplayBuffer(len(data.obs), alpha=PRIORITY_ALPHA, beta=PRIORITY_BETA)
-        for i in range(len(data.obs)):
-            buffer.add(
-                Batch(
-                    obs=data.obs[i],
-                    act=data.actions[i],
-                    rew=data.rewards[i],
-                    terminated=data.terminateds[i],
-                    truncated=data.truncateds[i],
-                    obs_next=data.new_obs[i],
-                    info=Batch(),
-                )
+    data = transitions(size(STORED))
+    buffer: Any = PrioritizedReplayBuffer(len(data.obs), alpha=PRIORITY_ALPHA, beta=PRIORITY_BETA)
+    for i in range(len(data.obs)):
+        buffer.add(
+            Batch(
+                obs=data.obs[i],
+                act=data.actions[i],
+                rew=data.rewards[i],
+                terminated=data.terminateds[i],
+                truncated=data.truncateds[i],
+                obs_next=data.new_obs[i],
+                info=Batch(),
             )
-        buffer.update_weight(np.arange(len(data.obs)), data.priorities)
+        )
+    buffer.update_weight(np.arange(len(data.obs)), data.priorities)
 
-        def run() -> None:
-            _, indices = buffer.sample(BATCH)
-            if update:
-                buffer.update_weight(indices, data.new_priorities)
+    def run() -> None:
+        _, indices = buffer.sample(BATCH)
+        if update:
+            buffer.update_weight(indices, data.new_priorities)
 
-        return Timed(run)
-
-    return prepare
+    return Timed(run)
 
 
 def sb3_uniform(size: Size) -> Timed:
@@ -168,37 +151,27 @@ def sb3_uniform(size: Size) -> Timed:
     return Timed(lambda: buffer.sample(BATCH))
 
 
-def tianshou_adding(num_envs: int) -> Prepare:
+def tianshou_adding(size: Size, num_envs: int) -> Timed:
     """Time adding one vector step to a full `VectorReplayBuffer` of Tianshou, per environment step."""
+    from tianshou.data import Batch, VectorReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Create the buffer and the rows of vector steps, fill the buffer, and return the timed call."""
-        from tianshou.data import Batch, VectorReplayBuffer
-
-        count = size(num_envs)
-        buffer: Any = VectorReplayBuffer(2 * size(STORED), count)
-        names = ("obs", "obs_next", "act", "rew", "terminated", "truncated")
-        rows = [Batch(**dict(zip(names, row, strict=True)), info=Batch()) for row in vector_steps(count)]
-        return into_full(lambda row: buffer.add(row), rows, count, size)
-
-    return prepare
+    count = size(num_envs)
+    buffer: Any = VectorReplayBuffer(2 * size(STORED), count)
+    names = ("obs", "obs_next", "act", "rew", "terminated", "truncated")
+    rows = [Batch(**dict(zip(names, row, strict=True)), info=Batch()) for row in vector_steps(count)]
+    return into_full(lambda row: buffer.add(row), rows, count, size)
 
 
-def sb3_adding(num_envs: int) -> Prepare:
+def sb3_adding(size: Size, num_envs: int) -> Timed:
     """Time adding one vector step to a full `ReplayBuffer` of Stable-Baselines3, per environment step."""
+    from stable_baselines3.common.buffers import ReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Create the buffer and the rows of vector steps, fill the buffer, and return the timed call."""
-        from stable_baselines3.common.buffers import ReplayBuffer
-
-        count = size(num_envs)
-        spaces = (OBSERVATION_SPACE, ACTION_SPACE)
-        buffer = ReplayBuffer(2 * size(STORED), *spaces, device="cpu", n_envs=count)
-        infos: list[dict[str, Any]] = [{} for _ in range(count)]
-        rows = [(*row[:4], row[4] | row[5], infos) for row in vector_steps(count)]
-        return into_full(lambda row: buffer.add(*row), rows, count, size)
-
-    return prepare
+    count = size(num_envs)
+    spaces = (OBSERVATION_SPACE, ACTION_SPACE)
+    buffer = ReplayBuffer(2 * size(STORED), *spaces, device="cpu", n_envs=count)
+    infos: list[dict[str, Any]] = [{} for _ in range(count)]
+    rows = [(*row[:4], row[4] | row[5], infos) for row in vector_steps(count)]
+    return into_full(lambda row: buffer.add(*row), rows, count, size)
 
 
 def torchrl_data(data: Transitions) -> Any:
@@ -241,36 +214,26 @@ def torchrl_uniform(size: Size) -> Timed:
     return Timed(lambda: buffer.sample())
 
 
-def torchrl_adding(num_envs: int) -> Prepare:
+def torchrl_adding(size: Size, num_envs: int) -> Timed:
     """Time adding the TensorDict of one vector step to a full `ReplayBuffer` of TorchRL, per environment step."""
+    from torchrl.data import LazyTensorStorage, ReplayBuffer
 
-    def prepare(size: Size) -> Timed:
-        """Create the buffer and the TensorDicts of vector steps, fill the buffer, and return the timed call."""
-        from torchrl.data import LazyTensorStorage, ReplayBuffer
-
-        count = size(num_envs)
-        buffer = ReplayBuffer(storage=LazyTensorStorage(2 * size(STORED)), batch_size=BATCH)
-        rows = [torchrl_entries(*row) for row in vector_steps(count)]
-        return into_full(buffer.extend, rows, count, size)
-
-    return prepare
+    count = size(num_envs)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(2 * size(STORED)), batch_size=BATCH)
+    rows = [torchrl_entries(*row) for row in vector_steps(count)]
+    return into_full(buffer.extend, rows, count, size)
 
 
-def torchrl_sequences(batch_size: int, length: int) -> Prepare:
+def torchrl_sequences(size: Size, batch_size: int, length: int) -> Timed:
     """Time sampling of sequences with TorchRL's `SliceSampler`, which is given the ends of episodes."""
+    from torchrl.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 
-    def prepare(size: Size) -> Timed:
-        """Fill the buffer, and return the timed call."""
-        from torchrl.data import LazyTensorStorage, ReplayBuffer, SliceSampler
-
-        data = transitions(size(STORED))
-        sampler = SliceSampler(slice_len=length, end_key=("next", "done"), strict_length=False)
-        storage = LazyTensorStorage(len(data.obs))
-        buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=batch_size * length)
-        buffer.extend(torchrl_data(data))
-        return Timed(lambda: buffer.sample())
-
-    return prepare
+    data = transitions(size(STORED))
+    sampler = SliceSampler(slice_len=length, end_key=("next", "done"), strict_length=False)
+    storage = LazyTensorStorage(len(data.obs))
+    buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=batch_size * length)
+    buffer.extend(torchrl_data(data))
+    return Timed(lambda: buffer.sample())
 
 
 def rllib_uniform(size: Size) -> Timed:
@@ -281,14 +244,10 @@ def rllib_uniform(size: Size) -> Timed:
     return Timed(lambda: buffer.sample(batch_size_B=BATCH, batch_length_T=1))
 
 
-def rllib_sequences(batch_size: int, length: int) -> Prepare:
+def rllib_sequences(size: Size, batch_size: int, length: int) -> Timed:
     """Time sampling of sequences from RLlib's `EpisodeReplayBuffer`."""
-
-    def prepare(size: Size) -> Timed:
-        buffer = rllib_buffer(stored_episodes(size(STORED)))
-        return Timed(lambda: buffer.sample(batch_size_B=batch_size, batch_length_T=length))
-
-    return prepare
+    buffer = rllib_buffer(stored_episodes(size(STORED)))
+    return Timed(lambda: buffer.sample(batch_size_B=batch_size, batch_length_T=length))
 
 
 def rllib_buffer(episodes: list[Steps]) -> Any:
