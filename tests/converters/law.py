@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,15 @@ def convertible_episodes(episodes: list[SingleAgentEpisode], report: LossReport)
     """Return all episodes, or only episodes with a step if the report names lost episodes."""
     names = {loss.what for loss in report}
     return [episode for episode in episodes if len(episode) or "the episode" not in names]
+
+
+def check_round_trip(
+    originals: list[SingleAgentEpisode], back: list[SingleAgentEpisode], lost: LossReport, given: Iterable[str] = ()
+) -> None:
+    """Check that the report names all differences and nothing else. The names in `given` may differ."""
+    for original, restored in zip(convertible_episodes(originals, lost), back, strict=True):
+        assert unreported_differences(original, restored, lost) <= {*given}, (original, restored, str(lost))
+    assert reported_without_loss(originals, back, lost) == set()
 
 
 def unreported_differences(original: SingleAgentEpisode, restored: SingleAgentEpisode, report: LossReport) -> set[str]:

@@ -60,29 +60,21 @@ def recorded() -> EpisodePack:
     return SingleAgentEnvRunner(Follow, expert, num_envs=4, seed=0).sample(num_episodes=60)
 
 
-def through_minari(pack: EpisodePack, path: Path) -> Any:
-    dataset, _ = to_minari(pack, "follow/expert-v0")
-    return from_minari(dataset)[0]
-
-
 def through_lerobot(pack: EpisodePack, path: Path) -> Any:
     to_lerobot(pack, path / "lerobot")
     return from_lerobot(path / "lerobot")[0]
 
 
+NORMALIZED = {"action_mapping": "normalize"}
 WAYS: dict[str, Callable[[EpisodePack, Path], Any]] = {
     "own": lambda pack, path: pack,
     "environment actions": lambda pack, path: pack.with_env_actions(),
     "SB3": lambda pack, path: from_sb3(to_sb3(pack)[0])[0],
-    "SB3 normalized": lambda pack, path: from_sb3(
-        to_sb3(pack, action_mapping="normalize")[0], action_mapping="normalize"
-    )[0],
-    "Minari": through_minari,
+    "SB3 normalized": lambda pack, path: from_sb3(to_sb3(pack, **NORMALIZED)[0], **NORMALIZED)[0],
+    "Minari": lambda pack, path: from_minari(to_minari(pack, "follow/expert-v0")[0])[0],
     "LeRobot": through_lerobot,
     "RLlib": lambda pack, path: from_rllib(to_rllib(pack)[0])[0],
-    "RLlib normalized": lambda pack, path: from_rllib(
-        to_rllib(pack, action_mapping="normalize")[0], action_mapping="normalize"
-    )[0],
+    "RLlib normalized": lambda pack, path: from_rllib(to_rllib(pack, **NORMALIZED)[0], **NORMALIZED)[0],
 }
 SLOW = ("Minari", "LeRobot", "RLlib", "RLlib normalized")
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from samples import run_python
 
 KILLED = """
 import hashlib, os, random, signal, sys, time, traceback
@@ -132,7 +128,4 @@ def test_conversion_killed_at_random_time_leaves_no_partial_output(tmp_path: Pat
 
 def run(folder: Path, names: str, kills: int, *, outside: bool = False) -> None:
     folder.mkdir(exist_ok=True)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "MINARI_DATASETS_PATH": str(folder / "minari")}
-    command = [sys.executable, "-c", KILLED, str(folder), names, str(kills), str(int(outside))]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
+    run_python("-c", KILLED, folder, names, kills, int(outside), MINARI_DATASETS_PATH=str(folder / "minari"))

@@ -13,13 +13,12 @@ import pytest
 from gymnasium import spaces
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from samples import BOX, some
 
 from episodes import SingleAgentEpisode
 from episodes.converters import from_minari, to_minari
 from episodes.errors import InvalidArgument, LostInConversion
-from episodes.testing.strategies import episodes as drawn
 from episodes.testing.strategies import spaces as drawn_spaces
-from episodes.tracks import nested
 
 minari = pytest.importorskip("minari")
 numbers = count()
@@ -37,57 +36,6 @@ def name() -> str:
     return f"some/test-v{next(numbers)}"
 
 
-BOX = spaces.Box(-9, 9, (2,))
-STEP_INFOS = st.sampled_from(
-    [{}, {"a": 1, "s": "ä", "ok": True}, {"d": {"x": np.arange(3, dtype=np.int16)}, "v": 0.5}, {"f": np.float32(2)}]
-)
-
-
-def some(steps: int = 3, **options: Any) -> SingleAgentEpisode:
-    made: dict[str, Any] = {"observation_space": BOX, "action_space": spaces.Discrete(9, start=2)}
-    arrays = np.arange(2.0 * steps + 2, dtype=np.float32).reshape(-1, 2), np.arange(steps), np.arange(steps) / 4
-    return SingleAgentEpisode.from_arrays(*arrays, **{"id_": "a", "terminated": True, **made, **options})
-
-
-def whole(episode: SingleAgentEpisode, infos: dict[str, Any], custom: dict[str, Any]) -> SingleAgentEpisode:
-    """Return the episode without its lookback, with the infos and custom data."""
-    tracks = episode.finalized_tracks()
-    parts = nested.map_leaves(
-        lambda leaf: np.asarray(leaf.tolist()) if leaf.dtype.kind == "U" else leaf,  # as wide as its own longest
-        (tracks.observations.get(), tracks.actions.get(), tracks.rewards.get()),
-    )
-    return SingleAgentEpisode.from_arrays(
-        *parts,
-        infos=[infos] * (len(episode) + 1),
-        terminated=episode.is_terminated,
-        truncated=episode.is_truncated,
-        t_started=episode.t_started,
-        id_=episode.id_,
-        observation_space=episode.observation_space,
-        action_space=episode.action_space,
-        custom_data=custom,
-    )
-
-
-@settings(max_examples=6, phases=[Phase.generate])
-@given(st.data())
-def test_minari_round_trip_of_supported_episodes_is_equal(data: st.DataObject) -> None:
-    without_slashes = drawn_spaces(text=True).filter(lambda space: "a/b" not in str(space))
-    observations, actions = data.draw(without_slashes), data.draw(without_slashes)
-    options: dict[str, Any] = {"min_steps": 1, "extra_outputs": [], "with_spaces": True}
-    custom = st.sampled_from([{}, {"seed": 3}, {"seed": 2**40, "options": {"level": [1, 2]}}])
-    original_episodes = [
-        whole(data.draw(drawn(observations, actions, **options)), data.draw(STEP_INFOS), data.draw(custom))
-        for _ in range(2)
-    ]
-    dataset, lost = to_minari(original_episodes, name(), strict=True)
-    assert not lost
-    back, lost = from_minari(dataset)
-    assert not lost
-    for original, restored in zip(original_episodes, back, strict=True):
-        assert original.equals(restored), (original, restored)
-
-
 @settings(max_examples=6, phases=[Phase.generate])
 @given(data=st.data())
 def test_minari_round_trip_of_random_episodes_reports_every_difference(data: st.DataObject) -> None:
@@ -100,24 +48,33 @@ def test_minari_round_trip_of_random_episodes_reports_every_difference(data: st.
     dataset, lost = to_minari(original_episodes, name(), **known)
     back, second_report = from_minari(dataset)
     lost.join(second_report)
-    for original, restored in zip(law.convertible_episodes(original_episodes, lost), back, strict=True):
-        assert law.unreported_differences(original, restored, lost) - known.keys() == set(), (
-            original,
-            restored,
-            str(lost),
-        )
-    assert law.reported_without_loss(original_episodes, back, lost) == set()
+    law.check_round_trip(original_episodes, back, lost, given=known)
 
 
-def test_minari_round_trip_keeps_images() -> None:
+def supported() -> dict[str, list[SingleAgentEpisode]]:
     frames = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3), np.uint8)
-    episode = SingleAgentEpisode.from_arrays(frames, np.arange(3), np.zeros(3), **_spaces(frames), id_="a")
-    back, _ = from_minari(to_minari([episode], name())[0].id)
-    np.testing.assert_array_equal(back[0].get_observations(), frames)
+    infos = {"a": 1, "s": "ä", "ok": True, "f": np.float32(2), "d": {"x": np.arange(3, dtype=np.int16), "v": 0.5}}
+    pixels, custom = spaces.Box(0, 255, frames.shape[1:], np.uint8), {"seed": 2**40, "options": {"level": [1, 2]}}
+    return {
+        "images": [SingleAgentEpisode.from_arrays(frames, np.arange(3), np.zeros(3), **space_of(pixels), id_="a")],
+        "infos": [some(infos=[infos] * 4, custom_data=custom, t_started=5), some(2, "b", custom_data={"seed": 3})],
+        "many": [some(1, f"e{i}", terminated=i % 2 == 0) for i in range(5)],
+    }
 
 
-def _spaces(frames: np.ndarray) -> dict[str, Any]:
-    return {"observation_space": spaces.Box(0, 255, frames.shape[1:], np.uint8), "action_space": spaces.Discrete(3)}
+def space_of(observations: spaces.Space) -> dict[str, Any]:
+    return {"observation_space": observations, "action_space": spaces.Discrete(3)}
+
+
+@pytest.mark.parametrize("case", supported())
+def test_minari_round_trip_of_supported_episodes_is_equal(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("episodes.converters.bounded_packs.MOST_EPISODES", 2)
+    originals = supported()[case]
+    dataset, lost = to_minari(iter(originals), name(), strict=True)
+    back, second_report = from_minari(dataset.id)
+    assert not lost
+    assert not second_report
+    assert all(original.equals(restored) for original, restored in zip(originals, back, strict=True))
 
 
 def test_to_minari_reports_every_loss_with_first_episode() -> None:
@@ -143,58 +100,48 @@ def test_to_minari_reports_every_loss_with_first_episode() -> None:
 
 
 def test_to_minari_leaves_out_values_that_minari_would_change() -> None:
-    big = [{"n": 2**63 + i, "m": i} for i in range(3)]
-    custom = {"pair": (1, 2), "list": [1, {"a": None}]}
-    first_episode, second_episode = (
-        SingleAgentEpisode.from_arrays(
-            np.zeros((3, 2), np.float32),
-            [0, 1],
-            [0.0, 1.0],
-            infos=big,
-            custom_data=custom,
-            observation_space=space,
-            action_space=spaces.Discrete(2),
-            terminated=True,
-            id_=str(space),
-        )
-        for space in (BOX, spaces.Box(-5, 5, (2,)))
-    )
-    dataset, lost = to_minari([first_episode, second_episode], name())
-    back, _ = from_minari(dataset)
-    assert [episode.custom_data for episode in back] == [{"list": [1, {"a": None}]}] * 2
-    assert [*back[0].get_infos()] == [{"m": i} for i in range(3)]
-    losses = {loss.what: (loss.num_episodes, loss.first) for loss in lost}
-    first = (2, first_episode.id_)
-    assert losses == {"custom_data['pair']": first, "infos['n']": first, "observation_space": (1, second_episode.id_)}
+    infos = [{"n": 2**63 + i, "m": i} for i in range(4)]
+    dataset, lost = to_minari([some(infos=infos, custom_data={"pair": (1, 2), "list": [1, {"a": None}]})], name())
+    (back,), _ = from_minari(dataset)
+    assert back.custom_data == {"list": [1, {"a": None}]}
+    assert [*back.get_infos()] == [{"m": i} for i in range(4)]
+    assert {loss.what for loss in lost} == {"custom_data['pair']", "infos['n']"}
 
 
-def test_to_minari_of_invalid_id_raises() -> None:
+def test_to_minari_rejects_wrong_arguments_and_losses_and_leaves_no_data_set() -> None:
+    keyed = spaces.Dict({"a/b": BOX})
+    for episodes, options, error, text in (
+        ([], {}, InvalidArgument, "no episodes with a step"),
+        ([some(observation_space=None)], {}, InvalidArgument, "give observation_space="),
+        ([some(observation_space=keyed)], {}, InvalidArgument, "'a/b'"),
+        ([some(extra_model_outputs={"vf": np.zeros(3)})], {"strict": True}, LostInConversion, "'vf'.*first is a"),
+        ([some(agent_id=("a", 1))], {"strict": True}, LostInConversion, "agent_id"),
+    ):
+        dataset_id = name()
+        with pytest.raises(error, match=text):
+            to_minari(episodes, dataset_id, **options)
+        assert dataset_id not in minari.list_local_datasets()
     with pytest.raises(InvalidArgument, match="Malformed dataset ID: no id"):
         to_minari([], "no id")
 
 
-def test_to_minari_strict_raises_and_leaves_no_data_set() -> None:
-    dataset_id = name()
-    with pytest.raises(LostInConversion, match=r"extra_model_outputs\['vf'\].*first is a"):
-        to_minari([some(extra_model_outputs={"vf": np.zeros(3)})], dataset_id, strict=True)
-    with pytest.raises(LostInConversion, match="agent_id"):
-        to_minari([some(agent_id=("a", 1))], dataset_id, strict=True)
-    assert dataset_id not in minari.list_local_datasets()
+def foreign(flags: list[bool], **arguments: Any) -> Any:
+    """Return a data set of Minari with two episodes whose steps are truncated by these flags."""
+    num = len(flags)
+    arrays = {"observations": np.zeros((num + 1, 2), np.float32), "actions": np.zeros(num, int)}
+    ends = {"terminations": np.zeros(num, bool), "truncations": np.array(flags)}
+    buffers = [
+        minari.data_collector.EpisodeBuffer(seed=seed, **arrays, rewards=np.zeros(num), **ends, **arguments)
+        for seed in (3, 4)
+    ]
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        return minari.create_dataset_from_buffers(name(), buffers, **space_of(BOX))
 
 
 def test_from_minari_of_foreign_data_keeps_seeds_and_infos() -> None:
-    def buffer(seed: int) -> Any:
-        arrays = {"observations": np.zeros((4, 2), np.float32), "actions": np.arange(3), "rewards": np.zeros(3)}
-        flags = {"terminations": np.zeros(3, bool), "truncations": np.array([False, False, True])}
-        infos = {"text": list("abcd"), "deep": {"x": np.arange(4)}}
-        return minari.data_collector.EpisodeBuffer(seed=seed, options={"level": [1, 2]}, infos=infos, **arrays, **flags)
-
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
-        dataset = minari.create_dataset_from_buffers(
-            name(), [buffer(3), buffer(4)], observation_space=BOX, action_space=spaces.Discrete(4)
-        )
-    back, lost = from_minari(dataset, strict=True)
-    assert not lost
+    infos = {"text": list("abcd"), "deep": {"x": np.arange(4)}}
+    dataset = foreign([False, False, True], options={"level": [1, 2]}, infos=infos)
+    back, _ = from_minari(dataset, strict=True)
     assert [e.custom_data["seed"] for e in back] == [3, 4]
     assert all(e.is_truncated and not e.is_terminated for e in back)
     assert back[1].id_ == f"{dataset.id}/1"
@@ -202,35 +149,6 @@ def test_from_minari_of_foreign_data_keeps_seeds_and_infos() -> None:
 
 
 def test_from_minari_reports_episode_with_two_endings() -> None:
-    flags = np.array([False, True, False, True])
-    buffer = minari.data_collector.EpisodeBuffer(
-        observations=np.zeros((5, 2), np.float32),
-        actions=np.zeros(4, int),
-        rewards=np.zeros(4),
-        terminations=flags,
-        truncations=~flags & False,
-        infos={"t": np.arange(4)},
-    )
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
-        dataset = minari.create_dataset_from_buffers(
-            name(), [buffer], observation_space=BOX, action_space=spaces.Discrete(2)
-        )
-    back, report = from_minari(dataset)
+    back, report = from_minari(foreign([False, True, False, True], infos={"t": np.arange(4)}))
     assert [loss.what for loss in report] == ["endings"]
     assert back[0].get_infos() == [{}, {"t": 0}, {"t": 1}, {"t": 2}, {"t": 3}]
-
-
-def test_to_minari_of_many_episodes_keeps_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("episodes.converters.bounded_packs.MOST_EPISODES", 2)
-    original_episodes = [some(1, id_=f"e{i}") for i in range(5)]
-    dataset, _ = to_minari(iter(original_episodes), name())
-    assert [e.id_ for e in from_minari(dataset)[0]] == [e.id_ for e in original_episodes]
-
-
-def test_to_minari_without_episodes_or_spaces_raises_with_advice() -> None:
-    with pytest.raises(InvalidArgument, match="no episodes with a step"):
-        to_minari([], name())
-    with pytest.raises(InvalidArgument, match="give observation_space="):
-        to_minari([some(observation_space=None)], name())
-    with pytest.raises(InvalidArgument, match="'a/b'"):
-        to_minari([some(observation_space=spaces.Dict({"a/b": BOX}))], name())

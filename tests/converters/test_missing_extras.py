@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from samples import some
 
 from episode_learners.loggers import TensorBoardLogger, WandbLogger
 from episode_runners import RayRunnerGroup
@@ -24,97 +24,62 @@ from episodes.transport import EpisodeReceiver
 Call = Callable[[Path], Any]
 
 
-def some(*, image: bool = False) -> list[SingleAgentEpisode]:
-    observations = np.zeros((3, 16, 16, 3), np.uint8) if image else np.zeros((3, 2), np.float32)
-    space = spaces.Box(0, 255, observations.shape[1:], np.uint8) if image else spaces.Box(-1, 1, (2,))
-    known = {"observation_space": space, "action_space": spaces.Discrete(2), "terminated": True}
-    return [SingleAgentEpisode.from_arrays(observations, np.zeros(2, int), np.ones(2), **known)]
+def images() -> SingleAgentEpisode:
+    space = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+    return SingleAgentEpisode.from_arrays(
+        np.zeros((3, *space.shape), np.uint8), [0, 0], [1.0, 1.0], observation_space=space
+    )
 
 
 def stored(path: Path) -> EpisodeDataset:
     return EpisodeDataset(path / "data", verify=True)
 
 
+def polars_of_result(path: Path) -> Any:
+    return stored(path).sql("select step from steps").to_polars()
+
+
+def runners(path: Path) -> RayRunnerGroup:
+    return RayRunnerGroup(lambda: None, 1)  # type: ignore[arg-type,return-value]
+
+
+EPISODES = [some()]
+# The package, what needs it, the extra (or the package) to install, and the call.
 CASES: dict[str, tuple[str, str, str, Call]] = {
-    "EpisodeWriter": ("pyarrow", "episodes on disk", "rl-episodes[arrow]", lambda path: EpisodeWriter(path / "a")),
-    "EpisodeDataset": ("pyarrow", "episodes on disk", "rl-episodes[arrow]", stored),
-    "sums": ("xxhash", "sums", "rl-episodes[arrow]", stored),
-    "url": ("fsspec", "memory://a", "rl-episodes[remote]", lambda path: EpisodeDataset("memory://a")),
-    "url of a kind": (
-        "gcsfs",
-        "gcs://a/b: Please install gcsfs",
-        "rl-episodes[s3]",
-        lambda path: EpisodeDataset("gcs://a/b"),
-    ),
-    "sql": ("duckdb", "SQL", "rl-episodes[sql]", lambda path: stored(path).sql("select 1")),
-    "table.to_pandas": ("pandas", "pandas", "rl-episodes[pandas]", lambda path: stored(path).metadata.to_pandas()),
-    "table.to_polars": ("polars", "polars", "rl-episodes[polars]", lambda path: stored(path).metadata.to_polars()),
-    "found.to_polars": (
-        "polars",
-        "polars",
-        "rl-episodes[polars]",
-        lambda path: stored(path).sql("select step from steps").to_polars(),
-    ),
-    "to_parquet": ("pyarrow", "pyarrow", "rl-episodes[arrow]", lambda path: converters.to_parquet(some(), path / "a")),
-    "from_parquet": ("pyarrow", "pyarrow", "rl-episodes[arrow]", lambda path: converters.from_parquet(path / "steps")),
-    "to_pandas": ("pandas", "DataFrame", "rl-episodes[pandas]", lambda path: converters.to_pandas(some())),
-    "to_huggingface": (
-        "datasets",
-        "Dataset of Hugging Face",
-        "rl-episodes[huggingface]",
-        lambda path: converters.to_huggingface(some()),
-    ),
-    "to_ray_data": ("ray", "Ray Data", "rl-episodes[ray,arrow]", lambda path: converters.to_ray_data(some())),
-    "to_lerobot": (
-        "av",
-        "videos",
-        "rl-episodes[video]",
-        lambda path: converters.to_lerobot(some(image=True), path / "a"),
-    ),
-    "to_rllib": ("ray", "RLlib's episodes", "rl-episodes[rllib]", lambda path: converters.to_rllib(some())),
+    "EpisodeWriter": ("pyarrow", "episodes on disk", "[arrow]", lambda path: EpisodeWriter(path / "a")),
+    "EpisodeDataset": ("pyarrow", "episodes on disk", "[arrow]", stored),
+    "sums": ("xxhash", "sums", "[arrow]", stored),
+    "url": ("fsspec", "memory://a", "[remote]", lambda _: EpisodeDataset("memory://a")),
+    "url of a kind": ("gcsfs", "gcs://a/b: Please install gcsfs", "[s3]", lambda _: EpisodeDataset("gcs://a/b")),
+    "sql": ("duckdb", "SQL", "[sql]", lambda path: stored(path).sql("select 1")),
+    "table.to_pandas": ("pandas", "pandas", "[pandas]", lambda path: stored(path).metadata.to_pandas()),
+    "table.to_polars": ("polars", "polars", "[polars]", lambda path: stored(path).metadata.to_polars()),
+    "found.to_polars": ("polars", "polars", "[polars]", polars_of_result),
+    "to_parquet": ("pyarrow", "pyarrow", "[arrow]", lambda path: converters.to_parquet(EPISODES, path / "a")),
+    "from_parquet": ("pyarrow", "pyarrow", "[arrow]", lambda path: converters.from_parquet(path / "steps")),
+    "to_pandas": ("pandas", "DataFrame", "[pandas]", lambda _: converters.to_pandas(EPISODES)),
+    "to_huggingface": ("datasets", "Hugging Face", "[huggingface]", lambda _: converters.to_huggingface(EPISODES)),
+    "to_ray_data": ("ray", "Ray Data", "[ray,arrow]", lambda _: converters.to_ray_data(EPISODES)),
+    "to_lerobot": ("av", "videos", "[video]", lambda path: converters.to_lerobot([images()], path / "a")),
+    "to_rllib": ("ray", "RLlib's episodes", "[rllib]", lambda _: converters.to_rllib(EPISODES)),
     "to_rllib_parquet": (
         "pyarrow",
         "pyarrow",
-        "rl-episodes[arrow]",
-        lambda path: converters.to_rllib_parquet(some(), path / "a"),
+        "[arrow]",
+        lambda path: converters.to_rllib_parquet(EPISODES, path / "a"),
     ),
-    "to_minari": (
-        "minari",
-        "Minari data",
-        "rl-episodes[minari]",
-        lambda path: converters.to_minari(some(), "some/lost-v0"),
-    ),
-    "from_minari": ("minari", "Minari data", "rl-episodes[minari]", lambda path: converters.from_minari(path)),
-    "from_d4rl": ("h5py", "D4RL's files", "rl-episodes[minari]", lambda path: converters.from_d4rl(path / "a.hdf5")),
-    "to_tensordict": (
-        "tensordict",
-        "a TensorDict",
-        "rl-episodes[tensordict]",
-        lambda path: converters.to_tensordict(some()),
-    ),
-    "to_sb3": ("stable_baselines3", "a buffer of SB3", "stable-baselines3", lambda path: converters.to_sb3(some())),
-    "to_tianshou": ("tianshou", "a buffer of Tianshou", "tianshou", lambda path: converters.to_tianshou(some())),
-    "EpisodeReceiver": ("zmq", "receivers", "rl-episodes[zmq]", lambda path: EpisodeReceiver("tcp://127.0.0.1:*")),
-    "RayRunnerGroup": (
-        "ray",
-        "runners in actors",
-        "rl-episodes[ray]",
-        lambda path: RayRunnerGroup(lambda: None, 1),  # type: ignore[arg-type,return-value],
-    ),
-    "plot_returns": ("matplotlib", "a plot", "rl-episodes[plot]", lambda path: inspect.plot_returns(some())),
-    "video": (
-        "imageio",
-        "a video",
-        "rl-episodes[video]",
-        lambda path: inspect.video(some(image=True)[0], path / "a.mp4"),
-    ),
-    "WandbLogger": ("wandb", "WandbLogger", "rl-episodes[wandb]", WandbLogger),
-    "TensorBoardLogger": (
-        "torch.utils.tensorboard",
-        "TensorBoardLogger",
-        "rl-episodes[tensorboard]",
-        TensorBoardLogger,
-    ),
+    "to_minari": ("minari", "Minari data", "[minari]", lambda _: converters.to_minari(EPISODES, "some/lost-v0")),
+    "from_minari": ("minari", "Minari data", "[minari]", lambda path: converters.from_minari(path)),
+    "from_d4rl": ("h5py", "D4RL's files", "[minari]", lambda path: converters.from_d4rl(path / "a.hdf5")),
+    "to_tensordict": ("tensordict", "a TensorDict", "[tensordict]", lambda _: converters.to_tensordict(EPISODES)),
+    "to_sb3": ("stable_baselines3", "a buffer of SB3", "stable-baselines3", lambda _: converters.to_sb3(EPISODES)),
+    "to_tianshou": ("tianshou", "a buffer of Tianshou", "tianshou", lambda _: converters.to_tianshou(EPISODES)),
+    "EpisodeReceiver": ("zmq", "receivers", "[zmq]", lambda _: EpisodeReceiver("tcp://127.0.0.1:*")),
+    "RayRunnerGroup": ("ray", "runners in actors", "[ray]", runners),
+    "plot_returns": ("matplotlib", "a plot", "[plot]", lambda _: inspect.plot_returns(EPISODES)),
+    "video": ("imageio", "a video", "[video]", lambda path: inspect.video(images(), path / "a.mp4")),
+    "WandbLogger": ("wandb", "WandbLogger", "[wandb]", WandbLogger),
+    "TensorBoardLogger": ("torch.utils.tensorboard", "TensorBoardLogger", "[tensorboard]", TensorBoardLogger),
 }
 
 
@@ -141,12 +106,12 @@ def test_call_without_package_raises_with_install_command(
 ) -> None:
     package, purpose, install, ask = CASES[case]
     with EpisodeWriter(tmp_path / "data") as writer:
-        writer.add(some())
-    converters.to_parquet(some(), tmp_path / "steps")
+        writer.add(EPISODES)
+    converters.to_parquet(EPISODES, tmp_path / "steps")
     hidden(package)
     with pytest.raises(MissingExtra) as caught:
         ask(tmp_path)
     message = str(caught.value)
     assert purpose in message
-    assert re.search(rf"pip install '?{re.escape(install)}", message), message
+    assert "pip install " + (f"'rl-episodes{install}'" if install.startswith("[") else install) in message
     assert not [left for left in tmp_path.iterdir() if "draft" in left.name]

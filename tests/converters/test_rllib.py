@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from samples import run_python
 
 
 def test_rllib_checks_pass_in_new_process() -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
-    env = {**os.environ, "PYTHONPATH": str(root)} | {"PYTEST_ADDOPTS": ""}
-    checks = "tests/converters/rllib_checks.py"
-    done = subprocess.run([*command, checks], cwd=root, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ("-q", "-p", "no:xdist", "-p", "no:cacheprovider")
+    run_python("-m", "pytest", *options, "tests/converters/rllib_checks.py", PYTEST_ADDOPTS="")

@@ -12,10 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes import EpisodePack, SingleAgentEpisode
+from episodes import EpisodePack, SingleAgentEpisode, converters
 from episodes.converters import (
     from_messages,
-    from_prime_rl,
     from_skyrl,
     from_trl,
     from_verl,
@@ -29,12 +28,9 @@ from episodes.errors import InvalidArgument, LostInConversion, ShapeMismatch, Tr
 from episodes.tokens import Conversation, token_batch
 from episodes.tracks.ragged import Ragged
 
+ROWS = ["trl", "skyrl", "prime_rl", "verl"]
 FORMATS: dict[str, tuple[Callable, Callable]] = {
-    "trl": (to_trl, from_trl),
-    "skyrl": (to_skyrl, from_skyrl),
-    "prime_rl": (to_prime_rl, from_prime_rl),
-    "verl": (to_verl, from_verl),
-    "messages": (to_messages, from_messages),
+    name: (getattr(converters, f"to_{name}"), getattr(converters, f"from_{name}")) for name in [*ROWS, "messages"]
 }
 TOKENS = st.lists(st.integers(0, 99), min_size=1, max_size=4)
 
@@ -63,9 +59,7 @@ def test_token_rows_without_losses_restore_the_episodes(name: str, episodes: lis
     write, read = FORMATS[name]
     rows, report = write(episodes)
     assert not report, str(report)
-    restored = read(rows)
-    for episode, restored_episode in zip(episodes, restored, strict=True):
-        assert episode.equals(restored_episode)
+    assert all(episode.equals(restored) for episode, restored in zip(episodes, read(rows), strict=True))
 
 
 def wild() -> list[SingleAgentEpisode]:
@@ -94,22 +88,24 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "losses"),
-    [
-        ("trl", {"rewards of turns", "truncation"}),
-        ("skyrl", set()),
-        ("prime_rl", {"rewards of turns", "truncation"}),
-        ("verl", {"truncation"}),
-    ],
-)
-def test_token_rows_report_every_loss(name: str, losses: set[str]) -> None:
+ONE_REWARD, ONE_ENDING = {"rewards of turns"}, {"truncation"}
+MORE_LOSSES = {"trl": ONE_REWARD | ONE_ENDING, "skyrl": set(), "prime_rl": ONE_REWARD | ONE_ENDING, "verl": ONE_ENDING}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_token_rows_report_every_loss(name: str) -> None:
     write, _ = FORMATS[name]
-    rows, report = write(wild())
-    assert {loss.what for loss in report} == LOSSES | losses
+    assert {loss.what for loss in write(wild())[1]} == LOSSES | MORE_LOSSES[name]
     with pytest.raises(LostInConversion, match="branches"):
         write(wild(), strict=True)
-    assert rows
+    talk = Conversation("a", outputs={"logp": "f8"})
+    talk.begin([1])
+    talk.turn([2], [3], logp=[-0.1])
+    talk.turn([4], logp=[-0.1], terminated=True, truncated=True)
+    later = talk.episode.to_numpy().slice(slice(1, None), len_lookback_buffer=1)
+    later.agent_id = "p"
+    names = {loss.what for loss in write([later])[1]}
+    assert names == {"precision of log-probabilities", "lookback", "t_started", "agent_id", "both_endings"}
 
 
 def test_token_rows_hold_the_tokens_of_the_batch() -> None:
@@ -205,19 +201,14 @@ def test_rewards_before_the_first_learned_token_belong_to_the_first_turn() -> No
     assert from_skyrl(output)[0].get_rewards().tolist() == [3.5]
 
 
-@pytest.mark.parametrize("name", ["trl", "skyrl", "prime_rl", "verl"])
-def test_token_rows_report_log_probabilities_that_are_rounded(name: str) -> None:
-    talk = Conversation("a", outputs={"logp": "f8"})
-    talk.begin([1])
-    talk.turn([2], logp=[-0.1], terminated=True)
-    _, report = FORMATS[name][0]([talk.episode])
-    assert [loss.what for loss in report] == ["precision of log-probabilities"]
-
-
 def test_from_trl_reads_arrays_and_rejects_ids_that_are_no_integers() -> None:
     columns = {"prompt_ids": [[1]], "completion_ids": [[2, 3]], "logprobs": [[-1.0, -2.0]], "env_mask": [[1, 0]]}
     (expected,) = from_trl(columns)
+    assert isinstance(expected.get_actions(), Ragged)
+    assert (expected.get_actions(0).tolist(), expected.get_observations(1).tolist()) == ([2], [3])
     assert from_trl({key: np.array(values) for key, values in columns.items()})[0].equals(expected)
+    del columns["env_mask"]
+    assert from_trl(columns)[0].get_actions(0).tolist() == [2, 3]
     with pytest.raises(ShapeMismatch, match="row trl/0: completion has dtype float64"):
         from_trl({**columns, "completion_ids": [[2.5, 3]]})
 
@@ -319,20 +310,12 @@ def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
         recorded.append(reward)
         return reward
 
+    sizes = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1, "max_completion_length": 16}
+    quiet = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True}
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=rewards,
-        args=GRPOConfig(
-            output_dir=str(tmp_path),
-            per_device_train_batch_size=4,
-            num_generations=4,
-            max_steps=1,
-            max_completion_length=16,
-            use_cpu=True,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-        ),
+        args=GRPOConfig(output_dir=str(tmp_path), **sizes, **quiet),
         train_dataset=Dataset.from_dict({"prompt": ["t2 t3"] * 4}),
         processing_class=processor,
         rollout_func=rollout,
@@ -341,9 +324,3 @@ def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
     trainer.train()
     assert recorded == [[0.0, 1.0, 2.0, 3.0]]
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-
-def test_episodes_of_samples_are_ragged() -> None:
-    (episode,) = from_trl({"prompt_ids": [[1]], "completion_ids": [[2, 3]], "logprobs": [[-1.0, -2.0]]})
-    assert isinstance(episode.get_actions(), Ragged)
-    assert episode.get_actions(0).tolist() == [2, 3]

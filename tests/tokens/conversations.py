@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +36,9 @@ class Plain:
     group: Any = None
     has_outputs: bool = True
 
-    def record(self, id_: str = "a", as_prompts: bool = False) -> Conversation:
+    def record(
+        self, id_: str = "a", as_prompts: bool = False, after_turn: Callable[[Conversation], object] | None = None
+    ) -> Conversation:
         """Return the conversation, recorded by replies where nothing is dropped, or always by whole prompts."""
         talk = Conversation(id_, outputs=OUTPUTS if self.has_outputs else {}, group=self.group)
         talk.begin(np.array(self.prompt, np.int32))
@@ -52,6 +55,8 @@ class Plain:
                 talk.turn(turn.ids, reward=turn.reward, prompt=[*context, *turn.reply], **arguments)
             context += turn.reply
             assert talk.context.tolist() == context
+            if after_turn is not None:
+                after_turn(talk)
         return talk
 
 

@@ -53,8 +53,8 @@ def played(seed: int = 0, num: int = 6) -> EpisodePack:
     return EpisodePack.from_episodes(episodes)
 
 
-def broken(**changed: Any) -> dict[str, Any]:
-    return {**dict(token_batch(played()).items()), **changed}
+def right() -> dict[str, Any]:
+    return dict(token_batch(played()).items())
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
@@ -70,69 +70,62 @@ def test_check_token_batch_of_right_batch_finds_nothing(layout: Any, convert: An
     assert as_tensor
 
 
-def test_check_token_batch_of_unshifted_labels_names_them() -> None:
-    right = broken()
-    mask = np.roll(right["loss_mask"], 1)
-    labels = np.where(mask, right["input_ids"], -100)
-    batch = right | {"labels": labels, "loss_mask": mask, "action_logp": np.roll(right["action_logp"], 1)}
+def shift_right(batch: dict[str, Any]) -> None:
+    batch |= {name: np.roll(batch[name], 1) for name in ("loss_mask", "action_logp")}
+    batch["labels"] = np.where(batch["loss_mask"], batch["input_ids"], -100)
+
+
+def shift_left(batch: dict[str, Any]) -> None:
+    batch["action_logp"] = np.roll(batch["action_logp"], -1)
+
+
+def widen_mask(batch: dict[str, Any]) -> None:
+    batch["loss_mask"][batch["cu_seqlens"][:-1]] = True  # a token of each prompt
+    batch["labels"] = np.where(batch["loss_mask"], np.append(batch["input_ids"][1:], 0), -100)
+
+
+def change_prompts(batch: dict[str, Any]) -> None:
+    batch["input_ids"][batch["cu_seqlens"][:-1]] += 1
+    batch["input_ids"] %= VOCABULARY
+
+
+def change_reply(batch: dict[str, Any]) -> None:
+    batch["input_ids"][batch["cu_seqlens"][2] + 8] += 1
+    batch["input_ids"] %= VOCABULARY
+
+
+def label_beyond(batch: dict[str, Any]) -> None:
+    batch["labels"][batch["cu_seqlens"][1] - 1], batch["loss_mask"][batch["cu_seqlens"][1] - 1] = 3, True
+
+
+@pytest.mark.parametrize(
+    ("spoil", "texts"),
+    [
+        (shift_right, ["labels are not shifted", "those of the position before them"]),
+        (shift_left, ["those of the position after them"]),
+        (widen_mask, ["the mask includes tokens that were not sampled, first at sequence 0, position 0"]),
+        (change_prompts, ["from the first sampled token on: another prompt"]),
+        (change_reply, ["first at sequence 2, position 8", "tokens before it changed after sampling"]),
+        (label_beyond, ["the label is not the next token at 1 of 73 learned positions, first at sequence 0"]),
+    ],
+)
+def test_check_token_batch_names_the_cause(spoil: Any, texts: list[str]) -> None:
+    batch = right()
+    spoil(batch)
     result = check_token_batch(model, batch)
     assert not result
-    assert "labels are not shifted" in result.problems[0]
-    assert "those of the position before them" in result.problems[1]
-
-
-def test_check_token_batch_of_log_probs_shifted_left_names_it() -> None:
-    right = broken()
-    result = check_token_batch(model, right | {"action_logp": np.roll(right["action_logp"], -1)})
-    assert "those of the position after them" in str(result)
-
-
-def test_check_token_batch_of_too_wide_mask_names_it() -> None:
-    right = broken()
-    mask = right["loss_mask"].copy()
-    for end in right["cu_seqlens"][:-1]:
-        mask[end] = True  # a token of the prompt
-    labels = np.where(mask, np.append(right["input_ids"][1:], 0), -100)
-    result = check_token_batch(model, right | {"loss_mask": mask, "labels": labels})
-    assert "the mask includes tokens that were not sampled, first at sequence 0, position 0" in str(result)
-
-
-def test_check_token_batch_of_other_prompt_names_the_template() -> None:
-    right = broken()
-    ids = right["input_ids"].copy()
-    ids[right["cu_seqlens"][:-1]] = (ids[right["cu_seqlens"][:-1]] + 1) % VOCABULARY
-    result = check_token_batch(model, right | {"input_ids": ids})
-    assert "from the first sampled token on: another prompt" in str(result)
-
-
-def test_check_token_batch_of_drifted_token_names_its_place() -> None:
-    right = broken()
-    ids = right["input_ids"].copy()
-    ids[right["cu_seqlens"][2] + 8] = (ids[right["cu_seqlens"][2] + 8] + 1) % VOCABULARY  # a reply of sequence 2
-    result = check_token_batch(model, right | {"input_ids": ids})
-    assert "first at sequence 2, position 8" in str(result)
-    assert "tokens before it changed after sampling" in str(result)
-
-
-def test_check_token_batch_of_label_beyond_its_sequence_names_it() -> None:
-    right = broken()
-    labels, mask = right["labels"].copy(), right["loss_mask"].copy()
-    labels[right["cu_seqlens"][1] - 1], mask[right["cu_seqlens"][1] - 1] = 3, True
-    result = check_token_batch(model, right | {"labels": labels, "loss_mask": mask})
-    assert "the label is not the next token at 1 of 73 learned positions, first at sequence 0" in str(result)
+    assert all(text in str(result) for text in texts), result
     with pytest.raises(ContractViolation, match="problem"):
         result.raise_if_wrong()
 
 
 def test_check_token_batch_rejects_missing_columns_and_wrong_logits() -> None:
     with pytest.raises(InvalidArgument, match=r"has no \['action_logp'\]"):
-        check_token_batch(model, {k: v for k, v in broken().items() if k != "action_logp"})
+        check_token_batch(model, {k: v for k, v in right().items() if k != "action_logp"})
     with pytest.raises(ShapeMismatch, match="logits of shape"):
-        check_token_batch(lambda batch: np.zeros((3, 4)), broken())
+        check_token_batch(lambda batch: np.zeros((3, 4)), right())
 
 
 def test_check_token_batch_of_empty_batch_finds_nothing() -> None:
-    empty = token_batch(played()[:0])
-    assert check_token_batch(
-        lambda batch: np.zeros((0, VOCABULARY)), dict(empty.items()) | {"action_logp": np.zeros(0)}
-    )
+    empty = dict(token_batch(played()[:0]).items()) | {"action_logp": np.zeros(0)}
+    assert check_token_batch(lambda batch: np.zeros((0, VOCABULARY)), empty)

@@ -28,36 +28,20 @@ def test_conversation_stores_the_tokens_after_the_common_prefix() -> None:
     assert talk.context.tolist() == [1, 2, 3, 9, 9, 5, 6]
 
 
-def test_unpickled_conversation_continues() -> None:
+def test_unpickled_conversation_continues_and_its_context_is_a_copy() -> None:
     talk = begun(outputs={})
     for protocol in range(2, 6):
         talk = pickle.loads(pickle.dumps(talk, protocol))
         talk.turn([protocol] * protocol, [9])
+        talk.context[:] = 0
     assert talk.context.tolist() == [1, 2, 2, 2, 9, 3, 3, 3, 9, 4, 4, 4, 4, 9, 5, 5, 5, 5, 5, 9]
-
-
-def test_conversation_context_is_a_copy() -> None:
-    talk = begun(outputs={})
-    context = talk.context
-    context[:] = 0
-    assert talk.context.tolist() == [1, 2]
 
 
 @settings(max_examples=40)
 @given(conversations())
 def test_conversation_cut_chunks_join_to_the_whole(plain: Plain) -> None:
-    whole = plain.record().episode
-    talk = Conversation("a", outputs={"logp": "f4", "learned": "?", "version": "i4", "value": "f8"})
-    talk.begin(plain.prompt)
-    chunks, context = [], list(plain.prompt)
-    for t, turn in enumerate(plain.turns):
-        context = [*context, *turn.ids][: turn.keep]
-        ending = {plain.ending: True} if t == len(plain.turns) - 1 and plain.ending != "cut" else {}
-        talk.turn(turn.ids, reward=turn.reward, prompt=[*context, *turn.reply], **turn.values, **ending)
-        context += turn.reply
-        assert talk.context.tolist() == context
-        if not talk.is_done:
-            chunks.append(talk.cut())
+    whole, chunks = plain.record().episode, []
+    talk = plain.record(as_prompts=True, after_turn=lambda talk: talk.is_done or chunks.append(talk.cut()))
     joined, *remaining = [*chunks, talk.episode]
     for chunk in remaining:
         joined.concat_episode(chunk)
@@ -75,11 +59,6 @@ def test_conversation_cut_learns_each_turn_once() -> None:
     assert [batch["labels"][batch["loss_mask"]].tolist() for batch in batches] == [[3], [5, 6]]
     assert batches[1]["input_ids"].tolist() == [1, 2, 3, 4, 5, 6]
     assert [batch["policy_version"].max() for batch in batches] == [3, 4]
-
-
-def test_conversation_group_is_custom_data() -> None:
-    assert begun(group="q1").episode.custom_data == {"group": "q1"}
-    assert begun().episode.custom_data == {}
 
 
 def test_conversation_context_grows_over_many_turns() -> None:

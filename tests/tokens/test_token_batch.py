@@ -67,30 +67,19 @@ def check_batches(pack: EpisodePack, plains: list[Plain], first_turns: list[int]
             assert row == values + [fills.get(name, 0)] * (len(row) - len(values)), name
 
 
-@settings(max_examples=40)
-@given(st.lists(conversations(), min_size=1, max_size=4), st.booleans())
-def test_token_batch_of_conversations_equals_plain_sequences(plains: list[Plain], with_last: bool) -> None:
-    pack = EpisodePack.from_episodes([p.record(f"e{i}").episode for i, p in enumerate(plains)])
-    check_batches(pack, plains, [0] * len(plains), with_last)
-
-
-@settings(max_examples=40)
-@given(st.lists(conversations(breaks=False), min_size=1, max_size=4), st.booleans())
-def test_token_batch_without_branches_equals_plain_sequences(plains: list[Plain], with_last: bool) -> None:
-    pack = EpisodePack.from_episodes([p.record(f"e{i}").episode for i, p in enumerate(plains)])
-    check_batches(pack, plains, [0] * len(plains), with_last)
-
-
-@settings(max_examples=40)
-@given(st.lists(conversations(), min_size=1, max_size=3), st.data(), st.booleans())
-def test_token_batch_of_later_chunks_has_earlier_turns_as_context(
-    plains: list[Plain], data: st.DataObject, with_last: bool
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("breaks", [True, False])
+@settings(max_examples=30)
+@given(data=st.data(), with_last=st.booleans())
+def test_token_batch_of_conversations_equals_plain_sequences(
+    is_whole: bool, breaks: bool, data: st.DataObject, with_last: bool
 ) -> None:
+    plains = data.draw(st.lists(conversations(breaks=breaks), min_size=1, max_size=4))
     chunks, first_turns = [], []
     for i, plain in enumerate(plains):
-        first = data.draw(st.integers(0, len(plain.turns)))
+        first = 0 if is_whole else data.draw(st.integers(0, len(plain.turns)))
         episode = plain.record(f"e{i}").episode
-        chunks.append(episode.to_numpy().slice(slice(first, None), len_lookback_buffer=first))
+        chunks.append(episode if is_whole else episode.to_numpy().slice(slice(first, None), len_lookback_buffer=first))
         first_turns.append(first)
     check_batches(EpisodePack.from_episodes(chunks), plains, first_turns, with_last)
 
@@ -173,17 +162,6 @@ def test_token_batch_of_unsigned_tokens_has_signed_labels() -> None:
     assert batch["labels"].tolist() == [65534, IGNORED]
 
 
-def test_token_sequences_reject_fixed_shapes_and_missing_past() -> None:
-    fixed = SingleAgentEpisode("f")
-    fixed.add_env_reset(np.zeros(2))
-    fixed.add_env_step(np.zeros(2), 0, 1.0, terminated=True)
-    with pytest.raises(TrackMismatch, match="observations are not ragged tokens"):
-        TokenSequences(EpisodePack.from_episodes([fixed]))
-    part = small_pack()[0].slice(slice(1, None), len_lookback_buffer=0)
-    with pytest.raises(InvalidArgument, match="starts at t=1 and has a lookback of 0"):
-        TokenSequences(EpisodePack.from_episodes([part]))
-
-
 @pytest.mark.parametrize("layout", ["packed", "padded"])
 @pytest.mark.parametrize("name", ["input_ids", "labels", "position_ids", "attention_mask", "cu_seqlens", "episodes"])
 def test_outputs_with_the_name_of_a_column_are_rejected(name: str, layout: Any) -> None:
@@ -195,15 +173,6 @@ def test_outputs_with_the_name_of_a_column_are_rejected(name: str, layout: Any) 
         with pytest.raises(TrackMismatch, match=f"output '{outputs[-1]}' would replace"):
             token_batch(pack, layout=layout)
         assert token_batch(pack, layout=layout, outputs=outputs[:-1])["labels"].max() == 2
-
-
-@pytest.mark.parametrize("dtypes", [("f4", "i4"), ("i4", "f4"), ("?", "?"), ("c8", "c8"), ("i8", "u8")])
-def test_token_sequences_reject_tokens_that_are_no_integers(dtypes: tuple[str, str]) -> None:
-    episode = SingleAgentEpisode("a", ragged=dict(zip(("observations", "actions"), dtypes, strict=True)))
-    episode.add_env_reset([1])
-    episode.add_env_step([], [1], 0.0, terminated=True)
-    with pytest.raises(TrackMismatch, match="token ids are integers of one dtype"):
-        TokenSequences(EpisodePack.from_episodes([episode]))
 
 
 def test_sequences_padded_on_the_left_are_rejected() -> None:
@@ -220,18 +189,30 @@ def test_sequences_padded_on_the_left_are_rejected() -> None:
             call()
 
 
-def test_token_sequences_reject_a_first_sampled_token() -> None:
-    episode = SingleAgentEpisode("a", ragged={"observations": "i4", "actions": "i4"})
-    episode.add_env_reset([])
-    episode.add_env_step([], [1], 0.0, terminated=True)
-    with pytest.raises(InvalidArgument, match="episode a: a sequence begins with a sampled token"):
-        TokenSequences(EpisodePack.from_episodes([episode]))
+def recorded(observed: str = "i4", acted: str = "i4", prompt: Any = (1, 2), info: Any = None) -> SingleAgentEpisode:
+    """Return an episode of two turns with token arrays of these dtypes. An empty dtype means fixed shapes."""
+    kinds = {name: dtype for name, dtype in (("observations", observed), ("actions", acted)) if dtype}
+    episode, dtype = SingleAgentEpisode("a", ragged=kinds), observed or float
+    episode.add_env_reset(np.array(prompt, dtype))
+    for turn_info in (info, {}):
+        episode.add_env_step(np.ones(1, dtype), [1] if acted else 0, 0.0, turn_info)
+    return episode
 
 
-def test_token_sequences_reject_more_kept_tokens_than_there_are() -> None:
-    episode = SingleAgentEpisode("a", ragged={"observations": "i4", "actions": "i4"})
-    episode.add_env_reset([1, 2])
-    episode.add_env_step([4], [3], 0.0, {"kept_tokens": 4})
-    episode.add_env_step([], [5], 0.0, terminated=True)
-    with pytest.raises(ShapeMismatch, match="at t=1 is larger than the 3 tokens before"):
+NO_INTEGERS = "token ids are integers of one dtype"
+
+
+@pytest.mark.parametrize(
+    ("episode", "error", "text"),
+    [
+        (recorded("", "", prompt=[1]), TrackMismatch, "observations are not ragged tokens"),
+        (recorded()[1:], InvalidArgument, "starts at t=1 and has a lookback of 0"),
+        (recorded(prompt=[]), InvalidArgument, "episode a: a sequence begins with a sampled token"),
+        (recorded(info={"kept_tokens": 4}), ShapeMismatch, "at t=1 is larger than the 3 tokens before"),
+        *((recorded(*dtypes), TrackMismatch, NO_INTEGERS) for dtypes in (("f4", "i4"), ("i4", "f4"), ("?", "?"))),
+        *((recorded(*dtypes), TrackMismatch, NO_INTEGERS) for dtypes in (("c8", "c8"), ("i8", "u8"))),
+    ],
+)
+def test_token_sequences_reject_other_episodes(episode: SingleAgentEpisode, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
         TokenSequences(EpisodePack.from_episodes([episode]))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import EpisodeStateError
 from episodes.tokens import TokenRecorder
 
 
@@ -69,15 +69,15 @@ async def run(num_groups: int, group_size: int, *, at_once: int, fail: float, wa
     return counts
 
 
-def test_token_recorder_of_concurrent_conversations_returns_complete_groups() -> None:
-    counts = asyncio.run(run(60, 4, at_once=100, fail=0.05, wait=0.001))
-    assert counts["failed"] > 10
-
-
-@pytest.mark.slow
-def test_token_recorder_of_thousand_conversations_returns_complete_groups() -> None:
-    counts = asyncio.run(run(1000, 4, at_once=1000, fail=0.05, wait=0.2))
-    assert counts["failed"] > 200
+@pytest.mark.parametrize(
+    ("num_groups", "at_once", "wait"),
+    [(60, 100, 0.001), pytest.param(1000, 1000, 0.2, marks=pytest.mark.slow)],
+)
+def test_token_recorder_of_concurrent_conversations_returns_complete_groups(
+    num_groups: int, at_once: int, wait: float
+) -> None:
+    counts = asyncio.run(run(num_groups, 4, at_once=at_once, fail=0.05, wait=wait))
+    assert counts["failed"] > num_groups / 6
 
 
 async def play_rounds(recorder: TokenRecorder, first: int, num_groups: int, at_once: int) -> None:
@@ -121,31 +121,6 @@ def test_token_recorder_of_fifty_thousand_conversations_holds_flat_memory() -> N
     assert growth(lambda: process.memory_info().rss, 500, 12_000, 250) < 10_000_000  # 200 bytes per conversation
 
 
-def test_token_recorder_cancelled_conversation_leaves_its_group_incomplete() -> None:
-    recorder = TokenRecorder(group_size=2, outputs={})
-
-    async def main() -> None:
-        async def hang() -> None:
-            async with recorder.conversation([1], group="g"):
-                await asyncio.sleep(60)
-
-        task = asyncio.create_task(hang())
-        await asyncio.sleep(0)
-        assert recorder.num_open == 1
-        async with recorder.conversation([1], group="g") as talk:
-            talk.turn([2], terminated=True)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert (recorder.num_open, recorder.missing(), recorder.take()) == (0, {"g": 1}, None)
-        async with recorder.conversation([1], group="g") as talk:
-            talk.turn([3], truncated=True)
-
-    asyncio.run(main())
-    pack = recorder.take()
-    assert pack is not None
-    assert len(pack) == 2
-
-
 def test_token_recorder_wait_for_returns_the_number_of_groups() -> None:
     recorder = TokenRecorder(group_size=2, outputs={})
 
@@ -179,8 +154,6 @@ def test_token_recorder_take_leaves_later_groups() -> None:
     assert first is not None
     assert remaining is not None
     assert (len(first), len(remaining), recorder.take()) == (1, 2, None)
-    with pytest.raises(InvalidArgument, match="num_groups"):
-        recorder.take(0)
 
 
 def test_token_recorder_of_failed_group_lacks_all_its_conversations() -> None:
