@@ -1,76 +1,72 @@
-"""The `episodes` command: `info`, `ls`, `show`, `record`, `report`."""
+"""The `episodes` command: `info`, `ls`, `show`, `record`, `report`, `sql` and `split`."""
 
 from __future__ import annotations
 
 import io
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from running import assert_fails, episode, output, printed, run, write
 
-from episodes import SingleAgentEpisode
 from episodes.command import main
-from episodes.command.app import app
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tokens import Conversation
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def printed(*words: object):
-    result = run(*words, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    with EpisodeWriter(tmp_path / "data", env_spec="Walk-v0", metadata={"author": "[red]me[/red]"}) as writer:
-        for n, id_ in ((3, "bb1"), (5, "bb2"), (2, "[bold]a")):
-            rewards = np.full(n, np.nan if n == 5 else 1.0)
-            writer.add(
-                [
-                    SingleAgentEpisode.from_arrays(
-                        np.arange(n + 1.0), np.zeros(n, int), rewards, id_=id_, terminated=n == 3
-                    )
-                ]
-            )
-    return tmp_path / "data"
+    rewards = {"bb1": [1.0] * 3, "bb2": [np.nan] * 5, "[bold]a": [1.0] * 2}
+    episodes = [episode(values, id_, terminated=id_ == "bb1") for id_, values in rewards.items()]
+    return write(tmp_path / "data", episodes, env_spec="Walk-v0", metadata={"author": "[red]me[/red]"})
 
 
-def test_info_prints_facts(data: Path) -> None:
-    facts = printed("info", data)
+def test_info_prints_facts_and_statistics(data: Path) -> None:
+    facts = printed("info", data, "--stats")
     assert (facts["episodes"], facts["steps"], facts["environment"]) == (3, 10, "Walk-v0")
     assert facts["endings"] == {"terminated": 1, "cut": 2}
-    assert "[red]me[/red]" in run("info", data).output
+    tracks = {row["track"]: row for row in facts["tracks"]}
+    assert list(tracks) == ["observations/0", "observations/1", "actions", "rewards"]
+    assert (tracks["rewards"]["count"], tracks["rewards"]["nan"], tracks["rewards"]["highest"]) == (5, 5, 1)
+    assert tracks["actions"]["mean"] == pytest.approx(0.4)
+    assert "[red]me[/red]" in output("info", data)
+    assert "observations/1" in output("info", data, "--stats")
 
 
 def test_ls_sorts_by_any_column_with_nan_last(data: Path) -> None:
     assert [row["id"] for row in printed("ls", data)] == ["bb1", "bb2", "[bold]a"]
     assert [row["id"] for row in printed("ls", data, "--sort", "return")] == ["[bold]a", "bb1", "bb2"]
     assert [row["length"] for row in printed("ls", data, "--sort", "length", "--descending", "--limit", 2)] == [5, 3]
-    assert "[bold]a" in run("ls", data).output
-    assert run("ls", data, "--sort", "colour").exit_code == 2
-    assert run("ls", data, "--limit", "-1").exit_code == run("watch", data, "--port", "65536").exit_code == 2
+    assert "[bold]a" in output("ls", data)
+    for words in (("ls", data, "--sort", "colour"), ("ls", data, "--limit", "-1"), ("watch", data, "--port", "65536")):
+        assert run(*words)[0] == 2
+
+
+def test_ls_filters_and_shows_custom_data_and_whole_episodes(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path) as writer:
+        for n in range(4):
+            whole = episode([1.0, n], f"e{n}", terminated=True, custom_data={"score": n / 2})
+            writer.add([whole] if n else [whole[:1], whole[1:]])
+    lines = output("ls", tmp_path, "--where", "custom_data/score > 0.5", "--sort", "custom_data/score").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["e2", "e3"]
+    assert "episode_return" not in lines[0]
+    assert "episode_return" in output("ls", tmp_path)
+    assert run("ls", tmp_path, "--where", "score >")[0] == 2
+    facts = printed("info", tmp_path)
+    assert (facts["complete episodes"], facts["mean return of complete episodes"]) == (4, 2.5)
 
 
 def test_print_table_without_a_terminal_has_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    with EpisodeWriter(tmp_path / "data") as writer:
-        writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_="long " * 12, terminated=True)])
-    assert run("ls", tmp_path / "data").output.splitlines()[1].split() == ["long"] * 12 + ["1", "1", "terminated", "0"]
+    write(tmp_path, [episode([1.0], "long " * 12, terminated=True)])
+    assert output("ls", tmp_path).splitlines()[1].split() == ["long"] * 12 + ["1", "1", "terminated", "0"]
 
 
 def test_print_table_without_unicode_shows_other_letters(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
+    write(data, [episode([1.0], "\U0001f642")])
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
-    with EpisodeWriter(data) as writer:
-        writer.add([SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], id_="\U0001f642")])
     monkeypatch.setattr("sys.argv", ["episodes", "show", str(data), "--episode", "-1"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -80,30 +76,24 @@ def test_print_table_without_unicode_shows_other_letters(data: Path, monkeypatch
 
 
 def test_show_finds_an_episode_by_id_prefix_and_index(data: Path, tmp_path: Path) -> None:
-    assert printed("show", data, "--episode", "bb2")["length"] == 5
-    assert printed("show", data, "--episode", "[b")["length"] == 2
-    assert printed("show", data, "--episode", "-1")["length"] == 2
-    assert run("show", data, "--episode", "bb").exit_code == 2
-    assert "observations" in run("show", data).output
-    page = tmp_path / "episode.html"
-    assert run("show", data, "--episode", "0", "--html", page).exit_code == 0
-    assert "<!doctype html>" in page.read_text()
+    for name, length in (("bb2", 5), ("[b", 2), ("-1", 2)):
+        assert printed("show", data, "--episode", name)["length"] == length
+    assert run("show", data, "--episode", "bb")[0] == 2
+    assert "observations" in output("show", data)
+    output("show", data, "--episode", "0", "--html", tmp_path / "episode.html")
+    assert "<!doctype html>" in (tmp_path / "episode.html").read_text()
 
 
-def test_record_with_equal_seeds_writes_equal_episodes(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        assert run("record", tmp_path / name, "--env", "CartPole-v1", "--episodes", 3, "--seed", 7).exit_code == 0
-    a, b = (EpisodeDataset(tmp_path / name) for name in ("a", "b"))
-    assert [len(episode) for episode in a] == [len(episode) for episode in b]
-    assert a.env_spec == "CartPole-v1"
-    assert run("record", tmp_path / "c", "--env", "NoSuchPole-v9").exit_code == 2
-
-
-def test_report_writes_one_page(data: Path, tmp_path: Path) -> None:
-    result = run("report", data, "--html", tmp_path / "page.html")
-    assert result.exit_code == 0
-    assert "3 episodes" in result.output
-    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+def test_show_states_missing_and_non_finite_numbers(tmp_path: Path) -> None:
+    infos = [{}, {"success": True}, {}, {}]
+    write(tmp_path, [episode([1.0, np.nan, np.inf], infos=infos), episode([np.inf], "f", infos=[{"word": "x"}] * 2)])
+    text = output("show", tmp_path)
+    assert "1 NaN, 1 infinite" in text
+    assert "in 1 of 4 infos" in text
+    tracks = {track["track"]: track for track in printed("show", tmp_path, "--episode", "f")["tracks"]}
+    assert (tracks["observations"]["lowest"], tracks["observations"]["shape"]) == (0, [2, 2])
+    assert (tracks["rewards"]["lowest"], tracks["rewards"]["above"]) == (None, 1)
+    assert "lowest" not in tracks["infos/word"]
 
 
 def test_show_prints_the_turns_of_a_conversation(tmp_path: Path) -> None:
@@ -111,21 +101,53 @@ def test_show_prints_the_turns_of_a_conversation(tmp_path: Path) -> None:
     talk.begin([1, 2])
     talk.turn([3], [4], 0.5)
     talk.turn([5], reward=1.0, terminated=True)
-    with EpisodeWriter(tmp_path / "data") as writer:
-        writer.add([talk.episode])
-    lines = run("show", tmp_path / "data", "--decode", "json:dumps").output.splitlines()
-    assert lines[-4:] == [
+    data = write(tmp_path / "data", [talk.episode])
+    assert output("show", data, "--decode", "json:dumps").splitlines()[-4:] == [
         "prompt   0  [1][2]",
         "model    0  [3]  [reward 0.5]",
         "reply    1  [4]",
         "model    1  [5]  [reward 1]",
     ]
-    run("show", tmp_path / "data", "--html", tmp_path / "show.html", "--decode", "json:dumps")
+    output("show", data, "--html", tmp_path / "show.html", "--decode", "json:dumps")
     assert ">[3]</span>" in (tmp_path / "show.html").read_text()
-    for name, message in (("json:nothing", "give MODULE:NAME"), ("json:decoder", "module is not a function")):
-        result = run("show", tmp_path / "data", "--decode", name)
-        assert result.exit_code == 2
-        assert message in " ".join(result.output.split())
-    result = run("report", tmp_path / "data", "--html", tmp_path / "page.html", "--decode", "json:loads")
-    assert result.exit_code == 2
-    assert "decode([1]) raised TypeError" in " ".join(result.output.split())
+    assert_fails("give MODULE:NAME", "show", data, "--decode", "json:nothing")
+    assert_fails("module is not a function", "show", data, "--decode", "json:decoder")
+    page = tmp_path / "page.html"
+    assert_fails("decode([1]) raised TypeError", "report", data, "--html", page, "--decode", "json:loads")
+
+
+def test_record_with_equal_seeds_writes_equal_episodes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        output("record", tmp_path / name, "--env", "CartPole-v1", "--episodes", 3, "--seed", 7)
+    a, b = (EpisodeDataset(tmp_path / name) for name in ("a", "b"))
+    assert [len(episode) for episode in a] == [len(episode) for episode in b]
+    assert a.env_spec == "CartPole-v1"
+    assert run("record", tmp_path / "c", "--env", "NoSuchPole-v9")[0] == 2
+
+
+def test_report_writes_one_page(data: Path, tmp_path: Path) -> None:
+    assert "3 episodes" in output("report", data, "--html", tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_sql_prints_and_saves_the_result(tmp_path: Path) -> None:
+    data = write(tmp_path / "data", (episode([1.0, np.nan, i], f"e{i}") for i in range(20)))
+    query = 'select step, rewards, "observations/1" as y from steps where rewards > 17.5 and not isnan(rewards)'
+    rows = printed("sql", data, query, "--save", tmp_path / "found")
+    assert rows == [{"step": 56, "rewards": 18.0, "y": 5.0}, {"step": 59, "rewards": 19.0, "y": 5.0}]
+    assert EpisodeDataset(data).load_selection(tmp_path / "found").steps.tolist() == [56, 59]
+    assert printed("sql", data, "select rewards from steps where step = 1") == [{"rewards": None}]
+    assert "18" in output("sql", data, query)
+    assert run("sql", data, "select")[0] == 2
+
+
+def test_split_defines_and_lists_splits(tmp_path: Path) -> None:
+    data = write(tmp_path, (episode([1.0], f"e{i}") for i in range(20)))
+    assert output("split", data).strip() == ""
+    assert_fails("a name occurs twice", "split", data, "a=0.5", "a=0.5")
+    assert EpisodeDataset(data).splits == []
+    first = output("split", data, "train=0.8", "test=0.2", "--seed", 3)
+    assert first == output("split", data)
+    assert first.split()[0::5] == ["train", "test"]
+    assert sum(printed("info", data)["splits"].values()) == 20
+    assert run("split", data, "train")[0] == 2

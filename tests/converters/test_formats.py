@@ -213,8 +213,9 @@ def test_from_rllib_parquet_reads_rows_of_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["parquet", "rllib", "lerobot"])
-def test_file_round_trip_keeps_byte_order_and_infos_of_several_types(tmp_path: Path, name: str) -> None:
+def test_file_round_trip_keeps_byte_order_text_and_infos_of_all_types(tmp_path: Path, name: str) -> None:
     extra, swapped = {"b": np.arange(3, dtype=">i2")}, np.arange(4.0, dtype=">f4")
+    extra |= {} if name == "rllib" else {"word": np.array(["a", "bb", "ä"])}
     episodes = [
         SingleAgentEpisode.from_arrays(swapped, np.arange(3), np.ones(3), extra_model_outputs=extra, infos=infos)
         for infos in (None, [{"n": i} for i in range(4)], [{"n": "x"}] * 4)
@@ -276,6 +277,8 @@ def test_write_of_invalid_input_raises_and_leaves_no_files(tmp_path: Path) -> No
         to_parquet([lossy], tmp_path / "x", strict=True)
     with pytest.raises(LostInConversion, match=r"custom_data\['set'\]"):
         to_rllib_parquet([lossy], tmp_path / "x", strict=True)
+    with pytest.raises(LostInConversion, match=r"infos/set: .* the first is a"):
+        to_parquet([some(infos=[{"set": {1}}] * 4)], tmp_path / "x", strict=True)
     with pytest.raises(TrackMismatch, match="write a data set for each kind"):
         to_lerobot([some(), images((16, 16, 3))], tmp_path / "x")
     with pytest.raises(WrongType, match="complex"):
@@ -295,6 +298,8 @@ def test_write_of_invalid_input_raises_and_leaves_no_files(tmp_path: Path) -> No
     pq.write_table(pa.table({"x": [1]}), tmp_path / "foreign.parquet")
     with pytest.raises(UnreadableData, match="only what to_parquet wrote"):
         from_parquet(tmp_path / "foreign.parquet")
+    with pytest.raises(UnreadableData, match="not a Parquet file of RLlib"):
+        from_rllib_parquet(tmp_path / "foreign.parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign.parquet", "there"]
 
 

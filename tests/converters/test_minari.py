@@ -100,12 +100,12 @@ def test_to_minari_reports_every_loss_with_first_episode() -> None:
 
 
 def test_to_minari_leaves_out_values_that_minari_would_change() -> None:
-    infos = [{"n": 2**63 + i, "m": i} for i in range(4)]
+    infos = [{"n": 2**63 + i, "m": i, "t": (i,)} for i in range(4)]
     dataset, lost = to_minari([some(infos=infos, custom_data={"pair": (1, 2), "list": [1, {"a": None}]})], name())
     (back,), _ = from_minari(dataset)
     assert back.custom_data == {"list": [1, {"a": None}]}
     assert [*back.get_infos()] == [{"m": i} for i in range(4)]
-    assert {loss.what for loss in lost} == {"custom_data['pair']", "infos['n']"}
+    assert {loss.what for loss in lost} == {"custom_data['pair']", "infos['n']", "infos['t']"}
 
 
 def test_to_minari_rejects_wrong_arguments_and_losses_and_leaves_no_data_set() -> None:

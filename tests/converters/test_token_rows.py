@@ -104,8 +104,10 @@ def test_token_rows_report_every_loss(name: str) -> None:
     talk.turn([4], logp=[-0.1], terminated=True, truncated=True)
     later = talk.episode.to_numpy().slice(slice(1, None), len_lookback_buffer=1)
     later.agent_id = "p"
-    names = {loss.what for loss in write([later])[1]}
-    assert names == {"precision of log-probabilities", "lookback", "t_started", "agent_id", "both_endings"}
+    precision = "precision of log-probabilities"
+    expected = {precision, "lookback", "t_started", "agent_id", "both_endings"}
+    assert {loss.what for loss in write([later])[1]} == expected
+    assert {loss.what for loss in write([talk.episode[:1]])[1]} == {precision, "cut", "last observations"}
 
 
 def test_token_rows_hold_the_tokens_of_the_batch() -> None:

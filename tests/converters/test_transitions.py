@@ -75,6 +75,7 @@ def test_from_tensordict_of_two_axes_splits_rows_and_reports_dropped_keys() -> N
     back, report = from_tensordict(rows.reshape(2, 4))
     assert [len(e) for e in back] == [4, 4]
     assert [loss.what for loss in report] == ["('next', 'steps')"]
+    assert [len(e) for e in read(rows)[0]] == [4, 4]
     with pytest.raises(InvalidArgument, match="no 'action' among"):
         from_tensordict(rows.exclude("action"))
 
@@ -168,11 +169,13 @@ def test_from_tianshou_splits_at_sub_buffers() -> None:
     buffer = SimpleNamespace(
         obs=observations, obs_next=observations + 1, act=np.zeros(6, int), rew=np.ones(6),
         terminated=flags, truncated=flags.copy(),
-        info={"a": np.arange(6)}, subbuffer_edges=np.array([0, 3, 6]), sample_indices=lambda size: np.arange(6),
+        info={"a": np.arange(6)}, subbuffer_edges=np.array([0, 3, 6]), maxsize=6,
+        sample_indices=lambda size: np.arange(6),
     )  # fmt: skip
     back, _ = from_tianshou(buffer, strict=True)
     assert [len(e) for e in back] == [3, 3]
     assert back[1].get_infos() == [{}, {"a": 3}, {"a": 4}, {"a": 5}]
+    assert [len(e) for e in read(buffer)[0]] == [3, 3]
     del buffer.obs_next
     with pytest.raises(InvalidArgument, match="ignore_obs_next"):
         from_tianshou(buffer)
