@@ -57,12 +57,6 @@ def test_ls_filters_and_shows_custom_data_and_whole_episodes(tmp_path: Path) -> 
     assert (facts["complete episodes"], facts["mean return of complete episodes"]) == (4, 2.5)
 
 
-def test_print_table_without_a_terminal_has_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    write(tmp_path, [episode([1.0], "long " * 12, terminated=True)])
-    assert output("ls", tmp_path).splitlines()[1].split() == ["long"] * 12 + ["1", "1", "terminated", "0"]
-
-
 def test_print_table_without_unicode_shows_other_letters(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     write(data, [episode([1.0], "\U0001f642")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,35 +272,31 @@ def test_from_rllib_parquet_with_pickle_raises(tmp_path: Path) -> None:
         from_rllib_parquet(tmp_path)
 
 
-def test_write_of_invalid_input_raises_and_leaves_no_files(tmp_path: Path) -> None:
-    lossy = some(custom_data={"set": {1}})
-    with pytest.raises(LostInConversion, match=r"custom_data\['set'\]"):
-        to_parquet([lossy], tmp_path / "x", strict=True)
-    with pytest.raises(LostInConversion, match=r"custom_data\['set'\]"):
-        to_rllib_parquet([lossy], tmp_path / "x", strict=True)
-    with pytest.raises(LostInConversion, match=r"infos/set: .* the first is a"):
-        to_parquet([some(infos=[{"set": {1}}] * 4)], tmp_path / "x", strict=True)
-    with pytest.raises(TrackMismatch, match="write a data set for each kind"):
-        to_lerobot([some(), images((16, 16, 3))], tmp_path / "x")
-    with pytest.raises(WrongType, match="complex"):
-        to_parquet([SingleAgentEpisode.from_arrays(np.zeros(3, complex), [1, 2], [0.0, 0.0])], tmp_path / "x")
+def test_conversion_of_invalid_input_raises_and_leaves_no_files(tmp_path: Path) -> None:
+    new, foreign = tmp_path / "x", tmp_path / "foreign.parquet"
+    pq.write_table(pa.table({"x": [1]}), foreign)
     (tmp_path / "there").mkdir()
+    lossy, in_infos = some(custom_data={"set": {1}}), some(infos=[{"set": {1}}] * 4)
+    imaginary = SingleAgentEpisode.from_arrays(np.zeros(3, complex), [1, 2], [0.0, 0.0])
+    calls: list[tuple[Any, type[Exception], str]] = [
+        (lambda: to_parquet([lossy], new, strict=True), LostInConversion, r"custom_data\['set'\]"),
+        (lambda: to_rllib_parquet([lossy], new, strict=True), LostInConversion, r"custom_data\['set'\]"),
+        (lambda: to_parquet([in_infos], new, strict=True), LostInConversion, "infos/set: .* the first is a"),
+        (lambda: to_lerobot([some(), images((16, 16, 3))], new), TrackMismatch, "write a data set for each kind"),
+        (lambda: to_parquet([imaginary], new), WrongType, "complex"),
+        (lambda: write([some()], new, "csv"), InvalidArgument, "known formats: episodes, lerobot"),
+        (lambda: write([some()], new, "d4rl"), InvalidArgument, "can be read, not written"),
+        (lambda: read(tmp_path / "there"), InvalidArgument, "looks like none"),
+        (lambda: read(3), InvalidArgument, "cannot be read"),
+        (lambda: from_parquet(foreign), UnreadableData, "only what to_parquet wrote"),
+        (lambda: from_rllib_parquet(foreign), UnreadableData, "not a Parquet file of RLlib"),
+    ]
     for name in ("parquet", "rllib", "lerobot", "episodes"):
-        with pytest.raises(InvalidArgument, match="exists already"):
-            write([some()], tmp_path / "there", name)
-    with pytest.raises(InvalidArgument, match="known formats: episodes, lerobot"):
-        write([some()], tmp_path / "x", "csv")
-    with pytest.raises(InvalidArgument, match="can be read, not written"):
-        write([some()], tmp_path / "x", "d4rl")
-    with pytest.raises(InvalidArgument, match="looks like none"):
-        read(tmp_path)
-    with pytest.raises(InvalidArgument, match="cannot be read"):
-        read(3)
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "foreign.parquet")
-    with pytest.raises(UnreadableData, match="only what to_parquet wrote"):
-        from_parquet(tmp_path / "foreign.parquet")
-    with pytest.raises(UnreadableData, match="not a Parquet file of RLlib"):
-        from_rllib_parquet(tmp_path / "foreign.parquet")
+        there = partial(write, [some()], tmp_path / "there", name)
+        calls.append((there, InvalidArgument, "exists already"))
+    for call, error, text in calls:
+        with pytest.raises(error, match=text):
+            call()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign.parquet", "there"]
 
 
@@ -357,14 +354,12 @@ assert sum(1 for _ in read(source, form)[0]) == num
 """
 
 
-@pytest.mark.slow
-def test_data_larger_than_the_memory_allowed_are_converted(tmp_path: Path) -> None:
-    run(tmp_path, 1200, "parquet", "rllib", "lerobot", "minari", "episodes")  # 480 MB each
-
-
-def test_data_are_converted_in_less_memory_than_they_have(tmp_path: Path) -> None:
-    run(tmp_path, 200, "parquet", "episodes")  # 80 MB each
-
-
-def run(folder: Path, num: int, *names: str) -> None:
-    run_python("-c", FLAT, folder, num, *names, MINARI_DATASETS_PATH=str(folder / "minari"))
+@pytest.mark.parametrize(
+    ("num", "names"),
+    [
+        (200, ["parquet", "episodes"]),  # 80 MB each
+        pytest.param(1200, ["parquet", "rllib", "lerobot", "minari", "episodes"], marks=pytest.mark.slow),  # 480 MB
+    ],
+)
+def test_data_are_converted_in_less_memory_than_they_have(num: int, names: list[str], tmp_path: Path) -> None:
+    run_python("-c", FLAT, tmp_path, num, *names, MINARI_DATASETS_PATH=str(tmp_path / "minari"))

@@ -148,15 +148,10 @@ def test_from_messages_joins_messages_to_observations() -> None:
     assert episode.get_infos(0) == {"roles": [["system", 1], ["user", 2]]}
     (conversation,), report = to_messages([episode])
     assert (conversation["messages"], len(report)) == (messages, 0)
-
-
-def test_messages_of_the_assistant_in_a_prompt_are_not_turns() -> None:
-    talk = Conversation("a")
-    talk.begin([1, 2, 3, 4], {"roles": [["user", 1], ["assistant", 2], ["user", 1]]})
-    talk.turn([5], logp=[-1.0], terminated=True)
-    conversations, _ = to_messages([talk.episode], strict=True)
-    assert [message.get("sampled", True) for message in conversations[0]["messages"]] == [True, False, True, True]
-    assert from_messages(conversations)[0].equals(talk.episode.to_numpy())
+    messages[1] = {"role": "assistant", "token_ids": [2, 3], "sampled": False}  # an example in the prompt
+    (episode,) = from_messages([{"id": "a", "messages": messages}])
+    assert [item.tolist() for item in episode.get_observations()] == [[1, 2, 3], [5, 6], []]
+    assert to_messages([episode], strict=True)[0][0]["messages"] == messages
 
 
 ANSWER = {"role": "assistant", "token_ids": [2], "logprobs": [-1.0]}

@@ -70,49 +70,43 @@ def test_check_token_batch_of_right_batch_finds_nothing(layout: Any, convert: An
     assert as_tensor
 
 
-def shift_right(batch: dict[str, Any]) -> None:
-    batch |= {name: np.roll(batch[name], 1) for name in ("loss_mask", "action_logp")}
-    batch["labels"] = np.where(batch["loss_mask"], batch["input_ids"], -100)
-
-
-def shift_left(batch: dict[str, Any]) -> None:
-    batch["action_logp"] = np.roll(batch["action_logp"], -1)
-
-
-def widen_mask(batch: dict[str, Any]) -> None:
-    batch["loss_mask"][batch["cu_seqlens"][:-1]] = True  # a token of each prompt
-    batch["labels"] = np.where(batch["loss_mask"], np.append(batch["input_ids"][1:], 0), -100)
-
-
-def change_prompts(batch: dict[str, Any]) -> None:
-    batch["input_ids"][batch["cu_seqlens"][:-1]] += 1
-    batch["input_ids"] %= VOCABULARY
-
-
-def change_reply(batch: dict[str, Any]) -> None:
-    batch["input_ids"][batch["cu_seqlens"][2] + 8] += 1
-    batch["input_ids"] %= VOCABULARY
-
-
-def label_beyond(batch: dict[str, Any]) -> None:
-    batch["labels"][batch["cu_seqlens"][1] - 1], batch["loss_mask"][batch["cu_seqlens"][1] - 1] = 3, True
-
-
-@pytest.mark.parametrize(
-    ("spoil", "texts"),
-    [
-        (shift_right, ["labels are not shifted", "those of the position before them"]),
-        (shift_left, ["those of the position after them"]),
-        (widen_mask, ["the mask includes tokens that were not sampled, first at sequence 0, position 0"]),
-        (change_prompts, ["from the first sampled token on: another prompt"]),
-        (change_reply, ["first at sequence 2, position 8", "tokens before it changed after sampling"]),
-        (label_beyond, ["the label is not the next token at 1 of 73 learned positions, first at sequence 0"]),
-    ],
-)
-def test_check_token_batch_names_the_cause(spoil: Any, texts: list[str]) -> None:
+def mistakes() -> dict[str, tuple[dict[str, Any], list[str]]]:
+    """Return by name the columns that a mistake replaces in a right batch, and what the check says of it."""
     batch = right()
-    spoil(batch)
-    result = check_token_batch(model, batch)
+    ids, starts, mask = batch["input_ids"], batch["cu_seqlens"][:-1], batch["loss_mask"]
+    late, wide, beyond = np.roll(mask, 1), mask.copy(), mask.copy()
+    wide[starts], beyond[starts[1] - 1] = True, True  # a token of each prompt; the last token of a sequence
+    prompts, reply = ids.copy(), ids.copy()
+    prompts[starts] = (ids[starts] + 1) % VOCABULARY
+    reply[starts[2] + 8] = (ids[starts[2] + 8] + 1) % VOCABULARY
+    labels = {"late": np.where(late, ids, -100), "wide": np.where(wide, np.append(ids[1:], 0), -100)}
+    logp = {shift: np.roll(batch["action_logp"], shift) for shift in (-1, 1)}
+    return {
+        "unshifted labels": (
+            {"labels": labels["late"], "loss_mask": late, "action_logp": logp[1]},
+            ["labels are not shifted", "those of the position before them"],
+        ),
+        "values shifted left": ({"action_logp": logp[-1]}, ["those of the position after them"]),
+        "wide mask": (
+            {"labels": labels["wide"], "loss_mask": wide},
+            ["the mask includes tokens that were not sampled, first at sequence 0, position 0"],
+        ),
+        "other prompts": ({"input_ids": prompts}, ["from the first sampled token on: another prompt"]),
+        "other reply": (
+            {"input_ids": reply},
+            ["first at sequence 2, position 8", "tokens before it changed after sampling"],
+        ),
+        "label beyond the end": (
+            {"labels": np.where(beyond & ~mask, 3, batch["labels"]), "loss_mask": beyond},
+            ["the label is not the next token at 1 of 73 learned positions, first at sequence 0"],
+        ),
+    }
+
+
+@pytest.mark.parametrize("mistake", mistakes())
+def test_check_token_batch_names_the_cause(mistake: str) -> None:
+    columns, texts = mistakes()[mistake]
+    result = check_token_batch(model, right() | columns)
     assert not result
     assert all(text in str(result) for text in texts), result
     with pytest.raises(ContractViolation, match="problem"):

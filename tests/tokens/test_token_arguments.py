@@ -21,19 +21,8 @@ from episodes.tokens.sequences import TokenSequences
 
 NAN, INF = float("nan"), float("inf")
 ABSENT = object()  # the argument is left out
-NO_LIST = [
-    "abc",
-    b"abc",
-    {"input_ids": [1]},
-    {1},
-    (number for number in [1]),
-    object(),
-    5,
-    [[1]],
-    [1, [2]],
-    ["a"],
-    [None],
-]
+NO_LIST = ["abc", b"abc", {"input_ids": [1]}, {1}, (number for number in [1]), object(), 5]
+NO_LIST += [[[1]], [1, [2]], ["a"], [None]]
 NO_LIST += [np.ma.masked_array([1], [True]), torch.tensor([[1]]), torch.tensor([1.0], requires_grad=True)]
 NO_IDS = [*NO_LIST, [1.5], [2**40], [-1], [True], torch.tensor([1.5], dtype=torch.bfloat16), np.array([NAN])]
 NO_LOGP = [*NO_LIST, ABSENT, None, [], [-1.0, -1.0], [0.5], [NAN], [-1e300], torch.tensor([-1.0], dtype=torch.bfloat16)]

@@ -29,18 +29,12 @@ def expected_columns(plains: list[Plain], sequences: list[PlainSequence], first_
             source = sequence.sources[position + 1] if position + 1 < len(sequence.tokens) else None
             turn, k = (turns[source[0]], source[1]) if source else (None, 0)
             is_learned = turn is not None and turn.values["learned"][k]
-            rows.append(
-                {
-                    "input_ids": token,
-                    "labels": turn.ids[k] if turn is not None and is_learned else IGNORED,
-                    "loss_mask": is_learned,
-                    "position_ids": position,
-                    "advantages": 10 * sequence.episode + source[0] + 1 if source else 0,
-                    "action_logp": turn.values["logp"][k] if turn else 0,
-                    "policy_version": turn.values["version"][k] if turn else 0,
-                    "value": turn.values["value"][k] if turn else 0,
-                }
-            )
+            row = {"input_ids": token, "loss_mask": is_learned, "position_ids": position}
+            row["labels"] = turn.ids[k] if turn is not None and is_learned else IGNORED
+            row["advantages"] = 10 * sequence.episode + source[0] + 1 if source else 0
+            for column, output in (("action_logp", "logp"), ("policy_version", "version"), ("value", "value")):
+                row[column] = turn.values[output][k] if turn else 0
+            rows.append(row)
         columns.append({name: [row[name] for row in rows] for name in rows[0]})
     return columns
 
@@ -140,18 +134,10 @@ def test_token_batch_gives_each_turn_its_version_and_advantage() -> None:
     batch = token_batch(small_pack(), episode_advantages=[0.5])
     assert batch["policy_version"].tolist() == [0, 7, 0, 7, 7, 0]
     assert batch["advantages"].tolist() == [0, 0.5, 0, 0.5, 0.5, 0]
-    assert {name: str(column.dtype) for name, column in batch.items()} == {
-        "input_ids": "int32",
-        "labels": "int32",
-        "loss_mask": "bool",
-        "position_ids": "int32",
-        "advantages": "float32",
-        "action_logp": "float32",
-        "policy_version": "int64",
-        "cu_seqlens": "int32",
-        "max_seqlen": "int32",
-        "episodes": "int64",
-    }
+    dtypes = dict.fromkeys(("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen"), "int32")
+    dtypes |= {"loss_mask": "bool", "advantages": "float32", "action_logp": "float32"}
+    dtypes |= {"policy_version": "int64", "episodes": "int64"}
+    assert {name: str(column.dtype) for name, column in batch.items()} == dtypes
 
 
 def test_token_batch_of_unsigned_tokens_has_signed_labels() -> None:
