@@ -71,7 +71,7 @@ def test_check_token_batch_of_right_batch_finds_nothing(layout: Any, convert: An
 
 
 def mistakes() -> dict[str, tuple[dict[str, Any], list[str]]]:
-    """Return by name the columns that a mistake replaces in a right batch, and what the check says of it."""
+    """Return for each mistake the columns that replace those of a right batch, and parts of the expected problems."""
     batch = right()
     ids, starts, mask = batch["input_ids"], batch["cu_seqlens"][:-1], batch["loss_mask"]
     late, wide, beyond = np.roll(mask, 1), mask.copy(), mask.copy()
