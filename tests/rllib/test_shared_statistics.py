@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from connectors import env_to_module_pipeline
 from connectors.env_to_module import MeanStdFilter
-from connectors.multi_agent_pipelines import MultiAgentEnvToModule
 from connectors.moments import Moments
+from connectors.multi_agent_pipelines import MultiAgentEnvToModule
 from episode_runners.rllib.shared_statistics import SharedStatistics
 
 OPERATIONS = ("sample", "sample", "send", "send", "merge", "merge", "receive", "receive", "replace", "save", "restore")
