@@ -26,11 +26,10 @@ def describe_mismatch(rows: Any, space: gym.Space | None, num_rows: int) -> str 
     """
     if isinstance(space, spaces.Dict) and isinstance(rows, Mapping):
         parts = (describe_mismatch(rows.get(key), part, num_rows) for key, part in space.spaces.items())
-    elif isinstance(space, spaces.Tuple) and isinstance(rows, tuple):
-        parts = (
-            describe_mismatch(part, part_space, num_rows) for part, part_space in zip(rows, space.spaces, strict=False)
-        )
-    elif isinstance(space, (spaces.Dict, spaces.Tuple)) and not isinstance(rows, (list, tuple)):
+    elif isinstance(space, spaces.Tuple) and isinstance(rows, tuple) and len(rows) == len(space.spaces):
+        pairs = zip(rows, space.spaces, strict=True)
+        parts = (describe_mismatch(part, part_space, num_rows) for part, part_space in pairs)
+    elif isinstance(space, (spaces.Dict, spaces.Tuple)) and not isinstance(rows, list):
         return f"are {nested.describe(rows)}"
     elif not isinstance(space, _ARRAYS):
         return None

@@ -69,7 +69,7 @@ class NormalizeAndClipActions(Connector):
         """
         try:
             return to_env_actions(self._policy_space, actions)
-        except ValueError as error:
+        except (ValueError, TypeError, LookupError) as error:
             raise ShapeMismatch(
                 f"{self.name}: the policy's actions are {nested.describe(actions)}; give actions [N, ...] of "
                 f"{self.input_action_space}: {error}"

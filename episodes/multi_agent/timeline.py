@@ -329,7 +329,9 @@ class Timeline:
     def of(cls, episode: SingleAgentEpisode, record: Mapping[str, Any]) -> Timeline:
         """Create a timeline from an agent's episode and the dict that `record` returned."""
         convert = _finished if episode.is_numpy else _growing
-        timeline = cls(episode, convert(np.array(record["seen"])), convert(np.array(record["acted"])))
+        timeline = cls(
+            episode, convert(np.array(record["seen"], np.int64)), convert(np.array(record["acted"], np.int64))
+        )
         for name in _RECORD:
             setattr(timeline, name, record[name])
         return timeline

@@ -17,7 +17,7 @@ from connectors.multi_agent_pipelines import multi_agent_module_to_env
 from episode_learners import MLPPolicy, SACPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import EpisodePack, PolicyBox, SingleAgentEpisode, pack_agents
-from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, space_json
 from episodes.tracks import nested
@@ -258,3 +258,17 @@ def test_policy_space_differs_by_mapping_and_survives_json(space: Any) -> None:
     for left in made.values():
         assert space_json.from_json(space_json.to_json(left, "")) == left
         assert env_space_of(left) == space
+
+
+@pytest.mark.parametrize("name", ["box", "dict"])
+@pytest.mark.parametrize("kind", ["dict", "tuple", "array"])
+def test_actions_nested_unlike_action_space_are_rejected_by_name(name: str, kind: str) -> None:
+    wrong = {"dict": {"x": np.zeros((1, 3))}, "tuple": (np.zeros((1, 3)),), "array": np.zeros((1, 3))}[kind]
+    for mapping in (*MAPPINGS.values(), {"normalize_actions": False}):
+        runner = SingleAgentEnvRunner(
+            lambda: Walk(SPACES[name]),
+            policy=lambda batch, explore: {"actions": wrong},
+            module_to_env=module_to_env_pipeline(None, SPACES[name], **mapping),
+        )
+        with pytest.raises(ShapeMismatch, match="the policy's actions"):
+            runner.sample(num_timesteps=2)
