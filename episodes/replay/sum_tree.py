@@ -109,12 +109,13 @@ class SumTree:
 
         The values must not all be 0.
         """
+        values_of = self._levels[0].take
         leaves = self.find(generator.random(n) * self.total)
-        values = self.get(leaves)
+        values = values_of(leaves)
         # Sums are rounded, so a sample can fall just past the last leaf of a node, though very rarely.
         while len(missed := (values == 0).nonzero()[0]):
             leaves[missed] = self.find(generator.random(len(missed)) * self.total)
-            values = self.get(leaves)
+            values = values_of(leaves)
         return leaves, values
 
 
