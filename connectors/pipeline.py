@@ -285,6 +285,8 @@ class ConnectorPipeline(Connector):
         that do not change complete arrays.
 
         `on_rows` runs all stages after the first one that changes arrays, because it may leave incomplete columns.
+        `ModuleToEnvPipeline` leaves out every stage that does not change complete arrays. `EnvToModulePipeline` gives
+        copies of the ongoing episodes to stages that read single episodes.
         """
         self._stages = stages
         self._row_stages = tuple(dropwhile(lambda stage: not stage.changes_rows, stages.values()))

@@ -55,7 +55,8 @@ Packs, replay, files, messages, pickles and loss reports carry all facts in this
 here, and with a default in `EpisodeFacts` (before the spaces) and in `PackFacts`, so that what was written without it
 can be read. If joined chunks may differ in it, it needs a rule in `EpisodeFacts.followed_by`. Then it needs a property
 in `single_agent/episode.py` and in `pack/pack.py`, there also an argument of the constructor if it is an id, and a line
-in docs/format.md. Converters that can store it list it in their own files: `step_tables.py`, `minari.py`, `lerobot.py`.
+in docs/format.md. Converters that can store it list it in their own files: `step_tables.py`, `minari.py`, `lerobot.py`
+and `lerobot_reading.py`.
 """
 _T_STARTED, _ENDING, _VERSIONS = map(list(FACTS).index, ("t_started", "ending", "policy_versions"))
 

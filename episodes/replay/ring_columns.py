@@ -1,4 +1,8 @@
-"""Columns of replay batches, computed from the ring positions of sampled steps."""
+"""Columns of replay batches, computed from the ring positions of sampled steps.
+
+A new column has a name in `Columns`, an entry in `_OF_STEPS` of `episodes/batch/sampling_checks.py`, a branch in
+`_column` here, and one in `episodes/storage/sampling/stored_columns.py`.
+"""
 
 from __future__ import annotations
 
