@@ -40,9 +40,13 @@ def there_is() -> Counter[str]:
 
 
 def _described(child: psutil.Process) -> str:
-    """Return the first known command of a process, or "" for a process that ended or belongs to all tests."""
+    """Return the newest known command of a process, or "" for a process that ended or belongs to all tests.
+
+    The command is empty after the end of a process that nobody waited for, and while a process starts.
+    """
     try:
-        command = _commands.setdefault((child.pid, child.create_time()), " ".join(child.cmdline()))
+        started = (child.pid, child.create_time())
+        command = _commands[started] = " ".join(child.cmdline()) or _commands.get(started, "")
         return "" if any(tracker in command for tracker in _TRACKERS) else f"{child.pid} {command}"
     except psutil.NoSuchProcess:
         return ""
