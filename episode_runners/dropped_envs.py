@@ -1,4 +1,6 @@
-"""Closing of environments when their runner is garbage-collected without a call of `close`."""
+"""Environments that a runner makes itself, and that are closed when the runner is garbage-collected without a call of
+`close`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv
+
+
+def makes_envs(env: Any) -> bool:
+    """Return True if `env` is a class or function that makes environments, False if it is an environment."""
+    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
 def close_when_dropped(runner: Any, envs: Sequence[Any]) -> Callable[[], Any]:

@@ -12,8 +12,8 @@ import torch
 
 from connectors.actor import Actor
 from connectors.policy import module_of
+from episode_runners.dropped_envs import makes_envs
 from episode_runners.multi_agent import MultiAgentEnvRunner
-from episode_runners.multi_agent_envs import makes_envs
 from episode_runners.multi_agent_stats import mean_returns
 from episode_runners.remote.group_runner import GroupRunner
 from episode_runners.runner import EnvRunner, copy_pipeline

@@ -13,8 +13,8 @@ from numpy.typing import DTypeLike
 from connectors.actor import Actor
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_interface, module_of
-from episode_runners.dropped_envs import close_when_dropped
-from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env, makes_envs
+from episode_runners.dropped_envs import close_when_dropped, makes_envs
+from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env
 from episode_runners.multi_agent_pipelines import Answers, ByAgent, RunnerPipelines, checked_pipelines, split_actors
 from episode_runners.multi_agent_stats import MultiAgentCollectStats, ReturnCounter, stats_of
 from episode_runners.multi_agent_versions import carry_versions, checked_versions, switch_versions, write_versions

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import gymnasium as gym
 import numpy as np
 
+from episode_runners.dropped_envs import makes_envs
 from episodes.errors import EpisodeStateError, UnknownKey, WrongType
 from episodes.tracks import nested
 
@@ -100,11 +101,6 @@ def as_multi_agent_env(env: Any) -> MultiAgentEnv:
         f"{env!r} is not a multi-agent environment; give a PettingZoo environment, or an environment with reset and "
         "step for dicts by agent"
     )
-
-
-def makes_envs(env: Any) -> bool:
-    """Return True if `env` is a class or function that makes environments, False if it is an environment."""
-    return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
 class DictEnv(MultiAgentEnv):

@@ -22,9 +22,8 @@ from connectors.fingerprint import (
     stamp,
 )
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
-from episode_runners.dropped_envs import close_when_dropped
+from episode_runners.dropped_envs import close_when_dropped, makes_envs
 from episode_runners.environment_errors import raise_or_annotate
-from episode_runners.multi_agent_envs import makes_envs
 from episode_runners.random_actions import sample_random_actions
 from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
 from episode_runners.stats import CollectStats, RunningReturns

@@ -15,6 +15,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
+from episodes.tracks.indexing import offsets_of
 
 __all__ = ["NormalizeRewards"]
 
@@ -58,7 +59,7 @@ class NormalizeRewards(Connector):
 
     def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
         rewards = np.asarray(StepReturns.of(batch, episodes).rewards, np.float64)
-        returns = self._returns(rewards, np.concatenate([[0], np.cumsum(episodes.lengths)]), episodes)
+        returns = self._returns(rewards, offsets_of(episodes.lengths), episodes)
         self._moments = self._moments.merge(Moments.of(returns))
         count, squares = self._moments.count, self._moments.squares
         deviation = float(np.sqrt(squares / count)) if count > 1 else 1.0

@@ -19,6 +19,7 @@ from connectors.connector import ColumnDict
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+from episodes.tracks.indexing import offsets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class StepReturns:
         rewards = real_steps(batch, Columns.REWARDS)
         rows = pack.step_rows()
         rewards = pack.rewards[rows] if rewards is None else rewards
-        offsets = pack.offsets if isinstance(rows, slice) else np.concatenate([[0], np.cumsum(pack.lengths)])
+        offsets = pack.offsets if isinstance(rows, slice) else offsets_of(pack.lengths)
         if not len(rewards) or Columns.TERMINATEDS not in batch or Columns.TRUNCATEDS not in batch:
             return cls(rewards, pack.terminated, pack.truncated, offsets, slice(None))
         terminateds = np.asarray(real_steps(batch, Columns.TERMINATEDS), bool)

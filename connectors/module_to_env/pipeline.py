@@ -17,7 +17,7 @@ from connectors.module_to_env.normalize_and_clip_actions import NormalizeAndClip
 from connectors.module_to_env.remove_time_dimension import RemoveTimeDimension
 from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
-from connectors.pipeline import ConnectorPipeline, checked_batch
+from connectors.pipeline import ConnectorPipeline
 from connectors.policy import module_of
 from connectors.space_checks import describe_mismatch
 from episodes.columns import Columns
@@ -63,18 +63,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         """
         if type(outputs) is not dict:
             check_answer(outputs)
-        outputs = dict(outputs)
-        for stage in self._row_stages:
-            outputs = stage(
-                rl_module=policy,
-                batch=outputs,
-                episodes=episodes,
-                explore=explore,
-                shared_data=shared_data,
-                metrics=None,
-            )
-            if type(outputs) is not dict:
-                outputs = checked_batch(outputs, stage.name)
+        outputs = self.on_rows(policy, dict(outputs), episodes, explore, shared_data)
         if ColumnParts in map(type, outputs.values()):  # connectors may append items to columns
             outputs = {name: joined(column) for name, column in outputs.items()}
         actions = outputs.pop(Columns.ACTIONS, None)

@@ -8,6 +8,7 @@ import numpy as np
 
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import pyarrow
+from episodes.tracks.indexing import offsets_of
 
 NUMBERS = "biufMm"  # numpy kinds that become columns of numbers
 
@@ -66,7 +67,7 @@ def rare_column(array: np.ndarray, rows: np.ndarray, num_rows: int) -> Any:
         return spread(values, rows, num_rows)
     present = np.zeros(num_rows, bool)
     present[rows] = True
-    offsets = np.concatenate([[0], np.cumsum(present) * size])
+    offsets = offsets_of(present * size)
     return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=pa.array(~present))
 
 

@@ -19,12 +19,6 @@ from episodes.tracks import nested
 from episodes.tracks.stacking import check_strings, refuse_masked
 
 _ALL = slice(None)
-_IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes of memoryviews that can be assigned
-
-
-def takes_memoryview(dtype: np.dtype) -> bool:
-    """Return True if arrays of this dtype can be written through a memoryview, which is faster."""
-    return dtype.char in _IN_MEMORYVIEWS
 
 
 class RowBlock:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import TrackMismatch
-from episodes.recorder.row_blocks import takes_memoryview
 from episodes.replay.ring.linked_ring import ACTIONS, FLAGS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.tracks import nested
@@ -25,6 +24,7 @@ _MOST_STEPS = 32_768  # the fixed cost of a flush is that of 4,000 steps, so lar
 _MOST_ROWS = 4096
 _MOST_BYTES = 1 << 20
 _FEW_NUMBERS = 16
+_IN_MEMORYVIEWS = "?bBhHiIlLqQfd"  # dtypes of memoryviews that can be assigned
 _ALL = slice(None)
 _REFUSED = (AttributeError, TypeError, ValueError, NotImplementedError)  # errors for rows that do not fit
 
@@ -65,13 +65,13 @@ class StagedRows:
 
     def _create_views(self, plain: list[np.ndarray], actions: np.ndarray) -> None:
         """Create a memoryview for each column of each vector step, because copies into memoryviews are fast."""
-        if not all(array.ndim == 2 and takes_memoryview(array.dtype) for array in plain[2:]):
+        if not all(array.ndim == 2 and array.dtype.char in _IN_MEMORYVIEWS for array in plain[2:]):
             return
         views = [[array[k] for array in plain] for k in range(self.size)]
         self._first = (views[0][0], {ACTIONS: views[0][1], REWARDS: views[0][2]})
         self._dtype, self._shape = plain[0].dtype, plain[0].shape[1:]
         first_number = 1
-        if actions.ndim > 1 or not takes_memoryview(actions.dtype):
+        if actions.ndim > 1 or actions.dtype.char not in _IN_MEMORYVIEWS:
             self._actions, first_number = (actions.dtype, actions.shape), 2
         self._views = [(*row[:first_number], *map(memoryview, row[first_number:])) for row in views]
 

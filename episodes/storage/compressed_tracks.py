@@ -17,7 +17,7 @@ import numpy as np
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import documents_column, documents_of, pyarrow
 from episodes.storage.track_schema import TrackField
-from episodes.tracks.indexing import ranges
+from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.ragged import Ragged
 
 BLOCK_BYTES = 1 << 18
@@ -59,7 +59,7 @@ def _blocks(offsets: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray,
     place = ranges(np.zeros_like(counts), counts)
     starts = np.repeat(offsets[:-1], counts) + place * num_rows
     stops = np.minimum(starts + num_rows, np.repeat(offsets[1:], counts))
-    return starts, stops, np.concatenate([[0], np.cumsum(counts)])
+    return starts, stops, offsets_of(counts)
 
 
 @dataclass(frozen=True, slots=True)

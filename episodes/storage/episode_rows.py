@@ -15,6 +15,7 @@ from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
 from episodes.facts.policy_versions import VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow, text_column
+from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos import msgpack_codec
 
 MOST_STEPS = 1 << 40  # larger lengths of an episode are damage
@@ -135,7 +136,7 @@ def _version_columns(versions: VersionColumn | None, num: int) -> list[Any]:
     pa = pyarrow()
     if versions is None:
         return [_nulls(num, pa.large_list(pa.int64()))] * 2
-    ends = np.concatenate([[0], versions.counts().cumsum()])
+    ends = offsets_of(versions.counts())
     lists = (versions.versions, versions.all_begins())
     return [pa.LargeListArray.from_arrays(ends, pa.array(values)) for values in lists]
 

@@ -45,6 +45,7 @@ from episodes.storage.header import Header
 from episodes.storage.info_schema import InfoField, InfoFields
 from episodes.storage.track_schema import Fields, TrackField, assemble, check_same, is_observed
 from episodes.tracks import Tracks
+from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos.info_columns import Column
 from episodes.tracks.ragged import Ragged
 
@@ -261,9 +262,7 @@ class StoredBatch:
             column, expected = self.batch.column(LENGTHS_OF + path), self._episode_offsets(is_observed(path))
             check_offsets(column, expected, LENGTHS_OF + path)
             lengths = array_of(column, LENGTHS, (), int(expected[-1]), LENGTHS_OF + path)
-            known = np.zeros(len(lengths) + 1, np.int64)
-            np.cumsum(lengths, out=known[1:])
-            self._known_item_offsets[path] = known
+            known = self._known_item_offsets[path] = offsets_of(lengths)
         return known
 
     @cached_property
@@ -279,9 +278,7 @@ class StoredBatch:
     def _stepped_offsets(self) -> np.ndarray:
         """Row at which each of the n episodes begins in tracks with one item per step (lookback included), then the
         total number of rows, int64 [n + 1]."""
-        offsets = np.zeros(len(self) + 1, np.int64)
-        (self._rows.lengths + self._rows.lookbacks).cumsum(out=offsets[1:])
-        return offsets
+        return offsets_of(self._rows.lengths + self._rows.lookbacks)
 
     @cached_property
     def _observed_offsets(self) -> np.ndarray:

@@ -11,7 +11,7 @@ from episodes.batch import Batch
 from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, WrongType
 from episodes.tokens import names
 from episodes.tokens.arguments import as_numpy
-from episodes.tracks.indexing import ranges
+from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.validation import checked_count
 
 __all__ = ["select_sequences", "sequence_lengths", "token_minibatches"]
@@ -105,8 +105,7 @@ def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
         return Batch(selected)
     starts = lengths.cumsum() - lengths
     tokens = ranges(starts[indices], picked)
-    bounds = np.zeros(len(indices) + 1, np.int32)
-    np.cumsum(picked, out=bounds[1:])
+    bounds = offsets_of(picked).astype(np.int32)
     for name, column in batch.items():
         if name == names.CU_SEQLENS:
             selected[name] = _like(column, bounds)

@@ -21,7 +21,7 @@ from episodes.pack import EpisodePack
 from episodes.tokens.arguments import check_pack
 from episodes.tokens.names import KEPT_TOKENS
 from episodes.tokens.segments import Segments, stream_of, whole_episodes, with_branches
-from episodes.tracks.indexing import ranges
+from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.infos.info_columns import ColumnInfos
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.validation import checked_count
@@ -130,9 +130,7 @@ class TokenSequences:
     def _count_tokens(self) -> np.ndarray:
         """Return the number of tokens of each sequence, int64 [S]."""
         counts, lengths = self._segments.counts, self._segments.lengths
-        totals = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=totals[1:])
-        ends = counts.cumsum()
+        totals, ends = offsets_of(lengths), counts.cumsum()
         return totals[ends] - totals[ends - counts]
 
     def _check_first_tokens(self) -> None:
@@ -196,9 +194,7 @@ class TokenSequences:
     def cu_seqlens(self) -> np.ndarray:
         """Cumulative sequence lengths, int32 [S + 1], as used by variable-length attention kernels.
         Padding does not count."""
-        bounds = np.zeros(len(self) + 1, np.int32)
-        np.cumsum(self.lengths, out=bounds[1:])
-        return bounds
+        return offsets_of(self.lengths).astype(np.int32)
 
     @cached_property
     def attention_mask(self) -> np.ndarray:

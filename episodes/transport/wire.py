@@ -44,6 +44,7 @@ from episodes.storage.track_schema import (
 )
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
+from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, Infos
@@ -309,9 +310,7 @@ class PackLayout:
             if has_actions_bounds:
                 offsets = actions.offsets
             else:
-                lengths = source.array(LENGTHS, (num,), num * LENGTHS.itemsize)
-                offsets = np.zeros(num + 1, np.int64)
-                np.cumsum(lengths, out=offsets[1:])
+                offsets = offsets_of(source.array(LENGTHS, (num,), num * LENGTHS.itemsize))
             total = offsets.item(-1)
             arrays.append(Ragged.of(source.array(dtype, (total, *shape), total * size), offsets))
             if field is self.fields.get(ACTIONS.path):
