@@ -414,7 +414,9 @@ def codes(endings: Any) -> np.ndarray:
 
 def objects(values: Any) -> np.ndarray | None:
     """Convert values of any type to a read-only object array, or to None if there is no value other than None."""
-    return None if values is None or list(values).count(None) == len(values) else read_only(object_array(values))
+    if values is None or list(values).count(None) == len(values):
+        return None
+    return read_only(object_array(values.tolist() if isinstance(values, np.ndarray) else values))
 
 
 def texts(values: Any) -> np.ndarray | None:

@@ -140,6 +140,16 @@ def test_pack_pickles_few_python_objects() -> None:
         assert not any(array.flags.writeable for array in twin.tracks.values())
 
 
+@pytest.mark.parametrize("ids", [["left", "right"], [0, 1], [0.5, 2.0]])
+def test_ids_of_agents_in_an_array_are_python_objects_in_the_episodes(ids: list[Any]) -> None:
+    columns: Any = {"observations": np.zeros(7), "actions": np.zeros(5), "rewards": np.zeros(5), "lengths": [2, 3]}
+    pack = EpisodePack(**columns, agent_ids=np.array(ids), module_ids=np.array(ids))
+    for episode, id_ in zip(pack, ids, strict=True):
+        for stored in (episode.agent_id, episode.module_id):
+            assert type(stored) is type(id_)
+            assert stored == id_
+
+
 class Point(NamedTuple):
     x: Any
     y: Any
