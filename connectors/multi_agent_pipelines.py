@@ -126,7 +126,7 @@ class MultiAgentPipeline(Connector):
         for module_id, module_episodes in episodes.items():
             pipeline = self[module_id]
             call = pipeline.on_rows if on_rows and "trace" not in context else pipeline
-            policy, batch = _policy_of(rl_module, module_id), dict(batches.get(module_id) or {})
+            policy, batch = _policy_of(rl_module, module_id), dict(batches.get(module_id, ()))
             outputs[module_id] = call(rl_module=policy, batch=batch, episodes=module_episodes, **context)
         return outputs
 

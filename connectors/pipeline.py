@@ -94,7 +94,8 @@ class ConnectorPipeline(Connector):
         self.trace = Trace() if trace else self.trace
         shared_data = {} if shared_data is None else shared_data
         context = {"rl_module": rl_module, "explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
-        return self._run(dict(batch or {}), episodes, self.trace if trace else None, context)
+        batch = {} if batch is None else dict(batch)  # not `batch or {}`: a `Batch` or TensorDict has no truth value
+        return self._run(batch, episodes, self.trace if trace else None, context)
 
     def on_rows(
         self,

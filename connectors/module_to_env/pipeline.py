@@ -19,9 +19,10 @@ from connectors.module_to_env.tensor_to_numpy import TensorToNumpy
 from connectors.module_to_env.unbatch_items import UnbatchItems, check_rows
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import module_of
+from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.space_checks import describe_mismatch
 from episodes.columns import Columns
-from episodes.errors import ShapeMismatch, UnknownKey, WrongType
+from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks.policy_box import policy_space_of
 from episodes.tracks.validation import checked_items
@@ -124,6 +125,13 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         return policy_space_of(space, "recorded" if self.records_env_actions else (*mappings, "none")[0])
 
     def _set_pieces(self, pieces: dict[str, Connector]) -> None:
+        """Store the pipeline's connectors. Raise `InvalidArgument` for one that changes observations."""
+        for name, piece in pieces.items():
+            if isinstance(piece, ObservationRewriter):
+                raise InvalidArgument(
+                    f"{self.name}: {name} changes observations before they are stored; add it to the env-to-module "
+                    "pipeline"
+                )
         super()._set_pieces(pieces)
         self.records_env_actions = any(map(_may_write_env_actions, pieces.values()))
 

@@ -11,6 +11,8 @@ from episodes.errors import InvalidArgument
 
 __all__ = ["check_fields", "choice", "count", "flag", "fraction", "not_negative", "positive", "whole"]
 
+_RULE = "episode_learners.rule"  # key in the metadata of a field, which also belong to users
+
 
 def check_fields(config: Any) -> None:
     """Raise `InvalidArgument` if a field of a configuration has a value that its rule does not allow, such as a count
@@ -20,7 +22,7 @@ def check_fields(config: Any) -> None:
     """
     for kind in filter(is_dataclass, type(config).__mro__):
         for declared in fields(kind):
-            expected, holds = declared.metadata.get("rule", ("", None))
+            expected, holds = declared.metadata.get(_RULE, ("", None))
             value = getattr(config, declared.name)
             if holds is not None and not holds(value):
                 raise InvalidArgument(f"{type(config).__name__}: {declared.name} is {value!r}; it must be {expected}")
@@ -56,10 +58,11 @@ def flag(default: bool) -> Any:
     return _field(default, "a bool", lambda value: isinstance(value, bool))
 
 
-def choice(default: Any, *others: Any) -> Any:
+def choice(default: str | None, *others: str | None) -> Any:
     """Return a field for one of the values `default` and `others`."""
     choices = (default, *others)
-    return _field(default, f"one of {', '.join(map(repr, choices))}", lambda value: value in choices)
+    expected = f"one of {', '.join(map(repr, choices))}"
+    return _field(default, expected, lambda value: isinstance(value, str | None) and value in choices)
 
 
 def _number(default: Any, expected: str, holds: Callable[[Any], bool]) -> Any:
@@ -76,4 +79,4 @@ def _field(default: Any, expected: str, holds: Callable[[Any], bool]) -> Any:
     """Return a dataclass field with a rule: a function that returns whether a value is allowed, and the allowed values
     as text for errors.
     """
-    return field(default=default, metadata={"rule": (expected, holds)})
+    return field(default=default, metadata={_RULE: (expected, holds)})

@@ -61,6 +61,13 @@ class LinearPolicy:
         return batch["obs"][:, 1] * 10
 
 
+class NeitherTrueNorFalse(dict):
+    """Dict without a truth value, as TensorDicts are."""
+
+    def __bool__(self):
+        raise RuntimeError("no truth value")
+
+
 class RecurrentPolicy(LinearPolicy):
     def get_initial_state(self):
         return {"h": np.full(2, -1.0, np.float32)}
@@ -90,7 +97,7 @@ def test_rows_go_back_to_the_agents_of_their_environments():
     episodes, shared = [episode(2), episode(3)], {}
     batch = multi_agent_env_to_module(OBSERVATION_SPACES, ACTION_SPACES)(episodes=episodes, shared_data=shared)
     outputs = {
-        "low": {"actions": torch.tensor([0, 1, 1]), "vf_preds": torch.tensor([0.1, 0.2, 0.3])},
+        "low": NeitherTrueNorFalse(actions=torch.tensor([0, 1, 1]), vf_preds=torch.tensor([0.1, 0.2, 0.3])),
         "high": {"actions": torch.tensor([[0.5]]), "state_out": {"h": torch.tensor([[7.0, 8.0]])}},
     }
     assert {m: len(columns["obs"]) for m, columns in batch.items()} == {"low": 3, "high": 1}

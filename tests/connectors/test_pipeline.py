@@ -24,7 +24,7 @@ from connectors.learner import (
     GeneralizedAdvantageEstimation,
     VTrace,
 )
-from episodes import SingleAgentEpisode
+from episodes import Batch, SingleAgentEpisode
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, UnwiredPipeline, WrongType
 
 AN_EPISODE = SingleAgentEpisode.from_arrays(np.zeros((3, 4), np.float32), [0, 1], [1.0, 2.0])
@@ -60,6 +60,7 @@ def test_connectors_run_in_order_and_keep_callers_dict() -> None:
     pipeline = ConnectorPipeline(connectors=[Add("a"), Add("b", reads=("a",))])
     assert list(pipeline(batch=arguments)) == ["x", "a", "b"]
     assert list(arguments) == ["x"]
+    assert list(pipeline(batch=Batch(x=np.zeros((0, 2))))) == ["x", "a", "b"]  # such a batch is false
 
 
 def test_read_of_missing_column_raises_at_construction() -> None:
@@ -116,6 +117,15 @@ def test_pipeline_accepts_only_connectors_and_each_once() -> None:
         ConnectorPipeline(connectors=[Add(name="mine"), Add(name="mine")])
     with pytest.raises(WrongType, match="derive the class from Connector"):
         ConnectorPipeline(connectors=[lambda **_: None])  # type: ignore[list-item]
+
+
+def test_filter_of_observations_is_rejected_after_the_policy() -> None:
+    pipeline = module_to_env_pipeline(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    before = pipeline.names
+    for insert in (pipeline.prepend, pipeline.append):
+        with pytest.raises(InvalidArgument, match="MeanStdFilter changes observations before"):
+            insert(MeanStdFilter())
+    assert pipeline.names == before
 
 
 class Returning(Connector):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 from episode_learners import (
@@ -32,7 +34,7 @@ def test_each_field_is_explained_and_rejects_other_types(kind: Any) -> None:
         assert kind.__doc__.count(f"\n    {field.name}: ") == 1, field.name
         if field.name == "target_entropy":  # any number
             continue
-        for wrong in ("nonsense", float("nan"), float("inf"), -0.5, [1]):
+        for wrong in ("nonsense", float("nan"), float("inf"), -0.5, [1], np.ones(2)):
             with pytest.raises(InvalidArgument, match=f"{kind.__name__}: {field.name} is .* it must be "):
                 kind(**{field.name: wrong})
 
@@ -69,7 +71,8 @@ def test_subclass_with_another_default_keeps_the_rule() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Mine(PPOConfig):
         gamma: float = 0.5
+        mine: int = dataclasses.field(default=1, metadata={"rule": "of the user"})
 
-    assert Mine().gamma == 0.5
+    assert (Mine().gamma, Mine().mine) == (0.5, 1)
     with pytest.raises(InvalidArgument, match="Mine: gamma is 2"):
         Mine(gamma=2)
