@@ -162,15 +162,17 @@ def _texts(series: Series) -> tuple[Markup, Table | None]:
 def _parts(series: Series) -> Table | None:
     """Return a table of statistics (lowest, mean, highest, first, last) of each component of an array's items.
 
-    None is returned for images, flags and other small whole numbers, and arrays without items.
+    None is returned for images, flags and other small whole numbers, and arrays without items. Of infos, first and
+    last are those that have the key.
     """
     if series.num_steps and len(series.array):
         steps = series.array.reshape(-1, *series.array.shape[2:])
         return _parts(replace(series, array=steps, total=len(steps), num_steps=0)) if series.places is None else None
     count = series.sampled_values.shape[1]
-    if series.is_image or series.is_band or len(series.array) == 0:
+    items = series.array if series.present is None else series.array[series.present]
+    if series.is_image or series.is_band or len(items) == 0:
         return None
-    ranges, ends = series.ranges[:, :MOST_PARTS], series.array[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
+    ranges, ends = series.ranges[:, :MOST_PARTS], items[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
     cells = np.concatenate([ranges, ends]).T.tolist()
     rows = [(f"[{k}]" if count > 1 else "", *map(formatting.number, row)) for k, row in enumerate(cells)]
     note = f"and {count - MOST_PARTS} more numbers" if count > MOST_PARTS else ""

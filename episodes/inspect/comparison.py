@@ -85,7 +85,8 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
         elif difference := _of_track(label, [each[label] for each in series], (a, b), tolerance):
             tracks.append(difference)
     if a.ending != b.ending:
-        facts.append(f"endings: {' and '.join(ended(each.ending, each.tracks.is_finished) for each in (a, b))}")
+        endings = [ended(each.ending, each.tracks.is_finished) for each in (a, b)]
+        facts.append(f"endings: {endings[0]} in A, {endings[1]} in B")
     tracks.sort(key=lambda track: track.step)
     return EpisodeDifference(a, b, tuple(tracks), tuple(facts))
 

@@ -85,7 +85,7 @@ def downsample(values: np.ndarray, max_cells: int, *, present: np.ndarray | None
     total, width = values.shape
     every = -(-total // max_cells)
     step = max(MOST_AT_ONCE // total, 1)
-    parts = [_summarize(values[:, k : k + step], every, present) for k in range(0, width, step)]
+    parts = [_summarize(values[:, k : k + step], every, present) for k in range(0, max(width, 1), step)]
     if len(parts) == 1:
         return parts[0]
     names = [field.name for field in fields(Cells)][1:]

@@ -204,7 +204,7 @@ def plot_returns(
     """Plot the return of each episode at the step of its end, with running means and marks at best and worst.
 
     Args:
-        episodes: a pack, a data set, or a sequence of episodes. Cut chunks are left out.
+        episodes: a pack, a data set, or an iterable of episodes. Cut chunks are left out.
         ax: axes to plot into. None for new ones.
         window: number of episodes of the running mean.
         goal: a return that is drawn as a line.
@@ -219,12 +219,13 @@ def plot_returns(
 
 
 def _facts_of(episodes: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids, returns and lengths of a pack, a data set or a list of episodes, and whether each has ended."""
+    """Return ids, returns and lengths of a pack, a data set or other episodes, and whether each has ended."""
     if hasattr(episodes, "metadata"):
         table = episodes.metadata
         return table["id"], table["return"], table["length"], table["terminated"] | table["truncated"]
     if isinstance(episodes, EpisodePack):
         return episodes.ids, episodes.returns(), episodes.lengths, episodes.terminated | episodes.truncated
+    episodes = list(episodes)
     returns = np.array([episode.get_return() for episode in episodes], np.float64)
     lengths = np.array([len(episode) for episode in episodes], np.int64)
     has_ended = np.array([episode.is_done for episode in episodes], bool)

@@ -62,7 +62,7 @@ def test_compare_episodes_tolerance_length_and_ending() -> None:
     a, b = walk(5, id_="e", terminated=True), walk(3, id_="e", truncated=True)
     difference = compare_episodes(a, b)
     assert [track.step for track in difference.tracks] == [3, 3, 4]
-    assert difference.facts == ("endings: terminated and truncated",)
+    assert difference.facts == ("endings: terminated in A, truncated in B",)
     near = SingleAgentEpisode.from_arrays(
         a.get_observations() + 1e-6, a.get_actions(), a.get_rewards(), terminated=True
     )

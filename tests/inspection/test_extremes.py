@@ -285,10 +285,12 @@ def test_rewards_and_actions_have_lanes_before_wide_observations() -> None:
     data = episode_data(wide)
     assert [lane["label"] for lane in data["lanes"][:2]] == ["rewards", "actions[0]"]
     assert (len(data["lanes"]), data["left"]) == (366, 0)
-    assert (
-        len(episode_data(SingleAgentEpisode.from_arrays(np.zeros((6, 5000)), np.zeros(5), np.zeros(5)))["lanes"])
-        == 1000
+    wider = SingleAgentEpisode.from_arrays(
+        np.zeros((6, 5000)), np.zeros(5), np.zeros(5), extra_model_outputs={"value": np.ones(5)}
     )
+    for window in (None, (1, 3)):
+        data = episode_data(wider, window=window)
+        assert (len(data["lanes"]), data["left"]) == (1000, 4003)
     labels = [label.get_text() for label in plot_episode(wide, Figure().subplots()).get_yticklabels()]
     assert len(labels) == 12
     assert "rewards" in labels

@@ -121,6 +121,13 @@ def test_episode_view_marks_lookback_and_reset() -> None:
     assert "ep-reset" in grown(60, lookback=30)._repr_html_().split("</style>")[1]  # it reaches back to the reset
 
 
+def test_first_and_last_number_of_infos_are_those_of_infos_with_the_key() -> None:
+    infos = [{}, {"score": 7.5}, {"score": 2.25}, {}]
+    episode = SingleAgentEpisode.from_arrays(np.zeros(4), np.zeros(3), np.zeros(3), infos=infos)
+    words = shown(episode).words.partition("infos/score")[2]
+    assert words.split()[-5:] == ["2.25", "4.875", "7.5", "7.5", "2.25"]
+
+
 def test_episode_view_of_long_episodes_is_small() -> None:
     assert "100,000 steps" in shown(cartpole(100_000)).words
     shown(grown(3000))

@@ -62,7 +62,7 @@ def test_plot_episode_of_a_chunk_has_its_env_steps():
 
 def test_plot_returns_marks_best_and_worst_whole_episode():
     pack = EpisodePack.from_episodes([walk(n, id_=f"e{n}", terminated=n != 7) for n in range(5, 12)])
-    for episodes in (pack, list(pack)):
+    for episodes in (pack, list(pack), iter(pack)):
         ax = plot_returns(episodes, window=3, goal=1.0)
         words = [text.get_text() for text in ax.texts]
         assert words[0].startswith("best")
