@@ -30,6 +30,7 @@ SEALED, UNFINISHED, MADE = ".arrow", ".arrow.partial", ".arrow.new"
 MANIFEST = ".manifest"
 _COMMIT = "commit-"
 _NUMBERED = re.compile(rf"{_COMMIT}(\d+)\.json")  # also matches a damaged one that was renamed: its number is taken
+_ORDERED = re.compile("([0-9a-f]{16})-")
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")  # of a writer or shard: no dot and no slash, so it is never a path
 
 Place = tuple[str, int]  # a made shard, and the row in it
@@ -390,6 +391,19 @@ def newest_commit(directory: Path) -> int:
     """Return the highest commit number in a data set directory, or 0 if there is no commit file.
     It rises when files are replaced."""
     return _newest_commit(list_names(directory))
+
+
+def next_order(directory: Path) -> str:
+    """Return the next number of a data set or ledger, as 16 hexadecimal digits. It is sorted after all shards there.
+
+    It is one more than the highest number with which a name or a place in the order begins. No clock is read, since
+    that of another machine, or of this one after a correction, may be behind.
+    """
+    names = list_names(directory)
+    if any(map(_is_commit, names)):
+        names += [made["order"] for made in Catalog.of(directory, names).made.values()]
+    numbers = [int(match[1], 16) for name in names if (match := _ORDERED.match(name))]
+    return f"{max(numbers, default=0) + 1:016x}"
 
 
 _ENDS = (SEALED, MADE, UNFINISHED)  # the first that is there is read

@@ -17,7 +17,7 @@ from typing import Any
 
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage.arrow import pyarrow
-from episodes.storage.catalog import MADE, SEALED, Catalog, Commit, Manifest, ShardFile
+from episodes.storage.catalog import MADE, SEALED, Catalog, Commit, Manifest, ShardFile, next_order
 from episodes.storage.files import local_path, sync
 from episodes.storage.header import NAME, Header, create_or_load_header, read_header
 from episodes.storage.locks import locked
@@ -87,7 +87,8 @@ def seal(path: str | Path, *, force: bool = False) -> int:
 def merge(target: str | Path, *sources: str | Path) -> int:
     """Copy the episodes of other data sets into `target`, which is created if needed. The sources stay unchanged.
 
-    Shards that were copied before are not copied again, so a merge that was killed can be repeated.
+    They come after the episodes of `target`, one source after another, in the order of the source. Shards that were
+    copied before are not copied again, so a merge that was killed can be repeated.
 
     Args:
         target: the data set to add to.
@@ -107,10 +108,10 @@ def merge(target: str | Path, *sources: str | Path) -> int:
         create_or_load_header(directory, replace(header, id=None))
 
         def bring(catalog: Catalog, commit: Commit, source: Path = source) -> None:
-            known = {file.name for file in catalog.shards} | set(catalog.replaced)
+            known, first = {file.name for file in catalog.shards} | set(catalog.replaced), next_order(directory)
             for file in Catalog.of(source).shards:
                 if file.name not in known:
-                    _copy_shard(directory, commit, file)
+                    _copy_shard(directory, commit, file, f"{first}-{file.order}")
 
         number += len(_propose_until_written(directory, bring).made)
     return number
@@ -251,7 +252,7 @@ def replace_shards(
     Raises:
         UnreadableData: a batch is damaged.
     """
-    name, episodes = f"{writer_name()}-00000", 0
+    name, episodes = f"{writer_name(directory)}-00000", 0
     writer: ShardWriter | None = None
     for part in parts:
         for read, stored in part:
@@ -282,8 +283,9 @@ def _write(writer: ShardWriter, batches: list[Any]) -> int:
     return sum(batch.num_rows for batch in batches)
 
 
-def _copy_shard(directory: Path, commit: Commit, file: ShardFile) -> None:
-    """Copy an Arrow file of another data set into `directory`, and note it in `commit` as a new file.
+def _copy_shard(directory: Path, commit: Commit, file: ShardFile, order: str) -> None:
+    """Copy an Arrow file of another data set into `directory`, and note it in `commit` as a new file with the place
+    `order` in the order of shards.
 
     Raises:
         UnreadableData: the file is damaged, or its writer has not finished it.
@@ -297,4 +299,4 @@ def _copy_shard(directory: Path, commit: Commit, file: ShardFile) -> None:
     shutil.copyfile(file.path, made)
     sync(made)
     made_of = {} if read.data_set is None else {"data_set": read.data_set}
-    commit.made[file.name] = {"order": file.order, "episodes": read.num_episodes, **made_of}
+    commit.made[file.name] = {"order": order, "episodes": read.num_episodes, **made_of}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +19,7 @@ from typing import Any
 from episodes.errors import MissingExtra, UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.arrow_message import check_message
-from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
+from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile, next_order
 from episodes.storage.checksums import NAMES, algorithm, damaged_columns, digest_of, sums_of
 from episodes.storage.episode_rows import num_columns
 from episodes.storage.files import read_or_map, reserve, sync
@@ -33,9 +32,9 @@ _END_OF_STREAM = 8  # bytes
 _NAME, _SUM, _DATA_SET = b"rl-episodes.shard", b"rl-episodes.sum", b"rl-episodes.data_set"  # of the schema's metadata
 
 
-def writer_name() -> str:
-    """Return a unique name for a new writer of a data set. Sorted names are in the order of creation."""
-    return f"{time.time_ns():016x}-{os.getpid():x}-{os.urandom(4).hex()}"
+def writer_name(directory: Path) -> str:
+    """Return a unique name for a new writer of files in `directory`. It is sorted after all files there."""
+    return f"{next_order(directory)}-{os.getpid():x}-{os.urandom(8).hex()}"
 
 
 class ShardWriter:
@@ -55,6 +54,9 @@ class ShardWriter:
         data_set: id of the data set, which is stored in the file.
     """
 
+    _file: Any = None  # until they are open
+    _sink: Any = None
+
     def __init__(
         self,
         directory: Path,
@@ -69,7 +71,6 @@ class ShardWriter:
         self.name = name
         self.path = directory / (name + end)
         self.num_episodes = self.num_batches = 0
-        self._file: Any = None
         self._sealed = f"{directory}/{name}{sealed}"
         self._algorithm = algorithm()
         self._digest = digest_of(self._algorithm)
@@ -80,7 +81,7 @@ class ShardWriter:
             signed = _with_checksum(schema, name, data_set, self._algorithm)
             self._writer = arrow.ipc.new_file(self._sink, signed, options=_options())
             self._sink.flush()
-        except OSError:
+        except BaseException:
             self.abandon()
             self.path.unlink(missing_ok=True)
             raise
@@ -97,8 +98,16 @@ class ShardWriter:
         except BaseException:
             self.abandon()
             raise
-        self.num_batches += 1
-        self.num_episodes += batch.num_rows
+        self.num_batches, self.num_episodes = self.num_batches + 1, self.num_episodes + batch.num_rows
+
+    def recount(self) -> None:
+        """Close the file after an interrupted `write`, and count the batches and episodes that readers of it find."""
+        self.abandon()
+        try:
+            read = read_shard(ShardFile(self.name, self.name, self.path), mapped=False, layout_of=lambda _: None)
+        except FileNotFoundError:
+            return
+        self.num_batches, self.num_episodes = len(read.batches), read.num_episodes
 
     def abandon(self) -> None:
         """Close the file without the footer that Arrow writes at the end. Complete record batches stay readable.
@@ -110,7 +119,8 @@ class ShardWriter:
         nowhere = os.open(os.devnull, os.O_WRONLY)  # not `open`, which is gone when the interpreter exits
         os.dup2(nowhere, self._file.fileno())
         os.close(nowhere)
-        self._sink.close()
+        if self._sink is not None:
+            self._sink.close()
         self._file.close()
 
     def __del__(self) -> None:

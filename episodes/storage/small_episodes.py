@@ -72,9 +72,11 @@ class SmallEpisodes:
         """Return the queued episodes as one pack, or None if the queue is empty."""
         return EpisodePack.from_episodes([_episode(*item) for item in self._queue]) if self._queue else None
 
-    def clear(self) -> None:
-        """Remove all episodes from the queue."""
-        self._queue, self.nbytes = [], 0
+    def emptied(self) -> SmallEpisodes:
+        """Return an empty queue for episodes of the same kind."""
+        queue = SmallEpisodes()
+        queue.kind = self.kind
+        return queue
 
 
 def _queueable_arrays(episode: Any) -> dict[str, np.ndarray] | None:

@@ -22,6 +22,7 @@ from episodes.storage import info_schema
 from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import Manifest
 from episodes.storage.files import local_path, sync
+from episodes.storage.handing_on import Queued
 from episodes.storage.header import NAME as HEADER
 from episodes.storage.header import Header, create_or_load_header, read_header
 from episodes.storage.layout import Layout
@@ -44,6 +45,14 @@ from episodes.tracks.validation import checked_mapping
 
 SMALL_BYTES = 1 << 20  # smaller additions are copied and queued, to be written together
 COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
+
+
+class _Waiting(NamedTuple):
+    """Episodes that a writer has accepted and not written yet. Small episodes are newer than the record batches."""
+
+    small: SmallEpisodes
+    batches: tuple[Any, ...] = ()  # of the current schema; they own their memory
+    nbytes: int = 0  # of the batches
 
 
 class _Addition(NamedTuple):
@@ -123,16 +132,13 @@ class EpisodeWriter:
         if existing is not None:
             existing.check_given(header)
         self._header, self._is_there = existing or header, existing is not None
-        self._name, self._num_shards, self._process = writer_name(), 0, os.getpid()
+        self._num_shards, self._process = 0, os.getpid()
         self._shard: ShardWriter | None = None
-        self._manifest = Manifest(self._name, data_set=self._header.id)
+        self._manifest: Manifest | None = None  # of the first shard on
         self._untold: ShardWriter | None = None  # the manifest could not be written for this shard
         self._lock = threading.RLock()
-        self._layout = Layout(None, {}, {})
-        self._schema: Any = None
-        self._small = SmallEpisodes()
-        self._waiting: list[Any] = []  # record batches of `_schema` that own their memory
-        self._waiting_bytes = 0
+        self._kind: tuple[Layout, Any] = Layout(None, {}, {}), None  # of the current file, with its Arrow schema
+        self._queued = Queued(_Waiting(SmallEpisodes()))
         self._closed = False
 
     def add(
@@ -168,24 +174,26 @@ class EpisodeWriter:
     def _add_some(self, episodes: Sequence[Any]) -> None:
         """Add episodes or a pack to the data set. Small episodes are queued until they fill a record batch."""
         self._check_usable()
-        if self._small.take(episodes, SMALL_BYTES):
-            if self._small.nbytes >= SMALL_BYTES:
+        small = self._queued.state.small
+        if small.take(episodes, SMALL_BYTES):
+            if small.nbytes >= SMALL_BYTES:
                 self._pack_small()
             return
         addition = self._prepare(self._packed(episodes))
         self._put_header(addition.header)
         self._pack_small()
         self._queue_or_write(addition)
-        self._small.accept_like(episodes)
+        self._queued.state.small.accept_like(episodes)
 
     def _prepare(self, pack: EpisodePack) -> _Addition:
         """Convert a pack to an Arrow record batch that fits into the data set, without any change to the writer."""
         header, pack, tracks = self._check_fit(pack)
-        pack, tracks = with_common_text_width(pack, tracks, self._layout.tracks)
+        current, schema = self._kind
+        pack, tracks = with_common_text_width(pack, tracks, current.tracks)
         columns = info_schema.columns_of(pack.infos)
-        layout = Layout(self._structure(pack, header), tracks, info_schema.combine_fields(self._layout.infos, columns))
-        if layout == self._layout:
-            layout, schema = self._layout, self._schema
+        layout = Layout(self._structure(pack, header), tracks, info_schema.combine_fields(current.infos, columns))
+        if layout == current:
+            layout = current
         else:
             schema = layout.schema()
         is_small = pack.nbytes < SMALL_BYTES
@@ -232,18 +240,24 @@ class EpisodeWriter:
             if self._untold is not None:
                 self._record_in_manifest(self._untold, is_open=False)
             self._closed = True
-            self._manifest.release()
+            self._release()
 
     def __del__(self) -> None:
         if self._closed or self._process != os.getpid():
             return
-        num = len(self._small) + sum(batch.num_rows for batch in self._waiting)
+        waiting = self._queued.state
+        num = len(waiting.small) + sum(batch.num_rows for batch in waiting.batches)
         if num or self._shard is not None:
             lost = f": {num} episodes that were not flushed are lost" if num else ""
             warnings.warn(
                 f"EpisodeWriter({str(self.path)!r}) was not closed{lost}", ResourceWarning, stacklevel=2, source=self
             )
-        self._manifest.release()
+        self._release()
+
+    def _release(self) -> None:
+        """Unlock the manifest, which shows other processes that this writer has ended."""
+        if self._manifest is not None:
+            self._manifest.release()
 
     def __enter__(self) -> Self:
         return self
@@ -254,8 +268,10 @@ class EpisodeWriter:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._waiting_bytes + self._small.nbytes} bytes waiting"
-        return f"EpisodeWriter({str(self.path)!r}, {state})"
+        if self._closed:
+            return f"EpisodeWriter({str(self.path)!r}, closed)"
+        waiting = self._queued.state
+        return f"EpisodeWriter({str(self.path)!r}, {waiting.nbytes + waiting.small.nbytes} bytes waiting)"
 
     # --- what fits ---------------------------------------------------------------------------------------------
 
@@ -313,8 +329,9 @@ class EpisodeWriter:
         """
         if header.knows_steps and not self._header.knows_steps:
             return header.structure  # of this pack
-        if is_flat(pack) and pack.tracks.keys() == self._layout.tracks.keys() and self._layout.is_flat:
-            return self._layout.structure
+        layout, _ = self._kind
+        if is_flat(pack) and pack.tracks.keys() == layout.tracks.keys() and layout.is_flat:
+            return layout.structure
         structure, stored = structure_of(columns_of(pack)), self._header.structure
         if stored is None or structure == stored:
             return structure
@@ -351,67 +368,82 @@ class EpisodeWriter:
         """
         if not self._is_there or header.tracks != self._header.tracks:
             self._header, self._is_there = create_or_load_header(self.path, header), True
-            self._manifest.data_set = self._header.id
 
     def _start_file_if_needed(self, addition: _Addition) -> None:
         """Finish the current file if the new record batch has another schema, because each file has one schema."""
-        if addition.layout != self._layout:
+        if addition.layout != self._kind[0]:
             self._commit()
             self._seal()
-            self._layout, self._schema = addition.layout, addition.schema
+            self._kind = addition.layout, addition.schema
 
     def _pack_small(self) -> None:
         """Convert all queued small episodes to one record batch, and queue or write this batch."""
-        pack = self._small.pack()
+        small = self._queued.state.small
+        pack = small.pack()
         if pack is not None:
             addition = self._prepare(pack)
             self._put_header(addition.header)
-            self._start_file_if_needed(addition)
-            self._small.clear()
-            self._queue_or_write(addition)
+            self._queue_or_write(addition, small.emptied())
 
-    def _queue_or_write(self, addition: _Addition) -> None:
-        """Queue a small record batch. Write a large one at once, after the queued ones."""
+    def _queue_or_write(self, addition: _Addition, small: SmallEpisodes | None = None) -> None:
+        """Queue a small record batch. Write a large one at once, after the queued ones.
+
+        Args:
+            addition: has the batch.
+            small: the queue of small episodes from then on; None for the current one.
+        """
         self._start_file_if_needed(addition)
         if not addition.is_small:
             self._commit()
-            self._write(addition.batch)
+        waiting = self._queued.state
+        small = waiting.small if small is None else small
+        if not addition.is_small:
+            self._write(addition.batch, _Waiting(small))
             return
-        self._waiting.append(addition.batch)
-        self._waiting_bytes += addition.nbytes
-        if self._waiting_bytes >= COMMIT_BYTES:
+        batches, nbytes = (*waiting.batches, addition.batch), waiting.nbytes + addition.nbytes
+        self._queued.replace(_Waiting(small, batches, nbytes))
+        if nbytes >= COMMIT_BYTES:
             self._commit()
 
     def _commit(self) -> None:
         """Write all queued record batches to the file as one batch. If that fails, they stay queued."""
-        if not self._waiting:
+        small, batches, _ = self._queued.state
+        if not batches:
             return
-        if len(self._waiting) == 1:
-            self._write(self._waiting[0])
+        if len(batches) == 1:
+            self._write(batches[0], _Waiting(small))
         else:
-            joined = pyarrow().Table.from_batches(self._waiting, self._schema).combine_chunks()
-            self._write(joined.to_batches()[0])
-        self._waiting, self._waiting_bytes = [], 0
+            joined = pyarrow().Table.from_batches(batches, self._kind[1]).combine_chunks()
+            self._write(joined.to_batches()[0], _Waiting(small))
 
-    def _write(self, batch: Any) -> None:
+    def _write(self, batch: Any, after: _Waiting) -> None:
         """Write a record batch to the current shard, or to a new shard if there is none. A full shard is finished.
 
         If an error occurs, nothing more is written to the shard, and the next batch starts another.
+
+        Args:
+            batch: to be written.
+            after: the queue once the file has the batch.
         """
         self._check_file()
         if self._shard is None:
             self._check_directory()
-            name = f"{self._name}-{self._num_shards:05d}"
-            self._shard = ShardWriter(self.path, name, self._schema, data_set=self._header.id)
+            if self._manifest is None:
+                self._manifest = Manifest(writer_name(self.path), data_set=self._header.id)
+            name = f"{self._manifest.writer}-{self._num_shards:05d}"
             self._num_shards += 1
-        shard = self._shard
-        try:
-            shard.write(batch)
-        except BaseException:
+            self._shard = ShardWriter(self.path, name, self._kind[1], data_set=self._header.id)
+        shard, number = self._shard, self._shard.num_batches
+
+        def is_written() -> bool:
+            """Return True if the file has the batch, after an error or interrupt. The next batch starts another file."""
+            shard.recount()
             self._shard = None
             self._record_in_manifest(shard, is_open=False)
-            raise
-        if shard.num_batches == 1:
+            return shard.num_batches > number
+
+        self._queued.hand_on(after, lambda: shard.write(batch), is_written)
+        if number == 0:
             self._record_in_manifest(shard, is_open=True)
         if shard.nbytes >= self._shard_bytes:
             self._seal()
@@ -442,10 +474,12 @@ class EpisodeWriter:
     def _record_in_manifest(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
         """Record in the manifest whether an Arrow file is open, and its number of episodes.
         If that fails, `close` tries again."""
+        manifest = self._manifest
+        assert manifest is not None  # it was made before the shard
         try:
-            if self._manifest.is_damaged:
+            if manifest.is_damaged:
                 self._check_directory()
-            self._manifest.record(self.path, shard.name, is_open=is_open, episodes=shard.num_episodes, fsync=fsync)
+            manifest.record(self.path, shard.name, is_open=is_open, episodes=shard.num_episodes, fsync=fsync)
             self._untold = None
         except OSError:
             self._untold = shard

@@ -108,7 +108,7 @@ class SendQueue:
             if not packs:
                 pack = self._episodes.pack()
                 packs = [pack] if pack is not None else []
-                self._episodes.clear()
+                self._episodes = self._episodes.emptied()
             self._joined, self._packs, self._nbytes = packs, [], 0
         return self._joined
 

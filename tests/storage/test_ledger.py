@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -228,3 +230,38 @@ def test_reader_of_no_ledger_raises(tmp_path: Path) -> None:
         writer.add([chunk("a", 2)])
     with pytest.raises(UnreadableData, match="not of a ledger"):
         LedgerReader(tmp_path / "episodes")
+
+
+FULL = """
+import resource, signal, sys
+from episodes.storage.ledger import Ledger
+from tests.storage.test_ledger import rows
+
+ledger = Ledger(sys.argv[1], every=1)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+ledger.note(0, rows(0))
+for soft in (6000, resource.RLIM_INFINITY):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+    failed = 0
+    for update in range(1, 10) if soft == 6000 else range(10, 13):
+        try:
+            ledger.note(update, rows(*range(100)))
+        except OSError:
+            failed += 1
+    print(failed)
+ledger.close()
+"""
+
+
+def test_full_disk_keeps_notes_until_there_is_space(tmp_path: Path) -> None:
+    """A write that failed keeps all notes, and the ledger goes on once there is space."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "ledger")],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    failed, failed_later = map(int, done.stdout.split())
+    assert failed > 0
+    assert failed_later == 0, done.stderr
+    assert [update.update for update in LedgerReader(tmp_path / "ledger")] == list(range(13))

@@ -27,6 +27,7 @@ from episodes.batch.origin import Origin
 from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
 from episodes.storage.arrow import list_column, pyarrow
 from episodes.storage.files import local_path
+from episodes.storage.handing_on import Queued
 from episodes.storage.ledger.row_hashes import hash_of_arrays, hash_of_values, row_hashes
 from episodes.storage.shards import ShardWriter, writer_name
 
@@ -44,13 +45,18 @@ def schema() -> Any:
 
 
 class _Note(NamedTuple):
-    """Record of one training update, with the columns of a ledger file."""
+    """Record of one training update.
+
+    Attributes:
+        ids: ids of the episodes in its batch, in the order of their first rows.
+        episode: index in `ids` of each row's episode, or `UNKNOWN`, int32 [B].
+    """
 
     update: int
     module: str
     weights: int
     settings: int
-    named: list[str]
+    ids: list[str]
     episode: np.ndarray
     t: np.ndarray
     content: np.ndarray
@@ -89,7 +95,7 @@ class Ledger:
         self.path, self._every = local_path(path), every
         self._schema = schema()
         self._numbers: dict[str, int] = {}  # numbers of the shard's episodes, by id
-        self._waiting: list[_Note] = []
+        self._queued: Queued[list[_Note]] = Queued([])
         self._shard: ShardWriter | None = None
         self._lock = RLock()
         hash_of_values(None)  # raise MissingExtra now
@@ -125,67 +131,67 @@ class Ledger:
         content = row_hashes(batch)
         hashes = hash_of_arrays(weights), hash_of_values(settings)
         with self._lock:
-            named: list[str] = []
-            episode, t = self._row_origins(batch, len(content), named)
-            self._waiting.append(_Note(int(update), _utf8_text(module), *hashes, named, episode, t, content))
-            if len(self._waiting) >= self._every:
+            note = _Note(int(update), _utf8_text(module), *hashes, *_row_origins(batch, len(content)), content)
+            self._queued.state.append(note)
+            if len(self._queued.state) >= self._every:
                 self.flush()
-
-    def _row_origins(self, batch: Any, num_rows: int, named: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the episode number and the time of each batch row, int [B] each.
-        The ids of new episodes are appended to `named`."""
-        episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
-        try:
-            origin: Origin = batch.origin
-        except (AttributeError, EpisodeStateError):
-            return episode, t
-        steps = _first_steps(origin.numbers)
-        if len(steps) != num_rows:
-            return episode, t
-        real = np.flatnonzero(steps >= 0)
-        keys, owners, times = origin.source.places(steps[real])
-        numbers = np.full(len(keys), UNKNOWN, np.int32)
-        distinct, first = np.unique(owners, return_index=True)
-        for i in distinct[first.argsort()].tolist():  # in the order of the rows
-            key = keys[i]
-            numbers[i] = UNKNOWN if key is None else self._number(_utf8_text(key.id_), named)
-        episode[real], t[real] = numbers[owners], times
-        return episode, t
-
-    def _number(self, id_: str, named: list[str]) -> int:
-        """Return the number of an episode id. A new id gets the next number, and is appended to `named`."""
-        if id_ not in self._numbers:
-            self._numbers[id_] = len(self._numbers)
-            named.append(id_)
-        return self._numbers[id_]
 
     def flush(self, *, fsync: bool = False) -> None:
         """Write all queued records to disk. They then survive a killed process, and with
-        `fsync` a crash of the machine."""
+        `fsync` a crash of the machine.
+
+        Raises:
+            OSError: for example a full disk. The records stay queued.
+        """
         with self._lock:
-            if self._waiting:
-                if self._shard is None:
-                    self.path.mkdir(parents=True, exist_ok=True)
-                    self._shard = ShardWriter(self.path, writer_name(), self._schema)
-                self._shard.write(_record_batch(self._waiting, self._schema))
-                self._waiting = []
+            if self._queued.state:
+                self._write(self._queued.state)
             if fsync and self._shard is not None:
                 self._shard.sync()
             if len(self._numbers) > _MOST_NAMES:
-                self.close()
+                self._seal()
+
+    def _write(self, notes: list[_Note]) -> None:
+        """Write records as one batch of the current file, or of a new one. After an error, the next batch starts
+        another file, which numbers its episodes anew."""
+        if self._shard is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._numbers = {}
+            self._shard = ShardWriter(self.path, writer_name(self.path), self._schema)
+        shard, number, numbers = self._shard, self._shard.num_batches, self._numbers
+        batch, new_numbers = _record_batch(notes, numbers, self._schema)
+
+        def write() -> None:
+            shard.write(batch)
+            numbers.update(new_numbers)
+
+        def is_written() -> bool:
+            self._shard = None
+            shard.recount()
+            return shard.num_batches > number
+
+        self._queued.hand_on([], write, is_written)
+
+    def _seal(self) -> None:
+        """Finish the current file. If that is interrupted, the file stays readable as an unfinished file."""
+        shard, self._shard = self._shard, None
+        if shard is not None:
+            shard.seal()
 
     def close(self) -> None:
-        """Write all queued records and finish the ledger's file. Later records begin a new file."""
+        """Write all queued records and finish the ledger's file. Later records begin a new file.
+
+        Raises:
+            OSError: for example a full disk. The records stay queued.
+        """
         with self._lock:
-            if self._waiting:
-                self.flush()
-            if self._shard is not None:
-                self._shard.seal()
-                self._shard, self._numbers = None, {}
+            self.flush()
+            self._seal()
 
     def __del__(self) -> None:
-        if getattr(self, "_waiting", None) or getattr(self, "_shard", None):
-            num = len(self._waiting)
+        queued = getattr(self, "_queued", None)
+        if queued is not None and (queued.state or self._shard is not None):
+            num = len(queued.state)
             lost = f": the notes of {num} updates are lost" if num else ""
             warnings.warn(
                 f"Ledger({str(self.path)!r}) was not closed{lost}", ResourceWarning, stacklevel=2, source=self
@@ -214,10 +220,52 @@ def _first_steps(numbers: np.ndarray) -> np.ndarray:
     return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]
 
 
-def _record_batch(notes: Sequence[_Note], schema: Any) -> Any:
-    """Return the notes of several updates as an Arrow record batch, one row per update."""
+def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return the ids of a batch's episodes, and of each row the index of its episode there and its time, int [B] each.
+    """
+    ids: dict[str, int] = {}
+    episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
+    try:
+        origin: Origin = batch.origin
+    except (AttributeError, EpisodeStateError):
+        return [], episode, t
+    steps = _first_steps(origin.numbers)
+    if len(steps) != num_rows:
+        return [], episode, t
+    real = np.flatnonzero(steps >= 0)
+    keys, owners, times = origin.source.places(steps[real])
+    numbers = np.full(len(keys), UNKNOWN, np.int32)
+    distinct, first = np.unique(owners, return_index=True)
+    for i in distinct[first.argsort()].tolist():  # in the order of the rows
+        key = keys[i]
+        numbers[i] = UNKNOWN if key is None else ids.setdefault(_utf8_text(key.id_), len(ids))
+    episode[real], t[real] = numbers[owners], times
+    return list(ids), episode, t
+
+
+def _record_batch(notes: Sequence[_Note], numbers: Mapping[str, int], schema: Any) -> tuple[Any, dict[str, int]]:
+    """Return the notes of several updates as an Arrow record batch, one row per update, and the numbers of the episodes
+    that are new in it.
+
+    Args:
+        notes: at least one.
+        numbers: numbers of the episodes that the file names already, by id.
+        schema: Arrow schema of the batch.
+    """
+    new: dict[str, int] = {}
+    named: list[list[str]] = []
+    episodes = []
+    for note in notes:
+        first = len(new)
+        of_ids = [
+            numbers[id_] if id_ in numbers else new.setdefault(id_, len(numbers) + len(new)) for id_ in note.ids
+        ]
+        named.append(list(new)[first:])
+        episodes.append(np.array([*of_ids, UNKNOWN], np.int32)[note.episode])  # the last one is that of UNKNOWN, -1
     columns = dict(zip(_Note._fields, zip(*notes, strict=True), strict=True))
-    return pyarrow().record_batch([_column(columns[field.name], field.type) for field in schema], schema=schema)
+    columns |= {"named": named, "episode": episodes}
+    arrays = [_column(columns[field.name], field.type) for field in schema]
+    return pyarrow().record_batch(arrays, schema=schema), new
 
 
 def _column(values: Sequence[Any], type_: Any) -> Any:
