@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from episode_runners.remote.start import loaded_ray, start_ray
+from episode_runners.remote.start import is_ray_running, loaded_ray, start_ray
 from episodes.errors import EpisodeStateError
 
 __all__ = ["RaySession"]
@@ -46,12 +46,13 @@ class RaySession:
     _started: ClassVar[_Started | None] = None
 
     def __init__(self, num_cpus: int, address: str | None) -> None:
-        self.ray = loaded_ray()
-        if not self.ray.is_initialized():
+        is_running = is_ray_running()
+        if not is_running:  # before `import ray`, whose settings `start_ray` makes
             RaySession._started = self._start(num_cpus, address)
-        elif address is not None:
+        self.ray = loaded_ray()
+        if is_running and address is not None:
             self._check_at(address)
-        self.identity = self._identity()
+        self.identity = _identity()
         started = RaySession._started
         self.started = started if started is not None and started.identity == self.identity else None
         if self.started is not None:
@@ -70,7 +71,7 @@ class RaySession:
         except BaseException:
             shutil.rmtree(temp_dir, ignore_errors=True)
             raise
-        return _Started(self._identity(), address is not None, temp_dir, lock)
+        return _Started(_identity(), address is not None, temp_dir, lock)
 
     def _check_at(self, address: str) -> None:
         """Raise `EpisodeStateError` if this process is connected to a Ray cluster at another address than `address`."""
@@ -81,11 +82,6 @@ class RaySession:
                 "address out to use it"
             )
 
-    def _identity(self) -> tuple[str, str]:
-        """Return the ids of the node and the job, which identify this connection to Ray."""
-        context: Any = self.ray.get_runtime_context()
-        return context.get_node_id(), context.get_job_id()
-
     @property
     def is_for_groups_alone(self) -> bool:
         """Whether no other code than the runner groups of this process uses Ray, so that CPUs need not be reserved."""
@@ -94,7 +90,7 @@ class RaySession:
     @property
     def is_there(self) -> bool:
         """Whether the Ray instance of this session still runs in this process."""
-        return self.ray.is_initialized() and self._identity() == self.identity
+        return self.ray.is_initialized() and _identity() == self.identity
 
     def end(self) -> None:
         """End this group's use of Ray. Shut Ray down if groups have started Ray and no other group uses Ray."""
@@ -110,6 +106,12 @@ class RaySession:
             self.ray.shutdown()
         shutil.rmtree(self.started.temp_dir, ignore_errors=True)
         os.close(self.started.lock)
+
+
+def _identity() -> tuple[str, str]:
+    """Return the ids of the node and the job, which identify this process's connection to Ray."""
+    context: Any = loaded_ray().get_runtime_context()
+    return context.get_node_id(), context.get_job_id()
 
 
 def _lock_of(folder: str) -> int:

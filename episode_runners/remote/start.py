@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import Any
 
 from episodes.errors import EpisodeStateError, needing
@@ -69,6 +70,11 @@ def start_ray(
         _temp_dir=temp_dir,
         **quiet,
     )
+
+
+def is_ray_running() -> bool:
+    """Return True if this process is connected to Ray. Ray is not imported."""
+    return "ray" in sys.modules and loaded_ray().is_initialized()
 
 
 def loaded_ray() -> Any:

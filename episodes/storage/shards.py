@@ -54,8 +54,7 @@ class ShardWriter:
         data_set: id of the data set, which is stored in the file.
     """
 
-    _file: Any = None  # until they are open
-    _sink: Any = None
+    _file: Any = None  # until it is open
 
     def __init__(
         self,
@@ -75,12 +74,13 @@ class ShardWriter:
         self._algorithm = algorithm()
         self._digest = digest_of(self._algorithm)
         self._num_rows_columns = num_columns(schema.names)
-        self._file = arrow.OSFile(_arrow_path(self.path), "wb")
-        self._sink = arrow.BufferedOutputStream(self._file, _TOGETHER)
+        # Python opens the file: before version 25, files that Arrow opens for writing have no `fileno`
+        self._file = self.path.open("wb", buffering=_TOGETHER)
+        self._sink = arrow.PythonFile(self._file, "w")
         try:
             signed = _with_checksum(schema, name, data_set, self._algorithm)
             self._writer = arrow.ipc.new_file(self._sink, signed, options=_options())
-            self._sink.flush()
+            self._file.flush()
         except BaseException:
             self.abandon()
             self.path.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ class ShardWriter:
     @property
     def nbytes(self) -> int:
         """Current size of the file in bytes."""
-        return self._sink.tell()
+        return self._file.tell()
 
     def write(self, batch: Any) -> None:
         """Append a record batch of episodes to the file. It then survives a killed process."""
@@ -119,8 +119,6 @@ class ShardWriter:
         nowhere = os.open(os.devnull, os.O_WRONLY)  # not `open`, which is gone when the interpreter exits
         os.dup2(nowhere, self._file.fileno())
         os.close(nowhere)
-        if self._sink is not None:
-            self._sink.close()
         self._file.close()
 
     def __del__(self) -> None:
@@ -132,7 +130,7 @@ class ShardWriter:
         sums = sums_of(batch, self._num_rows_columns, _batch_label(self.name, self.num_batches), self._digest)
         reserve(self._file.fileno(), self.nbytes, pyarrow().ipc.get_record_batch_size(batch))
         self._writer.write_batch(batch, custom_metadata={self._algorithm: sums.tobytes()})
-        self._sink.flush()
+        self._file.flush()
 
     def sync(self) -> None:
         """Flush the file to disk (fsync), so that it survives a crash of the machine."""
@@ -145,7 +143,6 @@ class ShardWriter:
             UnreadableData: the file is not there any more.
         """
         self._writer.close()
-        self._sink.close()
         self._file.close()
         try:
             os.rename(self.path, self._sealed)
@@ -154,14 +151,6 @@ class ShardWriter:
                 f"{self.path} is not there any more: the directory was moved, or seal(force=True) took the shard while "
                 "its writer was at work"
             ) from None
-
-
-def _arrow_path(path: Path) -> str | bytes:
-    """Return a path in the form (bytes or text) in which Arrow accepts all file names of this system.
-
-    Arrow encodes text as UTF-8, but a directory's name may have another encoding.
-    """
-    return os.fsencode(path) if os.name == "posix" else str(path)
 
 
 @cache

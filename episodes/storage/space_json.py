@@ -91,6 +91,17 @@ def _text(space: Any) -> Json:
     return {"min_length": space.min_length, "max_length": space.max_length, "characters": space.characters}
 
 
+def _read_discrete(value: Json) -> spaces.Discrete:
+    """Return a Discrete space. Gymnasium before 1.2.2 has such spaces of int64 alone, and no argument `dtype`."""
+    dtype = np.dtype(value["dtype"])
+    if dtype == np.int64:
+        return spaces.Discrete(value["n"], start=value["start"])
+    try:
+        return spaces.Discrete(value["n"], start=value["start"], dtype=dtype.type)
+    except TypeError as error:
+        raise UnreadableData(f"a Discrete space of dtype {dtype} needs gymnasium>=1.2.2: {error}") from None
+
+
 _WRITERS = {
     spaces.Box: _box,
     PolicyBox: _policy_box,
@@ -102,7 +113,7 @@ _WRITERS = {
 _READERS = {
     "Box": lambda v: spaces.Box(_array_of(v["low"]), _array_of(v["high"]), dtype=np.dtype(v["dtype"]).type),
     "PolicyBox": lambda v: PolicyBox(_READERS["Box"](v["env_space"]), v["mapping"]),
-    "Discrete": lambda v: spaces.Discrete(v["n"], start=v["start"], dtype=np.dtype(v["dtype"]).type),
+    "Discrete": _read_discrete,
     "MultiDiscrete": lambda v: spaces.MultiDiscrete(
         _array_of(v["nvec"]), dtype=np.dtype(v["dtype"]).type, start=_array_of(v["start"])
     ),

@@ -46,6 +46,7 @@ class Ray:
 def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     made = Ray()
     monkeypatch.setattr(ray_session, "loaded_ray", lambda: made)
+    monkeypatch.setattr(ray_session, "is_ray_running", made.is_initialized)
     monkeypatch.setattr(ray_session, "start_ray", made.start)
     monkeypatch.setattr(RaySession, "_started", None)
     return made

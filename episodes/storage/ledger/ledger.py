@@ -221,8 +221,7 @@ def _first_steps(numbers: np.ndarray) -> np.ndarray:
 
 
 def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return the ids of a batch's episodes, and of each row the index of its episode there and its time, int [B] each.
-    """
+    """Return the ids of a batch's episodes, and of each row the index of its episode there and its time, int [B] each."""
     ids: dict[str, int] = {}
     episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
     try:
@@ -257,9 +256,7 @@ def _record_batch(notes: Sequence[_Note], numbers: Mapping[str, int], schema: An
     episodes = []
     for note in notes:
         first = len(new)
-        of_ids = [
-            numbers[id_] if id_ in numbers else new.setdefault(id_, len(numbers) + len(new)) for id_ in note.ids
-        ]
+        of_ids = [numbers[id_] if id_ in numbers else new.setdefault(id_, len(numbers) + len(new)) for id_ in note.ids]
         named.append(list(new)[first:])
         episodes.append(np.array([*of_ids, UNKNOWN], np.int32)[note.episode])  # the last one is that of UNKNOWN, -1
     columns = dict(zip(_Note._fields, zip(*notes, strict=True), strict=True))
