@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from episode_learners.loggers.logger import SCOPES, Logger
+from episodes.storage.files import append, put, sync
 
 __all__ = ["CSVLogger"]
 
@@ -31,8 +31,7 @@ class CSVLogger(Logger):
         super().__init__(intervals)
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._columns: dict[str, list[str]] = {}
-        self._files: dict[str, Any] = {}
+        self._columns: dict[str, list[str]] = {}  # of the scopes that this logger has written to
 
     def _path(self, scope: str) -> Path:
         return self.folder / f"{scope}.csv"
@@ -41,7 +40,6 @@ class CSVLogger(Logger):
         """Return all complete rows written so far for a scope, such as "train", as dicts of strings. The list is empty
         if there is no such scope.
         """
-        self.flush()
         if not self._path(scope).exists():
             return []
         with self._path(scope).open(newline="") as file:
@@ -52,36 +50,27 @@ class CSVLogger(Logger):
     def write(self, scope: str, metrics: Mapping[str, float], step: int) -> None:
         """Append a row of metrics to the CSV file of a scope. If there are new metrics, the file is rewritten with
         columns for them first.
+
+        Raises:
+            OSError: for example a full disk. The row is not written then.
         """
         row = {"step": step, **metrics}
-        if scope not in self._files:
-            self._open(scope, self.rows(scope))
+        if scope not in self._columns:
+            self._rewrite(scope, self.rows(scope))
         if not set(row) <= set(self._columns[scope]):
-            rows = self.rows(scope)
-            self._files.pop(scope).close()
-            self._open(scope, rows, list(row))
-        csv.DictWriter(self._files[scope], self._columns[scope]).writerow(row)
+            self._rewrite(scope, self.rows(scope), list(row))
+        append(self._path(scope), _text(self._columns[scope], [row]))
 
-    def _open(self, scope: str, rows: list[dict[str, str]], new_columns: list[str] | None = None) -> None:
-        """Rewrite the CSV file of a scope with the rows `rows` and added columns `new_columns`, and keep it open for
-        appending.
-        """
+    def _rewrite(self, scope: str, rows: list[dict[str, str]], new_columns: list[str] | None = None) -> None:
+        """Rewrite the CSV file of a scope with the rows `rows` and added columns `new_columns`."""
         before: list[str] = list(rows[0]) if rows else []
         columns = before + [name for name in new_columns or [] if name not in before]
+        header = _text(columns, [dict(zip(columns, columns, strict=True))]) if columns else ""
+        put(self._path(scope), header + _text(columns, rows))
         self._columns[scope] = columns
-        path, new = self._path(scope), self.folder / f"{scope}.csv.new"
-        with new.open("w", newline="") as file:
-            if columns:
-                writer = csv.DictWriter(file, columns)
-                writer.writeheader()
-                writer.writerows(rows)
-        os.replace(new, path)  # a table is there as it was, or whole
-        self._files[scope] = path.open("a", newline="", buffering=1)  # `episodes watch` reads each row
 
     def describe(self, description: Mapping[str, Any]) -> None:
-        new = self.folder / "run.json.new"
-        new.write_text(json.dumps(description, indent=2, default=str) + "\n")
-        os.replace(new, self.folder / "run.json")
+        put(self.folder / "run.json", json.dumps(description, indent=2, default=str) + "\n", fsync=True)
 
     def resume(self, step: int) -> None:
         """Continue an interrupted run after `step`: remove the rows with later steps from all files."""
@@ -89,15 +78,16 @@ class CSVLogger(Logger):
             rows = self.rows(scope)
             rows_before = [row for row in rows if int(row["step"]) <= step]
             if len(rows_before) < len(rows):
-                if scope in self._files:
-                    self._files.pop(scope).close()
-                self._open(scope, rows_before, list(rows[0]))
+                self._rewrite(scope, rows_before, list(rows[0]))
 
     def flush(self) -> None:
-        for file in self._files.values():
-            file.flush()
+        """Wait until the disk has all rows, so that they survive a crash of the machine."""
+        for scope in self._columns:
+            sync(self._path(scope))
 
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+
+def _text(columns: list[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as lines of a CSV file with the columns `columns`."""
+    text = io.StringIO(newline="")
+    csv.DictWriter(text, columns).writerows(rows)
+    return text.getvalue()

@@ -7,7 +7,6 @@ A file is read with `weights_only=True`: nothing in it can run code. Arrays are 
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import struct
 import zipfile
@@ -23,6 +22,7 @@ import torch
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.facts import Ending
 from episodes.storage import space_json
+from episodes.storage.files import put
 
 __all__ = ["load_checkpoint", "newest_checkpoint", "save_checkpoint"]
 
@@ -54,16 +54,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()  # torch turns a KeyboardInterrupt that arrives while it writes to a file into a RuntimeError
     torch.save({"format": FORMAT, "state": _to_plain(state, "")}, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(buffer.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except BaseException:  # such as a full disk
-        unfinished.unlink(missing_ok=True)
-        raise
+    put(path, buffer.getbuffer(), fsync=True)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

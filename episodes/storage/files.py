@@ -143,9 +143,9 @@ def _libc() -> Any:
     return libc
 
 
-def put(path: Path, text: str, *, new: bool = False, fsync: bool = False) -> None:
-    """Write a text file atomically. An existing file is replaced, or if `new` is True `FileExistsError` is raised. With
-    `fsync`, the text is on the disk when the call returns.
+def put(path: Path, text: str | memoryview, *, new: bool = False, fsync: bool = False) -> None:
+    """Write a text or bytes to a file atomically. An existing file is replaced, or if `new` is True `FileExistsError`
+    is raised. With `fsync`, the file is on the disk when the call returns.
 
     Raises:
         FileExistsError: the file exists, and `new` is True.
@@ -192,8 +192,19 @@ def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
 
 
 def append(path: Path, text: str) -> None:
-    """Append a text to a file. Raise `OSError` if not all of it can be written."""
-    _write(os.fspath(path), os.O_APPEND, text)
+    """Append a text to a file that one process writes to. After an error or interrupt, the file is as before or has the
+    whole text.
+
+    Raises:
+        OSError: the text cannot be written, for example to a full disk.
+    """
+    size = path.stat().st_size
+    try:
+        _write(os.fspath(path), os.O_APPEND, text)
+    except BaseException:
+        if path.stat().st_size != size + len(text.encode()):
+            os.truncate(path, size)
+        raise
 
 
 def _temporary_name(path: Path) -> str:
@@ -202,7 +213,7 @@ def _temporary_name(path: Path) -> str:
     return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
-def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
+def _write(path: str, flags: int, text: str | memoryview, fsync: bool = False) -> None:
     """Open a file with the `os.open` flags `flags`, and write the whole text to the file. With `fsync`, wait until it
     is on the disk.
 
@@ -217,9 +228,9 @@ def _write(path: str, flags: int, text: str, fsync: bool = False) -> None:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, text: str) -> None:
-    """Write a text to an open file, if necessary in several calls."""
-    data = memoryview(text.encode())
+def _write_all(descriptor: int, text: str | memoryview) -> None:
+    """Write a text or bytes to an open file, if necessary in several calls."""
+    data = memoryview(text.encode()) if isinstance(text, str) else text
     while data:  # a disk that is almost full takes a part before the error
         data = data[os.write(descriptor, data) :]
 
@@ -232,7 +243,7 @@ def _give_name(draft: str, final: str) -> None:
     except FileExistsError:
         raise
     except OSError:  # a file system without links: the file is complete in the end, but does not appear at once
-        _write(final, os.O_CREAT | os.O_EXCL, Path(draft).read_text())
+        _write(final, os.O_CREAT | os.O_EXCL, memoryview(Path(draft).read_bytes()))
 
 
 _KEEP_SIZE = 1  # flag of fallocate(2): the file's size stays that of the written bytes

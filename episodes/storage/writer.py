@@ -436,7 +436,7 @@ class EpisodeWriter:
         shard, number = self._shard, self._shard.num_batches
 
         def is_written() -> bool:
-            """Return True if the file has the batch, after an error or interrupt. The next batch starts another file."""
+            """Return True if the file has the batch after an interrupt. The next batch starts another file."""
             shard.recount()
             self._shard = None
             self._record_in_manifest(shard, is_open=False)

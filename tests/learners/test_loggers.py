@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from episode_learners.loggers.curves import curves_of
 from episode_learners.loggers.run_description import describe_run
 from episode_runners.stats import CollectStats
 from episodes.errors import InvalidArgument
+from tests.interrupts import Breaking
 
 
 class Kept(Logger):
@@ -54,6 +58,51 @@ def test_csv_logger_ignores_half_a_row(tmp_path: Path):
         logger.resume(200)
         logger.log("test", {"mean_return": 2.5, "note": 0.0}, 300)
     assert [row["step"] for row in CSVLogger(tmp_path).rows("test")] == ["100", "200", "300"]
+
+
+FULL = """
+import json, resource, signal, sys
+from pathlib import Path
+from episode_learners.loggers import CSVLogger
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+logger, written = CSVLogger(sys.argv[1]), []
+for step in range(300):
+    limit = 1000 if step < 200 else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        logger.log("train", {"mean_return": step / 7}, step)
+        written.append(step)
+    except OSError:
+        pass
+print(json.dumps(written))
+"""
+
+
+def test_csv_logger_has_no_row_that_a_full_disk_refused(tmp_path: Path):
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True)
+    written = json.loads(done.stdout)
+    assert written[-1] == 299
+    assert 100 < len(written) < 200
+    assert [int(row["step"]) for row in CSVLogger(tmp_path).rows("train")] == written
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts before `with` has the file
+def test_interrupted_csv_row_is_written_whole_or_not_at_all(tmp_path: Path):
+    def log(logger: CSVLogger, step: int) -> None:
+        logger.log("train", {"mean_return": 0.5} if step < 5 else {"mean_return": 0.5, "loss": 1.0}, step)
+
+    counter = Breaking(KeyboardInterrupt, -1, rooms=("/loggers/", "/storage/"))
+    counted = CSVLogger(tmp_path / "counted")
+    counter.run(lambda: [log(counted, step) for step in range(8)])
+    for at in range(1, counter.num_seen, 7):
+        logger = CSVLogger(tmp_path / str(at))
+        breaking = Breaking(KeyboardInterrupt, at, rooms=("/loggers/", "/storage/"))
+        certain = [step for step in range(8) if not breaking.run(partial(log, logger, step))]
+        rows = [int(row["step"]) for row in logger.rows("train")]
+        assert sorted(set(rows)) == rows
+        assert set(certain) <= set(rows)
+        assert not list((tmp_path / str(at)).glob(".*"))
 
 
 def test_tensorboard_curves_have_tianshou_names(tmp_path: Path):

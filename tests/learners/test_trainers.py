@@ -356,7 +356,7 @@ def test_failed_checkpoint_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Mo
 
     sound = tmp_path / "checkpoint.pt"
     save_checkpoint(sound, {"at": 1})
-    monkeypatch.setattr("episode_learners.trainers.checkpoint.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(sound, {"at": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]

@@ -221,7 +221,7 @@ def _first_steps(numbers: np.ndarray) -> np.ndarray:
 
 
 def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return the ids of a batch's episodes, and of each row the index of its episode there and its time, int [B] each."""
+    """Return the ids of a batch's episodes, the index of each row's episode in them, int32 [B], and its time [B]."""
     ids: dict[str, int] = {}
     episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
     try:
