@@ -134,7 +134,7 @@ class EpisodeWriter:
         self._header, self._is_there = existing or header, existing is not None
         self._num_shards, self._process = 0, os.getpid()
         self._shard: ShardWriter | None = None
-        self._manifest: Manifest | None = None  # of the first shard on
+        self._manifest: Any = None  # a `Manifest`, from the first shard on
         self._untold: ShardWriter | None = None  # the manifest could not be written for this shard
         self._lock = threading.RLock()
         self._kind: tuple[Layout, Any] = Layout(None, {}, {}), None  # of the current file, with its Arrow schema
@@ -474,12 +474,10 @@ class EpisodeWriter:
     def _record_in_manifest(self, shard: ShardWriter, *, is_open: bool, fsync: bool = False) -> None:
         """Record in the manifest whether an Arrow file is open, and its number of episodes.
         If that fails, `close` tries again."""
-        manifest = self._manifest
-        assert manifest is not None  # it was made before the shard
         try:
-            if manifest.is_damaged:
+            if self._manifest.is_damaged:
                 self._check_directory()
-            manifest.record(self.path, shard.name, is_open=is_open, episodes=shard.num_episodes, fsync=fsync)
+            self._manifest.record(self.path, shard.name, is_open=is_open, episodes=shard.num_episodes, fsync=fsync)
             self._untold = None
         except OSError:
             self._untold = shard
