@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
 
@@ -14,13 +15,14 @@ from tests.runners.test_statistics_of_groups import Hold, make_runner
 
 
 @pytest.fixture
-def group(monkeypatch: pytest.MonkeyPatch) -> RayRunnerGroup:
+def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayRunnerGroup]:
     """Group whose first runner hangs, while another one replies at once. Each look at the clock takes a second."""
     clock = count()
     monkeypatch.setattr(group_module, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(group_module, "RaySession", Hold)
     monkeypatch.setattr(Hold, "ray", InProcessRay(lambda working: working - 1, _nothing, _nothing))
-    return RayRunnerGroup(make_runner, 2, lost_after_s=30.0)
+    with RayRunnerGroup(make_runner, 2, lost_after_s=30.0) as group:
+        yield group
 
 
 def _nothing(_: Any) -> None:
