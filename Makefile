@@ -4,18 +4,30 @@ BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv-bench/.ready
 DOCS_READY := .venv-docs/.ready
+LOWEST_READY := .venv-lowest/.ready
 ARGS ?=
+LOWEST_EXTRAS := arrow command inspect minari pandas plot polars remote sql testing video zmq
+LOWEST_TESTS := tests/storage/test_dataset.py tests/storage/test_round_trips.py tests/storage/test_crashes.py \
+	tests/storage/test_sampling.py tests/storage/test_search.py tests/storage/test_statistics.py tests/command \
+	tests/converters/test_formats.py tests/converters/test_minari.py tests/episodes/test_pack.py \
+	tests/episodes/test_items_of_spaces.py tests/episodes/test_nested.py tests/episodes/transport \
+	tests/inspection/test_plots.py tests/replay/test_replay_files.py tests/runners/test_env_runner.py \
+	tests/runners/test_gymnasium_wrappers.py tests/learners/test_ppo.py
 PIP := -m pip --no-input install --quiet -c constraints.txt
 APT := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -y
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
-.PHONY: browser demo test slow learn check format api bench docs clean
+.PHONY: browser demo test test-lowest slow learn check format api bench docs clean
 
 demo: $(READY)
 	$(BIN)/python -m episode_learners.demo $(ARGS)
 
 test: $(READY) browser
 	$(PYTEST) $(ARGS)
+
+# A part of the tests with the lowest versions that pyproject.toml declares. Old packages warn with newer ones of others.
+test-lowest: $(LOWEST_READY)
+	HYPOTHESIS_PROFILE=quick .venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning $(LOWEST_TESTS) $(ARGS)
 
 # Tests that take minutes: whole training runs, Atari and MuJoCo.
 slow: $(READY)
@@ -72,5 +84,11 @@ $(DOCS_READY): pyproject.toml constraints.txt
 	.venv-docs/bin/python $(PIP) 'mkdocs==1.6.*' 'mkdocs-material==9.*' 'mkdocstrings[python]' ruff
 	touch $@
 
+$(LOWEST_READY): pyproject.toml constraints.txt tests/lowest_versions.py
+	.venv-lowest/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-lowest
+	$(PYTHON) -m tests.lowest_versions $(LOWEST_EXTRAS) > .venv-lowest/requirements.txt
+	.venv-lowest/bin/python -m pip --no-input install --quiet -r .venv-lowest/requirements.txt
+	touch $@
+
 clean:
-	rm -rf .venv .venv-bench .venv-docs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-docs .venv-lowest build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

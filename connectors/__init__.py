@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rl_episodes import check_packages
+
+check_packages("episodes")  # a user's package of the same name may be found first
+
 from connectors.actor import Actor, compute_action
 from connectors.agent_to_module_mapping import AgentToModuleMapping
 from connectors.batch_items import BatchItems

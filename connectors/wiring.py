@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from connectors.connector import Connector
-from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType
+from episodes.errors import InvalidArgument, UnwiredPipeline, WrongType, rejected_type
 from episodes.tracks.validation import checked_items
 
 
@@ -25,7 +25,10 @@ def name_connectors(
     new: dict[str, Connector] = {}
     for piece in checked_items("connectors", connectors, "pieces"):
         if not isinstance(piece, Connector):
-            raise WrongType(f"a pipeline's pieces are connectors, not {piece!r}; derive the class from Connector")
+            kind = rejected_type(piece, Connector)
+            raise WrongType(
+                f"a pipeline's pieces are connectors, not {piece!r}, a {kind}; derive the class from Connector"
+            )
         if any(piece is known_piece for known_piece in by_name.values()):
             raise InvalidArgument(
                 f"the piece {piece.name} is in the pipeline already; make another object of its class"

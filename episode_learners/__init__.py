@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rl_episodes import check_packages
+
+check_packages("episodes", "connectors", "episode_runners")  # a user's package of the same name may be found first
+
 from episodes.lazy_names import lazy_names
 
 if TYPE_CHECKING:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from rl_episodes import check_packages
+
+check_packages("episodes", "connectors")  # a user's package of the same name may be found first
+
 from episode_runners.callbacks import RLlibCallback
 from episode_runners.evaluation import evaluate
 from episode_runners.metrics_logger import MetricsLogger

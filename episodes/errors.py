@@ -75,7 +75,29 @@ def needing(extra: str, purpose: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtra(f"{purpose}; install the extra: pip install 'rl-episodes[{extra}]'") from error
+        raise MissingExtra(f"{purpose}; {install_advice(extra)}") from error
+
+
+def rejected_type(value: object, *kinds: type) -> str:
+    """Return the name of the type of a value for the message that it is none of the classes `kinds`.
+
+    After a reload of modules (`importlib.reload`, autoreload of Jupyter) there are two classes of one name, and objects
+    of one are not instances of the other. The message says so then.
+    """
+    name = type(value).__name__
+    names = {(kind.__module__, kind.__qualname__) for kind in kinds}
+    twice = [kind for kind in type(value).__mro__ if (kind.__module__, kind.__qualname__) in names]
+    if not twice:
+        return name
+    return (
+        f"{name} of another {twice[0].__module__}, which was reloaded: restart Python (in Jupyter the kernel), and "
+        "leave this library out of autoreload"
+    )
+
+
+def install_advice(extra: str) -> str:
+    """Return how to install an extra, as the end of an error message."""
+    return f"install the extra {extra!r}: pip install '.[{extra}]' in a clone of the repository of rl-episodes"
 
 
 class LostInConversion(EpisodeError, ValueError):

@@ -14,11 +14,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PINNED = frozenset({"torch"})  # at the version of constraints.txt: old builds without CUDA are not on package indices
+TOOLS = ("pytest", "psutil")  # of the tests, at the versions of constraints.txt
 _REQUIREMENT = re.compile(r"([\w.-]+)(\[[\w,-]+\])?(?:>=([\w.]+))?")
 
 
 def lowest_versions(extras: Iterable[str]) -> list[str]:
-    """Return the dependencies of the project and of some extras, each as `name==version` with its lowest version.
+    """Return the dependencies of the project and of some extras, each as `name==version` with its lowest version. The
+    tools of the tests are added.
 
     Raises:
         KeyError: pyproject.toml has no such extra.
@@ -27,7 +29,7 @@ def lowest_versions(extras: Iterable[str]) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     of_extras = project["optional-dependencies"]
     needed = [*project["dependencies"], *(each for extra in extras for each in _with_extras(extra, of_extras))]
-    return sorted({_lowest(requirement) for requirement in needed})
+    return sorted({_lowest(requirement) for requirement in needed} | {_pinned(tool) for tool in TOOLS})
 
 
 def _with_extras(extra: str, of_extras: dict[str, list[str]]) -> Iterator[str]:
@@ -46,9 +48,14 @@ def _lowest(requirement: str) -> str:
     if match is None or match[3] is None:
         raise ValueError(f"{requirement}: it has no lower bound; declare it as name>=version")
     if match[1] in PINNED:
-        lines = (ROOT / "constraints.txt").read_text().splitlines()
-        return next(line for line in lines if line.startswith(f"{match[1]}=="))
+        return _pinned(match[1])
     return f"{match[1]}{match[2] or ''}=={match[3]}"
+
+
+def _pinned(name: str) -> str:
+    """Return `name==version` with the version of constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{name}=="))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from connectors.actor import Actor
 from connectors.export.onnx_file import build_onnx, to_bytes
 from connectors.export.parity import Parity, Source, check_parity
 from connectors.fingerprint import JOINT, stamped
-from episodes.errors import InvalidArgument, NotExportable, WrongType
+from episodes.errors import InvalidArgument, NotExportable, WrongType, rejected_type
 from episodes.tracks.validation import checked_count, checked_number
 
 __all__ = ["export"]
@@ -86,7 +86,9 @@ def export(
     ('obs', 'state/past/observations', 'state/module/actor/h', 'state/module/actor/c')
     """
     if not isinstance(actor, Actor):
-        raise WrongType(f"export: {type(actor).__name__} is not an actor; give Actor(policy, ...), or runner.actor")
+        raise WrongType(
+            f"export: {rejected_type(actor, Actor)} is not an actor; give Actor(policy, ...), or runner.actor"
+        )
     target = Path(path)
     if target.suffix != ".onnx":
         raise InvalidArgument(f"export: {target} does not end in .onnx")

@@ -215,7 +215,7 @@ def _as_floats(inputs: Any) -> torch.Tensor:
         WrongType: torch cannot convert them.
     """
     try:
-        tensor = torch.as_tensor(inputs)
+        tensor = inputs if isinstance(inputs, torch.Tensor) else torch.as_tensor(inputs, device="cpu")
     except (RuntimeError, TypeError, ValueError) as error:
         raise WrongType(
             f"the policy's output 'action_dist_inputs' is a {type(inputs).__name__}; give a tensor [N, num_inputs]"

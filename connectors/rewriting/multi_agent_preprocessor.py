@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from connectors.connector import ColumnDict, Connector
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, rejected_type
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ArrayTrack, nested
@@ -98,8 +98,8 @@ def rewritten_agents(pieces: Sequence[Any], episode: MultiAgentEpisode) -> list[
     """
     if not isinstance(episode, MultiAgentEpisode):
         raise InvalidArgument(
-            f"{pieces[0].name} reads the observations of all agents at once, a {type(episode).__name__} has one agent: "
-            "give the learner pipeline multi-agent episodes"
+            f"{pieces[0].name} reads the observations of all agents at once, a "
+            f"{rejected_type(episode, MultiAgentEpisode)} has one agent: give the learner pipeline multi-agent episodes"
         )
     at: dict[int, dict[Any, Any]] = {}
     for agent_id, line in episode.agents.timelines.items():

@@ -17,7 +17,7 @@ from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.testing.bench import BENCHES, Bench, ConnectorRun, Samples
 from connectors.testing.rewriters import check_rewriter, same_state
 from episodes.columns import Columns
-from episodes.errors import ContractViolation, InvalidArgument, WrongType
+from episodes.errors import ContractViolation, InvalidArgument, WrongType, rejected_type
 from episodes.pack import EpisodePack
 from episodes.testing.contract import brief, differing_leaf, violation
 from episodes.testing.row_format import check_item, item_of
@@ -73,7 +73,9 @@ def check_connector(
     episodes.errors.ContractViolation: ClipRewards: expected only the columns that it writes ('rewards'), found ...
     """
     if not isinstance(piece, Connector):
-        raise WrongType(f"check_connector takes a Connector, not a {type(piece).__name__}; a view: check_view")
+        raise WrongType(
+            f"check_connector takes a Connector, not a {rejected_type(piece, Connector)}; a view: check_view"
+        )
     if pipeline not in BENCHES:
         raise InvalidArgument(f"pipeline={pipeline!r}; there are {', '.join(map(repr, BENCHES))}")
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):

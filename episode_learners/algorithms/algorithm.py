@@ -218,8 +218,14 @@ class Algorithm(nn.Module, ABC):
             num_steps: the number of gradient steps, if it is known.
 
         Raises:
+            EpisodeStateError: gradients are switched off.
             InvalidArgument: a metric, such as the loss, is NaN or infinite.
         """
+        if not torch.is_grad_enabled():
+            raise EpisodeStateError(
+                f"{type(self).__name__}: an update inside torch.no_grad() or torch.inference_mode() has no gradients; "
+                "update outside of it"
+            )
         checks_gradient_first = (
             num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).knows_norm_before_step
         )

@@ -21,7 +21,7 @@ from episode_learners.algorithms.minibatches import after
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
 from episode_learners.policies.q_policies import QPolicy
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, rejected_type
 
 __all__ = ["DQN", "DQNConfig"]
 
@@ -84,7 +84,7 @@ class DQN(ReplayAlgorithm[DQNConfig]):
     ) -> None:
         policy, actor = split_actor(policy)
         if not isinstance(policy, QPolicy):
-            raise InvalidArgument(f"DQN trains a QPolicy, not a {type(policy).__name__}")
+            raise InvalidArgument(f"DQN trains a QPolicy, not a {rejected_type(policy, QPolicy)}")
         if policy.get_initial_state() and not self.stored_outputs:
             raise InvalidArgument(
                 f"{type(self).__name__} learns from single transitions, and {type(policy).__name__} is recurrent: "

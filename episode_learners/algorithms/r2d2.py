@@ -18,7 +18,7 @@ from episode_learners.algorithms.dqn import DQN, DQNConfig
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS
 from episode_learners.policies.q_policies import LSTMQPolicy
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, rejected_type
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling.sampler import Sampler
@@ -90,7 +90,7 @@ class R2D2(DQN):
     ) -> None:
         trained, _ = split_actor(policy)
         if not isinstance(trained, LSTMQPolicy):
-            raise InvalidArgument(f"R2D2 trains an LSTMQPolicy, not a {type(trained).__name__}")
+            raise InvalidArgument(f"R2D2 trains an LSTMQPolicy, not a {rejected_type(trained, LSTMQPolicy)}")
         super().__init__(policy, config or R2D2Config(), pipeline=pipeline, scheduler=scheduler, seed=seed)
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:

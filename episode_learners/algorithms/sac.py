@@ -19,7 +19,7 @@ from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.replay_algorithm import DISCOUNTS, ReplayAlgorithm, ReplayConfig
 from episode_learners.policies.soft_actor_critic import SACPolicy, lowest_of, values_of
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, rejected_type
 
 __all__ = ["SAC", "SACConfig"]
 
@@ -84,11 +84,11 @@ class SAC(ReplayAlgorithm[SACConfig]):
     ) -> None:
         policy, actor = split_actor(policy)
         if not isinstance(policy, SACPolicy):
-            raise InvalidArgument(f"{type(self).__name__} trains a SACPolicy, not a {type(policy).__name__}")
+            raise InvalidArgument(f"{type(self).__name__} trains a SACPolicy, not a {rejected_type(policy, SACPolicy)}")
         config = config or SACConfig()
         learned = config.temperature is None
-        log_temperature = nn.Parameter(torch.tensor(0.0 if learned else math.log(config.temperature or 1.0)))
-        log_temperature.data = log_temperature.data.to(policy.device)
+        start = 0.0 if learned else math.log(config.temperature or 1.0)
+        log_temperature = nn.Parameter(torch.tensor(start, device=policy.device))
         trained = {"critic": policy.critics.parameters(), "actor": policy.actor.parameters()}
         if learned:
             trained["temperature"] = iter([log_temperature])
@@ -173,7 +173,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         If the policy has moved to another device, a new generator is made there.
         """
         if self._noise_generator.device != self.policy.device:
-            seed = int(torch.randint(2**62, (), generator=self.generator))
+            seed = int(torch.randint(2**62, (), generator=self.generator, device="cpu"))
             self._noise_generator = torch.Generator(self.policy.device).manual_seed(seed)
         return self._noise_generator
 

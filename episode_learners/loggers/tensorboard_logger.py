@@ -9,7 +9,7 @@ from typing import Any
 
 from episode_learners.loggers.curves import curves_of
 from episode_learners.loggers.logger import Logger
-from episodes.errors import MissingExtra
+from episodes.errors import MissingExtra, install_advice
 
 __all__ = ["TensorBoardLogger"]
 
@@ -31,7 +31,7 @@ class TensorBoardLogger(Logger):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise MissingExtra("TensorBoardLogger needs tensorboard: pip install 'rl-episodes[tensorboard]'") from error
+            raise MissingExtra(f"TensorBoardLogger needs tensorboard; {install_advice('tensorboard')}") from error
         self.folder = Path(folder)
         self._make = SummaryWriter
         self._writer: Any = SummaryWriter(str(self.folder))

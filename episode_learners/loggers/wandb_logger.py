@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from episode_learners.loggers.curves import curves_of
 from episode_learners.loggers.logger import Logger
-from episodes.errors import MissingExtra
+from episodes.errors import MissingExtra, install_advice
 
 __all__ = ["WandbLogger"]
 
@@ -47,7 +47,7 @@ class WandbLogger(Logger):
         try:
             import wandb
         except ImportError as error:
-            raise MissingExtra("WandbLogger needs wandb: pip install 'rl-episodes[wandb]'") from error
+            raise MissingExtra(f"WandbLogger needs wandb; {install_advice('wandb')}") from error
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         known = self.folder / _ID

@@ -183,7 +183,7 @@ def _as_tensors(weights: Any) -> Any:
     """Return weights with arrays converted to new tensors."""
     if isinstance(weights, Mapping):
         return {name: _as_tensors(part) for name, part in weights.items()}
-    return torch.tensor(weights) if isinstance(weights, np.ndarray) else weights
+    return torch.tensor(weights, device="cpu") if isinstance(weights, np.ndarray) else weights
 
 
 def _load_into(policy: Any, weights: Any) -> None:

@@ -99,7 +99,8 @@ class RayRunnerGroup(Closeable):
         seed: seed from which the runners' seeds are derived.
         slow_after_s: seconds that `sample` waits for the other runners after the first reply; samples of slower runners
             are part of a later sample. None waits for all.
-        lost_after_s: seconds without a reply after which a runner is replaced.
+        lost_after_s: seconds without a reply after which a runner is replaced; a runner that takes longer to start is
+            an error (`RunnerLost`).
         merge_every: number of samples of a runner after which `sample_async` merges the pipelines' statistics. It waits
             until no request is pending.
         num_cpus_each: CPUs that Ray reserves for each runner, if others use Ray too.
@@ -289,12 +290,11 @@ class RayRunnerGroup(Closeable):
         first = min(until, lost_at)
         timeout = None if math.isinf(first) else max(0.0, first - monotonic())
         ready, _ = self._ray.wait(list(heads), num_returns=1, timeout=timeout)
-        if ready:
-            return heads[ready[0]]
-        if lost_at <= until:
+        is_lost = monotonic() >= lost_at or (not ready and lost_at <= until)
+        if is_lost and oldest.pending[0].ref not in ready:  # the oldest comes first of those that are ready
             self._ray.kill(oldest.actor, no_restart=True)  # its request fails then
             return oldest
-        return None
+        return heads[ready[0]] if ready else None
 
     def _fetch(self, worker: _Worker) -> bool:
         """Store the sample from a worker's reply. Return False if the worker has died and was replaced instead.
@@ -443,11 +443,13 @@ class RayRunnerGroup(Closeable):
             has, free = self._ray.cluster_resources().get("CPU", 0), self._ray.available_resources().get("CPU", 0)
             raise RunnerLost(
                 f"{len(new)} runners did not start within {self.lost_after_s:g} s; Ray has {has:g} CPUs, {free:g} "
-                "of them free; start Ray with more CPUs, or reserve fewer with num_cpus_each="
+                "of them free; start Ray with more CPUs, reserve fewer with num_cpus_each=, or raise lost_after_s= if "
+                "make_runner or this machine is slow"
             ) from error
         except self._ray.exceptions.RayActorError as error:
             self._end(new)
-            raise RunnerLost(f"make_runner failed: {error}") from error
+            cause = str(error).rstrip().rpartition("\n")[2]  # the last line of the traceback in the actor
+            raise RunnerLost(f"make_runner failed: {cause}\n{error}") from error
         self._workers += new
 
     def _start_actor(self, index: int) -> Any:

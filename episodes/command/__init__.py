@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 
+from episodes.errors import install_advice
+
 __all__: list[str] = []
 
 
@@ -13,9 +15,7 @@ def main() -> None:
     try:
         import typer  # noqa: F401
     except ImportError:
-        print(
-            "episodes: the command needs typer; install the extra: pip install 'rl-episodes[command]'", file=sys.stderr
-        )
+        print(f"episodes: the command needs typer; {install_advice('command')}", file=sys.stderr)
         sys.exit(2)
     from episodes.command.app import app
 

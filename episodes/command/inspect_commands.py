@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
-from episodes.errors import InvalidArgument, MissingExtra
+from episodes.errors import InvalidArgument, MissingExtra, install_advice
 
 Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
 COLUMNS = (
@@ -294,7 +294,7 @@ def index_of_episode(dataset: Any, text: str) -> int:
 def _check_jinja2() -> None:
     """Raise `MissingExtra` if jinja2, which HTML needs, is not installed."""
     if find_spec("jinja2") is None:
-        raise MissingExtra("HTML needs jinja2; install the extra: pip install 'rl-episodes[inspect]'")
+        raise MissingExtra(f"HTML needs jinja2; {install_advice('inspect')}")
 
 
 def _page(episode: Any, decode: Any) -> str:

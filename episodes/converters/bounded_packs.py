@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import TrackMismatch, WrongType
+from episodes.errors import TrackMismatch, WrongType, rejected_type
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -37,7 +37,8 @@ def each_of(episodes: Given, *, ragged: bool = False) -> Iterator[SingleAgentEpi
         elif isinstance(episode, SingleAgentEpisode):
             yield episode if ragged else refuse_ragged([episode])[0]
         else:
-            raise WrongType(f"episodes are converted, not a {type(episode).__name__}")
+            kind = rejected_type(episode, SingleAgentEpisode, MultiAgentEpisode)
+            raise WrongType(f"episodes are converted, not a {kind}")
 
 
 def refuse_ragged(episodes: Iterable[Any]) -> list[Any]:

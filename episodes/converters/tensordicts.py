@@ -107,7 +107,7 @@ def _without_tuples(data: Any) -> Any:
         if other_keys := [key for key in data if not isinstance(key, str)]:
             raise InvalidArgument(f"a TensorDict needs keys that are strings, and {other_keys[0]!r} is not; rename it")
         return {key: _without_tuples(part) for key, part in data.items()}
-    return torch.tensor(data.astype(data.dtype.newbyteorder("=")))
+    return torch.tensor(data.astype(data.dtype.newbyteorder("=")), device="cpu")
 
 
 def from_tensordict(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import WrongType
+from episodes.errors import WrongType, rejected_type
 from episodes.inspect.formatting import counted, ended, number
 from episodes.inspect.series import Series, of_tracks
 from episodes.single_agent import SingleAgentEpisode
@@ -76,7 +76,7 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
     """
     for episode in (a, b):
         if not isinstance(episode, SingleAgentEpisode):
-            raise WrongType(f"{type(episode).__name__}: give two SingleAgentEpisodes")
+            raise WrongType(f"{rejected_type(episode, SingleAgentEpisode)}: give two SingleAgentEpisodes")
     series = [{each.label: each for each in of_tracks(episode.tracks)} for episode in (a, b)]
     tracks, facts = [], []
     for label in dict.fromkeys([*series[0], *series[1]]):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType, rejected_type
 from episodes.inspect import formatting
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
@@ -115,8 +115,8 @@ def view_conversation(
     """
     if not isinstance(episode, SingleAgentEpisode):
         raise WrongType(
-            f"view_conversation: episode is a {type(episode).__name__}; give one episode, such as pack[0] or "
-            "talk.episode"
+            f"view_conversation: episode is a {rejected_type(episode, SingleAgentEpisode)}; give one episode, "
+            "such as pack[0] or talk.episode"
         )
     if decode is not None and not callable(decode):
         raise WrongType(f"view_conversation: decode={decode!r}; give a function from a list of ids to text")

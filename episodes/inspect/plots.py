@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, WrongType, needing
+from episodes.errors import InvalidArgument, WrongType, needing, rejected_type
 from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.downsampling import downsample
 from episodes.inspect.formatting import clipped, counted, ending_word, number, shortened
@@ -56,7 +56,8 @@ def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
 def _check_single_agent(episode: Any) -> None:
     """Raise `WrongType` unless `episode` is a `SingleAgentEpisode`."""
     if not isinstance(episode, SingleAgentEpisode):
-        raise WrongType(f"{type(episode).__name__}: give a SingleAgentEpisode; plot_episode takes multi-agent ones too")
+        kind = rejected_type(episode, SingleAgentEpisode)
+        raise WrongType(f"{kind}: give a SingleAgentEpisode; plot_episode takes multi-agent ones too")
 
 
 # --- one episode ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from episodes.errors import (
     ShapeMismatch,
     TrackMismatch,
     WrongType,
+    rejected_type,
 )
 from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import new_id, own_data
@@ -558,7 +559,8 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
             raise self._not_growing_error("concat_episode")
         if not isinstance(later, MultiAgentEpisode):
             raise WrongType(
-                f"episode {self.id_}: concat_episode takes a MultiAgentEpisode, not a {type(later).__name__}"
+                f"episode {self.id_}: concat_episode takes a MultiAgentEpisode, not a "
+                f"{rejected_type(later, MultiAgentEpisode)}"
             )
         if later.id_ != self.id_:
             raise ChunkMismatch(

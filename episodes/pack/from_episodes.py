@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, WrongType
+from episodes.errors import InvalidArgument, WrongType, rejected_type
 from episodes.facts import PackFacts
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks
@@ -45,7 +45,7 @@ def _check_single_agent(episodes: Sequence[object]) -> None:
     """
     rejected = next((episode for episode in episodes if not isinstance(episode, SingleAgentEpisode)), None)
     if rejected is not None:
-        name = type(rejected).__name__
+        name = rejected_type(rejected, SingleAgentEpisode)
         if isinstance(getattr(rejected, "episode", None), SingleAgentEpisode):  # such as a Conversation
             raise WrongType(f"a pack contains single-agent episodes, not a {name}; give its .episode")
         raise WrongType(

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import ChunkMismatch, InvalidArgument, TrackMismatch, WrongType
+from episodes.errors import ChunkMismatch, InvalidArgument, TrackMismatch, WrongType, rejected_type
 from episodes.pack import EpisodePack
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
@@ -58,7 +58,7 @@ def as_sequence(episodes: Any, kind: type) -> Any:
         if all(isinstance(each, kind) for each in episodes):
             return episodes
         wrong = next(each for each in episodes if not isinstance(each, kind))
-    raise WrongType(f"add takes a {kind.__name__}, or a sequence of them; this is a {type(wrong).__name__}")
+    raise WrongType(f"add takes a {kind.__name__}, or a sequence of them; this is a {rejected_type(wrong, kind)}")
 
 
 def add_pack(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None) -> None:

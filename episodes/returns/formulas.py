@@ -102,6 +102,7 @@ def vtrace_of(
     return advantages, corrections + steps.values
 
 
+@np.errstate(under="ignore")
 def window_sums(inputs: np.ndarray, remaining: np.ndarray, gamma: float, size: int, steps: AlignedSteps) -> np.ndarray:
     """Return the discounted sum of `size` inputs from each step on, or of the `remaining` inputs if these are fewer.
 
@@ -126,6 +127,7 @@ def window_sums(inputs: np.ndarray, remaining: np.ndarray, gamma: float, size: i
         length *= 2
 
 
+@np.errstate(under="ignore")  # products of many factors become 0, also in a program with np.seterr(all="raise")
 def solve_recurrence(inputs: np.ndarray, factors: np.ndarray, steps: AlignedSteps) -> np.ndarray:
     """Compute `y[t] = inputs[t] + factors[t] * y[t + 1]` backwards in time, in place of `inputs`, and return y.
 

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.columns import check_extra_output_names
-from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType
+from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType, rejected_type
 from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
@@ -664,7 +664,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         if self.is_done or not self.is_reset:
             raise self._not_growing_error("concat_episode")
         if not isinstance(later, SingleAgentEpisode):
-            raise WrongType(f"episode {self.id_}: concat_episode takes an episode, not a {type(later).__name__}")
+            kind = rejected_type(later, SingleAgentEpisode)
+            raise WrongType(f"episode {self.id_}: concat_episode takes an episode, not a {kind}")
         if later.id_ != self.id_:
             raise ChunkMismatch(
                 f"episode {self.id_}: a chunk of episode {later.id_} does not follow it; join chunks of one id"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnreadableData, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnreadableData, WrongType, rejected_type
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -166,7 +166,8 @@ class EpisodeWriter:
         self._check_usable()
         some: Any = [episodes] if isinstance(episodes, (SingleAgentEpisode, MultiAgentEpisode)) else episodes
         if type(some) is not list and (isinstance(some, str) or not isinstance(some, Sequence)):
-            raise WrongType(f"add({some!r}): give an episode, a list of episodes, or a pack")
+            kind = rejected_type(some, SingleAgentEpisode, MultiAgentEpisode, EpisodePack)
+            raise WrongType(f"add({some!r}), a {kind}: give an episode, a list of episodes, or a pack")
         if len(some):
             with self._lock:
                 self._add_some(some)

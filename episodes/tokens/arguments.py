@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.errors import InvalidArgument, ShapeMismatch, WrongType, rejected_type
 from episodes.pack import EpisodePack
 from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
 from episodes.tracks.casting import check_reward
@@ -186,6 +186,6 @@ def check_pack(pack: Any, call: str) -> None:
     """Raise `WrongType` unless `pack` is an `EpisodePack`. The error message names the function `call`."""
     if not isinstance(pack, EpisodePack):
         raise WrongType(
-            f"{call}: pack is a {type(pack).__name__}; give an EpisodePack, as TokenRecorder.take() and "
+            f"{call}: pack is a {rejected_type(pack, EpisodePack)}; give an EpisodePack, as TokenRecorder.take() and "
             "EpisodePack.from_episodes([talk.episode, ...]) return"
         )

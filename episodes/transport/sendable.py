@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from episodes.errors import WrongType
+from episodes.errors import WrongType, rejected_type
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -41,7 +41,8 @@ def packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
         return Kind.DATA, [[EpisodePack.from_episodes([episodes])]]
     iterable = [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes
     if not isinstance(iterable, Iterable):
-        raise WrongType(f"send({type(episodes).__name__}); give a pack, an episode, or a list of episodes")
+        kind = rejected_type(episodes, EpisodePack, SingleAgentEpisode, MultiAgentEpisode)
+        raise WrongType(f"send({kind}); give a pack, an episode, or a list of episodes")
     items: list[Any] = list(iterable)
     if not items:
         return Kind.DATA, []

@@ -88,7 +88,7 @@ def test_main_prints_warnings_and_errors_in_one_line(tmp_path: Path, monkeypatch
 def test_main_without_typer_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
     assert run_main(monkeypatch, "--help") == 2
-    assert "rl-episodes[command]" in capsys.readouterr().err
+    assert "pip install '.[command]'" in capsys.readouterr().err
 
 
 def test_check_as_a_module_finds_no_problem_in_a_sound_data_set(tmp_path: Path) -> None:

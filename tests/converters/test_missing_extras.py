@@ -113,5 +113,5 @@ def test_call_without_package_raises_with_install_command(
         ask(tmp_path)
     message = str(caught.value)
     assert purpose in message
-    assert "pip install " + (f"'rl-episodes{install}'" if install.startswith("[") else install) in message
+    assert "pip install " + (f"'.{install}'" if install.startswith("[") else install) in message
     assert not [left for left in tmp_path.iterdir() if "draft" in left.name]

@@ -160,4 +160,4 @@ def test_strategies_without_hypothesis_name_extra() -> None:
     script = "import sys; sys.modules['hypothesis'] = None\nimport episodes.testing\nimport episodes.testing.strategies"
     root = Path(__file__).parents[2]
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, check=False)
-    assert "pip install 'rl-episodes[testing]'" in run.stderr
+    assert "pip install '.[testing]'" in run.stderr

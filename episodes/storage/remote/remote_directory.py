@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from episodes.errors import EpisodeError, InvalidArgument, MissingExtra
+from episodes.errors import EpisodeError, InvalidArgument, MissingExtra, install_advice
 from episodes.storage.arrow import pyarrow
 
 _FLAT = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"))
@@ -51,15 +51,11 @@ class RemoteDirectory:
         try:
             import fsspec
         except ImportError as error:
-            raise MissingExtra(
-                f"{self.url} needs fsspec; install the extra: pip install 'rl-episodes[remote]', or [s3]"
-            ) from error
+            raise MissingExtra(f"{self.url} needs fsspec; {install_advice('remote')}, or s3") from error
         try:
             system, root = fsspec.core.url_to_fs(self.url, **self.options)
         except ImportError as error:
-            raise MissingExtra(
-                f"{self.url}: {error}; for s3:// install the extra: pip install 'rl-episodes[s3]'"
-            ) from error
+            raise MissingExtra(f"{self.url}: {error}; for s3:// {install_advice('s3')}") from error
         except ValueError as error:
             raise InvalidArgument(f"{self.url}: {error}") from None
         object.__setattr__(self, "system", system)

@@ -11,12 +11,12 @@ skip env steps, and endings in consecutive rows.
 
 from __future__ import annotations
 
-from episodes.errors import MissingExtra
+from episodes.errors import MissingExtra, install_advice
 
 try:
     import hypothesis as _hypothesis  # noqa: F401
 except ImportError as _error:
-    raise MissingExtra("episodes.testing.strategies needs hypothesis: pip install 'rl-episodes[testing]'") from _error
+    raise MissingExtra(f"episodes.testing.strategies needs hypothesis; {install_advice('testing')}") from _error
 
 from episodes.testing.strategies.items import arrangements as arrangements
 from episodes.testing.strategies.items import items, spaces
