@@ -30,8 +30,8 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tokens.batch import Layout
 from episodes.tokens.arguments import as_numpy
+from episodes.tokens.batch import Layout
 from episodes.tokens.groups import group_numbers
 from episodes.tokens.minibatches import select_sequences, sequence_groups, sequence_lengths
 from episodes.tokens.names import EPISODES
@@ -107,8 +107,9 @@ class TokenGRPO(Algorithm):
     of an episode is its return relative to a group of episodes.
 
     Shao et al., 2024, https://arxiv.org/abs/2402.03300. Episodes are recorded by a `Conversation` or `TokenRecorder`
-    with the output "logp". A group is a group of a `TokenRecorder`, or the episodes with one `custom_data["group"]` of
-    other origin, or `group_size` successive episodes without groups: see `group_numbers`. All episodes must be complete.
+    with the output "logp". A group is a group of a `TokenRecorder`, or the episodes of other origin with one
+    `custom_data["group"]`, or `group_size` successive episodes without groups: see `group_numbers`. All episodes must
+    be complete.
 
     `update(pack)` learns from episodes. To use advantages of turns, override `episode_advantages`, or build the batch
     with `token_batch(pack, advantages=...)` and call `learn`.

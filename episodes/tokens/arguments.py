@@ -72,7 +72,7 @@ def check_group(group: Hashable, label: str) -> None:
     """Raise `WrongType` unless `group`, the user's key for a group of conversations, is hashable."""
     try:
         hash(group)
-        is_key = bool(group == group)  # noqa: PLR0124 - NaN would be a group of its own for each episode
+        is_key = bool(group == group)  # not NaN, which would be another group for each episode
     except TypeError:
         is_key = False
     if not is_key:

@@ -279,8 +279,8 @@ class TokenSequences:
 
         Raises:
             TrackMismatch: the output "logp" does not have one value per sampled token.
-            InvalidArgument: a value is NaN, above 0 by more than rounding, or no log-probability of a sampled token. The
-                error names the episode, the turn and the index.
+            InvalidArgument: a value is NaN, above 0 by more than rounding, or no log-probability of a sampled token.
+                The error names the episode, the turn and the index.
         """
         values = self.of_sampled(self.pack.extra_model_outputs[LOGP])
         try:

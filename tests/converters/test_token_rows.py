@@ -76,6 +76,7 @@ def wild() -> list[SingleAgentEpisode]:
 
 
 LOSSES = {
+    "number of rows",
     "branches",
     "turns without a sampled token",
     "turn edges",
