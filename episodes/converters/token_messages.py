@@ -32,11 +32,11 @@ def to_messages(
     """Convert episodes to conversations: lists of messages with token ids. Return these with a report of losses.
 
     A conversation is `{"id", "messages", "ending", "group"}`, with "group_id" and "group_size" if they are known. A
-    message has "role", "token_ids" and, with `decode`, "content". Messages of the "assistant" also have "logprobs", "reward" and, if it is known, "policy_version", and
-    further outputs under their names. If a message follows only the first tokens of the conversation, it has
-    "kept_tokens". An observation is one message, "user" at the start and "tool" later, unless its info "roles" lists
-    the role and the number of tokens of each message. An "assistant" message of an observation, such as an example in
-    the prompt, has `"sampled": False`.
+    message has "role", "token_ids" and, with `decode`, "content". Messages of the "assistant" also have "logprobs",
+    "reward" and, if it is known, "policy_version", and further outputs under their names. If a message follows only the
+    first tokens of the conversation, it has "kept_tokens". An observation is one message, "user" at the start and
+    "tool" later, unless its info "roles" lists the role and the number of tokens of each message. An "assistant"
+    message of an observation, such as an example in the prompt, has `"sampled": False`.
 
     Args:
         episodes: episodes of turns of tokens.

@@ -229,8 +229,8 @@ def to_verl(
     With torch, `DataProto.from_dict(tensors={k: torch.from_numpy(v) ...}, non_tensors=...)` takes "batch" and
     "non_tensor_batch". Prompts [S, P] are padded on the left and responses [S, R] on the right. "response_mask" is 1
     for sampled tokens that are learned from, "rollout_log_probs" and "rm_scores" (rewards of turns at their last
-    token) are [S, R]. "input_ids", "attention_mask" and "position_ids" are [S, P + R]. "uid", by which verl groups
-    rows, is the id of a recorder's group, or else its key. "group", "group_id" and "group_size" are read by `from_verl`.
+    token) are [S, R]. "input_ids", "attention_mask" and "position_ids" are [S, P + R]. "uid", by which verl
+    groups rows, is the id of a recorder's group, or else its key. `from_verl` reads "group", "group_id", "group_size".
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
