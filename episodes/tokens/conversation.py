@@ -258,6 +258,7 @@ class Conversation:
         """
         self._check_begun("fork")
         self.episode.growing("fork")
+        check_group(group, self._label("fork"))
         if id_ == self.episode.id_:
             raise InvalidArgument(f"{self._label('fork')}: id_={id_!r} is this episode's id; give another, or None")
         fork = Conversation(id_, outputs=self._kinds, dtype=self._kind.dtype, group=group)

@@ -73,8 +73,8 @@ def _successive(num: int, group_size: int | None) -> np.ndarray:
         return np.zeros(0, np.int64)
     if num % checked_count("group_numbers: group_size", group_size):
         raise InvalidArgument(
-            f"{num} episodes without groups; record them with group=, or give a multiple of group_size, which is "
-            f"{group_size}"
+            f"group_numbers: {num} episodes without groups; record them with group=, or give a multiple of group_size, "
+            f"which is {group_size}"
         )
     return np.arange(num) // group_size
 
@@ -86,7 +86,7 @@ def _check_complete(pack: EpisodePack, numbers: np.ndarray) -> None:
         size = (data or {}).get(GROUP_SIZE)
         if size is not None and GROUP_ID in (data or {}) and counts[number] != size:
             raise InvalidArgument(
-                f"the group of episode {pack.ids[i]} (group={(data or {}).get(GROUP)!r}) has {size} episodes, and "
-                f"{counts[number]} of them are in the pack; give whole groups, as TokenRecorder.take() returns them, "
-                "or compute advantages before episodes are left out, for token_batch(episode_advantages=...)"
+                f"group_numbers: the group of episode {pack.ids[i]} (group={(data or {}).get(GROUP)!r}) has {size} "
+                f"episodes, and {counts[number]} of them are in the pack; give whole groups, as TokenRecorder.take() "
+                "returns them, or compute advantages before episodes are left out (token_batch(episode_advantages=))"
             )
