@@ -19,19 +19,22 @@ from episode_learners.algorithms.config_checks import choice, count, not_negativ
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.grpo import Baseline, Scale, group_advantages
 from episode_learners.algorithms.token_losses import (
+    DIVISORS,
     TokenMean,
     clipped_token_loss,
     label_log_probs,
-    sequence_of_labels,
+    token_divisors,
     token_mean,
 )
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tokens.arguments import as_numpy
 from episodes.tokens.batch import Layout
+from episodes.tokens.groups import group_numbers
 from episodes.tokens.minibatches import select_sequences, sequence_groups, sequence_lengths
-from episodes.tokens.names import GROUP
+from episodes.tokens.names import EPISODES
 
 __all__ = ["TokenGRPO", "TokenGRPOConfig", "TokenPolicy"]
 
@@ -42,17 +45,19 @@ class TokenGRPOConfig(AlgorithmConfig):
 
     Attributes:
         num_epochs: Passes over a train batch.
-        num_minibatches: Gradient steps per pass. Each uses the same number of sequences, shuffled.
+        num_minibatches: Gradient steps per pass. Each uses the same number of episodes, shuffled, with all their
+            sequences (branches).
         max_tokens: Most tokens, padding included, in one forward pass. Gradients of larger minibatches are
-            accumulated, with the same result. None: no limit.
+            accumulated, with the same result. None: no limit. With `ratio="sequence"`, all sequences of an episode are
+            in one forward pass.
         layout: "packed": sequences one after another. "padded": a row per sequence.
-        group_size: Successive episodes that form a group, unless all have a group in their custom data.
+        group_size: Successive episodes that form a group, if none has a group in its custom data.
         baseline: Mean return that is subtracted: of the "group", of the "batch", or of the other episodes of the group
             ("leave_one_out").
         scale: Standard deviation that advantages are divided by: of the "group", of the "batch", or None.
-        mean: "token": the loss is the mean over all tokens. "sequence": the mean over sequences of the mean over their
-            tokens.
-        ratio: Importance ratio of each "token", or of the whole "sequence" (GSPO).
+        mean: "token": the loss is the mean over all tokens. "sequence": the mean over episodes of the mean over their
+            tokens. The tokens of all branches of an episode count together.
+        ratio: Importance ratio of each "token", or of the whole "sequence" (GSPO): all sampled tokens of an episode.
         clip_low: Largest decrease of the ratio below 1 that the loss rewards.
         clip_high: Largest increase of the ratio above 1 that the loss rewards.
         kl_coefficient: Weight of the KL divergence from the reference policy in the loss.
@@ -102,8 +107,9 @@ class TokenGRPO(Algorithm):
     of an episode is its return relative to a group of episodes.
 
     Shao et al., 2024, https://arxiv.org/abs/2402.03300. Episodes are recorded by a `Conversation` or `TokenRecorder`
-    with the output "logp". A group is the episodes with one `custom_data["group"]`, or `group_size` successive
-    episodes. All episodes must be complete.
+    with the output "logp". A group is a group of a `TokenRecorder`, or the episodes of other origin with one
+    `custom_data["group"]`, or `group_size` successive episodes without groups: see `group_numbers`. All episodes must
+    be complete.
 
     `update(pack)` learns from episodes. To use advantages of turns, override `episode_advantages`, or build the batch
     with `token_batch(pack, advantages=...)` and call `learn`.
@@ -111,9 +117,9 @@ class TokenGRPO(Algorithm):
     Args:
         model: a causal language model.
         config: hyperparameters.
-        forward: function of the model and a token batch that returns logits. By default `model(batch)`. For a model of
-            Hugging Face with the padded layout:
-            `lambda model, batch: model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits`.
+        forward: function of the model and a token batch that returns logits. By default `model(batch)`. Models of
+            Hugging Face need one; docs/how_to/token_grpo.md has it for both layouts. With the packed layout it passes
+            "position_ids", without which attention crosses sequences.
         reference: the model of the KL term; by default a copy of `model` as it is now.
         scheduler: function that returns the learning rate schedule of an optimizer.
         seed: seed of the order of minibatches.
@@ -147,25 +153,8 @@ class TokenGRPO(Algorithm):
         use other advantages.
         """
         config = self.config
-        return group_advantages(pack.returns(), self._groups(pack), config.scale, config.baseline)
-
-    def _groups(self, pack: EpisodePack) -> np.ndarray:
-        """Return the group number of each episode of a pack, int [n], by its `custom_data["group"]`, or else by its
-        position.
-
-        Raises:
-            InvalidArgument: episodes have no groups, and their number is not a multiple of `group_size`.
-        """
-        keys = [data.get(GROUP) for data in pack.custom_data or ()]
-        if keys and None not in keys:
-            numbers: dict[Any, int] = {}
-            return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-        if len(pack) % self.config.group_size:
-            raise InvalidArgument(
-                f"TokenGRPO: {len(pack)} episodes without groups; record them with group=, or give a multiple of "
-                f"group_size, which is {self.config.group_size}"
-            )
-        return np.arange(len(pack)) // self.config.group_size
+        groups = group_numbers(pack, group_size=config.group_size)
+        return group_advantages(pack.returns(), groups, config.scale, config.baseline)
 
     def update(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, float]:
         return self._updated(self.preprocess(episodes))
@@ -174,8 +163,8 @@ class TokenGRPO(Algorithm):
         """Return a batch of the tokens of complete episodes, with the advantage of its episode for each sampled token.
 
         Raises:
-            InvalidArgument: an episode is a chunk of an episode, or the number of episodes without groups is not a
-                multiple of `group_size`.
+            InvalidArgument: an episode is a chunk of an episode, a group is not complete, or the number of episodes
+                without groups is not a multiple of `group_size`.
             UnknownKey: the episodes have no log-probabilities of tokens.
         """
         pack = EpisodePack.from_episodes(episodes)
@@ -191,51 +180,46 @@ class TokenGRPO(Algorithm):
         return batch
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield `num_minibatches` minibatches of token sequences in random order, for `num_epochs` passes over a batch.
-        A single minibatch is the whole batch.
+        """Yield `num_minibatches` minibatches of the sequences of whole episodes in random order, for `num_epochs`
+        passes over a batch. A single minibatch is the whole batch.
         """
-        num = len(sequence_lengths(batch))
         for _ in range(self.config.num_epochs):
             if self.config.num_minibatches == 1:
                 yield dict(batch)
                 continue
-            order = torch.randperm(num, generator=self.generator, device="cpu").numpy()
-            for indices in np.array_split(order, min(self.config.num_minibatches, num)):
-                yield select_sequences(batch, indices).to_dict()
+            owners = as_numpy(batch[EPISODES])
+            episodes = np.unique(owners)
+            order = torch.randperm(len(episodes), generator=self.generator, device="cpu").numpy()
+            for part in np.array_split(episodes[order], max(min(self.config.num_minibatches, len(episodes)), 1)):
+                yield select_sequences(batch, np.flatnonzero(np.isin(owners, part))).to_dict()
 
     def backward(self, minibatch: Mapping[str, Any], optimizer: str = "policy", scale: float = 1.0) -> Measured:
         """Add the gradient of a minibatch's loss, times `scale`, to the gradients of the parameters. The minibatch is
         processed in parts of at most `max_tokens` tokens, to save memory.
         """
-        parts = list(self._parts(minibatch))
-        if len(parts) == 1:
-            return super().backward(minibatch, optimizer, scale)
-        weights = [self._weight(part) for part in parts]
-        total = max(sum(weights), 1)
         measured: Measured = {}
-        for part, weight in zip(parts, weights, strict=True):
-            for name, value in super().backward(part, optimizer, scale * weight / total).items():
-                measured[name] = measured.get(name, 0.0) + value * (weight / total)
+        for part in self._parts(minibatch):
+            for name, value in super().backward(part, optimizer, scale).items():
+                measured[name] = measured[name] + value if name in measured else value
         return measured
 
     def _parts(self, minibatch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Yield parts of a minibatch that have at most `max_tokens` tokens each. Without a limit, yield the minibatch
-        itself.
+        itself. The losses of the parts add up to the loss of the minibatch.
         """
-        limit = self.config.max_tokens
+        config, limit = self.config, self.config.max_tokens
         if limit is None or minibatch["input_ids"].numel() <= limit:
             yield minibatch
             return
-        is_padded = self.config.layout == "padded"
-        for indices in sequence_groups(sequence_lengths(minibatch), limit, is_padded=is_padded):
-            yield select_sequences(minibatch, indices).to_dict()
-
-    def _weight(self, part: Mapping[str, Any]) -> int:
-        """Return the weight of a part of a minibatch in the mean loss: its number of learned tokens, or of sequences,
-        depending on `mean`.
-        """
-        sequences = sequence_of_labels(part)
-        return len(sequences) if self.config.mean == "token" else len(sequences.unique())
+        whole = {**minibatch, DIVISORS: token_divisors(minibatch, config.mean)}
+        groups = sequence_groups(
+            sequence_lengths(whole),
+            limit,
+            is_padded=config.layout == "padded",
+            episodes=as_numpy(whole[EPISODES]) if config.ratio == "sequence" else None,
+        )
+        for indices in groups:
+            yield select_sequences(whole, indices).to_dict()
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:
         """Return the clipped policy loss of the sampled tokens, plus the weighted KL divergence from the reference
@@ -243,18 +227,20 @@ class TokenGRPO(Algorithm):
         """
         config = self.config
         log_probs = label_log_probs(self.policy(minibatch), minibatch)
+        divisors = minibatch[DIVISORS] if DIVISORS in minibatch else token_divisors(minibatch, config.mean)
+        divisors = divisors[minibatch[Columns.LOSS_MASK].bool()]
         loss, measured = clipped_token_loss(
             log_probs,
             minibatch,
+            divisors=divisors,
             clip_low=config.clip_low,
             clip_high=config.clip_high,
-            mean=config.mean,
             ratio=config.ratio,
         )
         if config.kl_coefficient:
             with torch.no_grad():
                 reference = label_log_probs(cast(Tensor, self._target("reference")(minibatch)), minibatch)
             log_ratios = reference - log_probs
-            kl = token_mean(log_ratios.exp() - 1 - log_ratios, sequence_of_labels(minibatch), config.mean)
+            kl = token_mean(log_ratios.exp() - 1 - log_ratios, divisors)
             loss, measured = loss + config.kl_coefficient * kl, {**measured, "reference_kl": kl.detach()}
         return loss, measured

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from episodes.columns import Columns
-from episodes.errors import ShapeMismatch
+from episodes.errors import ShapeMismatch, UnknownKey
+from episodes.tokens.names import EPISODES
 
-__all__ = ["TokenMean", "clipped_token_loss", "label_log_probs", "sequence_of_labels", "token_mean"]
+__all__ = ["DIVISORS", "TokenMean", "clipped_token_loss", "label_log_probs", "token_divisors", "token_mean"]
 
 TokenMean = Literal["token", "sequence"]
+DIVISORS = "divisors"
+"""Column of the divisor of each token's value in the mean over a minibatch, of which a batch is a part."""
 
 
 def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -39,45 +42,62 @@ def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
     return logits.log_softmax(-1).gather(-1, batch["labels"][mask].long()[:, None])[:, 0]
 
 
-def sequence_of_labels(batch: Mapping[str, Any]) -> Tensor:
-    """Return the index of the sequence that each learned token (where "loss_mask" is True) belongs to, int64 [A]."""
+def episode_of_labels(batch: Mapping[str, Any]) -> Tensor:
+    """Return the episode that each learned token (where "loss_mask" is True) belongs to, int64 [A]. All sequences
+    (branches) of an episode have its number.
+
+    Raises:
+        UnknownKey: the batch has no column "episodes".
+    """
+    if EPISODES not in batch:
+        raise UnknownKey(
+            f"the batch has no {EPISODES!r}, only {sorted(batch)}; give the episode of each sequence, int64 [S], as "
+            "token_batch does"
+        )
     mask = batch[Columns.LOSS_MASK].bool()
-    places = mask.nonzero()[:, 0]
-    if mask.ndim == 2:
-        return places
-    return torch.bucketize(places, batch["cu_seqlens"][1:].to(places.dtype), right=True)
+    sequences = mask.nonzero()[:, 0]
+    if mask.ndim == 1:
+        sequences = torch.bucketize(sequences, batch["cu_seqlens"][1:].to(sequences.dtype), right=True)
+    return batch[EPISODES].to(sequences.device)[sequences]
 
 
-def token_mean(values: Tensor, sequences: Tensor, mean: TokenMean) -> Tensor:
-    """Average one value per token, [A]: over all tokens, or first within each sequence and then over the sequences.
-    Return 0 if there are no tokens.
+def token_divisors(batch: Mapping[str, Any], mean: TokenMean) -> Tensor:
+    """Return the number by which the value of each token is divided in the mean over a batch, int64 in the shape of
+    "loss_mask": the number of learned tokens, or of the learned tokens of its episode times the number of episodes.
 
     Args:
-        values: one per learned token.
-        sequences: index of the sequence of each token, int64 [A].
-        mean: "token" or "sequence".
+        batch: a packed or padded token batch.
+        mean: "token": mean over all tokens. "sequence": mean over episodes of the mean over their tokens. The weight of
+            an episode does not depend on the number of its branches. Episodes without a learned token do not count.
     """
-    if not len(values):
-        return values.sum()
-    return values.mean() if mean == "token" else _sequence_means(values, sequences)[0].mean()
+    mask = batch[Columns.LOSS_MASK].bool()
+    divisors = torch.ones(mask.shape, dtype=torch.int64, device=mask.device)
+    if mean == "token":
+        divisors[mask] = mask.sum()
+    else:
+        _, indices, counts = torch.unique(episode_of_labels(batch), return_inverse=True, return_counts=True)
+        divisors[mask] = (counts * len(counts))[indices]
+    return divisors
 
 
-def _sequence_means(values: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of the values of each sequence that has tokens, [S'], and for each token the index of its mean,
-    [A].
+def token_mean(values: Tensor, divisors: Tensor) -> Tensor:
+    """Return the mean of one value per learned token, or the share in it of a part of the minibatch: 0 if there are no
+    tokens.
+
+    Args:
+        values: one per learned token, [A].
+        divisors: divisors of the learned tokens, int64 [A].
     """
-    _, indices, counts = torch.unique_consecutive(sequences, return_inverse=True, return_counts=True)
-    sums = values.new_zeros(len(counts)).index_add(0, indices, values)
-    return sums / counts, indices
+    return (values / divisors).sum()
 
 
 def clipped_token_loss(
     log_probs: Tensor,
     batch: Mapping[str, Any],
     *,
+    divisors: Tensor,
     clip_low: float,
     clip_high: float,
-    mean: TokenMean,
     ratio: TokenMean,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the clipped policy gradient loss of sampled tokens, a scalar, as in PPO and GRPO, and a dict of scalars to
@@ -85,26 +105,35 @@ def clipped_token_loss(
 
     Args:
         log_probs: log-probabilities of the learned tokens under the current policy, [A].
-        batch: columns "loss_mask", "action_logp", "advantages" and "cu_seqlens" (packed).
+        batch: columns "loss_mask", "action_logp", "advantages", "episodes" and "cu_seqlens" (packed).
+        divisors: divisors of the learned tokens in the mean, int64 [A], see `token_divisors`.
         clip_low: ratios below 1 - clip_low do not increase the objective of negative advantages.
         clip_high: ratios above 1 + clip_high do not increase the objective of positive advantages.
-        mean: mean over all tokens, or over sequences of their means.
-        ratio: importance ratio of each "token", or of the "sequence": the geometric mean of its tokens' ratios (GSPO,
-            Zheng et al., 2025, https://arxiv.org/abs/2507.18071).
+        ratio: importance ratio of each "token", or of the "sequence": the geometric mean of the ratios of all tokens of
+            an episode, its branches included (GSPO, Zheng et al., 2025, https://arxiv.org/abs/2507.18071). The batch
+            then has all sequences of its episodes.
     """
-    mask, sequences = batch[Columns.LOSS_MASK].bool(), sequence_of_labels(batch)
+    mask = batch[Columns.LOSS_MASK].bool()
     log_ratios = log_probs - batch[Columns.ACTION_LOGP][mask]
-    if ratio == "sequence" and len(log_ratios):
-        means, indices = _sequence_means(log_ratios, sequences)
-        ratios = means.exp()[indices]
-    else:
-        ratios = log_ratios.exp()
+    ratios = (log_ratios if ratio == "token" else _episode_means(log_ratios, episode_of_labels(batch))).exp()
     advantages = batch[Columns.ADVANTAGES][mask]
     objective = torch.min(ratios * advantages, ratios.clamp(1 - clip_low, 1 + clip_high) * advantages)
     with torch.no_grad():
         is_clipped = ((ratios > 1 + clip_high) & (advantages > 0)) | ((ratios < 1 - clip_low) & (advantages < 0))
         measured = {
-            "kl": token_mean(log_ratios.exp() - 1 - log_ratios, sequences, mean),
-            "clip_fraction": token_mean(is_clipped.to(ratios.dtype), sequences, mean),
+            "kl": token_mean(log_ratios.exp() - 1 - log_ratios, divisors),
+            "clip_fraction": token_mean(is_clipped.to(ratios.dtype), divisors),
         }
-    return -token_mean(objective, sequences, mean), measured
+    return -token_mean(objective, divisors), measured
+
+
+def _episode_means(values: Tensor, episodes: Tensor) -> Tensor:
+    """Return for each token the mean of the values of its episode, [A].
+
+    Args:
+        values: one per learned token, [A].
+        episodes: episode of each token, int64 [A].
+    """
+    _, indices, counts = torch.unique(episodes, return_inverse=True, return_counts=True)
+    sums = values.new_zeros(len(counts)).index_add(0, indices, values)
+    return (sums / counts)[indices]

@@ -12,7 +12,7 @@ from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens import Conversation
 from episodes.tokens.arguments import as_token_ids, token_kind
-from episodes.tokens.names import GROUP, KEPT_TOKENS, LOGP
+from episodes.tokens.names import GROUP_KEYS, KEPT_TOKENS, LOGP
 
 __all__ = ["from_messages", "to_messages"]
 
@@ -31,12 +31,12 @@ def to_messages(
 ) -> tuple[list[dict[str, Any]], LossReport]:
     """Convert episodes to conversations: lists of messages with token ids. Return these with a report of losses.
 
-    A conversation is `{"id", "messages", "ending", "group"}`. A message has "role", "token_ids" and, with `decode`,
-    "content". Messages of the "assistant" also have "logprobs", "reward" and, if it is known, "policy_version", and
-    further outputs under their names. If a message follows only the first tokens of the conversation, it has
-    "kept_tokens". An observation is one message, "user" at the start and "tool" later, unless its info "roles" lists
-    the role and the number of tokens of each message. An "assistant" message of an observation, such as an example in
-    the prompt, has `"sampled": False`.
+    A conversation is `{"id", "messages", "ending", "group"}`, with "group_id" and "group_size" if they are known. A
+    message has "role", "token_ids" and, with `decode`, "content". Messages of the "assistant" also have "logprobs",
+    "reward" and, if it is known, "policy_version", and further outputs under their names. If a message follows only the
+    first tokens of the conversation, it has "kept_tokens". An observation is one message, "user" at the start and
+    "tool" later, unless its info "roles" lists the role and the number of tokens of each message. An "assistant"
+    message of an observation, such as an example in the prompt, has `"sampled": False`.
 
     Args:
         episodes: episodes of turns of tokens.
@@ -50,7 +50,7 @@ def to_messages(
     report, conversations = LossReport(), []
     for episode in episodes:
         report_dropped_facts(report, episode, "a list of messages", keeps=_FACTS)
-        if set(episode.custom_data) - {GROUP}:
+        if set(episode.custom_data) - set(GROUP_KEYS):
             report.add("custom_data", "a list of messages has only the group", episode.id_)
         versions = episode.get_policy_versions().tolist()
         messages: list[dict[str, Any]] = []
@@ -70,8 +70,7 @@ def to_messages(
             messages = [{**message, "content": decode(message["token_ids"])} for message in messages]
         ending = "terminated" if episode.is_terminated else "truncated" if episode.is_truncated else None
         conversation = {"id": episode.id_, "messages": messages, "ending": ending}
-        if GROUP in episode.custom_data:
-            conversation["group"] = episode.custom_data[GROUP]
+        conversation |= {key: episode.custom_data[key] for key in GROUP_KEYS if key in episode.custom_data}
         conversations.append(conversation)
     return conversations, report.check(strict)
 
@@ -141,6 +140,7 @@ def from_messages(
     for k, conversation in enumerate(conversations):
         kinds = {LOGP: "f4"} if outputs is None else outputs
         talk = Conversation(conversation.get("id", f"messages/{k}"), outputs=kinds, group=conversation.get("group"))
+        talk.episode.custom_data |= {key: conversation[key] for key in GROUP_KEYS if conversation.get(key) is not None}
         label, last_ending = talk.episode.id_, conversation.get("ending", "terminated")
         if last_ending not in _ENDINGS:
             raise InvalidArgument(f"{label}: ending={last_ending!r}; give one of {list(_ENDINGS)}")

@@ -12,6 +12,7 @@ from episodes.converters.token_samples import TokenSample, episodes_of_samples, 
 from episodes.errors import ShapeMismatch, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import as_token_ids, token_kind
+from episodes.tokens.names import GROUP, GROUP_ID, GROUP_KEYS, GROUP_SIZE
 from episodes.tracks.stacking import object_array
 
 __all__ = [
@@ -36,8 +37,9 @@ def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[
 
     Each column has one entry per token sequence: an episode, or a branch of one. "prompt_ids", "completion_ids" and
     "logprobs" are lists of lists. "env_mask" is 1 for sampled tokens that are learned from, else 0. Reward functions of
-    the trainer get "reward", the return of the episode, as a keyword argument. "episode_id" and "group" name the
-    episode.
+    the trainer get "reward", the return of the episode, as a keyword argument. "episode_id" names the episode, and
+    "group", "group_id" and "group_size" its group. TRL itself groups rows by their position, so an episode with
+    branches has more rows than it expects, which is reported.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -58,7 +60,7 @@ def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[
         "env_mask": [sample.mask.astype(int).tolist() for sample in samples],
         "reward": [sample.episode_return for sample in samples],
         "episode_id": [sample.id_ for sample in samples],
-        "group": [sample.group for sample in samples],
+        **_group_columns(samples),
     }
     _report_truncation(samples, "TRL", report)
     return columns, report.check(strict)
@@ -76,15 +78,15 @@ def from_trl(columns: Mapping[str, Sequence[Any]]) -> list[SingleAgentEpisode]:
     masks = next((columns[name] for name in ("env_mask", "tool_mask") if columns.get(name) is not None), None)
     masks = [[1] * len(row) for row in ids] if masks is None else masks
     return episodes_of_samples(
-        _sample(prompt, completion, mask, logps, reward, id_, group)
-        for prompt, completion, mask, logps, reward, id_, group in zip(
+        _sample(prompt, completion, mask, logps, reward, id_, groups)
+        for prompt, completion, mask, logps, reward, id_, groups in zip(
             columns["prompt_ids"],
             ids,
             masks,
             columns["logprobs"],
             columns.get("reward", [0.0] * len(ids)),
             columns.get("episode_id", [f"trl/{k}" for k in range(len(ids))]),
-            columns.get("group", [None] * len(ids)),
+            _groups(columns, [None] * len(ids)),
             strict=True,
         )
     )
@@ -98,7 +100,8 @@ def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, lis
     Each list has one entry per token sequence. "rewards" are lists with a number per response token: the reward of a
     turn is at its last sampled token, all others are 0. "loss_masks" are 1 for sampled tokens that are learned from.
     "stop_reasons" are "length" for truncated episodes, else "stop". "trajectory_ids" are the ids of the episodes, and
-    "instance_ids" their groups. SkyRL's step-wise training reads both from `TrajectoryID(instance_id, repetition_id)`.
+    "instance_ids" their groups: the id of a recorder's group, or else its key. SkyRL's step-wise training reads both
+    from `TrajectoryID(instance_id, repetition_id)`. "group", "group_id" and "group_size" are read by `from_skyrl`.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -120,6 +123,7 @@ def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, lis
         "rollout_logprobs": [sample.logps.tolist() for sample in samples],
         "trajectory_ids": [sample.id_ for sample in samples],
         "instance_ids": [sample.group for sample in samples],
+        **_group_columns(samples),
         "is_last_step": [sample.is_last for sample in samples],
     }, report.check(strict)
 
@@ -137,19 +141,19 @@ def from_skyrl(output: Mapping[str, Any]) -> list[SingleAgentEpisode]:
     if num and not output.get("rollout_logprobs"):
         raise UnknownKey("from_skyrl: the output has no 'rollout_logprobs'; let the inference engine return them")
     ids = output.get("trajectory_ids") or [f"skyrl/{k}" for k in range(num)]
-    groups = output.get("instance_ids") or [getattr(id_, "instance_id", None) for id_ in ids]
+    instances = output.get("instance_ids") or [getattr(id_, "instance_id", None) for id_ in ids]
     ids = [str(getattr(id_, "to_string", id_.__str__)()) for id_ in ids]
     stops = output.get("stop_reasons") or ["stop"] * num
     return episodes_of_samples(
-        _sample(prompt, response, mask, logps, rewards, id_, group, stop == "length")
-        for prompt, response, mask, logps, rewards, id_, group, stop in zip(
+        _sample(prompt, response, mask, logps, rewards, id_, groups, stop == "length")
+        for prompt, response, mask, logps, rewards, id_, groups, stop in zip(
             output["prompt_token_ids"],
             output["response_ids"],
             output["loss_masks"],
             output["rollout_logprobs"] or (),
             output["rewards"],
             ids,
-            groups,
+            _groups(output, instances),
             stops,
             strict=True,
         )
@@ -188,7 +192,9 @@ def to_prime_rl(
             "completion_logprobs": sample.logps.tolist(),
             "reward": sample.episode_return,
             "advantage": None if episode_advantages is None else float(episode_advantages[sample.episode]),
-            "example_id": sample.group,
+            "example_id": sample.groups.get(GROUP),
+            GROUP_ID: sample.groups.get(GROUP_ID),
+            GROUP_SIZE: sample.groups.get(GROUP_SIZE),
             "episode_id": sample.id_,
         }
         for sample in samples
@@ -209,7 +215,7 @@ def from_prime_rl(rows: Iterable[Mapping[str, Any]]) -> list[SingleAgentEpisode]
             row["completion_logprobs"],
             row.get("reward") or 0.0,
             row.get("episode_id", f"prime-rl/{k}"),
-            row.get("example_id"),
+            _known({GROUP: row.get("example_id"), GROUP_ID: row.get(GROUP_ID), GROUP_SIZE: row.get(GROUP_SIZE)}),
         )
         for k, row in enumerate(rows)
     )
@@ -223,7 +229,8 @@ def to_verl(
     With torch, `DataProto.from_dict(tensors={k: torch.from_numpy(v) ...}, non_tensors=...)` takes "batch" and
     "non_tensor_batch". Prompts [S, P] are padded on the left and responses [S, R] on the right. "response_mask" is 1
     for sampled tokens that are learned from, "rollout_log_probs" and "rm_scores" (rewards of turns at their last
-    token) are [S, R]. "input_ids", "attention_mask" and "position_ids" are [S, P + R]. "uid" names the group.
+    token) are [S, R]. "input_ids", "attention_mask" and "position_ids" are [S, P + R]. "uid", by which verl
+    groups rows, is the id of a recorder's group, or else its key. `from_verl` reads "group", "group_id", "group_size".
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
@@ -263,7 +270,11 @@ def to_verl(
         "rollout_log_probs": logps,
         "rm_scores": scores,
     }
-    names = {"uid": [sample.group for sample in samples], "episode_id": [sample.id_ for sample in samples]}
+    names = {
+        "uid": [sample.group for sample in samples],
+        "episode_id": [sample.id_ for sample in samples],
+        **_group_columns(samples),
+    }
     return {"batch": batch, "non_tensor_batch": {key: object_array(v) for key, v in names.items()}}, report.check(
         strict
     )
@@ -282,7 +293,10 @@ def from_verl(data: Any) -> list[SingleAgentEpisode]:
     prompts, responses, mask = columns["prompts"], columns["responses"], columns["response_mask"]
     rewards = columns.get("token_level_scores", columns.get("rm_scores", np.zeros(mask.shape)))
     attention, num = columns["attention_mask"].astype(bool), len(responses)
-    ids, groups = names.get("episode_id", [f"verl/{k}" for k in range(num)]), names.get("uid", [None] * num)
+    ids, groups = (
+        names.get("episode_id", [f"verl/{k}" for k in range(num)]),
+        _groups(names, names.get("uid", [None] * num)),
+    )
     width = prompts.shape[1]
     return episodes_of_samples(
         _sample(
@@ -299,7 +313,14 @@ def from_verl(data: Any) -> list[SingleAgentEpisode]:
 
 
 def _sample(
-    prompt: Any, completion: Any, mask: Any, logps: Any, reward: Any, id_: Any, group: Any, is_truncated: bool = False
+    prompt: Any,
+    completion: Any,
+    mask: Any,
+    logps: Any,
+    reward: Any,
+    id_: Any,
+    groups: dict[str, Any],
+    is_truncated: bool = False,
 ) -> TokenSample:
     """Create a `TokenSample` from lists. If `reward` is one number, it is placed at the last sampled token."""
     mask = np.asarray(mask, bool)
@@ -312,7 +333,30 @@ def _sample(
     prompt_ids = as_token_ids(prompt, _KIND, lambda: f"row {id_}: prompt")
     completion_ids = as_token_ids(completion, _KIND, lambda: f"row {id_}: completion")
     arrays = prompt_ids, completion_ids, mask, np.asarray(logps, np.float32)
-    return TokenSample(*arrays, rewards, total, id_, group, is_truncated)
+    return TokenSample(*arrays, rewards, total, id_, groups, is_truncated)
+
+
+def _group_columns(samples: Sequence[TokenSample]) -> dict[str, list[Any]]:
+    """Return a column for each value that is known about the group of a sample, with None if it is not."""
+    return {name: [sample.groups.get(name) for sample in samples] for name in GROUP_KEYS}
+
+
+def _groups(columns: Mapping[str, Any], keys: Any) -> list[dict[str, Any]]:
+    """Return what the columns of `_group_columns` have about the group of each row, as custom data.
+
+    Args:
+        columns: the columns, if there are any.
+        keys: key of the group of each row, for rows without these columns.
+    """
+    stored = {name: columns[name] for name in GROUP_KEYS if columns.get(name) is not None}
+    return [
+        _known({name: values[k] for name, values in stored.items()}) or _known({GROUP: key})
+        for k, key in enumerate(keys)
+    ]
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _report_truncation(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.errors import TrackMismatch, UnknownKey
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tokens.names import GROUP, KEPT_TOKENS, LEARNED, LOGP
+from episodes.tokens.names import GROUP, GROUP_ID, GROUP_KEYS, KEPT_TOKENS, LEARNED, LOGP
 from episodes.tokens.sequences import TokenSequences
 from episodes.tracks.ragged import Ragged
 
 __all__ = ["TokenSample", "episodes_of_samples", "samples_of"]
 
+_MOST_GROUPS = 5  # groups that a text lists
 _REPORTED_HERE = ("id_", "custom_data", "extra_model_outputs", "infos", "lookback")
 
 
@@ -34,7 +35,7 @@ class TokenSample:
         rewards: reward of each turn at its last sampled token, float64 [C], else 0.
         episode_return: undiscounted return of the episode.
         id_: id of the episode.
-        group: group of the episode, or None.
+        groups: the episode's custom data about its group: the key, the id and the size, as far as they are known.
         is_truncated: whether the episode was ended from outside.
         is_last: whether it is the last sequence of its episode.
         episode: index of the episode.
@@ -47,10 +48,15 @@ class TokenSample:
     rewards: np.ndarray
     episode_return: float
     id_: Any
-    group: Any = None
+    groups: dict[str, Any] = field(default_factory=dict)
     is_truncated: bool = False
     is_last: bool = True
     episode: int = 0
+
+    @property
+    def group(self) -> Any:
+        """Value that is equal for the episodes of one group only: the id of the group, or else its key, or None."""
+        return self.groups.get(GROUP_ID, self.groups.get(GROUP))
 
 
 def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport) -> list[TokenSample]:
@@ -77,11 +83,11 @@ def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossRe
     tokens, learned = sequences.tokens(), sequences.learned
     sampled = learned.copy()
     logps = np.zeros(len(tokens), np.float32)
-    logps[sampled] = sequences.of_sampled(extra[LOGP])
+    logps[sampled] = sequences.log_probs()
     if LEARNED in extra:
         learned[sampled] = sequences.of_sampled(extra[LEARNED]) != 0
     rewards = _rewards_at_last_tokens(pack, sampled)
-    groups = [data.get(GROUP) for data in pack.custom_data] if pack.custom_data else [None] * len(pack)
+    groups = [_groups_of(data or {}) for data in pack.custom_data or [{}] * len(pack)]
     returns, bounds = pack.returns().tolist(), sequences.cu_seqlens.tolist()
     ids, owners = pack.ids.tolist(), sequences.episodes.tolist()
     last = {owner: k for k, owner in enumerate(owners)}
@@ -108,6 +114,11 @@ def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossRe
     return samples
 
 
+def _groups_of(custom_data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what custom data has about the group of an episode."""
+    return {name: custom_data[name] for name in GROUP_KEYS if custom_data.get(name) is not None}
+
+
 def _rewards_at_last_tokens(pack: EpisodePack, sampled: np.ndarray) -> np.ndarray:
     """Return an array [N] with each turn's reward at its last sampled token and zeros elsewhere, float64."""
     rows = pack.step_rows()
@@ -126,12 +137,17 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
     """
     counts = np.bincount(sequences.episodes, minlength=len(pack)).tolist()
     no_place = f"{name} has no place for it"
+    rows = _row_counts(pack, counts, name)
     for count, episode in zip(counts, pack, strict=True):
         id_, outputs = episode.id_, episode.extra_model_outputs
         report_dropped_facts(report, episode, name, keeps=_REPORTED_HERE)
         replies = episode.get_observations().lengths[1:]
         if count > 1:
             report.add("branches", f"{name} repeats the tokens that sequences of an episode share", id_)
+        if count == 0:
+            report.add("the episode", f"{name} has no rows without a turn", id_)
+        if count != 1:
+            report.add("number of rows", rows, id_)
         if (episode.get_actions().lengths == 0).any():
             report.add("turns without a sampled token", "their rewards have no place", id_)
         if (replies[:-1] == 0).any():
@@ -144,7 +160,7 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
             report.add("precision of log-probabilities", f"{name} has float32", id_)
         for key in (key for key in outputs if key not in (LOGP, LEARNED)):
             report.add(f"extra_model_outputs[{key!r}]", no_place, id_)
-        if set(episode.custom_data) - {GROUP}:
+        if set(episode.custom_data) - set(GROUP_KEYS):
             report.add("custom_data", no_place, id_)
         if episode.lookback:
             report.add("lookback", "earlier turns become part of the prompt", id_)
@@ -152,6 +168,27 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
             report.add("cut", f"{name} has whole episodes only", id_)
         if any(set(info) - {KEPT_TOKENS} for info in episode.get_infos()):
             report.add("infos", f"{name} has no place for them", id_)
+
+
+def _row_counts(pack: EpisodePack, counts: Sequence[int], name: str) -> str:
+    """Describe how many rows and episodes a pack and its groups have.
+
+    Args:
+        pack: the episodes.
+        counts: number of rows of each episode.
+        name: the target in the text.
+    """
+    totals: dict[Any, list[Any]] = {}  # by group: the key, the number of rows and the number of episodes
+    for count, data in zip(counts, pack.custom_data or (), strict=False):
+        key = (data or {}).get(GROUP)
+        total = totals.setdefault(repr((data or {}).get(GROUP_ID, key)), [key, 0, 0])
+        total[1], total[2] = total[1] + count, total[2] + 1
+    uneven = [f"group {key!r}: {rows} rows for {num}" for key, rows, num in totals.values() if rows != num]
+    more = f" and {len(uneven) - _MOST_GROUPS} more groups" if len(uneven) > _MOST_GROUPS else ""
+    return (
+        f"{name} gets {sum(counts)} rows for {len(counts)} episodes, so groups of rows with a fixed size, such as "
+        f"num_generations, are not the groups of episodes ({'; '.join(uneven[:_MOST_GROUPS]) or 'no groups'}{more})"
+    )
 
 
 def report_turn_rewards(samples: Sequence[TokenSample], name: str, report: LossReport) -> None:
@@ -202,7 +239,7 @@ def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpiso
                 np.array(rewards),
                 extra_model_outputs={LOGP: _ragged([sample.logps[run] for run in turns], np.float32)},
                 id_=sample.id_,
-                custom_data=None if sample.group is None else {GROUP: sample.group},
+                custom_data=dict(sample.groups),
                 terminated=not sample.is_truncated,
                 truncated=sample.is_truncated,
             )

@@ -4,6 +4,7 @@ token sequences for losses."""
 from episodes.tokens.batch import token_batch
 from episodes.tokens.checking import check_token_batch
 from episodes.tokens.conversation import Conversation
+from episodes.tokens.groups import group_numbers
 from episodes.tokens.minibatches import token_minibatches
 from episodes.tokens.recorder import TokenRecorder
 
@@ -11,6 +12,7 @@ __all__ = [
     "Conversation",
     "TokenRecorder",
     "check_token_batch",
+    "group_numbers",
     "token_batch",
     "token_minibatches",
 ]

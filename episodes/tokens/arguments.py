@@ -18,6 +18,7 @@ from episodes.tracks.ragged_items import as_ragged_item
 _ARGUMENTS = ("ids", "reply_ids", "reward", "prompt", "infos", "terminated", "truncated", "policy_version")
 _NUMBERS = {LOGP: ("f", "floats"), LEARNED: ("biu", "bools"), VERSION: ("iu", "integers")}
 _MOST_LOGP = 0.01  # engines with low precision return log-probabilities slightly above 0
+_LEAST_LOGP = -1e3  # no token is ever sampled with it; engines return -9999, -1e9 or the like for masked tokens
 
 
 def token_kind(dtype: Any, label: str) -> RaggedKind:
@@ -71,8 +72,11 @@ def check_group(group: Hashable, label: str) -> None:
     """Raise `WrongType` unless `group`, the user's key for a group of conversations, is hashable."""
     try:
         hash(group)
+        is_key = bool(group == group)  # not NaN, which would be another group for each episode
     except TypeError:
-        raise WrongType(f"{label}: group={group!r}; give an int, a str or a tuple, which can be a dict's key") from None
+        is_key = False
+    if not is_key:
+        raise WrongType(f"{label}: group={group!r}; give an int, a str or a tuple, which can be a dict's key")
 
 
 def as_token_ids(ids: Any, kind: RaggedKind, label: Callable[[], str]) -> np.ndarray:
@@ -112,11 +116,20 @@ def as_token_values(values: Any, kind: RaggedKind, num: int, label: Callable[[],
 
 
 def check_logp(logp: np.ndarray, label: Callable[[], str]) -> None:
-    """Raise `InvalidArgument` if a log-probability is NaN or greater than 0 (by more than rounding, 0.01)."""
-    if len(logp) and not logp.item(i := logp.argmax()) <= _MOST_LOGP:  # `argmax` returns the index of the first NaN
+    """Raise `InvalidArgument` if a log-probability is NaN, greater than 0 (by more than rounding, 0.01), or so low that
+    no such token can have been sampled (-inf, or a number that replaces it)."""
+    if not len(logp) or (logp.max() <= _MOST_LOGP and logp.min() >= _LEAST_LOGP):
+        return
+    i = int((~((logp <= _MOST_LOGP) & (logp >= _LEAST_LOGP))).argmax())
+    if not logp[i] <= _MOST_LOGP:
         raise InvalidArgument(
             f"{label()} has {logp[i]:.6g} at index {i}; log-probabilities are 0 or less (math.log of the probability)"
         )
+    raise InvalidArgument(
+        f"{label()} has {logp[i]:.6g} at index {i}; a sampled token has a log-probability of at least "
+        f"{_LEAST_LOGP:g}, and engines return -inf or -9999 for tokens that they could not sample. Record what the "
+        "policy sampled, or 0 and learned=False for a token that was forced"
+    )
 
 
 def _converted(values: Any, kind: RaggedKind, label: Callable[[], str], what: str) -> np.ndarray:

@@ -69,7 +69,8 @@ def token_batch(
         TrackMismatch: observations or actions are not ragged integers, or an output does not have one value per
             sampled token, or has the name of another column.
         InvalidArgument: the layout is unknown, both kinds of advantages are given or one is not finite, `pad_to` is
-            given for packed sequences, `pad_id` is not a token id, or earlier turns of a chunk are missing.
+            given for packed sequences, `pad_id` is not a token id, earlier turns of a chunk are missing, two chunks of
+            one id and start differ, or a log-probability cannot be one of a sampled token.
         ShapeMismatch: advantages have another length, or a sequence is longer than `pad_to`.
         UnknownKey: the pack does not have one of the `outputs`.
     """
@@ -175,7 +176,8 @@ def _token_columns(
                     f"token_batch: the extra model output {key!r} would replace the column {column!r} of the batch; "
                     "leave it out of outputs=[...], or rename it"
                 )
-            columns[column] = sequences.place(_values_of_sampled(sequences, key))
+            values = _values_of_sampled(sequences, key)
+            columns[column] = sequences.place(sequences.log_probs() if key == names.LOGP else values)
     if pack.policy_versions is not None and Columns.POLICY_VERSION not in columns:
         columns[Columns.POLICY_VERSION] = sequences.place_per_turn(pack.get_policy_versions())
     return columns

@@ -14,7 +14,7 @@ from episodes.columns import Columns
 from episodes.errors import ContractViolation, InvalidArgument, ShapeMismatch, WrongType
 from episodes.tokens import names
 from episodes.tokens.arguments import as_numpy
-from episodes.tokens.minibatches import checked_lengths
+from episodes.tokens.minibatches import checked_lengths, select_sequences
 from episodes.tracks.validation import checked_number
 
 __all__ = ["TokenCheck", "check_token_batch"]
@@ -102,7 +102,9 @@ def check_token_batch(
     - a mask that includes tokens which the model did not sample;
     - tokens that changed after sampling, by encoding the decoded text again, or by a chat template: a sequence agrees
       up to some token, and differs from there on;
-    - another prompt template or temperature, or other weights: all sequences differ from the first token on.
+    - another prompt template or temperature, or other weights: all sequences differ from the first token on;
+    - attention across sequences: a sequence alone agrees, and differs next to other sequences. To find it, the model is
+      called again with single sequences.
 
     Args:
         model: function that returns logits [N, V] (packed) or [S, L, V] (padded) for the batch, as arrays or tensors.
@@ -132,7 +134,9 @@ def check_token_batch(
         raise InvalidArgument(f"check_token_batch: the batch has no {missing}; it has {sorted(batch.keys())}")
     comparison = _compare(model(batch), batch, lengths)
     differences = comparison.differences(0)
-    problems = [*_find_label_problems(comparison), *_find_difference_problems(comparison, differences, tolerance)]
+    problems = _find_label_problems(comparison)
+    crossing = _find_crossing_attention(model, batch, lengths, comparison, tolerance)
+    problems += crossing or _find_difference_problems(comparison, differences, tolerance)
     finite = differences[np.isfinite(differences)]
     largest, mean = (float(finite.max()), float(finite.mean())) if len(finite) else (0.0, 0.0)
     return TokenCheck(tuple(problems), len(differences), largest, mean)
@@ -189,6 +193,52 @@ def _log_probs(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         rows = np.arange(len(part))
         log_probs[start : start + _ROWS] = part[rows, tokens[start : start + _ROWS]] - np.log(np.exp(part).sum(-1))
     return log_probs
+
+
+def _find_crossing_attention(
+    model: Callable[[Any], Any],
+    batch: Mapping[str, Any] | Batch,
+    lengths: np.ndarray,
+    comparison: _Comparison,
+    tolerance: float,
+) -> list[str]:
+    """Call the model with a single sequence that differs. If the sequence agrees alone, return a list with one text,
+    which says that attention crosses sequences or reaches padding. Otherwise the list is empty.
+    """
+    learned = np.flatnonzero(comparison.mask)
+    is_wrong = comparison.differences(0) > tolerance
+    wrong = np.unique(comparison.sequences[learned[is_wrong]])
+    if len(lengths) < 2 or not len(wrong):
+        return []
+    sequence = int(wrong[lengths[wrong].argmin()])
+    alone = select_sequences({name: batch[name] for name in batch.keys() if _is_column(name, batch)}, [sequence])  # noqa: SIM118
+    try:
+        logits = model(alone if isinstance(batch, Batch) else alone.to_dict())
+        single = _compare(logits, alone, lengths[[sequence]])
+    except ShapeMismatch:  # a model of batches with a fixed number of tokens
+        return []
+    if (single.differences(0) > tolerance).any():
+        return []
+    count = f"{int(is_wrong.sum())} of {len(learned)} log-probabilities differ by more than {tolerance:g}"
+    fits = f"{count}, in {len(wrong)} of {len(lengths)} sequences, and sequence {sequence} alone agrees"
+    if names.CU_SEQLENS in batch.keys():  # noqa: SIM118
+        return [
+            f"{fits}: attention crosses packed sequences. Give the model 'cu_seqlens', or for a model of Hugging Face "
+            "position_ids=batch['position_ids'][None] with use_cache=False and no attention mask, or use "
+            "layout='padded'"
+        ]
+    return [
+        f"{fits}: attention reaches padding or other rows. Give the model 'attention_mask', and positions that begin "
+        "at the first token of each row"
+    ]
+
+
+def _is_column(name: str, batch: Mapping[str, Any] | Batch) -> bool:
+    """Return True if the value is a column of a token batch that `select_sequences` can divide."""
+    column = batch[name]
+    shape = tuple(getattr(column, "shape", (-1,)))
+    of_batch = (names.CU_SEQLENS, names.MAX_SEQLEN, names.EPISODES)
+    return name in of_batch or shape[: np.ndim(batch[names.INPUT_IDS])] == tuple(batch[names.INPUT_IDS].shape)
 
 
 def _find_label_problems(comparison: _Comparison) -> list[str]:

@@ -19,7 +19,7 @@ from episodes.tokens.arguments import (
     output_kinds,
     token_kind,
 )
-from episodes.tokens.names import GROUP, KEPT_TOKENS, LOGP
+from episodes.tokens.names import FORKED_AT, FORKED_FROM, GROUP, KEPT_TOKENS, LOGP
 
 __all__ = ["Conversation"]
 
@@ -36,13 +36,17 @@ class Conversation:
     tokens, pass the whole next prompt (`prompt=`): the observation then stores only the tokens after the common
     prefix, and its info `kept_tokens` has the length of this prefix. The conversation is then a tree of tokens.
 
+    A pickle or a deep copy keeps the id, and continues in place of the original. To continue a conversation in several
+    ways, use `fork`: `token_batch` and data sets refuse two episodes of one id with different content.
+
     Args:
         id_: id of the episode, by default a random one.
         outputs: dtypes, by name, of values that each sampled token has. `turn` takes them as keyword arguments. By
             default only `logp`, as float32.
         dtype: integer dtype of the tokens.
-        group: group of the episode, such as the index of its prompt, for advantages relative to the group. It is
-            stored in the episode's custom data.
+        group: key of the episode's group, such as the index of its prompt, for advantages relative to the group. It is
+            stored in the episode's custom data. Without a `TokenRecorder`, all episodes of a pack with an equal key are
+            one group.
 
     Raises:
         InvalidArgument: `dtype` is not an integer dtype, or an output has the name of an argument of `turn`.
@@ -159,7 +163,8 @@ class Conversation:
             WrongType: token ids or values are not a list, array or tensor that numpy can read.
             ShapeMismatch: tokens are not integers [L], or an output has another length than `ids`.
             TrackMismatch: an output is missing, or was not declared.
-            InvalidArgument: a token id is negative, a log-probability is NaN or above 0.01, the reward is not finite,
+            InvalidArgument: a token id is negative, a log-probability is NaN, above 0.01 or below -1000 (such as
+                -9999, which vLLM returns in place of -inf), the reward is not finite,
                 the whole next prompt is empty, both `reply_ids` and `prompt` are given, or `infos` has the key
                 "kept_tokens".
         """
@@ -232,6 +237,34 @@ class Conversation:
         self._check_begun("cut")
         self.episode = chunk.cut(len_lookback_buffer=chunk.t)
         return chunk
+
+    def fork(self, id_: str | None = None, *, group: Hashable = None) -> Conversation:
+        """Return a new conversation that begins with the tokens so far (`context`) as its prompt. Both can continue.
+
+        The fork is an episode of its own. It has the turns and rewards after the fork, and earlier sampled tokens are
+        learned from once, in the episode in which they were sampled. Its custom data has the id of this episode
+        ("forked_from") and the number of turns before the fork ("forked_at"). `recorder.begin(talk.context,
+        group=...)` forks a conversation into a recorder.
+
+        Args:
+            id_: id of the new episode, by default a random one.
+            group: key of the new episode's group. Returns of forks count from the fork on, so forks of one place can be
+                a group.
+
+        Raises:
+            EpisodeStateError: before `begin`, or after the end.
+            InvalidArgument: `id_` is the id of this episode.
+            WrongType: the group is not hashable.
+        """
+        self._check_begun("fork")
+        self.episode.growing("fork")
+        check_group(group, self._label("fork"))
+        if id_ == self.episode.id_:
+            raise InvalidArgument(f"{self._label('fork')}: id_={id_!r} is this episode's id; give another, or None")
+        fork = Conversation(id_, outputs=self._kinds, dtype=self._kind.dtype, group=group)
+        fork.begin(self.context)
+        fork.episode.custom_data |= {FORKED_FROM: self.episode.id_, FORKED_AT: self.episode.t}
+        return fork
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

@@ -121,6 +121,8 @@ def token_minibatches(
 ) -> Iterator[Batch]:
     """Yield minibatches of whole sequences, with at most `max_tokens` tokens each, padding included.
 
+    Sequences (branches) of an episode may be in different minibatches. The column "episodes" has the episode of each.
+
     Args:
         batch: a packed or padded token batch, of arrays or tensors.
         max_tokens: the budget of a minibatch.
@@ -140,7 +142,12 @@ def token_minibatches(
 
 
 def sequence_groups(
-    lengths: np.ndarray, max_tokens: int, *, is_padded: bool, rng: np.random.Generator | None = None
+    lengths: np.ndarray,
+    max_tokens: int,
+    *,
+    is_padded: bool,
+    rng: np.random.Generator | None = None,
+    episodes: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """Divide sequences into minibatches of at most `max_tokens` tokens, and return the sequence indices of each
     minibatch. Each sequence is in exactly one.
@@ -150,31 +157,44 @@ def sequence_groups(
         max_tokens: the budget of a minibatch.
         is_padded: count each sequence with the length of the longest one of its minibatch.
         rng: shuffles the sequences. None: in order, or sorted by length if `is_padded`.
+        episodes: episode of each sequence, int [S], to keep the sequences of an episode in one minibatch.
 
     Raises:
-        InvalidArgument: a sequence alone has more tokens.
+        InvalidArgument: a sequence alone has more tokens, or with `episodes` the sequences of one episode.
 
     >>> sequence_groups(np.array([3, 5, 2, 4]), 8, is_padded=False)
     [array([0, 1]), array([2, 3])]
+    >>> sequence_groups(np.array([3, 5, 2, 4]), 9, is_padded=False, episodes=np.array([0, 1, 0, 1]))
+    [array([0, 2]), array([1, 3])]
     """
     checked_count("max_tokens", max_tokens)
-    if lengths.max(initial=0) > max_tokens:
-        i = int(lengths.argmax())
-        raise InvalidArgument(f"max_tokens={max_tokens}: sequence {i} has {lengths[i]} tokens; give a larger budget")
+    units = np.arange(len(lengths)) if episodes is None else np.unique(episodes, return_inverse=True)[1].reshape(-1)
+    counts = np.bincount(units)  # sequences of each unit that stays together
+    longest_of, tokens_of = np.zeros(len(counts), np.int64), np.bincount(units, lengths).astype(np.int64)
+    np.maximum.at(longest_of, units, lengths)
+    costs = longest_of * counts if is_padded else tokens_of
+    if costs.max(initial=0) > max_tokens:
+        unit = int(costs.argmax())
+        members = np.flatnonzero(units == unit)
+        what = (
+            f"sequence {members[0]} has" if episodes is None else f"the sequences {members.tolist()} of an episode have"
+        )
+        raise InvalidArgument(f"max_tokens={max_tokens}: {what} {costs[unit]} tokens; give a larger budget")
     if rng is not None:
-        order = rng.permutation(len(lengths))
+        order = rng.permutation(len(counts))
     else:
-        order = np.argsort(lengths, kind="stable") if is_padded else np.arange(len(lengths))
-    groups: list[list[int]] = []
-    total = longest = 0
-    for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        longest, total = max(longest, length), total + length
-        cost = longest * (len(groups[-1]) + 1) if is_padded and groups else total
-        if not groups or cost > max_tokens:
+        order = np.argsort(longest_of, kind="stable") if is_padded else np.arange(len(counts))
+    groups: list[list[int]] = []  # units of each minibatch
+    num = total = longest = 0
+    for unit in order.tolist():
+        longest, total = max(longest, int(longest_of[unit])), total + int(tokens_of[unit])
+        num += int(counts[unit])
+        if not groups or (longest * num if is_padded else total) > max_tokens:
             groups.append([])
-            longest = total = length
-        groups[-1].append(index)
-    return [np.array(group, np.int64) for group in groups]
+            longest, total, num = int(longest_of[unit]), int(tokens_of[unit]), int(counts[unit])
+        groups[-1].append(unit)
+    members = np.split(np.argsort(units, kind="stable"), counts.cumsum()[:-1]) if len(counts) else []
+    return [np.concatenate([members[unit] for unit in group]) for group in groups]
 
 
 def _checked_indices(indices: Any) -> np.ndarray:

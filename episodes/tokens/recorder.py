@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import EpisodeStateError, WrongType
+from episodes.facts.facts import random_ids
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import check_group, output_kinds, token_kind
 from episodes.tokens.conversation import Conversation
-from episodes.tokens.names import GROUP
+from episodes.tokens.names import GROUP, GROUP_ID, GROUP_SIZE
 from episodes.tracks.validation import checked_count
 
 __all__ = ["TokenRecorder"]
@@ -32,6 +33,10 @@ class TokenRecorder:
     complete groups, in the order of their completion. A conversation that fails or is cancelled is dropped. It does
     not affect any other conversation, and its group then needs another one (`begin` with the same group).
 
+    A complete group gets a random id, which its episodes store in `custom_data["group_id"]`, next to the key
+    ("group") and the number of its episodes ("group_size"). `group_numbers` and `TokenGRPO` read it, so a key may be
+    used again, also by other recorders.
+
         async def play(prompt, group):
             async with recorder.conversation(prompt, group=group) as talk:
                 while not talk.is_done:
@@ -40,6 +45,9 @@ class TokenRecorder:
                     talk.turn(ids, reply, reward, terminated=done, logp=logp)
 
     Use a recorder in the thread of one event loop, or without asyncio: `begin`, `end` and `drop` do not wait.
+
+    A recorder can be pickled and deep-copied with its open conversations, which are `open_conversations` of the copy.
+    The copy continues in place of the original. Tasks that wait in `wait_for` stay with the original.
 
     Args:
         group_size: number of conversations in a complete group. If more of a group end, the next `group_size` of them
@@ -63,7 +71,7 @@ class TokenRecorder:
     def __init__(self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: Any = np.int32) -> None:
         self.group_size = checked_count("group_size", group_size)
         self._outputs, self._dtype = output_kinds(outputs, "TokenRecorder"), token_kind(dtype, "TokenRecorder").dtype
-        self._open: dict[int, Conversation] = {}  # by `id` of the conversation
+        self._open: dict[Conversation, None] = {}  # the keys, in the order of their beginning
         self._incomplete: dict[Hashable, list[SingleAgentEpisode]] = {}
         self._complete: deque[list[SingleAgentEpisode]] = deque()
         self._num_dropped = 0
@@ -89,7 +97,7 @@ class TokenRecorder:
         check_group(group, "TokenRecorder.begin")
         talk = Conversation(id_, group=group, outputs=self._outputs, dtype=self._dtype)
         talk.begin(prompt, infos)
-        self._open[id(talk)] = talk
+        self._open[talk] = None
         return talk
 
     def end(self, talk: Conversation) -> None:
@@ -107,12 +115,16 @@ class TokenRecorder:
                 "turn, or drop it"
             )
         episode.to_numpy()
-        del self._open[id(talk)]
+        del self._open[talk]
         group = episode.custom_data.get(GROUP)
         members = [episode] if group is None else [*self._incomplete.pop(group, ()), episode]
-        if group is not None and len(members) < self.group_size:
-            self._incomplete[group] = members
-            return
+        if group is not None:
+            if len(members) < self.group_size:
+                self._incomplete[group] = members
+                return
+            group_id = random_ids(1).item()
+            for member in members:
+                member.custom_data |= {GROUP_ID: group_id, GROUP_SIZE: self.group_size}
         self._complete.append(members)
         for waiter in self._waiters:
             if not waiter.done():
@@ -135,8 +147,9 @@ class TokenRecorder:
         Args:
             reason: text on why, for later errors.
         """
-        if self._open.pop(id(talk), None) is None:
+        if talk not in self._open:
             return  # ended or dropped before
+        del self._open[talk]
         self._num_dropped, self._newest_failure = self._num_dropped + 1, reason
         group = talk.episode.custom_data.get(GROUP)
         if group is not None:
@@ -163,7 +176,7 @@ class TokenRecorder:
         talk = self.begin(prompt, group=group, id_=id_, infos=infos)
         try:
             yield talk
-            if id(talk) in self._open:
+            if talk in self._open:
                 self.end(talk)
         except BaseException as error:
             self._drop(talk, repr(error)[:_MOST_TEXT])
@@ -190,13 +203,18 @@ class TokenRecorder:
         """
         if not isinstance(talk, Conversation):
             raise WrongType(f"TokenRecorder.{call}: talk is a {type(talk).__name__}; give the Conversation of begin()")
-        if self._open.get(id(talk)) is not talk:
+        if talk not in self._open:
             raise EpisodeStateError(
                 f"TokenRecorder.{call}: talk={talk!r} is not open in this recorder: it was ended or dropped before (as "
                 "`async with recorder.conversation(...)` does), or is another recorder's"
             )
 
     # --- what is recorded --------------------------------------------------------------------------------------------
+
+    @property
+    def open_conversations(self) -> list[Conversation]:
+        """Conversations that have begun and neither ended nor been dropped, in the order of their beginning."""
+        return list(self._open)
 
     @property
     def num_open(self) -> int:
@@ -262,6 +280,9 @@ class TokenRecorder:
             finally:
                 self._waiters.remove(waiter)
         return self._take(num_groups)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_waiters": []}  # tasks of this process
 
     def __repr__(self) -> str:
         groups = f"{len(self._incomplete)} incomplete groups, {self.num_complete} complete"

@@ -18,8 +18,8 @@ import numpy as np
 
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.pack import EpisodePack
-from episodes.tokens.arguments import check_pack
-from episodes.tokens.names import KEPT_TOKENS
+from episodes.tokens.arguments import check_logp, check_pack
+from episodes.tokens.names import KEPT_TOKENS, LOGP
 from episodes.tokens.segments import Segments, stream_of, whole_episodes, with_branches
 from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.infos.info_columns import ColumnInfos
@@ -48,8 +48,9 @@ class TokenSequences:
     Raises:
         WrongType: `pack` is not an `EpisodePack`.
         TrackMismatch: observations or actions are not ragged integers.
-        InvalidArgument: a chunk does not begin at its episode's start, and its lookback lacks earlier turns; or a
-            sampled token is the first one of its sequence; or an info "kept_tokens" is not an int of at least 0.
+        InvalidArgument: a chunk does not begin at its episode's start, and its lookback lacks earlier turns; or two
+            chunks with one id and start differ, as copies of a conversation that both continued; or a sampled token is
+            the first one of its sequence; or an info "kept_tokens" is not an int of at least 0.
         ShapeMismatch: an observation keeps more tokens than there are before it, or a sequence is longer than a row.
     """
 
@@ -82,6 +83,7 @@ class TokenSequences:
                 f"lookback of {pack.lookbacks[i]}, so earlier tokens are missing; cut with "
                 "len_lookback_buffer=episode.t, or join the chunks with concat_episode"
             )
+        _check_copies(pack)
         self.pack = pack
         self._stream = stream_of(pack.offsets, pack.lookbacks, pack.observations.lengths, pack.actions.lengths)
         self._segments = self._find_segments(with_last_observation)
@@ -272,6 +274,32 @@ class TokenSequences:
         rows = self._step_rows
         return track.flat if type(rows) is slice else track.take(rows).flat
 
+    def log_probs(self) -> np.ndarray:
+        """Return the recorded log-probabilities of `sampled_tokens`, [A].
+
+        Raises:
+            TrackMismatch: the output "logp" does not have one value per sampled token.
+            InvalidArgument: a value is NaN, above 0 by more than rounding, or no log-probability of a sampled token.
+                The error names the episode, the turn and the index.
+        """
+        values = self.of_sampled(self.pack.extra_model_outputs[LOGP])
+        try:
+            check_logp(values, str)
+        except InvalidArgument:
+            self._check_logp_of_turns(values)
+        return values
+
+    def _check_logp_of_turns(self, values: np.ndarray) -> None:
+        """Raise `InvalidArgument` for the first turn that has a wrong log-probability."""
+        pack = self.pack
+        ends = pack.actions.lengths[self._step_rows].cumsum()
+        for i, last in enumerate(pack.lengths.cumsum().tolist()):
+            first = last - int(pack.lengths[i])
+            for row in range(first, last):
+                t = row - first + int(pack.t_started[i])
+                turn = values[ends[row - 1] if row else 0 : ends[row]]
+                check_logp(turn, lambda i=i, t=t: f"episode {pack.ids[i]}: {LOGP} at t={t}")
+
     def place(self, values: np.ndarray) -> np.ndarray:
         """Spread `values` [A], one per sampled token, over all positions [N]: each at the position that predicts the
         token, and 0 elsewhere.
@@ -293,6 +321,25 @@ class TokenSequences:
         of the episode, and 0 elsewhere.
         """
         return self.place_per_turn(values.repeat(self.pack.lengths))
+
+
+def _check_copies(pack: EpisodePack) -> None:
+    """Raise `InvalidArgument` if two chunks of one id and start differ. Their common turns would be learned from twice.
+
+    Equal chunks, such as those of a sample with replacement, are accepted.
+    """
+    agents = [None] * len(pack) if pack.agent_ids is None else pack.agent_ids
+    keys = list(zip(pack.ids.tolist(), agents, pack.t_started.tolist(), strict=True))
+    if len(set(keys)) == len(keys):
+        return
+    first: dict[Any, int] = {}
+    for i, key in enumerate(keys):
+        if not pack[first.setdefault(key, i)].equals(pack[i]):
+            raise InvalidArgument(
+                f"episode {key[0]} is twice in the pack, with different turns from t={key[2]}: copies of one "
+                "conversation continued separately, or an id was given twice; use Conversation.fork, which gives a new "
+                "id, instead of copy.deepcopy"
+            )
 
 
 def _checked_pad_id(pad_id: Any, dtype: np.dtype) -> int:

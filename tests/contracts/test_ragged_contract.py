@@ -407,6 +407,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "episodes.tokens.token_minibatches": lambda data: list(
         tokens.token_minibatches(tokens.token_batch(data.talks), 100)
     ),
+    "episodes.tokens.group_numbers": lambda data: tokens.group_numbers(data.talks),
     "episodes.tokens.Conversation": lambda data: _talk(0).episode.to_numpy(),
     "episodes.tokens.TokenRecorder": _recorded_tokens,
     # Learner pipelines.

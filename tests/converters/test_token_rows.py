@@ -76,6 +76,7 @@ def wild() -> list[SingleAgentEpisode]:
 
 
 LOSSES = {
+    "number of rows",
     "branches",
     "turns without a sampled token",
     "turn edges",
@@ -108,6 +109,26 @@ def test_token_rows_report_every_loss(name: str) -> None:
     expected = {precision, "lookback", "t_started", "agent_id", "both_endings"}
     assert {loss.what for loss in write([later])[1]} == expected
     assert {loss.what for loss in write([talk.episode[:1]])[1]} == {precision, "cut", "last observations"}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_token_rows_report_that_they_are_not_one_per_episode(name: str) -> None:
+    """Two groups of two, of which an episode has three branches, and another no turn."""
+    episodes = []
+    for k in range(4):
+        talk = Conversation(f"e{k}", group="even" if k < 2 else "odd")
+        talk.begin([1, 2])
+        for t in range(3 if k == 1 else 1 if k < 3 else 0):
+            prompt = {"prompt": [1, 5 + t]} if k == 1 else {}
+            talk.turn([3], terminated=k != 1 or t == 2, logp=[-1.0], **prompt)
+        episodes.append(talk.episode)
+    _, report = FORMATS[name][0](episodes)
+    (loss,) = [loss for loss in report if loss.what == "number of rows"]
+    assert "gets 5 rows for 4 episodes" in loss.why
+    assert "(group 'even': 4 rows for 2; group 'odd': 1 rows for 2)" in loss.why
+    assert (loss.num_episodes, loss.first) == (2, "e1")
+    assert [loss.first for loss in report if loss.what == "the episode"] == ["e3"]
+    assert "number of rows" not in str(FORMATS[name][0](episodes[:1])[1])
 
 
 def test_token_rows_hold_the_tokens_of_the_batch() -> None:

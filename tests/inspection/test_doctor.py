@@ -19,6 +19,8 @@ from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.command.app import app
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.tokens import Conversation
 from tests.inspection.data import write
 
 
@@ -738,3 +740,97 @@ def test_doctor_command_has_exit_statuses_and_json(tmp_path: Path) -> None:
     assert findings.exit_code == 1, findings.output
     assert [finding["kind"] for finding in json.loads(findings.output)] == ["duplicate_episode"]
     assert "harm: the same steps count twice" in run(data).output
+
+
+def talks(num: int = 40) -> list[SingleAgentEpisode]:
+    """Return conversations with prompts, replies and turns of many lengths, of which the last two replies are empty."""
+    rng, episodes = np.random.default_rng(0), []
+    for k in range(num):
+        talk = Conversation(f"e{k}", group=k // 4)
+        talk.begin(rng.integers(0, 99, rng.integers(1, 9)))
+        num_turns = int(rng.integers(2, 6))
+        for t in range(num_turns):
+            ids = rng.integers(0, 99, rng.integers(1, 9))
+            reply = [] if t >= num_turns - 2 else rng.integers(0, 99, rng.integers(1, 9))
+            talk.turn(ids, reply, float(t), terminated=t == num_turns - 1, logp=-rng.random(len(ids)))
+        episodes.append(talk.episode)
+    return episodes
+
+
+def nested_ragged(dtype: Any = np.float32, width: int = 2) -> list[SingleAgentEpisode]:
+    """Return episodes with observations of points of many lengths and a fixed part, which changes in the last one."""
+    rng, episodes = np.random.default_rng(0), []
+    for k in range(6):
+        episode = SingleAgentEpisode(f"e{k}", ragged={"observations": {"points": "f4"}})
+        for t in range(7):
+            fixed = rng.normal(size=width if k == 5 else 2).astype(dtype if k == 5 else np.float32)
+            observation = {"points": rng.normal(size=rng.integers(0, 5)).astype(np.float32), "fixed": fixed}
+            if t:
+                episode.add_env_step(observation, t, rng.normal(), terminated=t == 6)
+            else:
+                episode.add_env_reset(observation)
+        episodes.append(episode)
+    return episodes
+
+
+def columns_of(episodes: list[SingleAgentEpisode]) -> list[dict[str, Any]]:
+    arrays = [episode.to_numpy() for episode in episodes]
+    return [{"observations": e.get_observations(), "rewards": e.get_rewards()} for e in arrays]
+
+
+def stored(episodes: list[SingleAgentEpisode], path: Path) -> Any:
+    with EpisodeWriter(str(path)) as writer:
+        for episode in episodes:
+            writer.add(episode)
+    return EpisodeDataset(str(path))
+
+
+RAGGED = {"talks": talks, "nested": nested_ragged}
+SOURCES: dict[str, Callable[[list[SingleAgentEpisode], Path], Any]] = {
+    "growing": lambda episodes, path: episodes,
+    "arrays": lambda episodes, path: [episode.to_numpy() for episode in episodes],
+    "pack": lambda episodes, path: EpisodePack.from_episodes(episodes),
+    "columns": lambda episodes, path: columns_of(episodes),
+    "data set": stored,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("track", RAGGED)
+def test_examine_ragged_observations_finds_nothing(track: str, source: str, tmp_path: Path) -> None:
+    assert examine(SOURCES[source](RAGGED[track](), tmp_path)) == []
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_examine_ragged_observations_finds_nan_and_copies(source: str, tmp_path: Path) -> None:
+    """The first two episodes differ in the values of one observation only, and an episode that is long has a NaN."""
+    rng, episodes = np.random.default_rng(0), []
+    for k in range(4):
+        episode = SingleAgentEpisode(f"e{k}", ragged={"observations": "f4"})
+        for t in range(9):
+            points = np.arange(2000 if t == 3 else t, dtype=np.float32)
+            points[1234:1235] = 5 if k == 1 else np.nan if k == 2 else 0
+            points = rng.normal(size=t).astype(np.float32) if k == 3 else points
+            if t:
+                episode.add_env_step(points, t, float(t), terminated=t == 8)
+            else:
+                episode.add_env_reset(points)
+        episodes.append(episode)
+    findings = {finding.kind: finding for finding in examine(SOURCES[source](episodes, tmp_path), num_steps=5)}
+    assert set(findings) == {"not_finite"}
+    assert (findings["not_finite"].episode, findings["not_finite"].step) in (("e2", 3), (2, 3))
+    twice = [*episodes[:2], SingleAgentEpisode.from_arrays(**arrays_of(episodes[0]), id_="copy")]
+    assert [finding.kind for finding in examine(SOURCES[source](twice, tmp_path / "b"))] == ["duplicate_episode"]
+
+
+def arrays_of(episode: SingleAgentEpisode) -> dict[str, Any]:
+    arrays = episode.to_numpy()
+    names = ("observations", "actions", "rewards")
+    return {name: getattr(arrays, f"get_{name}")() for name in names} | {"terminated": True}
+
+
+def test_examine_nested_ragged_observations_finds_other_parts() -> None:
+    (finding,) = examine(nested_ragged(np.float64))
+    assert (finding.kind, finding.episode) == ("dtype", "e5")
+    (finding,) = examine(nested_ragged(width=3))
+    assert (finding.kind, finding.episode) == ("shape", "e5")

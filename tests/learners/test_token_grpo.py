@@ -81,10 +81,11 @@ def slow_loss(config: TokenGRPOConfig, model: Recurrent, reference: Recurrent, t
         gains.append(gain / (np.std(members) + 1e-8) if config.scale == "group" else gain)
     if config.scale == "batch":
         gains = [gain / (np.std(centered) + 1e-8) for gain in gains]
-    sequences: list[list[tuple[Tensor, float, float, Tensor]]] = []  # log-probability, recorded one, gain, reference
+    # Log-probability, recorded one, gain and reference of each token of an episode.
+    episodes: list[list[tuple[Tensor, float, float, Tensor]]] = []
     for talk, gain in zip(talks, gains, strict=True):
         context: list[int] = talk.episode.get_observations(0).tolist()
-        sequences.append([])
+        episodes.append([])
         for t in range(len(talk.episode)):
             for k, token in enumerate(talk.episode.get_actions(t).tolist()):
                 if talk.episode.get_extra_model_outputs("learned", t)[k]:
@@ -92,18 +93,17 @@ def slow_loss(config: TokenGRPOConfig, model: Recurrent, reference: Recurrent, t
                     with torch.no_grad():
                         fixed = reference.logits(torch.tensor(context))[-1].log_softmax(-1)[token]
                     old = float(talk.episode.get_extra_model_outputs("logp", t)[k])
-                    sequences[-1].append((log_prob, old, gain, fixed))
+                    episodes[-1].append((log_prob, old, gain, fixed))
                 context.append(token)
             kept_tokens = talk.episode.get_infos(t + 1).get("kept_tokens")
             if kept_tokens is not None:
                 context = context[:kept_tokens]
-                sequences.append([])
             context += talk.episode.get_observations(t + 1).tolist()
     losses: list[list[Tensor]] = []
-    for sequence in filter(None, sequences):
-        log_ratios = [new - old for new, old, _, _ in sequence]
+    for tokens in filter(None, episodes):
+        log_ratios = [new - old for new, old, _, _ in tokens]
         losses.append([])
-        for (new, _, gain, fixed), log_ratio in zip(sequence, log_ratios, strict=True):
+        for (new, _, gain, fixed), log_ratio in zip(tokens, log_ratios, strict=True):
             exponent = torch.stack(log_ratios).mean() if config.ratio == "sequence" else log_ratio
             ratio = exponent.exp()
             surrogate = torch.min(ratio * gain, ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * gain)
@@ -174,10 +174,10 @@ def test_token_grpo_failed_update_restores_the_weights() -> None:
     algorithm = TokenGRPO(Recurrent(), TokenGRPOConfig(learning_rate=1e-2, num_minibatches=2))
     talks = recorded()
     episode = talks[3].episode
-    logp = np.full(len(episode.get_actions(0)), -np.inf)
+    logp = np.full(len(episode.get_actions(0)), -500.0)  # a ratio of exp(500)
     episode.set_extra_model_outputs(key="logp", new_data=[logp], at_indices=[0])
     before = [parameter.clone() for parameter in algorithm.parameters()]
-    with np.errstate(invalid="ignore"), pytest.raises(InvalidArgument, match="NaN or infinite values"):
+    with pytest.raises(InvalidArgument, match="is not finite; the weights are as before"):
         algorithm.update(pack_of(talks))
     assert all(torch.equal(a, b) for a, b in zip(before, algorithm.parameters(), strict=True))
     assert algorithm.num_updates == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,37 @@ def test_check_token_batch_names_the_cause(mistake: str) -> None:
     assert all(text in str(result) for text in texts), result
     with pytest.raises(ContractViolation, match="problem"):
         result.raise_if_wrong()
+
+
+def crossing_model(batch: Any) -> np.ndarray:
+    """Return logits that depend on all tokens before, of other sequences and padding too."""
+    ids = np.asarray(batch["input_ids"])
+    flat = ids.reshape(-1)
+    return np.array([logits_after(flat[: i + 1]) for i in range(len(flat))]).reshape(*ids.shape, VOCABULARY)
+
+
+@pytest.mark.parametrize("convert", [Batch, Batch.to_torch, Batch.to_dict], ids=["batch", "torch", "dict"])
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [("packed", "attention crosses packed sequences.*position_ids"), ("padded", "attention reaches padding or other")],
+)
+def test_check_token_batch_names_attention_across_sequences(layout: Any, text: str, convert: Any) -> None:
+    batch = convert(token_batch(played(), layout=layout))
+    (problem,) = check_token_batch(crossing_model, batch).problems
+    assert "60 of 72 log-probabilities differ" in problem
+    assert "in 5 of 6 sequences, and sequence 1 alone agrees" in problem
+    assert re.search(text, problem)
+    one = token_batch(played(num=1), layout=layout)
+    assert check_token_batch(crossing_model, one)
+    assert check_token_batch(model, batch)
+
+
+def test_check_token_batch_of_other_weights_does_not_name_attention() -> None:
+    batch = right()
+    (problem,) = check_token_batch(lambda batch: model(batch)[:, ::-1], batch).problems
+    assert "another prompt" in problem
+    with_other = {**batch, "step": np.array(3), "text": "a"}  # columns that are not of tokens
+    assert len(check_token_batch(crossing_model, with_other).problems) == 1
 
 
 def test_check_token_batch_rejects_missing_columns_and_wrong_logits() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from copy import copy, deepcopy
+from typing import Any
 
 import numpy as np
+import pytest
 from conversations import Plain, conversations
 from hypothesis import given, settings
 
 from episodes import EpisodePack
+from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.tokens import Conversation, token_batch
 
 
@@ -71,3 +76,75 @@ def test_conversation_context_grows_over_many_turns() -> None:
         if rng.random() < 0.3:
             assert talk.context.tolist() == tokens
     assert talk.context.tolist() == tokens
+
+
+def finish(talk: Conversation, *turns: int) -> None:
+    for k, token in enumerate(turns):
+        talk.turn([token], logp=[-1.0], reward=float(token), terminated=k == len(turns) - 1)
+
+
+@settings(max_examples=40)
+@given(conversations())
+def test_fork_learns_the_common_tokens_once(plain: Plain) -> None:
+    talk = Plain(plain.prompt, plain.turns, "cut", has_outputs=False).record()
+    expected = token_batch(EpisodePack.from_episodes([talk.episode]))["loss_mask"].sum()
+    fork = talk.fork()
+    assert fork.context.tolist() == talk.context.tolist()
+    assert fork.episode.id_ != talk.episode.id_
+    assert fork.episode.custom_data == {"forked_from": "a", "forked_at": len(plain.turns)}
+    for k, one in enumerate((talk, fork)):
+        one.turn([k, 7], terminated=True)
+    assert talk.context.tolist()[-2:] == [0, 7]
+    batch = token_batch(EpisodePack.from_episodes([talk.episode, fork.episode]))
+    assert batch["loss_mask"].sum() == expected + 4
+    last = batch["cu_seqlens"][-2]
+    assert batch["input_ids"][last:].tolist() == fork.context.tolist()
+
+
+def test_fork_keeps_outputs_and_dtype_and_takes_id_and_group() -> None:
+    talk = begun(outputs={"logp": "f8", "entropy": "f4"}, dtype=np.uint16, group="g")
+    talk.turn([3], logp=[-1.0], entropy=[0.5])
+    fork = talk.fork("b", group=("g", 1))
+    assert (fork.outputs, fork.context.dtype, fork.episode.id_) == (talk.outputs, np.uint16, "b")
+    assert fork.episode.custom_data["group"] == ("g", 1)
+    again = fork.fork()
+    assert again.episode.custom_data == {"forked_from": "b", "forked_at": 0}
+    talk.cut()
+    assert talk.fork().episode.custom_data["forked_at"] == 1
+    with pytest.raises(InvalidArgument, match="is this episode's id"):
+        talk.fork("a")
+    talk.turn([3], logp=[-1.0], entropy=[0.5], terminated=True)
+    with pytest.raises(EpisodeStateError, match="a: fork after the end"):
+        talk.fork()
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": deepcopy,
+    "pickle": lambda talk: pickle.loads(pickle.dumps(talk)),
+    "of its episode": lambda talk: _with_episode(talk, deepcopy(talk.episode)),
+    "of its pickled episode": lambda talk: _with_episode(talk, pickle.loads(pickle.dumps(talk.episode))),
+}
+
+
+def _with_episode(talk: Conversation, episode: Any) -> Conversation:
+    other = copy(talk)
+    other.episode = episode
+    return other
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_two_continued_copies_of_a_conversation_are_refused(way: str, is_cut: bool) -> None:
+    talk = begun()
+    talk.turn([3], [4], logp=[-1.0])
+    if is_cut:
+        talk.cut()
+    other = COPIES[way](talk)
+    finish(talk, 5)
+    finish(other, 6)
+    same, different = talk.episode, other.episode
+    assert len(token_batch(EpisodePack.from_episodes([same, same]))["episodes"]) == 2  # sampled twice
+    with pytest.raises(
+        InvalidArgument, match=r"episode a is twice in the pack, with different turns.*Conversation.fork"
+    ):
+        token_batch(EpisodePack.from_episodes([same, different]))

@@ -12,10 +12,18 @@ import torch
 from conversations import OUTPUTS, Plain, conversations
 from hypothesis import given, settings
 
-from episodes import EpisodePack, SingleAgentEpisode
+from episode_learners import TokenGRPO
+from episodes import EpisodePack, SingleAgentEpisode, converters
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument
 from episodes.inspect import view_conversation
-from episodes.tokens import Conversation, TokenRecorder, check_token_batch, token_batch, token_minibatches
+from episodes.tokens import (
+    Conversation,
+    TokenRecorder,
+    check_token_batch,
+    group_numbers,
+    token_batch,
+    token_minibatches,
+)
 from episodes.tokens.minibatches import select_sequences, sequence_lengths
 from episodes.tokens.sequences import TokenSequences
 
@@ -26,6 +34,8 @@ NO_LIST += [[[1]], [1, [2]], ["a"], [None]]
 NO_LIST += [np.ma.masked_array([1], [True]), torch.tensor([[1]]), torch.tensor([1.0], requires_grad=True)]
 NO_IDS = [*NO_LIST, [1.5], [2**40], [-1], [True], torch.tensor([1.5], dtype=torch.bfloat16), np.array([NAN])]
 NO_LOGP = [*NO_LIST, ABSENT, None, [], [-1.0, -1.0], [0.5], [NAN], [-1e300], torch.tensor([-1.0], dtype=torch.bfloat16)]
+NO_LOGP += [[-INF], [INF], [-9999.0], np.array([-9999], "f2"), torch.tensor([-9984.0]), [-1e9], [-1001]]
+NO_GROUP = [[1], {}, np.ones(2), NAN]
 NO_COUNT = [0, -1, 1.5, "2", True, [1]]
 NO_DICT = [[], "a", 5]
 NO_FLAG = [None, "no", 2, [True], np.array([True, False])]
@@ -36,7 +46,8 @@ NO_OUTPUTS = [["logp"], "logp", {"logp": None}, {"logp": "no"}, {"logp": "i4"}, 
 NO_OUTPUTS += [{1: "f4"}, {"ids": "f4"}, {"reward": "f4"}, {"a": {"b": "f4"}}, {"a": "U3"}]
 
 WRONG: dict[str, dict[str, list[Any]]] = {
-    "Conversation": {"dtype": [float, None, "x", bool, object], "outputs": NO_OUTPUTS, "group": [[1], {}, np.ones(2)]},
+    "Conversation": {"dtype": [float, None, "x", bool, object], "outputs": NO_OUTPUTS, "group": NO_GROUP},
+    "fork": {"id_": ["a"], "group": NO_GROUP},
     "begin": {"prompt": [*NO_IDS, None, []], "infos": [*NO_DICT, {"kept_tokens": 1}]},
     "turn": {
         "ids": [*NO_IDS, None],
@@ -51,12 +62,13 @@ WRONG: dict[str, dict[str, list[Any]]] = {
         "infos": [*NO_DICT, {"kept_tokens": 1}],
     },
     "TokenRecorder": {"group_size": [*NO_COUNT, None], "dtype": [float, None], "outputs": NO_OUTPUTS},
-    "TokenRecorder.begin": {"prompt": [*NO_IDS, None, []], "group": [[1], {}], "infos": [*NO_DICT, {"kept_tokens": 1}]},
+    "TokenRecorder.begin": {"prompt": [*NO_IDS, None, []], "group": NO_GROUP, "infos": [*NO_DICT, {"kept_tokens": 1}]},
     "TokenRecorder.end": {"talk": [None, 5, "a", Conversation("b")]},
     "TokenRecorder.drop": {"talk": [None, 5, "a", Conversation("b")]},
     "TokenRecorder.take": {"num_groups": NO_COUNT},
     "TokenRecorder.wait_for": {"num_groups": NO_COUNT},
-    "TokenRecorder.drop_group": {"group": [[1], {}]},
+    "TokenRecorder.drop_group": {"group": NO_GROUP},
+    "group_numbers": {"pack": NO_PACK, "group_size": [*NO_COUNT, 2]},
     "TokenSequences": {"pack": NO_PACK, "row_length": [*NO_COUNT, 1, "row"]},
     "token_batch": {
         "pack": NO_PACK,
@@ -112,6 +124,7 @@ class State:
         recorder = self.recorder
         return {
             "Conversation": (Conversation, {}),
+            "fork": (self.talk.fork, {}),
             "begin": (self.fresh.begin, {"prompt": [1]}),
             "turn": (self.talk.turn, {"ids": [1], "logp": [-1.0]}),
             "TokenRecorder": (TokenRecorder, {}),
@@ -121,6 +134,7 @@ class State:
             "TokenRecorder.take": (recorder.take, {}),
             "TokenRecorder.wait_for": (lambda num_groups: asyncio.run(recorder.wait_for(num_groups)), {}),
             "TokenRecorder.drop_group": (recorder.drop_group, {"group": "ended"}),
+            "group_numbers": (group_numbers, {"pack": self.pack, "group_size": 1}),
             "TokenSequences": (TokenSequences, {"pack": self.pack}),
             "token_batch": (token_batch, {"pack": self.pack, "layout": "padded"}),
             "sequence_lengths": (sequence_lengths, {"batch": self.batch}),
@@ -180,12 +194,14 @@ def test_calls_out_of_order_raise_an_error_that_names_them_and_change_nothing(pl
     rejects("a: turn before begin", lambda: state.fresh.turn(**right))
     rejects("a: context before begin", lambda: state.fresh.context)
     rejects("a: cut before begin", state.fresh.cut)
+    rejects("a: fork before begin", state.fresh.fork)
     rejects("a: begin was called before", lambda: talk.begin([1]))
     rejects("TokenRecorder.end: episode .* has not ended", lambda: state.recorder.end(state.open))
     talk.turn(**right, terminated=True, truncated=True)
     before = state.summary()
     rejects("a: turn after the end", lambda: talk.turn(**right), lambda: talk.turn(**right, terminated=True))
     rejects("a: cut after the end", talk.cut)
+    rejects("a: fork after the end", talk.fork)
     state.open.turn([2], truncated=True, logp=[-1.0], learned=[True], version=[1], value=[0.0])
     state.recorder.end(state.open)
     before = state.summary()
@@ -200,3 +216,42 @@ def test_arguments_that_exclude_each_other_raise_an_error() -> None:
         token_batch(state.pack, advantages=[1, 2], episode_advantages=[1])
     with pytest.raises(InvalidArgument, match="pad_to needs layout='padded'"):
         token_batch(state.pack, pad_to=5)
+
+
+def recorded_later(value: float) -> EpisodePack:
+    """Return two episodes, with `value` as a log-probability that was set after recording."""
+    episodes = []
+    for id_ in ("a", "b"):
+        talk = Conversation(id_, group=1)
+        talk.begin([1])
+        for k in range(3):
+            talk.turn([2, 3], [4], logp=[-1.0, -0.5], terminated=k == 2)
+        episodes.append(talk.episode)
+    episodes[1].set_extra_model_outputs(key="logp", new_data=[np.array([-1.0, value], "f4")], at_indices=[2])
+    return EpisodePack.from_episodes(episodes)
+
+
+READERS: dict[str, Callable[[EpisodePack], Any]] = {
+    "token_batch": token_batch,
+    "padded": lambda pack: token_batch(pack, layout="padded"),
+    "TokenGRPO": lambda pack: TokenGRPO(torch.nn.Embedding(9, 9)).update(pack),
+    **{name: getattr(converters, name) for name in ("to_trl", "to_skyrl", "to_prime_rl", "to_verl")},
+}
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF, -9999.0, -9984.0, 0.5])
+@pytest.mark.parametrize("reader", READERS)
+def test_wrong_log_probability_is_named_by_episode_turn_and_index(reader: str, value: float) -> None:
+    with pytest.raises(InvalidArgument, match=f"episode b: logp at t=2 has {value:.6g} at index 1"):
+        READERS[reader](recorded_later(value))
+    later = recorded_later(value)[1].slice(slice(1, None), len_lookback_buffer=1)
+    with pytest.raises(InvalidArgument, match=r"episode b: logp at t=2 has .* at index 1"):
+        token_batch(EpisodePack.from_episodes([recorded_later(-1.0)[0], later]))
+
+
+def test_turn_accepts_log_probabilities_of_unlikely_tokens() -> None:
+    talk = Conversation("a")
+    talk.begin([1])
+    talk.turn([2, 3, 4], logp=[-999.0, 0.009, -0.0])
+    with pytest.raises(InvalidArgument, match=r"a: turn: logp has -9999 at index 1.*-inf or -9999"):
+        talk.turn([2, 3], logp=[-1.0, -9999.0])

@@ -15,6 +15,7 @@ from episodes.inspect.doctor.alignment import shifted_rewards
 from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import Trial, array_of, digest, exceeds_bounds
 from episodes.tracks import nested
+from episodes.tracks.ragged import RaggedKind
 
 Trials = list[Trial]
 CLOCK = re.compile(r"(^|_|/)(t|time|time_?step|steps?|clock|tick|frame|elapsed(_steps)?)$", re.IGNORECASE)
@@ -45,7 +46,7 @@ def space_mismatches(trials: Trials) -> Iterator[Finding]:
     firsts: dict[Any, Any] = {}  # by agent
     for trial in trials:
         first = firsts.setdefault(trial.agent, trial.observations[0])
-        space = _like(first) if trial.observation_space is None else trial.observation_space
+        space = _like(first, trial.ragged) if trial.observation_space is None else trial.observation_space
         for step, item in enumerate(trial.observations):
             for kind, words in _space_mismatches(space, item, "observation"):
                 places_of[kind].append((trial.id_, step, words))
@@ -53,12 +54,20 @@ def space_mismatches(trials: Trials) -> Iterator[Finding]:
         yield from gather_findings(kind, places)
 
 
-def _like(item: Any) -> Any:
-    """Return a space that contains items like `item`: an unbounded Box for numeric arrays, or a space of any value."""
+def _like(item: Any, ragged: Any) -> Any:
+    """Return a space that contains items like `item`: an unbounded Box for numeric arrays, or a space of any value.
+
+    Args:
+        item: the item.
+        ragged: `RaggedKind` of the item or of its ragged parts. Episodes check the dtype and the shape of these.
+    """
+    if isinstance(ragged, RaggedKind):
+        return spaces.Space()  # contains anything
+    kinds = ragged or {}
     if isinstance(item, dict):
-        return spaces.Dict({str(key): _like(value) for key, value in item.items()})
+        return spaces.Dict({str(key): _like(value, kinds.get(key)) for key, value in item.items()})
     if isinstance(item, tuple):
-        return spaces.Tuple([_like(value) for value in item])
+        return spaces.Tuple([_like(value, kinds.get(i)) for i, value in enumerate(item)])
     array = array_of(item)
     if array.dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, array.shape, array.dtype.type)
@@ -80,6 +89,9 @@ def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, s
             yield from _space_mismatches(part, item[key], f"{path}/{key}")
     elif isinstance(space, spaces.Box):
         yield from _box_mismatches(space, item, path)
+    elif isinstance(space, spaces.Sequence) and isinstance(item, np.ndarray):  # an item of a ragged track
+        for value in item:
+            yield from _space_mismatches(space.feature_space, value, path)
     elif type(space) is not spaces.Space and not space.contains(item):
         yield "outside_space", f"{path} is {item!r}, and its space {space}"[:200]
 
@@ -296,12 +308,17 @@ def first_and_last(trials: Trials) -> Iterator[Finding]:
             words = "the first step of every episode shows the observation of the reset again"
             yield Finding.of("late_observation", words, group[0].id_, 1, len(group))
         done = [trial for trial in group if trial.is_done]
-        repeated = [trial for trial in done if trial.seen[-1] == trial.seen[-2]]
+        repeated = [trial for trial in done if trial.seen[-1] == trial.seen[-2] and not _is_empty(trial)]
         blank = [trial for trial in done if trial.numbers[-1].size and not trial.numbers[-1].any()]
         for which, words in ((repeated, "that before it"), (blank, "all zeros")):
             if len(which) >= 5 and len(which) >= 0.9 * len(done) and (which is repeated or not _blanks(group)):
                 words = f"the last observation of {len(which)} of {len(done)} episodes is {words}"
                 yield Finding.of("missing_last_observation", words, which[0].id_, len(which[0]), len(which))
+
+
+def _is_empty(trial: Trial) -> bool:
+    """Return True if the last observation is ragged and empty, as the one after the last turn of a conversation."""
+    return isinstance(trial.ragged, RaggedKind) and not trial.numbers[-1].size
 
 
 def _blanks(trials: Trials) -> bool:

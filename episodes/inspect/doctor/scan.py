@@ -12,10 +12,11 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.inspect.doctor.finding import Finding, Place, gather_findings
-from episodes.inspect.doctor.trial import array_of, exceeds_bounds
+from episodes.inspect.doctor.trial import array_of, digest, exceeds_bounds
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.ragged import Ragged
 
 FEWEST_STEPS = 5  # of an episode that can be a duplicate
 MOST_PLACES = 1000  # outside the space, of one track of an episode
@@ -91,16 +92,19 @@ class Scan:
         """Record NaN and infinities in an episode's arrays, and whether an earlier episode has equal arrays."""
         sums = hashlib.blake2b(digest_size=16)
         for path, leaf in nested.flatten(columns).items():
-            array = array_of(leaf)
+            array, lengths = _numbers(leaf)
             if array.dtype == object:
-                sums.update(repr(leaf).encode())
+                sums.update(b"".join(map(digest, leaf)) if isinstance(leaf, list) else repr(leaf).encode())
                 continue
+            if lengths is not None:
+                sums.update(lengths.tobytes())
             sums.update(np.ascontiguousarray(array).tobytes())
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                steps = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1)) if array.ndim else [0]
-                for step in steps:
-                    row = array[step] if array.ndim else array
+                rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1)) if array.ndim else [0]
+                for i in rows:
+                    row = array[i] if array.ndim else array
                     number = row[~np.isfinite(row)].reshape(-1)[0] if row.ndim else row
+                    step = i if lengths is None else lengths.cumsum().searchsorted(i, "right")
                     self._note("not_finite", id_, int(step), f"{path} has {number}")
         if num_steps >= FEWEST_STEPS and _varies(columns["observation"]):
             first = self._hashes.setdefault(sums.digest(), id_)
@@ -113,6 +117,20 @@ class Scan:
         for place in islice(outside_bounds(items, space, name), MOST_PLACES):
             label = f"{place.path}{list(place.indices)}" if place.indices else place.path
             self._note(kind, id_, place.step, f"{label} is {place.number}, {place.bounds}")
+
+
+def _numbers(leaf: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the items of a column as one array. Items of different lengths are concatenated, and the second result is
+    the number of rows of each, int64 [n], else None.
+    """
+    if type(leaf) is Ragged:
+        return leaf.flat, leaf.lengths
+    array = array_of(leaf)
+    if array.dtype == object and isinstance(leaf, list):
+        items = [array_of(item) for item in leaf]
+        if all(item.ndim and item.dtype.kind in "biuf" and item.shape[1:] == items[0].shape[1:] for item in items):
+            return np.concatenate(items), np.array([len(item) for item in items], np.int64)
+    return array, None
 
 
 class OutsideBounds(NamedTuple):

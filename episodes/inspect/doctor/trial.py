@@ -14,6 +14,7 @@ from episodes.errors import InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.ragged_items import kinds_of
 
 MOST_NUMBERS = 256  # of an observation, for distances
 
@@ -25,6 +26,7 @@ class Trial:
     id_: Any
     agent: Any = None
     observation_space: spaces.Space | None = None
+    ragged: Any = None  # `RaggedKind` of observations of different lengths, or of the ragged parts of nested ones
     observations: list[Any] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
     rewards: list[Any] = field(default_factory=list)
@@ -100,6 +102,7 @@ def trials_of(episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any
     if isinstance(episode, Mapping):
         return _of_columns(episode, number)
     trial = Trial(episode.id_, episode.agent_id, episode.observation_space, t_started=episode.t_started)
+    trial.ragged = episode.tracks.observations.ragged
     trial.terminated, trial.truncated = episode.is_terminated, episode.is_truncated
     if not episode.is_reset:
         return [trial]
@@ -114,6 +117,7 @@ def _of_columns(columns: Mapping[str, Any], number: int) -> list[Trial]:
     """Convert columns (observations [T + 1, ...]; actions, rewards, flags [T]) to a `Trial`."""
     trial = Trial(columns.get("id", number), observation_space=columns.get("observation_space"))
     observations = columns["observations"]
+    trial.ragged = kinds_of(observations)
     infos = columns.get("infos")
     for i in range(_num_items(columns)):
         info = infos[i] if isinstance(infos, Sequence) and i < len(infos) else {}
