@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -29,11 +30,12 @@ from episodes.history import BoundViews
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
 from episodes.replay.adding import add_pack, as_sequence, check_rows
+from episodes.replay.context_steps import are_complete, incomplete_message
+from episodes.replay.draw_steps import conditions, draw_steps
 from episodes.replay.locking import locked
-from episodes.replay.max_age import sample_recent_steps
 from episodes.replay.read_dataset import addable_packs, in_episode_order
 from episodes.replay.read_episodes import episode_at
-from episodes.replay.read_packs import entries_in_order, packs_of
+from episodes.replay.read_packs import episodes_of, packs_of
 from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.replay.resuming import restore, save
 from episodes.replay.ring.episode_table import NONE
@@ -41,8 +43,8 @@ from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.mapped_files import MappedFiles
 from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.saving import ring_of_state, ring_state
-from episodes.replay.ring.track_ring import Allocator, numbers_at
-from episodes.replay.ring_columns import columns_of, n_step_columns, states_before
+from episodes.replay.ring.track_ring import Allocator, numbers_at, positions
+from episodes.replay.ring_columns import columns_of, n_step_columns, reach_of, states_before
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
@@ -348,10 +350,7 @@ class EpisodeReplayBuffer(SampleCounts):
         with self.lock:  # not by `@locked`: passing the arguments on takes longer than the lock itself
             check_sample(n, n_step, gamma, max_age)
             keys = checked_keys(keys, include_infos, self.get_ring().tracks)
-            if max_age is None:
-                slots, weights = self._draw(n)
-            else:
-                slots, weights = sample_recent_steps(self._ring, self._draw, n, max_age, self.generator)
+            slots, weights = self._sampled(n, reach_of(views, keys), max_age=max_age)
             batch = self._transitions(slots, weights, n_step, gamma, views, keys)
             self.num_sampled += n
             return batch
@@ -410,6 +409,7 @@ class EpisodeReplayBuffer(SampleCounts):
             span = f"{ring.tail}..{ring.head - 1}" if len(ring) else "none"
             raise StepOutOfRange(f"step {int(indices[is_missing][0])}: the stored steps have numbers {span}")
         slots = np.where(indices == NONE, self.capacity, indices % self.capacity)
+        self._check_complete(indices, reach_of(views, keys))
         weights = np.ones(len(slots), np.float32)
         batch = self._transitions(slots, weights, n_step, gamma, views, keys)
         batch[INDICES][indices == NONE] = NONE
@@ -434,6 +434,52 @@ class EpisodeReplayBuffer(SampleCounts):
         if size < self.capacity and (first := tail % self.capacity):
             slots = (slots + first) % self.capacity  # steps were evicted although the ring is not full
         return slots, ones(n, np.float32)
+
+    def _sampled(
+        self, n: int, reach: int | None = 0, period: int | None = None, max_age: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sample `n` steps, and return their ring positions, int64 [n], and importance weights, float32 [n].
+
+        Every sample of the buffer is drawn here.
+
+        Args:
+            n: number of steps.
+            reach: number of steps before each that must be known, None for all of its episode (see `are_complete`).
+            period: only steps with `t` divisible by it.
+            max_age: only steps whose policy is at most `max_age` versions older than the newest.
+
+        Raises:
+            EpisodeStateError: there is no such step. The generator stays as it was.
+        """
+        ring = self._ring
+        if reach == 0 and max_age is None:
+            slots, shares = self._draw(n, period)
+        else:
+            required = conditions(ring, reach, max_age)
+            draw, candidates = partial(self._draw, period=period), partial(self._candidates, period)
+            slots, shares = draw_steps(draw, candidates, n, required, self.generator)
+        return slots, self._weights(shares)
+
+    def _candidates(self, period: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ring positions of all steps that `_draw` may return, and their shares."""
+        if period is None:
+            slots = positions(self._ring.tail, len(self._ring), self.capacity)
+        else:
+            slots = self._grid(period).stored_starts(self._ring) % self.capacity
+        return slots, ones(len(slots), np.float32)
+
+    def _weights(self, shares: np.ndarray) -> np.ndarray:
+        """Return the importance weights of sampled steps with these shares, float32 [n]. Uniform samples have 1."""
+        return shares
+
+    def _check_complete(self, indices: np.ndarray, reach: int | None) -> None:
+        """Raise `StepOutOfRange` if steps that are read before those with the indices `indices` [n] are not known."""
+        if reach == 0:
+            return
+        known = indices[indices != NONE]
+        wrong = ~are_complete(self._ring, known % self.capacity, reach)
+        if wrong.any():
+            raise StepOutOfRange(f"step {int(known[wrong][0])}: the buffer does not hold {incomplete_message(reach)}")
 
     def _grid(self, period: int) -> SequenceGrid:
         if period not in self._grids:
@@ -532,17 +578,20 @@ class EpisodeReplayBuffer(SampleCounts):
             check_sequences(batch_size, length, burn_in, lookback, boundary, period)
             ring = self.get_ring()
             keys = checked_keys(keys, include_infos, ring.tracks)
-            begins, weights = self._draw(batch_size, period)
+            reach = reach_of(views, keys, lookback + burn_in)
+            if Columns.STATE_OUT in ring.tracks and reach is not None:
+                reach = max(reach, burn_in + 1)
+            begins, weights = self._sampled(batch_size, reach, period)
             slots, extents = begins, link_traversal.extents(ring, begins)
             if boundary == "stop":
-                slots, extents = link_traversal.shift_starts_back(ring.links, slots, extents, length)
-            windows = link_traversal.windows(ring.links, slots, extents, length, lookback + burn_in)
+                slots, extents = link_traversal.shift_starts_back(ring, slots, extents, length, reach)
+            windows = link_traversal.windows(ring, slots, extents, length, lookback + burn_in)
             slots = windows.slots
             if ring.ragged:
                 check_rows(ring, keys)
             columns = columns_of(ring, keys, slots, slots, views=views)
             indices = numbers_at(slots, ring.head, ring.capacity)
-            np.copyto(indices, NONE, where=windows.padding)
+            np.copyto(indices, NONE, where=slots >= self.capacity)  # padding and context
             columns[Columns.LOSS_MASK] = windows.learned
             columns[Columns.SEQ_LENS] = windows.stops - lookback if lookback else windows.stops
             columns[Columns.IS_FIRST] = windows.first
@@ -597,16 +646,14 @@ class EpisodeReplayBuffer(SampleCounts):
         if lookback is not None:
             check_counts(0, lookback=lookback)
         ring = self.get_ring()
-        if max_age is None:
-            slots, weights = self._draw(n)
-        else:
-            slots, weights = sample_recent_steps(ring, self._draw, n, max_age, self.generator)
+        slots, weights = self._sampled(n, max_age=max_age)
         chunks = []
         for entry, t in zip(ring.links.entry[slots].tolist(), ring.links.t[slots].tolist(), strict=True):
-            episode = self._episode(entry)
+            episode = episode_at(ring, entry, *self._spaces, copy=False)
             start = 0 if length is None else t - episode.t_started
             stop = len(episode) if length is None else min(start + length, len(episode))
-            before = start if lookback is None else min(start, lookback)
+            known = start + episode.lookback
+            before = known if lookback is None else min(known, lookback)
             chunks.append(episode.window(start, stop, before, stop == len(episode)))
         pack = EpisodePack.from_episodes(chunks)
         pack = pack.copied() if n == 1 else pack  # a pack of one episode may be a view
@@ -618,8 +665,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
         Episodes are views or copies, as in `sample_episodes`.
         """
-        for entry in entries_in_order(self.get_ring()).tolist():
-            yield self._episode(entry)
+        yield from episodes_of(self.get_ring(), self._spaces)
 
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
         """Iterate over all stored episodes in packs of at most `num_steps` steps. A longer episode is its own pack.
