@@ -23,6 +23,8 @@ from episodes.batch.sampling_checks import (
     checked_keys,
     checked_step_indices,
     is_int,
+    reach_of,
+    unknown_steps,
 )
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, StepOutOfRange
@@ -30,7 +32,7 @@ from episodes.history import BoundViews
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
 from episodes.replay.adding import add_pack, as_sequence, check_rows
-from episodes.replay.context_steps import are_complete, incomplete_message
+from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.draw_steps import conditions, draw_steps
 from episodes.replay.locking import locked
 from episodes.replay.read_dataset import addable_packs, in_episode_order
@@ -44,7 +46,7 @@ from episodes.replay.ring.mapped_files import MappedFiles
 from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.saving import ring_of_state, ring_state
 from episodes.replay.ring.track_ring import Allocator, numbers_at, positions
-from episodes.replay.ring_columns import columns_of, n_step_columns, reach_of, states_before
+from episodes.replay.ring_columns import columns_of, n_step_columns, states_before
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
@@ -88,9 +90,9 @@ class EpisodeReplayBuffer(SampleCounts):
     chunk with a later `t_started`. A chunk continues the episode with its `id_`, even if it has one step only.
 
     One thread may add steps while others sample and set priorities. Each call holds `lock`, so that no sampled row
-    mixes two steps. Hold it yourself (`with buffer.lock:`) around several calls that belong together: while you iterate
-    over episodes, or read the views that `sample_episodes` returns. A call that raises an error changes nothing. If
-    Ctrl-C or a lack of memory interrupts a call, the buffer stays usable.
+    mixes two steps. Samples, episodes and packs own their arrays: later steps do not change them. Hold the lock
+    yourself (`with buffer.lock:`) around several calls that belong together. A call that raises an error changes
+    nothing. If Ctrl-C or a lack of memory interrupts a call, the buffer stays usable.
 
     Args:
         capacity: maximum number of steps.
@@ -236,9 +238,10 @@ class EpisodeReplayBuffer(SampleCounts):
     ) -> None:
         """Add an episode, a list of episodes or chunks, or a pack. If the buffer is full, the oldest steps are evicted.
 
-        The last `capacity` steps of longer episodes are stored. Lookbacks are not stored, since they repeat steps of
-        earlier chunks. Add the chunks of an episode in order. A chunk whose earlier steps are evicted starts a new
-        entry. Episodes with ragged tracks are stored whole: add their chunks one after another, or join them.
+        The last `capacity` steps of longer episodes are stored. Add the chunks of an episode in order. A chunk whose
+        earlier steps are evicted starts a new entry. If the steps before a chunk are not stored, its lookback is stored
+        as context: views, states and burn-in read it, and it is never sampled, learned from or counted. Episodes with
+        ragged tracks are stored whole, from t = 0: add their chunks one after another, or join them.
 
         Args:
             episodes: what to add.
@@ -319,6 +322,9 @@ class EpisodeReplayBuffer(SampleCounts):
     ) -> Batch:
         """Sample `n` transitions uniformly from all stored steps, as a `Batch` of columns [n, ...].
 
+        With views, only steps are sampled before which all steps that the views read are known. Others lack them since
+        their episode's beginning was evicted or never added.
+
         Args:
             n: number of transitions.
             n_step: number of steps of each transition. `rewards` are discounted sums over these steps; `new_obs`,
@@ -342,7 +348,8 @@ class EpisodeReplayBuffer(SampleCounts):
             [n].
 
         Raises:
-            EpisodeStateError: no steps are stored, or none is recent enough.
+            EpisodeStateError: no steps are stored, none is recent enough, or none has all steps before it that the
+                views read.
             UnknownKey: no column has a name in `keys`.
             InvalidArgument: an argument is out of range.
             WrongType: `keys` is not a list of names.
@@ -395,7 +402,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
         Raises:
             EpisodeStateError: nothing was ever stored.
-            StepOutOfRange: a step is not stored.
+            StepOutOfRange: a step is not stored, or steps before it that the views read are not.
             WrongType: indices that are no ints.
             ShapeMismatch: `indices` are not [n].
         """
@@ -479,7 +486,9 @@ class EpisodeReplayBuffer(SampleCounts):
         known = indices[indices != NONE]
         wrong = ~are_complete(self._ring, known % self.capacity, reach)
         if wrong.any():
-            raise StepOutOfRange(f"step {int(known[wrong][0])}: the buffer does not hold {incomplete_message(reach)}")
+            raise StepOutOfRange(
+                f"step {int(known[wrong][0])}: the buffer does not hold {unknown_steps(reach, ADVICE)}"
+            )
 
     def _grid(self, period: int) -> SequenceGrid:
         if period not in self._grids:
@@ -539,7 +548,10 @@ class EpisodeReplayBuffer(SampleCounts):
         """Sample `batch_size` sequences of consecutive steps as a `Batch` of columns [B, W, ...], padded with zeros.
 
         W is `lookback + burn_in + length`. The first step to learn from is in column `lookback + burn_in` of every row,
-        and is a random stored step, each with the same probability. A sequence never leaves its episode.
+        and is a random stored step, each with the same probability. A sequence never leaves its episode. Only steps are
+        sampled before which all `lookback + burn_in` steps, what views read before these, and a recorded recurrent
+        state are known, or the episode's beginning. Steps of a stored lookback may be among these columns, with index
+        -1.
 
         Args:
             batch_size: number of sequences B.
@@ -560,7 +572,7 @@ class EpisodeReplayBuffer(SampleCounts):
             A batch that also has these columns:
 
             - `loss_mask`, bool [B, W]: True for the steps to learn from.
-            - `is_first`, bool [B, W]: True for the first stored step of an episode, before which states are zeros.
+            - `is_first`, bool [B, W]: True for the first step of an episode (t = 0), before which states are zeros.
             - `seq_lens`, int [B]: number of columns from column `lookback` to the last step.
             - `indices`, int64 [B, W]: step indices, -1 for padding.
             - `weights`, float32 [B]: importance weights.
@@ -606,10 +618,9 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def sample_episodes(self, n: int) -> list[SingleAgentEpisode]:
-        """Return `n` stored episodes, sampled uniformly with replacement.
+        """Return copies of `n` stored episodes, sampled uniformly with replacement.
 
-        Only the stored steps of an episode are returned. Episodes whose steps are contiguous in memory are views: read
-        or copy them before their steps are evicted. Other episodes are copies.
+        Only the stored steps of an episode are returned, and the lookback that was added with them.
         """
         check_counts(n=n)
         order = self.get_ring().table.order
@@ -661,19 +672,24 @@ class EpisodeReplayBuffer(SampleCounts):
         return ChunkSample(pack, ring.slot_numbers(slots), weights)
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
-        """Iterate over all stored episodes, starting with the episode that has the oldest step.
+        """Iterate over copies of all stored episodes, starting with the episode that has the oldest step.
 
-        Episodes are views or copies, as in `sample_episodes`.
+        Episodes that are evicted during the iteration are left out.
+
+        Raises:
+            EpisodeStateError: the buffer was cleared or restored during the iteration.
         """
         yield from episodes_of(self.get_ring(), self._spaces)
 
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
         """Iterate over all stored episodes in packs of at most `num_steps` steps. A longer episode is its own pack.
 
-        The episode with the oldest step comes first. Packs are copies.
+        The episode with the oldest step comes first. Packs are copies. Steps that are evicted during the iteration are
+        left out.
 
         Raises:
             InvalidArgument: `num_steps` is not an int of at least 1.
+            EpisodeStateError: the buffer was cleared or restored during the iteration.
         """
         check_counts(num_steps=num_steps)
         return packs_of(self.get_ring(), self._spaces, num_steps)

@@ -20,10 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from episodes.pack import EpisodePack
-from episodes.replay.adding import addition_of
+from episodes.replay.adding import addition_of, step_tracks_of
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.track_ring import Allocator
 from episodes.tracks import nested
+
+ADVICE = "make the buffer larger, add episodes from their beginnings, or add chunks"
+"""What to do if steps before a sampled step are not known, in the words of `unknown_steps`."""
 
 
 class ContextSteps(NamedTuple):
@@ -49,6 +52,7 @@ def context_of(ring: LinkedRing) -> ContextSteps | None:
         entries = np.array([*table.lookbacks], np.int64)
         pack = EpisodePack.from_episodes([*table.lookbacks.values()])
         steps = LinkedRing(pack.num_steps, Allocator())
+        steps.create_missing(pack.observations, step_tracks_of(pack))
         steps.add(addition_of(steps, pack))
         newest, counts = np.full(len(table.first), ring.capacity), np.zeros(len(table.first), np.int64)
         newest[entries], counts[entries] = ring.capacity + np.cumsum(pack.lengths), pack.lengths
@@ -80,16 +84,6 @@ def are_complete(ring: LinkedRing, slots: np.ndarray, reach: int | None) -> np.n
     begin = begins(ring, ring.links.entry[slots])
     known = begin <= 0
     return known if reach is None else known | (ring.links.t[slots] - begin >= reach)
-
-
-def incomplete_message(reach: int | None) -> str:
-    """Return the words of an error about steps whose `reach` earlier steps are not known."""
-    needed = "all steps" if reach is None else f"the {reach} step{'s'[: reach != 1]}"
-    return (
-        f"{needed} before it, which views, burn-in or recurrent states read, and which were evicted or never added; "
-        "make the buffer larger, add episodes from their beginnings, or add chunks with "
-        f"{'all steps' if reach is None else f'at least {reach} steps'} of lookback"
-    )
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

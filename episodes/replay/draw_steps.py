@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from episodes.batch.sampling_checks import unknown_steps
 from episodes.errors import EpisodeStateError
-from episodes.replay.context_steps import are_complete, incomplete_message
+from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.ring.linked_ring import LinkedRing
 
 _ROUNDS = 4  # if most steps satisfy the conditions, few are sampled again
@@ -22,11 +22,11 @@ class Condition(NamedTuple):
 
     Attributes:
         holds: returns for steps at ring positions [n] whether the condition holds, bool [n].
-        message: words of the error if it holds for no step.
+        message: returns the words of the error if it holds for no step.
     """
 
     holds: Callable[[np.ndarray], np.ndarray]
-    message: str
+    message: Callable[[], str]
 
 
 def conditions(ring: LinkedRing, reach: int | None, max_age: int | None) -> list[Condition]:
@@ -40,15 +40,24 @@ def conditions(ring: LinkedRing, reach: int | None, max_age: int | None) -> list
     """
     result = []
     if max_age is not None:
-        oldest, versions = max(ring.versions.newest - max_age, 0), ring.versions
-        message = (
-            f"no stored step is of version {oldest} or newer, as max_age={max_age} asks of the newest, "
-            f"{versions.newest}; add newer ones, or allow older ones"
+        versions = ring.versions
+        oldest = max(versions.newest - max_age, 0)
+        result.append(
+            Condition(
+                lambda slots: versions.at(slots) >= oldest,
+                lambda: (
+                    f"no stored step is of version {oldest} or newer, as max_age={max_age} asks of the newest, "
+                    f"{versions.newest}; add newer ones, or allow older ones"
+                ),
+            )
         )
-        result.append(Condition(lambda slots: versions.at(slots) >= oldest, message))
     if reach != 0:
-        message = f"no stored step can be sampled: none has {incomplete_message(reach)}"
-        result.append(Condition(partial(are_complete, ring, reach=reach), message))
+        result.append(
+            Condition(
+                lambda slots: are_complete(ring, slots, reach),
+                lambda: f"no stored step can be sampled: none has {unknown_steps(reach, ADVICE)}",
+            )
+        )
     return result
 
 
@@ -74,7 +83,7 @@ def draw_steps(
     Raises:
         EpisodeStateError: no step satisfies the conditions. The generator stays as it was.
     """
-    before = rng.bit_generator.state if required else None
+    before = rng.bit_generator.state
     slots, shares = draw(n)
     wrong = _violating(slots, required)
     for _ in range(_ROUNDS):
@@ -90,7 +99,7 @@ def draw_steps(
         stored, stored_shares = stored[holds], stored_shares[holds]
         if not len(stored):
             rng.bit_generator.state = before
-            raise EpisodeStateError(condition.message)
+            raise EpisodeStateError(condition.message())
     bounds = np.cumsum(stored_shares, dtype=np.float64)
     picked = np.minimum(bounds.searchsorted(rng.random(len(wrong)) * bounds[-1], "right"), len(stored) - 1)
     slots[wrong], shares[wrong] = stored[picked], stored_shares[picked]

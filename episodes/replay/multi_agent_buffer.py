@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from episodes.batch import Batch
-from episodes.batch.sampling_checks import check_counts
+from episodes.batch.sampling_checks import check_counts, reach_of, unknown_steps
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, TrackMismatch, UnknownKey
 from episodes.history import BoundViews
@@ -19,12 +19,11 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import as_sequence, check_pack
 from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, checked_capacity
-from episodes.replay.context_steps import are_complete, incomplete_message
+from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.env_steps import AgentModule, EnvSteps
 from episodes.replay.locking import locked
 from episodes.replay.multi_agent_parts import EpisodePart, assign_packs
 from episodes.replay.ring.episode_table import NONE
-from episodes.replay.ring_columns import reach_of
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.validation import checked_generator, checked_items, checked_mapping
@@ -323,8 +322,9 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                 self.generator.bit_generator.state = before
                 if not table.usable(np.arange(len(self)), tails).any():
                     raise self._empty()
-                reach = None if None in needed.values() else max(needed.values())
-                raise EpisodeStateError(f"no env step can be sampled: no agent step has {incomplete_message(reach)}")
+                numbers = [reach for reach in needed.values() if reach is not None]
+                reach = max(numbers) if len(numbers) == len(needed) else None
+                raise EpisodeStateError(f"no env step can be sampled: no agent step has {unknown_steps(reach, ADVICE)}")
             rows[missed] = self._random_rows(len(missed))
         return rows
 

@@ -107,16 +107,6 @@ def _with_context(ring: LinkedRing, context: LinkedRing, keys: Sequence[str], sl
     return columns | {key: fill(columns[key], in_context, added[key]) for key in added}
 
 
-def reach_of(views: BoundViews | None, keys: Sequence[str], left: int = 0) -> int | None:
-    """Return how many steps before a sampled step a batch reads: `left` columns, and what views look back from there.
-
-    None if views look back without a limit.
-    """
-    if views is None or not (Columns.OBS in keys or Columns.NEXT_OBS in keys):
-        return left
-    return None if views.lookback is None else left + views.lookback
-
-
 def _view_columns(
     ring: LinkedRing, keys: Sequence[str], slots: np.ndarray, last: np.ndarray, views: BoundViews
 ) -> dict[str, Any]:
