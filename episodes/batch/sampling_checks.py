@@ -148,3 +148,34 @@ _LARGEST_INDEX = np.iinfo(np.int64).max
 def is_int(value: Any) -> bool:
     """Return True for a Python or numpy int that is not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def reach_of(views: Any, keys: Sequence[str], left: int = 0) -> int | None:
+    """Return how many steps before a sampled step a batch reads: `left` columns, and what views look back from there.
+
+    Args:
+        views: `BoundViews`, or None.
+        keys: names of the batch's columns.
+        left: number of columns before the sampled step.
+
+    Returns:
+        The number of steps. None if the views look back without a limit.
+    """
+    if views is None or not (Columns.OBS in keys or Columns.NEXT_OBS in keys):
+        return int(left)
+    return None if views.lookback is None else int(left + views.lookback)
+
+
+def unknown_steps(reach: int | None, advice: str) -> str:
+    """Return the words of an error about steps that are read before a sampled step, and are not stored.
+
+    Args:
+        reach: number of these steps. None for all of the episode.
+        advice: what to do, without the number of steps of a lookback.
+    """
+    needed = "all steps" if reach is None else f"the {reach} step{'' if reach == 1 else 's'}"
+    lookback = "all earlier steps" if reach is None else f"{reach} steps"
+    return (
+        f"{needed} before it, which views, burn-in or recurrent states read; {advice} with a lookback of at least "
+        f"{lookback}"
+    )

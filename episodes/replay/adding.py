@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import ChunkMismatch, InvalidArgument, TrackMismatch, WrongType, rejected_type
+from episodes.facts import Ending
 from episodes.pack import EpisodePack
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
@@ -107,14 +108,14 @@ def _write(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None) -> Non
     ring.create_missing(pack.observations, step_tracks_of(pack), pack.facts.policy_versions is not None)
     ids = pack.ids.tolist()
     if len(set(ids)) == len(ids) and pack.num_steps <= ring.capacity:
-        ring.add(_build_addition(ring, pack, order))
+        ring.add(addition_of(ring, pack, order))
         return
     for part in split_pack(pack, ids, ring.capacity):
         if part.num_steps:
             surplus = max(part.num_steps - ring.capacity, 0)
             if surplus:
                 part = part.move_starts(np.array([surplus]))
-            ring.add(_build_addition(ring, part, None, surplus))
+            ring.add(addition_of(ring, part, None, surplus))
 
 
 def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
@@ -144,8 +145,17 @@ def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
         InvalidArgument: an episode has more steps than the ring.
     """
     newest = ring.links.entry.item((ring.head - 1) % ring.capacity) if len(ring) else NONE
-    newest_id = next((id_ for id_, entry in zip(ids, ring.table.find(ids), strict=True) if entry == newest >= 0), None)
+    entries = ring.table.find(ids).tolist()
+    newest_id = next((id_ for id_, entry in zip(ids, entries, strict=True) if entry == newest >= 0), None)
+    stored = {id_ for id_, entry in zip(ids, entries, strict=True) if entry >= 0}
     for id_, t_started, length in zip(ids, pack.t_started.tolist(), pack.lengths.tolist(), strict=True):
+        if t_started and length and id_ not in stored:
+            raise ChunkMismatch(
+                f"episode {id_}: a chunk that begins at t={t_started}, and the steps before it are not stored; "
+                "episodes with ragged tracks are stored from t=0 on, in one piece: add all their chunks one after "
+                "another, or join them"
+            )
+        stored.add(id_)
         if t_started + length > ring.capacity:
             raise InvalidArgument(
                 f"episode {id_} has {t_started + length} steps and ragged tracks, and is stored whole or not at all; "
@@ -300,14 +310,15 @@ def _new_chunks(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, num_pas
     return NewChunks(chunks, lengths, stops - lengths, stops - 1, known, survives, reuses)
 
 
-def _build_addition(
-    ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0
-) -> Addition:
+def addition_of(ring: LinkedRing, pack: EpisodePack, order: np.ndarray | None = None, num_passed: int = 0) -> Addition:
     """Compute all writes that add a pack to the ring: positions and links of its steps, and evictions of old steps.
+
+    The lookbacks of chunks are stored as context, unless the steps before a chunk are stored.
 
     Args:
         order: order in which the steps are written, or None for the order of the pack.
-        num_passed: number of steps before the pack's that are counted as added, but not written.
+        num_passed: number of steps before the pack's that are counted as added, but not written. They are evicted, so
+            they are no context.
     """
     chunks = np.flatnonzero(pack.lengths)
     incoming = _new_chunks(ring, pack, chunks, num_passed)
@@ -322,11 +333,24 @@ def _build_addition(
     episodes.ids, episodes.first = pack.ids[chunks[new]].tolist(), slots[incoming.first[new]]
     entries = np.where(incoming.survives, incoming.known, NONE)
     entries[new] = episodes.opened
+    if not num_passed:
+        with_lookback = new[pack.lookbacks[chunks[new]] > 0]
+        at = zip(entries[with_lookback].tolist(), chunks[with_lookback].tolist(), strict=True)
+        episodes.lookbacks = {entry: _lookback_of(pack, i) for entry, i in at}
     _put_facts(ring, pack, incoming, entries, episodes)
     block = _build_block(ring, pack, incoming, entries, slots)
     if order is not None:
         block = block.in_order(order)
     return Addition(reservation, episodes, block, (entries, slots[incoming.last]))
+
+
+def _lookback_of(pack: EpisodePack, i: int) -> SingleAgentEpisode:
+    """Return the lookback of the chunk `pack[i]` as an episode part with copied arrays."""
+    count, start = pack.lookbacks.item(i), pack.offsets.item(i)
+    tracks = pack.columns.window(start, start + count, 0, i).map_tracks(lambda track: track.copied())
+    t_started = pack.t_started.item(i) - count
+    facts = pack.facts.at(i)._replace(policy_versions=None, ending=Ending.OPEN, t_started=t_started)
+    return SingleAgentEpisode.of(facts._replace(observation_space=None, action_space=None), tracks, {})
 
 
 def _build_block(

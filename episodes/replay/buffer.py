@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -22,6 +23,8 @@ from episodes.batch.sampling_checks import (
     checked_keys,
     checked_step_indices,
     is_int,
+    reach_of,
+    unknown_steps,
 )
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, StepOutOfRange
@@ -29,11 +32,12 @@ from episodes.history import BoundViews
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
 from episodes.replay.adding import add_pack, as_sequence, check_rows
+from episodes.replay.context_steps import ADVICE, are_complete
+from episodes.replay.draw_steps import conditions, draw_steps
 from episodes.replay.locking import locked
-from episodes.replay.max_age import sample_recent_steps
 from episodes.replay.read_dataset import addable_packs, in_episode_order
 from episodes.replay.read_episodes import episode_at
-from episodes.replay.read_packs import entries_in_order, packs_of
+from episodes.replay.read_packs import episodes_of, packs_of
 from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.replay.resuming import restore, save
 from episodes.replay.ring.episode_table import NONE
@@ -41,7 +45,7 @@ from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.mapped_files import MappedFiles
 from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.saving import ring_of_state, ring_state
-from episodes.replay.ring.track_ring import Allocator, numbers_at
+from episodes.replay.ring.track_ring import Allocator, numbers_at, positions
 from episodes.replay.ring_columns import columns_of, n_step_columns, states_before
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
@@ -86,9 +90,9 @@ class EpisodeReplayBuffer(SampleCounts):
     chunk with a later `t_started`. A chunk continues the episode with its `id_`, even if it has one step only.
 
     One thread may add steps while others sample and set priorities. Each call holds `lock`, so that no sampled row
-    mixes two steps. Hold it yourself (`with buffer.lock:`) around several calls that belong together: while you iterate
-    over episodes, or read the views that `sample_episodes` returns. A call that raises an error changes nothing. If
-    Ctrl-C or a lack of memory interrupts a call, the buffer stays usable.
+    mixes two steps. Samples, episodes and packs own their arrays: later steps do not change them. Hold the lock
+    yourself (`with buffer.lock:`) around several calls that belong together. A call that raises an error changes
+    nothing. If Ctrl-C or a lack of memory interrupts a call, the buffer stays usable.
 
     Args:
         capacity: maximum number of steps.
@@ -234,9 +238,10 @@ class EpisodeReplayBuffer(SampleCounts):
     ) -> None:
         """Add an episode, a list of episodes or chunks, or a pack. If the buffer is full, the oldest steps are evicted.
 
-        The last `capacity` steps of longer episodes are stored. Lookbacks are not stored, since they repeat steps of
-        earlier chunks. Add the chunks of an episode in order. A chunk whose earlier steps are evicted starts a new
-        entry. Episodes with ragged tracks are stored whole: add their chunks one after another, or join them.
+        The last `capacity` steps of longer episodes are stored. Add the chunks of an episode in order. A chunk whose
+        earlier steps are evicted starts a new entry. If the steps before a chunk are not stored, its lookback is stored
+        as context: views, states and burn-in read it, and it is never sampled, learned from or counted. Episodes with
+        ragged tracks are stored whole, from t = 0: add their chunks one after another, or join them.
 
         Args:
             episodes: what to add.
@@ -317,6 +322,9 @@ class EpisodeReplayBuffer(SampleCounts):
     ) -> Batch:
         """Sample `n` transitions uniformly from all stored steps, as a `Batch` of columns [n, ...].
 
+        With views, only steps are sampled before which all steps that the views read are known. Others lack them since
+        their episode's beginning was evicted or never added.
+
         Args:
             n: number of transitions.
             n_step: number of steps of each transition. `rewards` are discounted sums over these steps; `new_obs`,
@@ -340,7 +348,8 @@ class EpisodeReplayBuffer(SampleCounts):
             [n].
 
         Raises:
-            EpisodeStateError: no steps are stored, or none is recent enough.
+            EpisodeStateError: no steps are stored, none is recent enough, or none has all steps before it that the
+                views read.
             UnknownKey: no column has a name in `keys`.
             InvalidArgument: an argument is out of range.
             WrongType: `keys` is not a list of names.
@@ -348,10 +357,7 @@ class EpisodeReplayBuffer(SampleCounts):
         with self.lock:  # not by `@locked`: passing the arguments on takes longer than the lock itself
             check_sample(n, n_step, gamma, max_age)
             keys = checked_keys(keys, include_infos, self.get_ring().tracks)
-            if max_age is None:
-                slots, weights = self._draw(n)
-            else:
-                slots, weights = sample_recent_steps(self._ring, self._draw, n, max_age, self.generator)
+            slots, weights = self._sampled(n, reach_of(views, keys), max_age=max_age)
             batch = self._transitions(slots, weights, n_step, gamma, views, keys)
             self.num_sampled += n
             return batch
@@ -396,7 +402,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
         Raises:
             EpisodeStateError: nothing was ever stored.
-            StepOutOfRange: a step is not stored.
+            StepOutOfRange: a step is not stored, or steps before it that the views read are not.
             WrongType: indices that are no ints.
             ShapeMismatch: `indices` are not [n].
         """
@@ -410,6 +416,7 @@ class EpisodeReplayBuffer(SampleCounts):
             span = f"{ring.tail}..{ring.head - 1}" if len(ring) else "none"
             raise StepOutOfRange(f"step {int(indices[is_missing][0])}: the stored steps have numbers {span}")
         slots = np.where(indices == NONE, self.capacity, indices % self.capacity)
+        self._check_complete(indices, reach_of(views, keys))
         weights = np.ones(len(slots), np.float32)
         batch = self._transitions(slots, weights, n_step, gamma, views, keys)
         batch[INDICES][indices == NONE] = NONE
@@ -434,6 +441,54 @@ class EpisodeReplayBuffer(SampleCounts):
         if size < self.capacity and (first := tail % self.capacity):
             slots = (slots + first) % self.capacity  # steps were evicted although the ring is not full
         return slots, ones(n, np.float32)
+
+    def _sampled(
+        self, n: int, reach: int | None = 0, period: int | None = None, max_age: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sample `n` steps, and return their ring positions, int64 [n], and importance weights, float32 [n].
+
+        Every sample of the buffer is drawn here.
+
+        Args:
+            n: number of steps.
+            reach: number of steps before each that must be known, None for all of its episode (see `are_complete`).
+            period: only steps with `t` divisible by it.
+            max_age: only steps whose policy is at most `max_age` versions older than the newest.
+
+        Raises:
+            EpisodeStateError: there is no such step. The generator stays as it was.
+        """
+        ring = self._ring
+        if reach == 0 and max_age is None:
+            slots, shares = self._draw(n, period)
+        else:
+            required = conditions(ring, reach, max_age)
+            draw, candidates = partial(self._draw, period=period), partial(self._candidates, period)
+            slots, shares = draw_steps(draw, candidates, n, required, self.generator)
+        return slots, self._weights(shares)
+
+    def _candidates(self, period: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ring positions of all steps that `_draw` may return, and their shares."""
+        if period is None:
+            slots = positions(self._ring.tail, len(self._ring), self.capacity)
+        else:
+            slots = self._grid(period).stored_starts(self._ring) % self.capacity
+        return slots, ones(len(slots), np.float32)
+
+    def _weights(self, shares: np.ndarray) -> np.ndarray:
+        """Return the importance weights of sampled steps with these shares, float32 [n]. Uniform samples have 1."""
+        return shares
+
+    def _check_complete(self, indices: np.ndarray, reach: int | None) -> None:
+        """Raise `StepOutOfRange` if steps that are read before those with the indices `indices` [n] are not known."""
+        if reach == 0:
+            return
+        known = indices[indices != NONE]
+        wrong = ~are_complete(self._ring, known % self.capacity, reach)
+        if wrong.any():
+            raise StepOutOfRange(
+                f"step {int(known[wrong][0])}: the buffer does not hold {unknown_steps(reach, ADVICE)}"
+            )
 
     def _grid(self, period: int) -> SequenceGrid:
         if period not in self._grids:
@@ -493,7 +548,10 @@ class EpisodeReplayBuffer(SampleCounts):
         """Sample `batch_size` sequences of consecutive steps as a `Batch` of columns [B, W, ...], padded with zeros.
 
         W is `lookback + burn_in + length`. The first step to learn from is in column `lookback + burn_in` of every row,
-        and is a random stored step, each with the same probability. A sequence never leaves its episode.
+        and is a random stored step, each with the same probability. A sequence never leaves its episode. Only steps are
+        sampled before which all `lookback + burn_in` steps, what views read before these, and a recorded recurrent
+        state are known, or the episode's beginning. Steps of a stored lookback may be among these columns, with index
+        -1.
 
         Args:
             batch_size: number of sequences B.
@@ -514,7 +572,7 @@ class EpisodeReplayBuffer(SampleCounts):
             A batch that also has these columns:
 
             - `loss_mask`, bool [B, W]: True for the steps to learn from.
-            - `is_first`, bool [B, W]: True for the first stored step of an episode, before which states are zeros.
+            - `is_first`, bool [B, W]: True for the first step of an episode (t = 0), before which states are zeros.
             - `seq_lens`, int [B]: number of columns from column `lookback` to the last step.
             - `indices`, int64 [B, W]: step indices, -1 for padding.
             - `weights`, float32 [B]: importance weights.
@@ -532,17 +590,20 @@ class EpisodeReplayBuffer(SampleCounts):
             check_sequences(batch_size, length, burn_in, lookback, boundary, period)
             ring = self.get_ring()
             keys = checked_keys(keys, include_infos, ring.tracks)
-            begins, weights = self._draw(batch_size, period)
+            reach = reach_of(views, keys, lookback + burn_in)
+            if Columns.STATE_OUT in ring.tracks and reach is not None:
+                reach = max(reach, burn_in + 1)
+            begins, weights = self._sampled(batch_size, reach, period)
             slots, extents = begins, link_traversal.extents(ring, begins)
             if boundary == "stop":
-                slots, extents = link_traversal.shift_starts_back(ring.links, slots, extents, length)
-            windows = link_traversal.windows(ring.links, slots, extents, length, lookback + burn_in)
+                slots, extents = link_traversal.shift_starts_back(ring, slots, extents, length, reach)
+            windows = link_traversal.windows(ring, slots, extents, length, lookback + burn_in)
             slots = windows.slots
             if ring.ragged:
                 check_rows(ring, keys)
             columns = columns_of(ring, keys, slots, slots, views=views)
             indices = numbers_at(slots, ring.head, ring.capacity)
-            np.copyto(indices, NONE, where=windows.padding)
+            np.copyto(indices, NONE, where=slots >= self.capacity)  # padding and context
             columns[Columns.LOSS_MASK] = windows.learned
             columns[Columns.SEQ_LENS] = windows.stops - lookback if lookback else windows.stops
             columns[Columns.IS_FIRST] = windows.first
@@ -557,10 +618,9 @@ class EpisodeReplayBuffer(SampleCounts):
 
     @locked
     def sample_episodes(self, n: int) -> list[SingleAgentEpisode]:
-        """Return `n` stored episodes, sampled uniformly with replacement.
+        """Return copies of `n` stored episodes, sampled uniformly with replacement.
 
-        Only the stored steps of an episode are returned. Episodes whose steps are contiguous in memory are views: read
-        or copy them before their steps are evicted. Other episodes are copies.
+        Only the stored steps of an episode are returned, and the lookback that was added with them.
         """
         check_counts(n=n)
         order = self.get_ring().table.order
@@ -597,16 +657,14 @@ class EpisodeReplayBuffer(SampleCounts):
         if lookback is not None:
             check_counts(0, lookback=lookback)
         ring = self.get_ring()
-        if max_age is None:
-            slots, weights = self._draw(n)
-        else:
-            slots, weights = sample_recent_steps(ring, self._draw, n, max_age, self.generator)
+        slots, weights = self._sampled(n, max_age=max_age)
         chunks = []
         for entry, t in zip(ring.links.entry[slots].tolist(), ring.links.t[slots].tolist(), strict=True):
-            episode = self._episode(entry)
+            episode = episode_at(ring, entry, *self._spaces, copy=False)
             start = 0 if length is None else t - episode.t_started
             stop = len(episode) if length is None else min(start + length, len(episode))
-            before = start if lookback is None else min(start, lookback)
+            known = start + episode.lookback
+            before = known if lookback is None else min(known, lookback)
             chunks.append(episode.window(start, stop, before, stop == len(episode)))
         pack = EpisodePack.from_episodes(chunks)
         pack = pack.copied() if n == 1 else pack  # a pack of one episode may be a view
@@ -614,20 +672,24 @@ class EpisodeReplayBuffer(SampleCounts):
         return ChunkSample(pack, ring.slot_numbers(slots), weights)
 
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
-        """Iterate over all stored episodes, starting with the episode that has the oldest step.
+        """Iterate over copies of all stored episodes, starting with the episode that has the oldest step.
 
-        Episodes are views or copies, as in `sample_episodes`.
+        Episodes that are evicted during the iteration are left out.
+
+        Raises:
+            EpisodeStateError: the buffer was cleared or restored during the iteration.
         """
-        for entry in entries_in_order(self.get_ring()).tolist():
-            yield self._episode(entry)
+        yield from episodes_of(self.get_ring(), self._spaces)
 
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
         """Iterate over all stored episodes in packs of at most `num_steps` steps. A longer episode is its own pack.
 
-        The episode with the oldest step comes first. Packs are copies.
+        The episode with the oldest step comes first. Packs are copies. Steps that are evicted during the iteration are
+        left out.
 
         Raises:
             InvalidArgument: `num_steps` is not an int of at least 1.
+            EpisodeStateError: the buffer was cleared or restored during the iteration.
         """
         check_counts(num_steps=num_steps)
         return packs_of(self.get_ring(), self._spaces, num_steps)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from episodes.replay.context_steps import begins, context_of
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.step_links import StepLinks
 
@@ -101,11 +102,13 @@ class StepsAround(NamedTuple):
         before: number of steps before it.
         onward: number of steps from it on.
         in_a_row: whether all steps of the episode are at contiguous positions, bool [B].
+        t: time of the sampled step.
     """
 
     before: np.ndarray
     onward: np.ndarray
     in_a_row: np.ndarray
+    t: np.ndarray
 
 
 def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
@@ -113,36 +116,41 @@ def extents(ring: LinkedRing, slots: np.ndarray) -> StepsAround:
     entry, t = ring.links.entry[slots], ring.links.t
     first, last, now = ring.table.first[entry], ring.table.last[entry], t[slots]
     begin, newest = t[first], t[last]
-    return StepsAround(now - begin, newest - now + 1, last - first == newest - begin)
+    return StepsAround(now - begin, newest - now + 1, last - first == newest - begin, now)
 
 
 def shift_starts_back(
-    links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int
+    ring: LinkedRing, slots: np.ndarray, extents: StepsAround, length: int, reach: int | None
 ) -> tuple[np.ndarray, StepsAround]:
     """Move the starts of sequences, ring positions `slots` [B], back within their episodes, so that `length` stored
     steps follow if possible.
 
     Args:
         extents: numbers of steps before and after the given starts.
+        reach: number of steps before a start that must be known, or all before it (see `are_complete`). The given
+            starts are complete.
 
     Returns:
         The new starts, and the numbers of steps before and after them.
     """
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
+    if reach and back.any():
+        begin = begins(ring, ring.links.entry[slots])
+        back = np.where(begin <= 0, back, np.minimum(back, extents.t - begin - reach))
     if back.any():
-        path = walk(links.previous, slots, int(back.max()))
+        path = walk(ring.links.previous, slots, int(back.max()))
         slots = np.stack(path)[back, np.arange(len(slots))]
-    return slots, StepsAround(extents.before - back, extents.onward + back, extents.in_a_row)
+    return slots, StepsAround(extents.before - back, extents.onward + back, extents.in_a_row, extents.t - back)
 
 
 class Windows(NamedTuple):
     """B sampled sequences of W steps: ring positions, padding mask, and mask of the steps that the loss uses.
 
     Attributes:
-        slots: positions of the steps, [B, W]. Padding has the position `capacity`.
+        slots: positions of the steps, [B, W]. Padding has the position `capacity`, context steps have larger ones.
         padding: True for padding, bool [B, W].
         learned: True for steps after the columns on the left, bool [B, W].
-        first: True for the first stored step of an episode, bool [B, W].
+        first: True for the first step of an episode, bool [B, W].
         stops: column after the last step, [B].
     """
 
@@ -153,10 +161,10 @@ class Windows(NamedTuple):
     stops: np.ndarray
 
 
-def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: int, left: int) -> Windows:
+def windows(ring: LinkedRing, slots: np.ndarray, extents: StepsAround, length: int, left: int) -> Windows:
     """Return B sequences of ring positions: `left` context steps, then `length` steps from `slots` [B] on.
 
-    Columns on the left are padding if the stored episode begins later:
+    Columns on the left are padding if the episode begins later:
 
         left = 3, length = 3    . . 5 | 6 7 8     the first step of the episode is 5
                                 2 3 4 | 5 6 .     its last step is 6
@@ -165,20 +173,26 @@ def windows(links: StepLinks, slots: np.ndarray, extents: StepsAround, length: i
     ahead = np.minimum(extents.onward, length)
     runs = (slots - left if left else slots)[:, None] + columns
     if np.count_nonzero(extents.in_a_row) < len(slots):
-        _follow(links, runs, slots, extents, ahead, left)
+        _follow(ring.links, runs, slots, extents, ahead, left)
     if not left:
         padding = columns >= ahead[:, None]
         learned, stops = ~padding, ahead
         first = np.zeros(padding.shape, bool)
-        first[:, 0] = extents.before == 0
+        first[:, 0] = extents.t == 0
     else:
-        stops, begins = left + ahead, (left - extents.before)[:, None]
+        stops, begin = left + ahead, (left - extents.before)[:, None]
         padding = columns >= stops[:, None]
         learned = columns >= left
         learned = learned & ~padding
-        padding |= columns < begins
-        first = columns == begins
-    np.copyto(runs, links.capacity, where=padding)
+        first = (columns == left - extents.t[:, None]) & ~padding
+        context = context_of(ring)
+        if context is not None:
+            entry = ring.links.entry[slots]
+            at = context.newest[entry][:, None] - (begin - 1 - columns)
+            np.copyto(runs, at, where=columns < begin)
+            begin = begin - context.counts[entry][:, None]
+        padding |= columns < begin
+    np.copyto(runs, ring.capacity, where=padding)
     return Windows(runs, padding, learned, first, stops)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from episodes.batch import Batch
-from episodes.batch.sampling_checks import check_counts
+from episodes.batch.sampling_checks import check_counts, reach_of, unknown_steps
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, TrackMismatch, UnknownKey
 from episodes.history import BoundViews
@@ -19,6 +19,7 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import as_sequence, check_pack
 from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, checked_capacity
+from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.env_steps import AgentModule, EnvSteps
 from episodes.replay.locking import locked
 from episodes.replay.multi_agent_parts import EpisodePart, assign_packs
@@ -141,7 +142,10 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         if len(episode) <= self._part_size:
             return [episode]
         starts = range(0, len(episode), self._part_size)
-        return [episode.slice(slice(start, start + self._part_size), len_lookback_buffer=0) for start in starts]
+        return [  # the first part keeps the lookback; the others continue it
+            episode.slice(slice(start, start + self._part_size), len_lookback_buffer=0 if start else None)
+            for start in starts
+        ]
 
     def _checked_buffers(self, parts: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
         """Validate the parts of added episodes, and return the replay buffer of each module by module id, with new
@@ -270,10 +274,13 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                 "sample_synchronized: an agent has acted for several modules; give module_ids with one module of each "
                 f"agent (agents and modules: {agent_modules})"
             )
-        for module_id in chosen:
-            if len(self.modules[module_id]):
-                self.modules[module_id].checked_sample_keys(n, n_step, gamma, include_infos, keys)
-        rows = self._draw_rows(n)
+        reaches: dict[AgentModule, int | None] = {}
+        for agent_id, module_id in agent_modules:
+            buffer = self.modules[module_id]
+            if len(buffer):
+                columns = buffer.checked_sample_keys(n, n_step, gamma, include_infos, keys)
+                reaches[agent_id, module_id] = reach_of(views.get(module_id), columns)
+        rows = self._draw_rows(n, reaches)
         batches: dict[Hashable, Batch] = {}
         for agent_id, module_id in agent_modules:
             numbers = self._env_steps.numbers[agent_id, module_id][rows]
@@ -287,15 +294,37 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.num_sampled += n
         return batches
 
-    def _draw_rows(self, n: int) -> np.ndarray:
-        """Sample `n` env steps at which all acting agents' steps are stored, and return their table rows, int64 [n]."""
+    def _draw_rows(self, n: int, reaches: Mapping[AgentModule, int | None]) -> np.ndarray:
+        """Sample `n` env steps at which all acting agents' steps are stored, and return their table rows, int64 [n].
+
+        Args:
+            n: number of env steps.
+            reaches: for each agent and module, the number of steps before its step that must be known, None for all.
+
+        Raises:
+            EpisodeStateError: there is no such env step.
+        """
+        table, needed = self._env_steps, {key: reach for key, reach in reaches.items() if reach != 0}
         tails = {agent_module: self.modules[agent_module[1]].get_ring().tail for agent_module in self._agent_modules}
+
+        def usable(rows: np.ndarray) -> np.ndarray:
+            result = table.usable(rows, tails)
+            for (agent_id, module_id), reach in needed.items():
+                numbers = table.numbers[agent_id, module_id][rows]
+                acted, buffer = result & (numbers != NONE), self.modules[module_id]
+                result[acted] = are_complete(buffer.get_ring(), numbers[acted] % buffer.capacity, reach)
+            return result
+
+        before = self.generator.bit_generator.state
         rows = self._random_rows(n)
-        while len(missed := np.flatnonzero(~self._env_steps.usable(rows, tails))):
-            if len(missed) == n:
-                usable = self._env_steps.usable(np.arange(len(self)), tails)
-                if not usable.any():
+        while len(missed := np.flatnonzero(~usable(rows))):
+            if len(missed) == n and not usable(np.arange(len(self))).any():
+                self.generator.bit_generator.state = before
+                if not table.usable(np.arange(len(self)), tails).any():
                     raise self._empty()
+                numbers = [reach for reach in needed.values() if reach is not None]
+                reach = max(numbers) if len(numbers) == len(needed) else None
+                raise EpisodeStateError(f"no env step can be sampled: no agent step has {unknown_steps(reach, ADVICE)}")
             rows[missed] = self._random_rows(len(missed))
         return rows
 

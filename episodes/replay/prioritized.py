@@ -136,8 +136,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
 
     def _draw(self, n: int, period: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Sample `n` positions in proportion to their priority. Return them and their importance weights, at most 1,
-        float32 [n].
+        """Sample `n` positions in proportion to their priority. Return them and their priority ** alpha, float64 [n].
 
         Raises:
             InvalidArgument: `period` is not the period of the buffer's priorities.
@@ -158,8 +157,16 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._prioritize_new_steps(ring)
         if not self._tree.total:
             raise self._no_sequence()
-        slots, shares = self._tree.draw(n, self.generator)
-        return slots, ((shares / shares.min()) ** -self.beta).astype(np.float32)
+        return self._tree.draw(n, self.generator)
+
+    def _candidates(self, period: int | None) -> tuple[np.ndarray, np.ndarray]:
+        slots = positions(self._ring.tail, len(self._ring), self.capacity)
+        shares = self._tree.get(slots)
+        return slots[shares > 0], shares[shares > 0]
+
+    def _weights(self, shares: np.ndarray) -> np.ndarray:
+        """Return importance weights, at most 1, float32 [n]."""
+        return ((shares / shares.min()) ** -self.beta).astype(np.float32)
 
     @locked
     def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:

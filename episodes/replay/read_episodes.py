@@ -1,4 +1,4 @@
-"""Reading of single episodes from a replay ring, without copies if their steps lie at adjacent positions."""
+"""Reading of single episodes from a replay ring."""
 
 from __future__ import annotations
 
@@ -15,8 +15,18 @@ from episodes.tracks import Tracks, nested
 from episodes.tracks.infos.infos import EmptyInfos
 
 
-def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_space: Any) -> SingleAgentEpisode:
-    """Return the stored steps of the episode in row `entry` of the ring's episode table."""
+def episode_at(
+    ring: LinkedRing, entry: int, observation_space: Any, action_space: Any, *, copy: bool = True
+) -> SingleAgentEpisode:
+    """Return the stored steps of the episode in row `entry` of the ring's episode table, with its lookback.
+
+    Args:
+        ring: ring of the steps.
+        entry: row of the episode table.
+        observation_space: space of the observations, or None.
+        action_space: space of the actions, or None.
+        copy: False for arrays that may be views of the ring, which later writes change.
+    """
     table = ring.table
     slots = step_slots(ring, entry)
     rows = observation_rows(ring, slots)
@@ -38,7 +48,18 @@ def episode_at(ring: LinkedRing, entry: int, observation_space: Any, action_spac
         observation_space=observation_space,
         action_space=action_space,
     )
+    if copy:
+        tracks = tracks.map_tracks(lambda track: track.copied())
+    before = table.lookbacks.get(entry)
+    if before is not None:
+        tracks = with_lookback(tracks, before)
     return SingleAgentEpisode.of(facts, tracks, own_data(table.custom_data.get(entry)))
+
+
+def with_lookback(tracks: Tracks, before: SingleAgentEpisode) -> Tracks:
+    """Return time series to which the steps of the episode part `before` are added as lookback. Arrays are copied."""
+    count, num_steps = len(before), len(tracks.rewards)
+    return before.finalized_tracks().joined(tracks).window(0, count + num_steps, count)
 
 
 def step_slots(ring: LinkedRing, entry: int) -> slice | np.ndarray:

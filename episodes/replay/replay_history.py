@@ -8,6 +8,16 @@ from typing import Any
 import numpy as np
 
 from episodes.history import History, HistorySpaces, back
+from episodes.replay.context_steps import (
+    begins,
+    context_of,
+    entries_at,
+    gather,
+    info_dicts_at,
+    link,
+    observations_at,
+    steps_before,
+)
 from episodes.replay.link_traversal import walk
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.ring.linked_ring import LinkedRing
@@ -19,8 +29,8 @@ class ReplayHistory(History):
     """Batch of B observations in a replay ring and of their preceding steps, read by views such as frame stacking.
 
     A row is the position of an observation, and the position of the step that led to it. Earlier steps are found by
-    their `previous` links. Before the oldest stored step there is the row of zeros at the end of each ring, so nothing
-    has to be masked:
+    their `previous` links, and then in the context of the episode (`context_steps`). Before the oldest known step there
+    is the row of zeros at the end of each ring, so nothing has to be masked:
 
         step      ...  p[2]  p[1]  p[0]                 p[0] = last, p[j + 1] = step before p[j], or `capacity`
         observation   o      o     o    rows            the observation before step p[j] is at its `row` link
@@ -60,8 +70,8 @@ class ReplayHistory(History):
         """
         if last is slots:
             return cls(ring, None, None, slots, spaces, lookback)
-        rows = np.concatenate([ring.links.row[slots], ring.links.next_row[last]])
-        led_here = np.concatenate([_before(ring, slots), last])
+        rows = np.concatenate([link(ring, "row", slots), link(ring, "next_row", last)])
+        led_here = np.concatenate([steps_before(ring, slots), last])
         return cls(ring, rows, led_here, np.concatenate([slots, last]), spaces, lookback)
 
     def __len__(self) -> int:
@@ -81,39 +91,40 @@ class ReplayHistory(History):
     def _found(self) -> tuple[np.ndarray, np.ndarray]:
         if self._given is not None:
             return self._given
-        links, steps = self.ring.links, self._steps
-        return np.concatenate([links.row[steps], links.next_row[steps]]), np.concatenate([steps, steps])
+        ring, steps = self.ring, self._steps
+        rows = np.concatenate([link(ring, "row", steps), link(ring, "next_row", steps)])
+        return rows, np.concatenate([steps, steps])
 
     def _step(self, j: int) -> np.ndarray:
         """Return the ring position of the step that is `j` + 1 steps before each observation, int64 [B]."""
         if not self._path:
-            self._path.append(np.concatenate([_before(self.ring, self._steps), self._steps]))
+            self._path.append(np.concatenate([steps_before(self.ring, self._steps), self._steps]))
         while len(self._path) <= j:
-            self._path.append(_before(self.ring, self._path[-1]))
+            self._path.append(steps_before(self.ring, self._path[-1]))
         return self._path[j]
 
     @cached_property
     def depth(self) -> np.ndarray:
-        last, links = self._step(0), self.ring.links
-        first = self.ring.table.first.take(links.entry[last])
-        return np.where(last < self.ring.capacity, links.t[last] + 1 - links.t[first], 0)
+        last, ring = self._step(0), self.ring
+        begin = begins(ring, entries_at(ring, last))
+        return np.where(last != ring.capacity, link(ring, "t", last) + 1 - begin, 0)
 
     @property
     def t(self) -> np.ndarray:
-        last, t = self._step(0), self.ring.links.t
-        return np.where(last < self.ring.capacity, t[last] + 1, t[self._slots])
+        last, ring = self._step(0), self.ring
+        return np.where(last != ring.capacity, link(ring, "t", last) + 1, link(ring, "t", self._slots))
 
     def newest(self) -> Any:
-        return self.ring.observations.take(self._rows)
+        return observations_at(self.ring, self._rows)
 
     def last_observations(self, k: int) -> Any:
-        if not self._path:
+        if not self._path and context_of(self.ring) is None:
             return self.ring.observations.take(self._rows_at_both_ends(k))
         rows = np.empty((len(self), k), np.int64)
         rows[:, -1] = self._rows
         for j in range(k - 1):
-            rows[:, k - 2 - j] = self.ring.links.row[self._step(j)]
-        return self.ring.observations.take(rows)
+            rows[:, k - 2 - j] = link(self.ring, "row", self._step(j))
+        return observations_at(self.ring, rows)
 
     def _rows_at_both_ends(self, k: int) -> np.ndarray:
         """Return the positions [B, k] of the `k` newest observations before each sampled step, and after each.
@@ -130,16 +141,14 @@ class ReplayHistory(History):
         return ends.reshape(len(self), k)
 
     def last_steps(self, track: str, k: int) -> Any:
-        ring_track = self.ring.tracks.get(track)
-        return (
-            None
-            if ring_track is None
-            else ring_track.take(np.stack([self._step(j) for j in range(k - 1, -1, -1)], axis=1))
-        )
+        if track not in self.ring.tracks:
+            return None
+        steps = np.stack([self._step(j) for j in range(k - 1, -1, -1)], axis=1)
+        return gather(self.ring, steps, lambda part, at: part.tracks[track].take(at))
 
     def window(self, k: int) -> ReplayHistory:
         path = np.stack([self._slots, *(self._step(j) for j in range(k))], axis=1)  # [B, k + 1]
-        rows = np.stack([self._rows, *(self.ring.links.row[self._step(j)] for j in range(k - 1))], axis=1)
+        rows = np.stack([self._rows, *(link(self.ring, "row", self._step(j)) for j in range(k - 1))], axis=1)
         backs = np.minimum(back(k), self.depth[:, None])
         at = np.arange(len(self))[:, None]
         picked, last, slots = rows[at, backs].ravel(), path[at, backs + 1].ravel(), path[at, backs].ravel()
@@ -147,12 +156,11 @@ class ReplayHistory(History):
 
     @property
     def infos(self) -> list[dict[str, Any]]:
-        numbers = self.ring.row_numbers(self._rows).tolist()
-        return [self.ring.infos.item(number) for number in numbers]
+        return info_dicts_at(self.ring, self._rows)
 
     @property
     def _facts(self) -> list[Any]:
-        return [self.ring.table.facts[entry] for entry in self.ring.links.entry[self._slots].tolist()]
+        return [self.ring.table.facts[entry] for entry in entries_at(self.ring, self._slots).tolist()]
 
     @property
     def agent_ids(self) -> np.ndarray:
@@ -163,15 +171,11 @@ class ReplayHistory(History):
         return object_array([facts.module_id for facts in self._facts])
 
     def episode(self, i: int) -> SingleAgentEpisode:
-        """Return the stored part of the episode of batch row `i`, up to the row's observation."""
-        entry = int(self.ring.links.entry[self._slots[i]])
-        return episode_at(self.ring, entry, self.spaces.observation_space, self.spaces.action_space)[
-            : int(self.depth[i])
-        ]
+        """Return a copy of the stored part of the episode of batch row `i`, up to the row's observation.
 
-
-def _before(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
-    """Return the ring position of the step before each of `slots`, or `capacity` (the padding) if it is not stored."""
-    before = ring.links.previous[slots]
-    np.copyto(before, ring.capacity, where=before == slots)
-    return before
+        It is empty if the observation is in the lookback of the stored part.
+        """
+        entry = int(entries_at(self.ring, self._slots[i : i + 1])[0])
+        episode = episode_at(self.ring, entry, self.spaces.observation_space, self.spaces.action_space)
+        stop = int(self.depth[i]) - episode.lookback
+        return episode.slice(slice(0, max(stop, 0)))

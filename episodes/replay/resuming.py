@@ -102,6 +102,10 @@ def _open(ring: LinkedRing, point: ResumePoint, state: dict[str, Any], tail: int
     entries, begins = np.unique(ring.links.entry[slots], return_index=True)
     ends = ring.links.chain(slots, begins)
     ring.table.first[entries], ring.table.last[entries] = slots[begins], slots[ends]
+    lost = [
+        entry for entry, before in ring.table.lookbacks.items() if before.t != ring.links.t[ring.table.first[entry]]
+    ]
+    ring.table.drop_lookbacks(np.array(lost, np.int64))
     ring.table.apply(ring.table.change(np.setdiff1d(ring.table.order, entries), 0))
 
 
@@ -148,13 +152,14 @@ def _empty(track: TrackRing) -> Any:
 def _encode_table(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the episode table as plain values."""
     facts = [None if fact is None else {**fact, "ending": fact["ending"].code} for fact in state["facts"]]
-    return {**state, "facts": facts, "entries": list(state["entries"].items())}
+    pairs = {name: list(state[name].items()) for name in ("entries", "lookbacks")}
+    return {**state, "facts": facts, **pairs}
 
 
 def _decode_table(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the episode table from what `_encode_table` returned."""
     facts = [None if fact is None else {**fact, "ending": Ending(fact["ending"])} for fact in state["facts"]]
-    return {**state, "facts": facts, "entries": dict(state["entries"])}
+    return {**state, "facts": facts, "entries": dict(state["entries"]), "lookbacks": dict(state.get("lookbacks", ()))}
 
 
 def encode_infos(infos: InfoSegments) -> list[Any]:

@@ -15,6 +15,7 @@ from episodes.batch.sampling_checks import INFO_COLUMNS
 from episodes.columns import Columns
 from episodes.history import BoundViews
 from episodes.replay import link_traversal
+from episodes.replay.context_steps import context_of, fill, gather, steps_before
 from episodes.replay.replay_history import ReplayHistory
 from episodes.replay.ring.linked_ring import OBSERVED, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.tracks import nested
@@ -69,6 +70,9 @@ def columns_of(
     if views is not None:
         viewed = _view_columns(ring, keys, slots, last, views)
         return columns_of(ring, [key for key in keys if key not in OBSERVED], slots, last, known) | viewed
+    context = context_of(ring)
+    if context is not None and np.count_nonzero(slots > ring.capacity):
+        return _with_context(ring, context.ring, keys, slots)
     columns: dict[str, Any] = {}
     gathered = ring.columns
     for key in keys:
@@ -81,6 +85,26 @@ def columns_of(
     if INFO_COLUMNS in columns:
         columns[Columns.INFOS] = columns.pop(INFO_COLUMNS)
     return columns
+
+
+def _with_context(ring: LinkedRing, context: LinkedRing, keys: Sequence[str], slots: np.ndarray) -> dict[str, Any]:
+    """Return the batch columns `keys` of sequences [B, W] that have context steps."""
+    in_context = slots > ring.capacity
+    stored = np.where(in_context, ring.capacity, slots)
+    columns = columns_of(ring, keys, stored, stored)
+    steps = slots[in_context] - ring.capacity - 1
+    added = columns_of(context, keys, steps, steps)
+    if isinstance(infos := added.get(Columns.INFOS), dict):  # columns by key path, which may be those of one ring only
+        known = columns[Columns.INFOS]
+        for path, values in infos.items():
+            if path not in known:
+                known[path] = np.full(
+                    (*slots.shape, *values.shape[1:]), None if values.dtype == object else values[:1][0]
+                )
+                blank(known[path], np.ones(slots.shape, bool))
+            known[path] = fill(known[path], in_context, values)
+        columns[Columns.INFOS], added = known, {key: added[key] for key in added if key != Columns.INFOS}
+    return columns | {key: fill(columns[key], in_context, added[key]) for key in added}
 
 
 def _view_columns(
@@ -137,7 +161,7 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
     if key == INFO_COLUMNS:
         return ring.info_columns.columns(ring, ring.links.next_row[last].astype(np.int64))
     if key == Columns.IS_FIRST:
-        return (ring.links.previous[slots] == slots) & (slots < ring.capacity)
+        return (ring.links.t[slots] == 0) & (slots < ring.capacity)
     return _infos(ring, last) if key == Columns.INFOS else _ids(ring, key, slots)
 
 
@@ -165,12 +189,12 @@ def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
 
 
 def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
-    """Return the policy's recurrent state before each step at `slots` [n]. It is zero before the oldest stored step of
-    an episode, also if earlier steps were evicted, and for padding.
+    """Return the policy's recurrent state before each step at `slots` [n]. It is zero before the first step of an
+    episode, and for padding.
     """
-    before = ring.links.previous[slots]
-    states = ring.tracks[Columns.STATE_OUT].take(before)
-    blank(states, before == slots)
+    before = steps_before(ring, slots)
+    states = gather(ring, before, lambda part, at: part.tracks[Columns.STATE_OUT].take(at))
+    blank(states, before == ring.capacity)
     return states
 
 

@@ -81,7 +81,7 @@ def test_last_steps_of_chunks_come_back(
     assert episode.get_rewards().tolist() == times[1:].tolist()
     assert episode.get_extra_model_outputs("logp").tolist() == (-times[:-1]).tolist()
     assert episode.get_extra_model_outputs("state_out")["h"][:, 1].tolist() == times[:-1].tolist()
-    assert [info.get("t") for info in episode.infos] == [int(t) if has_infos else None for t in times]
+    assert [info.get("t") for info in episode.get_infos()] == [int(t) if has_infos else None for t in times]
     assert episode.get_policy_versions().tolist() == version_of[total - num_left :]
     assert (episode.is_truncated, episode.is_terminated) == (ended, False)
     first = buffer.num_added - num_left

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from episodes import SingleAgentEpisode
 from episodes.batch import Batch
-from episodes.errors import EpisodeError
+from episodes.errors import EpisodeError, EpisodeStateError, StepOutOfRange
 from episodes.history import History, HistorySpaces
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
@@ -134,12 +134,7 @@ def programs(draw: Any) -> tuple[list[SingleAgentEpisode], SingleAgentEpisode | 
         whole = make_episode(i, length, kind, rng)
         stops = sorted({*draw(st.lists(st.integers(1, length), max_size=3)), length})
         starts = [0, *stops][draw(st.integers(0, len(stops) - 1)) :]  # the earlier chunks of the episode are lost
-        queues.append(
-            [
-                cut(whole, start, stop, draw(st.integers(0, 2)) if start > starts[0] else 0)
-                for start, stop in pairwise(starts)
-            ]
-        )
+        queues.append([cut(whole, start, stop, draw(st.integers(0, 3))) for start, stop in pairwise(starts)])
     chunks = []
     while any(queues):
         queue = queues[draw(st.integers(0, num - 1))]
@@ -230,6 +225,22 @@ WINDOW_OPTIONS = st.fixed_dictionaries(
 )
 
 
+def are_complete(chunks: list[SingleAgentEpisode], reach: int) -> np.ndarray:
+    """Return for each step of the chunks whether `reach` steps before it, or all of its episode, are stored."""
+    begins: dict[str, int] = {}
+    for chunk in chunks:
+        begins.setdefault(chunk.id_, chunk.t_started - chunk.lookback)
+    times = [(chunk.t_started + i, begins[chunk.id_]) for chunk in chunks for i in range(len(chunk))]
+    return np.array([begin == 0 or t - begin >= reach for t, begin in times])
+
+
+def reach_of(options: dict[str, Any]) -> int:
+    """Return how many steps before a sampled step its batch reads."""
+    keys = options.get("keys") or KEYS
+    reach = int(options.get("burn_in", 0)) + options.get("lookback", 0)
+    return reach + (2 if "views" in options and {"obs", "new_obs"} & {*keys} else 0)
+
+
 class Fixed:
     """An order of given steps, over and over."""
 
@@ -253,7 +264,13 @@ def test_steps_from_ring_and_disk_are_equal(
     with tempfile.TemporaryDirectory() as folder:
         buffer, sampler = filled(*program, Path(folder) / "data")
         shift = buffer.num_added - len(buffer)
+        complete = are_complete(program[0], reach_of(options))
         on_disk = [*range(len(buffer)), *(i if i < 0 else i % len(buffer) for i in indices)]
+        for i in np.flatnonzero(~complete)[:2].tolist():
+            for part, step in ((sampler, i), (buffer, i + shift)):
+                with pytest.raises(StepOutOfRange, match=rf"step {step}[ :].* before it"):
+                    part.at([step], **options)
+        on_disk = [i for i in on_disk if i < 0 or complete[i]]
         in_ring = [i if i < 0 else i + shift for i in on_disk]
         if options.get("keys") is None:
             options = options | ({"keys": KEYS} if len(indices) % 2 else {})
@@ -262,6 +279,11 @@ def test_steps_from_ring_and_disk_are_equal(
             for part, steps in ((sampler, on_disk), (buffer, in_ring))
         )
         assert_same_batch(disk, ring, shift, "at")
+        if not complete.any():
+            with pytest.raises(EpisodeStateError, match="before it"):
+                buffer.sample(5, **options)
+        if not complete.all():
+            return
         disk = sampler.sample(5, **options)
         ring = buffer.at(disk.indices + shift, **options)
         assert_same_batch(disk, ring, shift, "sample")
@@ -279,7 +301,8 @@ def test_random_n_steps_of_ring_and_disk_equal_fixed_ones(
         buffer, sampler = filled(*program, Path(folder) / "data")
         shift = buffer.num_added - len(buffer)
         options = options | {"n_step": (least, least + extra)}
-        disk = sampler.at(range(len(buffer)), **options)
+        complete = are_complete(program[0], reach_of(options))
+        disk = sampler.at(np.flatnonzero(complete), **options)
         numbers = disk.indices + shift
         longest = buffer.at(numbers, n_step=least + extra).n_step
         for batch, offset in ((disk, shift), (buffer.at(numbers, **options), 0)):
@@ -309,7 +332,17 @@ def test_sequences_from_ring_and_disk_are_equal(program: Any, options: dict[str,
         shift = buffer.num_added - len(buffer)
         if options.get("keys") is None and num % 2:
             options = options | {"keys": KEYS}
-        starts = np.random.default_rng(num).integers(0, len(buffer), num)
+        reach = reach_of(options)
+        if program[0][0].extra_model_outputs:
+            reach = max(reach, int(options["burn_in"]) + 1)
+        complete = np.flatnonzero(are_complete(program[0], reach))
+        if not len(complete):
+            with pytest.raises(EpisodeStateError, match="before it"):
+                buffer.sample_sequences(num, **options)
+            with pytest.raises(StepOutOfRange, match="before it"):
+                sampler.sample_sequences(num, **options)
+            return
+        starts = np.random.default_rng(num).choice(complete, num)
         slots = (starts + shift) % buffer.capacity
         buffer._draw = lambda n, period=None: (slots, np.ones(n, np.float32))  # type: ignore[method-assign]
         sampler._ahead = OrderCursor(Fixed(starts), sampler._tracks.table.located)

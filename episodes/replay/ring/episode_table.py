@@ -13,6 +13,7 @@ import numpy as np
 from episodes.batch.origin import EpisodeKey
 from episodes.facts.facts import EpisodeFacts
 from episodes.replay.ring.episode_ids import EpisodeIds
+from episodes.single_agent import SingleAgentEpisode
 
 NONE = -1
 """Marks the absence of an entry or step."""
@@ -46,6 +47,7 @@ class TableChange:
         first: positions of their first steps.
         facts: facts of new and continued episodes, by entry.
         custom_data: custom data of new and continued episodes, by entry.
+        lookbacks: lookbacks of new episodes, by entry.
         serial: serial number of the first new episode. The others follow.
         recorded_facts: facts of new episodes that are not in `facts`.
     """
@@ -59,6 +61,7 @@ class TableChange:
     first: np.ndarray | None = None
     facts: dict[int, EpisodeFacts] | None = None
     custom_data: dict[int, dict[str, Any] | None] | None = None
+    lookbacks: dict[int, SingleAgentEpisode] | None = None
     serial: int = 0
     recorded_facts: EpisodeFacts | None = None
 
@@ -81,6 +84,9 @@ class EpisodeTable:
             spaces belong to the buffer.
         serials: serial number of each entry's episode, int64.
         custom_data: custom data of the episodes that have some, by entry.
+        lookbacks: steps before the first stored step, by entry, of episodes that were added with a lookback and without
+            the chunk before.
+        context: what `context_of` computed from `lookbacks`, until they change.
     """
 
     def __init__(self, names: EpisodeIds | None = None) -> None:
@@ -88,6 +94,8 @@ class EpisodeTable:
         self.first, self.last, self.serials = np.zeros((3, _FIRST_SIZE), np.int64)
         self.facts = _Facts()
         self.custom_data: dict[int, dict[str, Any] | None] = {}
+        self.lookbacks: dict[int, SingleAgentEpisode] = {}
+        self.context: Any = None
         self._pipelines: frozenset[str | None] | None = None  # what `acting_pipelines` returns, until it changes
         self._ids: dict[int, str] = {}  # by entry, ids that were given or read
         self._entries: dict[str, int] = {}
@@ -114,6 +122,10 @@ class EpisodeTable:
             id_ = self.names.id_of(int(self.serials[entry]))
             self._name(entry, id_)
         return id_
+
+    def is_stored(self, entry: int, serial: int) -> bool:
+        """Return whether the row `entry` of the table is in use by the episode with the serial number `serial`."""
+        return self.serials.item(entry) == serial and self._place.item(entry) < self._num_used
 
     def key_of(self, entry: int) -> EpisodeKey:
         """Return episode id, agent id and module id of the episode in row `entry` of the table."""
@@ -166,7 +178,7 @@ class EpisodeTable:
             recorded = [entry for entry in self.order.tolist() if entry not in self.facts]
             self.facts.update(dict.fromkeys(recorded, self.facts.recorded))
             self.facts.recorded = change.recorded_facts
-        for entry in change.closed.tolist() if self._ids or self.facts or self.custom_data else ():
+        for entry in change.closed.tolist() if self._ids or self.facts or self.custom_data or self.lookbacks else ():
             id_ = self._ids.get(entry)
             if id_ is not None:
                 if self._entries.get(id_) == entry:
@@ -189,10 +201,19 @@ class EpisodeTable:
                     self._name(entry, id_)
         self.facts.update(change.facts or ())
         self.custom_data.update(change.custom_data or ())
+        if self.lookbacks or change.lookbacks:
+            self.drop_lookbacks(change.closed)
+            self.lookbacks.update(change.lookbacks or ())
+
+    def drop_lookbacks(self, entries: np.ndarray) -> None:
+        """Remove the lookbacks of the episodes in `entries` [k], which are no longer next to their stored steps."""
+        for entry in entries.tolist():
+            self.lookbacks.pop(entry, None)
+        self.context = None
 
     def _grow(self) -> None:
         """Double the number of entries that the table can hold."""
-        size = len(self._all)
+        size, self.context = len(self._all), None
         self.first, self.last, self.serials = (
             _longer(column, size) for column in (self.first, self.last, self.serials)
         )
@@ -221,6 +242,7 @@ class EpisodeTable:
             "facts": facts,
             "custom_data": custom_data,
             "ids": ids,
+            "lookbacks": {entry: self.lookbacks[entry].get_state() for entry in self.lookbacks},
             "order": used,
             "free": free,
             "entries": dict(self._entries),
@@ -244,7 +266,9 @@ class EpisodeTable:
         self.facts = _Facts({e: EpisodeFacts(**state["facts"][e]) for e in used if state["facts"][e] is not None})
         self.facts.recorded = NO_FACTS._replace(acting_pipeline=state.get("acting_pipeline"))
         self.custom_data = {e: state["custom_data"][e] for e in used}
-        self._pipelines = None
+        lookbacks = state.get("lookbacks", {})  # states of earlier versions have none
+        self.lookbacks = {entry: SingleAgentEpisode.from_state(lookbacks[entry]) for entry in lookbacks}
+        self._pipelines = self.context = None
 
 
 def _longer(array: np.ndarray, size: int) -> np.ndarray:

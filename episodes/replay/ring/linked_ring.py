@@ -431,6 +431,8 @@ class LinkedRing:
         if len(reservation.first):
             self.links.previous[reservation.first] = reservation.first
             self.table.first[reservation.entries] = reservation.first
+            if self.table.lookbacks:
+                self.table.drop_lookbacks(reservation.entries)
         self.table.apply(addition.episodes)
         if self.log is not None:
             self.log.name(self.table, addition.episodes)

@@ -48,6 +48,17 @@ class _Draw:
         steps_of_chunk = self.numbers - self.steps.known(CHUNK_END) + self.steps.known(CHUNK_LENGTH)
         return steps_of_chunk + self.steps.known(T_STARTED)
 
+    def are_complete(self, reach: int | None) -> np.ndarray:
+        """Return whether the `reach` steps before each sampled step, or all if its episode has fewer, are stored,
+        bool [n]. None stands for all steps of the episode."""
+        known = self.before >= self.t
+        return known if reach is None else known | (self.before >= reach)
+
+    def earliest_complete(self, reach: int | None) -> np.ndarray:
+        """Return the position of the first step of each sampled step's episode for which `are_complete` is True."""
+        begin = self.numbers - self.before
+        return begin if reach is None else np.where(self.before >= self.t, begin, begin + reach)
+
 
 class StepDraw(_Draw):
     """Sampled steps [n], at which items can be read. For n-step returns, next observations and endings are those
@@ -96,8 +107,8 @@ class StepDraw(_Draw):
         return self.steps.indices
 
     def is_first(self) -> np.ndarray:
-        """Return a mask of the sampled steps that are the first stored step of their episode, bool [n]."""
-        return self.before == 0
+        """Return a mask of the sampled steps that are the first step of their episode (t = 0), bool [n]."""
+        return self.t == 0
 
     def of_episodes(self, values: np.ndarray) -> np.ndarray:
         """Return for each sampled step the value of its chunk, [n], given `values`, an array
@@ -183,12 +194,8 @@ class WindowDraw(_Draw):
         return flags_at[0].reshape(num, width), flags_at[1].reshape(num, width)
 
     def is_first(self) -> np.ndarray:
-        """Return a mask of the window steps that are the first stored step of their episode, bool [B, W]."""
-        first = np.zeros(self.shape, bool)
-        at = self.left - self.before
-        shown = at >= 0
-        first[np.flatnonzero(shown), at[shown]] = True
-        return first
+        """Return a mask of the window steps that are the first step of their episode (t = 0), bool [B, W]."""
+        return self.grid.there & (np.arange(self.shape[1]) == (self.left - self.t)[:, None])
 
     def step_indices(self) -> np.ndarray:
         """Return the step index (number among all steps of the data set) of each window step, int64 [B, W]. It is -1

@@ -19,6 +19,8 @@ from episodes.batch.sampling_checks import (
     check_sequences,
     checked_keys,
     checked_step_indices,
+    reach_of,
+    unknown_steps,
 )
 from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import (
@@ -279,8 +281,28 @@ class Sampler:
         with self._lock:
             start = self._ahead.position
             steps = self._ahead.take(n)
+            self._check_complete(StepDraw(self._tracks, steps), reach_of(views, names), start)
             self.num_sampled += n
         return self._transitions(steps, self._num_steps_of(n_step, start, n), gamma, views, names)
+
+    def _check_complete(self, draw: StepDraw | WindowDraw, reach: int | None, start: int | None = None) -> None:
+        """Raise `StepOutOfRange` if steps that are read before the sampled steps are not stored.
+
+        Args:
+            draw: the sampled steps.
+            reach: number of steps before each, None for all of its episode.
+            start: position of the order to return to before the error is raised.
+        """
+        if reach != 0 and not (complete := draw.are_complete(reach)).all():
+            if start is not None:
+                self._ahead.position = start
+            i = int(complete.argmin())
+            episode = self._tracks.facts("ids")[draw.episodes[i]]
+            advice = "keep the chunks before it, leave its chunk out with dataset.select, or record chunks"
+            raise StepOutOfRange(
+                f"step {int(draw.steps.indices[i])} (t={int(draw.t[i])} of episode {episode}): the data set does not "
+                f"hold {unknown_steps(reach, advice)}"
+            )
 
     def _num_steps_of(self, n_step: int | tuple[int, int], start: int, num: int) -> int | np.ndarray:
         """Return the number of steps of each of `num` n-step returns: an int, or if `n_step` is a range, random ints
@@ -341,6 +363,9 @@ class Sampler:
             raise StepOutOfRange(message)
         num_steps_ahead = self._num_steps_of(n_step, 0, len(numbers))
         padded = numbers == PADDING
+        self._check_complete(
+            StepDraw(self._tracks, self._tracks.table.located(numbers[~padded])), reach_of(views, names)
+        )
         located = self._tracks.table.located(np.where(padded, 0, numbers))
         batch = self._transitions(located, num_steps_ahead, gamma, views, names)
         return self._with_padding(batch, padded) if padded.any() else batch
@@ -382,10 +407,16 @@ class Sampler:
         """
         check_sequences(batch_size, length, burn_in, lookback, boundary)
         names = checked_keys(keys, include_infos, self._tracks.extra)
+        reach = reach_of(views, names, lookback + burn_in)
+        if Columns.STATE_OUT in self._tracks.structure and reach is not None:
+            reach = max(reach, burn_in + 1)
         with self._lock:
+            start = self._ahead.position
             steps = self._ahead.take(batch_size)
+            self._check_complete(StepDraw(self._tracks, steps), reach, start)
         if boundary == "stop":
-            steps = shift_back(steps, self._tracks.table, length)
+            earliest = StepDraw(self._tracks, steps).earliest_complete(reach)
+            steps = shift_back(steps, self._tracks.table, length, earliest)
         draw = WindowDraw(self._tracks, steps, lookback + burn_in, length)
         columns = columns_of(draw, names, views=views)
         grid = draw.grid

@@ -143,11 +143,11 @@ class StepIndex:
         return units + same if same else units
 
 
-def shift_back(steps: LocatedSteps, table: StepIndex, length: int) -> LocatedSteps:
-    """Move sampled steps back within their episodes, so that at least `length` steps begin there
-    if the episode has as many."""
+def shift_back(steps: LocatedSteps, table: StepIndex, length: int, earliest: np.ndarray) -> LocatedSteps:
+    """Move sampled steps back within their episodes, but not before the positions `earliest` [n], so that at least
+    `length` steps begin there if possible."""
     ends, lengths = steps.known(END), steps.known(LENGTH)
-    positions = np.minimum(steps.numbers, np.maximum(ends - length, ends - lengths))
+    positions = np.minimum(steps.numbers, np.maximum(np.maximum(ends - length, ends - lengths), earliest))
     chunks = table.owners(positions, steps.episodes)
     return LocatedSteps(table, positions, chunks, positions - table.shifts[chunks])
 
