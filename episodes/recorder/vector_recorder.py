@@ -244,6 +244,7 @@ class VectorRecorder:
             else final_observations
         )
         last = nested.map_leaves(np.array, rows.fitted_observations(last, len(envs)))
+        rows.widen_observations(last)
         last_infos, infos = infos_at_ends(infos)
         slot_of_last, slot = rows.infos.add(last_infos), rows.infos.add(infos)
         last_observations.append(LastObservations(at, envs, last, slot_of_last))

@@ -25,7 +25,9 @@ from episodes.single_agent.duration import HasDuration
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import parts_of, state_of
 from episodes.tracks import Track, Tracks, action_units, indexing, nested, track_access
-from episodes.tracks.casting import check_reward
+from episodes.tracks.casting import checked_reward
+from episodes.tracks.copies import IMMUTABLE, copied
+from episodes.tracks.fitting import check_fits
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import EmptyInfos, same_info
@@ -33,6 +35,7 @@ from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
 from episodes.tracks.spaces import as_item, as_items, is_nested
 
+_ARRAY: Any = np.ndarray
 _blank: Any = object.__new__  # takes half the time of calling the class
 _RAGGED = "ragged"  # instead of the shape of ragged observations, so that no observation has it
 
@@ -271,16 +274,17 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
 
     # --- growing -----------------------------------------------------------------------------------------------
 
-    def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
+    def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None, *, copy: bool = True) -> None:
         """Start the episode with the observation that the environment's reset returned.
 
         Args:
             observation: the observation, nested or not.
             infos: the environment's info, by default an empty dict.
+            copy: see `add_env_step`.
 
         Raises:
             EpisodeStateError: the episode was reset already, has ended or is finalized.
-            ShapeMismatch: the observation is ragged.
+            ShapeMismatch: the observation is ragged, or does not have the shape of the observation space.
             WrongType: the info is not a dict.
         """
         tracks: Any = self._tracks
@@ -294,10 +298,14 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             self._check_mapping("infos", infos)
         kind = tracks.observations.ragged
         if kind is None:
-            self._shape = track_access.shape_of(observation, self._place)
+            shape = track_access.shape_of(observation, self._place)
+            check_fits(observation, self._facts.observation_space, self._place, "observations")
+            self._shape = shape
         else:
             observation = as_ragged_item(observation, kind, lambda: f"{self._place()}: the observation")
             self._shape = _RAGGED
+        if copy is not False:
+            observation, infos = copied(observation), copied(infos)
         tracks.observations.items.append(observation)
         tracks.observations.uniform = True
         tracks.infos.items.append({} if infos is None else infos)
@@ -314,10 +322,12 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         truncated: bool = False,
         extra_model_outputs: Mapping[str, Any] | None = None,
         policy_version: int | None = None,
+        copy: bool = True,
     ) -> None:
         """Add one step: the action taken, and the reward and observation that the environment returned.
 
-        All arguments are checked before anything is stored.
+        All arguments are checked before anything is stored. The episode stores copies, because environments and
+        policies may reuse their arrays.
 
         Args:
             observation: the observation after the action.
@@ -329,6 +339,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             extra_model_outputs: items by key. Every step needs the same keys.
             policy_version: version of the policy that acted, 0 or more. If None, that of the previous step of this
                 chunk; the first step of a chunk then has no version (-1), also after `cut`.
+            copy: False to store the given arrays, dicts and lists themselves. The caller must never change them.
 
         Raises:
             EpisodeStateError: before the reset, after the end, after `cut`, or on a finalized episode.
@@ -342,7 +353,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             if policy_version is not None:
                 facts = facts.with_version(policy_version, len(self))
             SingleAgentEpisode.add_env_step(
-                self, observation, action, reward, infos, extra_model_outputs=extra_model_outputs
+                self, observation, action, reward, infos, extra_model_outputs=extra_model_outputs, copy=copy
             )
             self._facts = facts
             if facts.ending.is_done:
@@ -358,20 +369,28 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
                 observation = self._checked_observation(observation)
         except AttributeError:
             observation = self._checked_observation(observation)
-        if type(action) is not self._action_kind and (
-            type(action) is not np.ndarray or action.shape != self._action_kind
-        ):
-            self._action_kind = track_access.checked_action_shape(
-                action, self._tracks.actions, self._facts.action_space, self._place
-            )
+        if type(action) is not self._action_kind:
+            if type(action) is not _ARRAY or action.shape != self._action_kind:
+                self._action_kind = track_access.checked_action_shape(
+                    action, self._tracks.actions, self._facts.action_space, self._place
+                )
+            if copy is not False:
+                action = copied(action)
         if type(reward) is not float:
-            check_reward(reward, self._place)
+            reward = checked_reward(reward, self._place)
+        if copy is not False:
+            observation = observation.copy() if type(observation) is _ARRAY else copied(observation)
+            if infos:
+                infos = copied(infos)
         try:
             if extra_model_outputs:
                 if len(extra_model_outputs) != len(outputs):
                     outputs = self.create_extra_tracks(extra_model_outputs)
                 for key, items in outputs:
-                    items.append(extra_model_outputs[key])
+                    item = extra_model_outputs[key]
+                    if type(item) not in IMMUTABLE and copy is not False:
+                        item = copied(item)
+                    items.append(item)
             elif outputs:
                 raise self._extra_mismatch({})
             observations.append(observation)

@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
-from episodes.tracks.casting import REAL_TYPES, check_kinds, check_reward
+from episodes.tracks.casting import check_kinds, checked_rewards
 from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import Infos
@@ -148,9 +148,8 @@ class Tracks(NamedTuple):
                 )
             check_kinds(track.field, track.arrays())
         self.check_lengths_of_outputs(label)
-        if not self.is_finished and not REAL_TYPES.issuperset(map(type, self.rewards.data)):
-            for i, reward in enumerate(self.rewards.data, -self.lookback):
-                check_reward(reward, lambda i=i: f"{label}: rewards[{i}]")
+        if not self.is_finished:
+            self.rewards.data[:] = checked_rewards(self.rewards.data, label, -self.lookback)
 
     def check_lengths_of_outputs(self, label: str) -> None:
         """Raise `ShapeMismatch` if at some step a ragged extra output, such as log-probabilities,

@@ -67,6 +67,7 @@ SINGLE: dict[str, list[Any]] = {
     "truncated": [False, True],
     "extra_model_outputs": OUTPUTS,
     "policy_version": [None, 3, -2],
+    "copy": [True, False],
     "len_lookback_buffer": [0, 2, 99],
     "mapping": ["normalize", "clip", "none"],
     "slice_": [slice(0, 2), slice(None), slice(-2, None)],
