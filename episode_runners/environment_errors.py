@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from episodes.errors import TrackMismatch, WrongType
+from episodes.errors import ShapeMismatch, TrackMismatch, WrongType
 from episodes.tracks.fitting import space_mismatches
 
 _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
@@ -37,7 +37,7 @@ def raise_or_annotate(
 
     Raises:
         TrackMismatch: an environment returned a value that does not match its space.
-        WrongType: an environment returned a reward of None.
+        WrongType, ShapeMismatch: an environment returned a reward that is not a number, or a flag that is not a bool.
     """
     if not isinstance(error, Exception):
         return
@@ -64,7 +64,7 @@ def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.nda
 
     Raises:
         TrackMismatch: an observation does not fit its space, or a result has another form.
-        WrongType: the vector environment raised a `WrongType`.
+        WrongType, ShapeMismatch: the vector environment raised such an error.
     """
     vector_env: Any = env.unwrapped
     if not isinstance(vector_env, SyncVectorEnv):
@@ -73,8 +73,8 @@ def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.nda
     for culprit, item in enumerate(vars(vector_env).get("_env_obs") or ()):
         for mismatch in space_mismatches(env.single_observation_space, item, "observations"):
             raise TrackMismatch(f"{_where(env, culprit, ages)}: {mismatch}") from error
-    if raised_itself and isinstance(error, WrongType):
-        raise WrongType(f"{_where(env, index, ages)}: {error}") from error
+    if isinstance(error, (WrongType, ShapeMismatch)):
+        raise type(error)(f"{_where(env, index, ages)}: {error}") from error
     if raised_itself:
         expected = "step must return (observation, a number, bool, bool, dict), reset (observation, dict)"
         raise TrackMismatch(f"{_where(env, index, ages)}: {error}; its {expected}") from error

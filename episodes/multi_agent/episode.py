@@ -24,7 +24,7 @@ from episodes.errors import (
     WrongType,
 )
 from episodes.facts import Ending, EpisodeFacts
-from episodes.facts.facts import new_id, own_data
+from episodes.facts.facts import checked_start, new_id, own_data
 from episodes.facts.short_id import short_id
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
@@ -119,7 +119,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
     )
 
     id_: Any = fact_of("id_", "Id of the episode, the same for all its chunks.")
-    env_t_started: int = fact_of("t_started", "Env step of the chunk's first observations.")
+    env_t_started: int = fact_of("t_started", "Env step of the chunk's first observations.", checked_start)
     ending: Ending = fact_of("ending", "How the chunk stops: an `Ending`.")
     observation_space: Any = fact_of("observation_space", "Space of each agent's observations by agent, or None.")
     action_space: Any = fact_of("action_space", "Space of each agent's actions by agent, or None.")
@@ -154,7 +154,10 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
             if len_lookback_buffer == "auto"
             else min(checked_lookback(len_lookback_buffer, "env steps"), num_steps)
         )
-        begin = (env_t_started or 0) - lookback
+        start = checked_start("env_t_started", env_t_started or 0, num_steps - lookback)
+        for agent_id, agent_start in (agent_t_started or NOTHING).items():
+            checked_start(f"agent_t_started[{agent_id!r}]", agent_start, num_steps - lookback)
+        begin = start - lookback
         spaces: tuple[Any, Any] = (observation_space, action_space)
         facts = EpisodeFacts(
             new_id() if id_ is None else id_, begin, Ending.OPEN, observation_space=spaces[0], action_space=spaces[1]
@@ -419,7 +422,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
                 multi_agent_episode_id=self.id_,
                 ragged=from_plain_kinds(self.ragged.get(agent_id, NOTHING)) if self.ragged else None,
             )
-            agent_episode.add_env_reset(observations[agent_id], infos.get(agent_id) or {}, copy=False)
+            agent_episode.begin(observations[agent_id], infos.get(agent_id) or {}, copy=False)
             episodes.append(agent_episode)
         return episodes
 

@@ -353,7 +353,7 @@ class VectorRecorder:
         """Return the episodes of `chunks` as a list. The next `take` will give them the same ids and custom data."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
-            episode.custom_data = self._custom.setdefault(key, {})
+            episode.with_custom_data(self._custom.setdefault(key, {}))
         return episodes
 
     def count_steps(self) -> int:

@@ -17,10 +17,10 @@ from gymnasium import spaces
 from episodes.columns import check_extra_output_names
 from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType
 from episodes.facts.ending import Ending
-from episodes.facts.facts import EpisodeFacts, HasEnding, new_id, own_data
+from episodes.facts.facts import EpisodeFacts, HasEnding, checked_start, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
 from episodes.facts.short_id import short_id
-from episodes.single_agent.attributes import fact_of, record_of, track_of
+from episodes.single_agent.attributes import FixedData, custom_data_of, fact_of, record_of, track_of
 from episodes.single_agent.duration import HasDuration
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import parts_of, state_of
@@ -84,17 +84,18 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         "__weakref__",
         "_action_kind",
         "_began",
+        "_custom_data",
         "_duration",
         "_facts",
         "_is_cut",
+        "_is_of_pack",
         "_shape",
         "_tracks",
-        "custom_data",
         "growth",
     )
 
     id_: Any = fact_of("id_", "Id of the episode, the same for all its chunks.")
-    t_started: int = fact_of("t_started", "Env step of the chunk's first observation.")
+    t_started: int = fact_of("t_started", "Env step of the chunk's first observation.", checked_start)
     ending: Ending = fact_of("ending", "How the chunk stops: an `Ending`.")
     agent_id: Any = fact_of("agent_id", "Id of the agent in a multi-agent episode, or None.")
     module_id: Any = fact_of("module_id", "Id of the module that acts for the agent, or None.")
@@ -104,7 +105,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     )
     observation_space: spaces.Space | None = fact_of("observation_space", "Space of the observations, or None.")
     action_space: spaces.Space | None = fact_of("action_space", "Space of the actions, or None.")
-    custom_data: dict[str, Any]
+    custom_data: dict[str, Any] = custom_data_of("The user's own values: a dict.")
     facts = record_of("_facts", "Immutable metadata: ids, start time, ending, policy versions and spaces.")
     tracks = record_of("_tracks", "Immutable record of the time series.")
     observations: Track = track_of("observations", "Track of L + T + 1 observations.")
@@ -141,14 +142,16 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         id_ = new_id() if id_ is None else id_
         check_extra_output_names(extra_model_outputs or (), f"episode {id_}")
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
+        start = 0 if t_started is None else checked_start("t_started", t_started, num_given - lookback)
         self._facts = EpisodeFacts(
-            id_, t_started or 0, ending, *ids, observation_space=observation_space, action_space=action_space
+            id_, start, ending, *ids, observation_space=observation_space, action_space=action_space
         )
         kinds = None if ragged is None else declared_kinds(ragged, f"episode {id_}")
         self._tracks = Tracks.growing(
             all_observations, infos, all_actions, all_rewards, extra_model_outputs, lookback, kinds
         )
-        self.custom_data = {}
+        self._custom_data: dict[str, Any] = {}
+        self._is_of_pack: Any = None  # True if this is a view of a pack, which no setter changes
         self.growth: Any = None  # `Tracks.growing_lists` of a growing episode; None after a change of facts or tracks
         self._shape: Any = None  # shape of added observations; a setter may store observations of another shape
         self._action_kind: Any = None  # result of `checked_action_shape` for the newest action
@@ -214,7 +217,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
         facts = EpisodeFacts(
             new_id() if id_ is None else id_,
-            t_started,
+            checked_start("t_started", t_started, len(tracks.rewards)),
             ending,
             *ids,
             VersionRuns.of(policy_versions, len(tracks.rewards)),
@@ -231,9 +234,21 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         self = _blank(cls)
         self._facts = facts
         self._tracks = tracks
-        self.custom_data = custom_data
-        self.growth = self._shape = self._action_kind = self._began = self._is_cut = None
+        self._custom_data = custom_data
+        self.growth = self._shape = self._action_kind = self._began = self._is_cut = self._is_of_pack = None
         self._duration = 0.0
+        return self
+
+    @classmethod
+    def of_pack(cls, facts: EpisodeFacts, tracks: Tracks, custom_data: Mapping[str, Any]) -> Self:
+        """Create an episode that is a view of a pack. Its setters raise, since they would not change the pack."""
+        episode = cls.of(facts, tracks, FixedData(custom_data))
+        episode._is_of_pack = True
+        return episode
+
+    def with_custom_data(self, custom_data: dict[str, Any]) -> Self:
+        """Make `custom_data` the custom data of this view of a recorder, which stores its changes. Return the view."""
+        self._custom_data = custom_data
         return self
 
     # --- properties --------------------------------------------------------------------------------------------
@@ -269,8 +284,16 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     is_finalized = is_numpy
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` if the numbers of observations, infos, actions, rewards and outputs do not agree."""
+        """Raise an error if the tracks do not fit together, or finished ones do not fit their spaces.
+
+        Raises:
+            TrackMismatch: the numbers of observations, infos, actions, rewards and outputs do not agree.
+            ShapeMismatch: finished observations or actions do not have the shapes of their space.
+        """
         self._tracks.check(f"episode {self.id_}")
+        if self.is_numpy:
+            facts = self._facts
+            self._tracks.check_shapes(facts.observation_space, facts.action_space, f"episode {self.id_}")
 
     # --- growing -----------------------------------------------------------------------------------------------
 
@@ -287,6 +310,15 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             ShapeMismatch: the observation is ragged, or does not have the shape of the observation space.
             WrongType: the info is not a dict.
         """
+        if self._tracks.observations.ragged is None and not self.is_reset:
+            item = as_item(observation, self._facts.observation_space)
+            check_fits(item, self._facts.observation_space, self._place, "observations")
+        self.begin(observation, infos, copy=copy)
+
+    def begin(self, observation: Any, infos: dict[str, Any] | None, *, copy: bool) -> None:
+        """Start the episode as `add_env_reset` does, with an observation that need not fit the space: a multi-agent
+        runner rewrites it later. `to_numpy` checks all observations.
+        """
         tracks: Any = self._tracks
         if tracks.is_finished or len(tracks.observations) or self._facts.ending.is_done:
             raise EpisodeStateError(
@@ -298,9 +330,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             self._check_mapping("infos", infos)
         kind = tracks.observations.ragged
         if kind is None:
-            shape = track_access.shape_of(observation, self._place)
-            check_fits(observation, self._facts.observation_space, self._place, "observations")
-            self._shape = shape
+            self._shape = track_access.shape_of(observation, self._place)
         else:
             observation = as_ragged_item(observation, kind, lambda: f"{self._place()}: the observation")
             self._shape = _RAGGED
@@ -380,8 +410,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             reward = checked_reward(reward, self._place)
         if copy is not False:
             observation = observation.copy() if type(observation) is _ARRAY else copied(observation)
-            if infos:
-                infos = copied(infos)
+            infos = copied(infos) if infos else {}
         try:
             if extra_model_outputs:
                 if len(extra_model_outputs) != len(outputs):
@@ -718,7 +747,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
 
     def __reduce__(self) -> Any:
         """Return the pickled form: the episode's metadata, time series and custom data, without cached lists."""
-        attributes = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
+        custom_data = own_data(self._custom_data) if type(self._custom_data) is FixedData else self._custom_data
+        attributes = (custom_data, self._shape, self.get_duration_s(), self._is_cut)
         return _restored, (type(self), self._facts, self._tracks, *attributes)
 
     def get_state(self) -> dict[str, Any]:

@@ -26,8 +26,10 @@ def copied(value: Any) -> Any:
     kind = type(value)
     if kind in IMMUTABLE:
         return value
-    if kind is np.ndarray and not value.dtype.hasobject:
+    if kind is np.ndarray and value.dtype != object:
         return value.copy()
+    if kind is np.ndarray:
+        return np.fromiter(map(copied, value.reshape(-1)), object, value.size).reshape(value.shape)
     if kind is dict:
         return {key: copied(part) for key, part in value.items()}
     if kind is list:

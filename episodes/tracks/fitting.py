@@ -11,6 +11,7 @@ from gymnasium import spaces
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.casting import try_cast
+from episodes.tracks.ragged import Ragged
 
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -31,18 +32,29 @@ def check_fits(value: Any, space: Any, label: Callable[[], str], name: str, lead
     Raises:
         ShapeMismatch: names the first part that does not fit.
     """
-    if space is None or (
-        type(value) is np.ndarray and value.dtype == space.dtype and value.shape == (*leading, *(space.shape or ()))
-    ):
+    if space is None or _fits_exactly(space, value, leading):
         return
     for mismatch in space_mismatches(space, value, name, leading):
         raise ShapeMismatch(f"{label()}: {mismatch}; give items of the space, or declare the space of these items")
 
 
-def space_mismatches(space: Any, value: Any, name: str, leading: tuple[int, ...] = ()) -> Iterator[str]:
+def _fits_exactly(space: Any, value: Any, leading: tuple[int, ...]) -> bool:
+    """Return True if the arrays of `value` have exactly the dtypes and shapes of the space: a fast check."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.dtype == space.dtype and value.shape == (*leading, *(space.shape or ()))
+    if kind is dict and type(space) is spaces.Dict:
+        parts = space.spaces
+        return parts.keys() == value.keys() and all(_fits_exactly(parts[key], value[key], leading) for key in parts)
+    return type(space) is spaces.Discrete and not leading and (kind is int or kind is np.int64)
+
+
+def space_mismatches(
+    space: Any, value: Any, name: str, leading: tuple[int, ...] = (), *, dtypes: bool = True
+) -> Iterator[str]:
     """Yield a description of each part of `value` whose structure, shape or dtype does not fit `space`.
 
-    The arguments are those of `check_fits`.
+    The arguments are those of `check_fits`. With `dtypes=False`, only structure and shapes are compared.
     """
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping):
@@ -52,18 +64,18 @@ def space_mismatches(space: Any, value: Any, name: str, leading: tuple[int, ...]
             if key not in value:
                 yield f"{name} have no {key!r}: there are {list(value)}, the space has {list(space.spaces)}"
             else:
-                yield from space_mismatches(part, value[key], f"{name}[{key!r}]", leading)
+                yield from space_mismatches(part, value[key], f"{name}[{key!r}]", leading, dtypes=dtypes)
     elif isinstance(space, spaces.Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
             yield f"{name} are {_brief(value)}; the space is a Tuple of {len(space.spaces)}"
             return
         for at, part in enumerate(space.spaces):
-            yield from space_mismatches(part, value[at], f"{name}[{at}]", leading)
-    elif isinstance(space, _ARRAYS):
+            yield from space_mismatches(part, value[at], f"{name}[{at}]", leading, dtypes=dtypes)
+    elif isinstance(space, _ARRAYS) and not isinstance(value, Ragged):
         array, shape, dtype = _array(value), (*leading, *space.shape), np.dtype(space.dtype)  # type: ignore[misc]
         if array is None or array.shape != shape:
             yield f"{name} {_describe(array, value)}; the space has {list(shape)}"
-        elif array.dtype != dtype and try_cast(array, dtype) is None:
+        elif dtypes and array.dtype != dtype and try_cast(array, dtype) is None:
             yield f"{name} are {array.dtype}; the space has {dtype}, which {_first_change(array, dtype)}"
 
 

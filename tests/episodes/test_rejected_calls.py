@@ -82,6 +82,7 @@ SINGLE: dict[str, list[Any]] = {
 }
 NOT_PUBLIC = {"from_state", "from_arrays", "of", "end", "growing", "create_extra_tracks", "finish", "window", "extend"}
 NOT_PUBLIC |= {"joined_tracks", "check_follows", "finalized_tracks", "as_growing", "module_for"}
+NOT_PUBLIC |= {"begin", "of_pack", "with_custom_data"}
 
 
 def methods_of(cls: type) -> dict[str, list[str]]:
