@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, overload
 
 from episodes.pack import EpisodePack
@@ -45,6 +46,8 @@ class EditableEpisodes(Sequence[SingleAgentEpisode]):
         return self._made[position]
 
     def _keep(self, position: int, episode: SingleAgentEpisode) -> None:
+        if type(episode) is SingleAgentEpisode:
+            episode = copy(episode)  # the setters of a view of a pack raise
         self._made[position] = episode
         self._as_made[position] = _settable_attributes(episode)
 

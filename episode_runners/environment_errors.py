@@ -6,7 +6,7 @@ numpy's error, which does not say where it came from. These functions run only a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from traceback import walk_tb
 from types import FrameType
 from typing import Any
@@ -15,9 +15,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from episodes.errors import TrackMismatch, WrongType
+from episodes.errors import ShapeMismatch, TrackMismatch, WrongType
+from episodes.tracks.fitting import space_mismatches
 
-_ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
@@ -37,7 +37,7 @@ def raise_or_annotate(
 
     Raises:
         TrackMismatch: an environment returned a value that does not match its space.
-        WrongType: an environment returned a reward of None.
+        WrongType, ShapeMismatch: an environment returned a reward that is not a number, or a flag that is not a bool.
     """
     if not isinstance(error, Exception):
         return
@@ -64,17 +64,17 @@ def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.nda
 
     Raises:
         TrackMismatch: an observation does not fit its space, or a result has another form.
-        WrongType: the vector environment raised a `WrongType`.
+        WrongType, ShapeMismatch: the vector environment raised such an error.
     """
     vector_env: Any = env.unwrapped
     if not isinstance(vector_env, SyncVectorEnv):
         error.add_note(f"{_where(env, index, ages)}; vectorization='sync' names the leaf, too")
         return
     for culprit, item in enumerate(vars(vector_env).get("_env_obs") or ()):
-        for mismatch in _space_mismatches(env.single_observation_space, item, "observations"):
+        for mismatch in space_mismatches(env.single_observation_space, item, "observations"):
             raise TrackMismatch(f"{_where(env, culprit, ages)}: {mismatch}") from error
-    if raised_itself and isinstance(error, WrongType):
-        raise WrongType(f"{_where(env, index, ages)}: {error}") from error
+    if isinstance(error, (WrongType, ShapeMismatch)):
+        raise type(error)(f"{_where(env, index, ages)}: {error}") from error
     if raised_itself:
         expected = "step must return (observation, a number, bool, bool, dict), reset (observation, dict)"
         raise TrackMismatch(f"{_where(env, index, ages)}: {error}; its {expected}") from error
@@ -102,43 +102,11 @@ def _row_mismatches(env: VectorEnv, row: Any) -> Iterator[str]:
     if not isinstance(row, tuple) or len(row) not in (2, 5):
         yield f"step must return ({', '.join(_RESULTS)}), and returned {_brief(row)}"
         return
-    yield from _space_mismatches(env.single_observation_space, row[0], "observations", (env.num_envs,))
+    yield from space_mismatches(env.single_observation_space, row[0], "observations", (env.num_envs,))
     for name, column in zip(_RESULTS[1:4], row[1:4] if len(row) == 5 else (), strict=False):
         array = _array(column)
         if array is None or array.shape != (env.num_envs,):
             yield f"{name} {_describe(array, column)}; give [{env.num_envs}], one for each environment"
-
-
-def _space_mismatches(space: gym.Space, value: Any, name: str, leading: tuple[int, ...] = ()) -> Iterator[str]:
-    """Yield a description of each part of `value` whose keys, shape or kind of dtype do not match `space`.
-
-    Args:
-        space: the expected space of one item.
-        value: a nested value, usually of observations.
-        name: name of the value in the descriptions.
-        leading: leading axes of the arrays in addition to the space's shape.
-    """
-    if isinstance(space, gym.spaces.Dict):
-        if not isinstance(value, Mapping):
-            yield f"{name} are {_brief(value)}; the space is a Dict with {list(space.spaces)}"
-            return
-        for key, part in space.spaces.items():
-            if key not in value:
-                yield f"{name} have no {key!r}: there are {list(value)}, the space has {list(space.spaces)}"
-            else:
-                yield from _space_mismatches(part, value[key], f"{name}[{key!r}]", leading)
-    elif isinstance(space, gym.spaces.Tuple):
-        if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
-            yield f"{name} are {_brief(value)}; the space is a Tuple of {len(space.spaces)}"
-            return
-        for at, part in enumerate(space.spaces):
-            yield from _space_mismatches(part, value[at], f"{name}[{at}]", leading)
-    elif isinstance(space, _ARRAYS):
-        array, shape = _array(value), (*leading, *space.shape)  # type: ignore[misc]
-        if array is None or array.shape != shape:
-            yield f"{name} {_describe(array, value)}; the space has {list(shape)}"
-        elif not np.can_cast(array.dtype, space.dtype, "same_kind"):  # type: ignore[arg-type]
-            yield f"{name} are {array.dtype}; the space has {space.dtype}"
 
 
 def _array(value: Any) -> np.ndarray | None:

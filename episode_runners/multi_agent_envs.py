@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
-import numpy as np
 
 from episode_runners.dropped_envs import makes_envs
 from episodes.errors import EpisodeStateError, UnknownKey, WrongType
-from episodes.tracks import nested
+from episodes.tracks.copies import copied
 
 __all__ = ["DictEnv", "EnvStep", "MultiAgentEnv", "TurnBasedEnv", "as_multi_agent_env"]
 
@@ -120,7 +119,7 @@ class DictEnv(MultiAgentEnv):
         agents = getattr(self.env, "agents", None)
         if not observations and agents is not None and not agents:
             raise _has_nobody(self.env)
-        return _copied(observations), _copied(infos)
+        return copied(observations), copied(infos)
 
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
         """Step the environment with the agents' actions, and return the results by agent id.
@@ -131,12 +130,12 @@ class DictEnv(MultiAgentEnv):
         Raises:
             WrongType: the environment's `step` does not return five dicts.
         """
-        result = self.env.step(dict(actions))
+        result = self.env.step(copied(dict(actions)))
         observations, rewards, terminateds, truncateds, infos = checked_parts(self.env, "step", result, _STEP)
         agents = getattr(self.env, "agents", None)  # PettingZoo's list of living agents
         has_all = "__all__" in terminateds or "__all__" in truncateds
         is_over = agents is not None and not agents and not has_all
-        return EnvStep(_copied(observations), rewards, _copied(infos), terminateds, truncateds, is_over)
+        return EnvStep(copied(observations), rewards, copied(infos), terminateds, truncateds, is_over)
 
 
 class TurnBasedEnv(MultiAgentEnv):
@@ -172,7 +171,7 @@ class TurnBasedEnv(MultiAgentEnv):
         if set(actions) != {selected}:
             raise UnknownKey(f"agent {selected!r} must act, but the actions are of {list(actions)}; pass its action")
         self._acted.add(selected)
-        self.env.step(actions[selected])
+        self.env.step(copied(actions[selected]))
         return self._next_turn()
 
     def _next_turn(self) -> EnvStep:
@@ -186,13 +185,13 @@ class TurnBasedEnv(MultiAgentEnv):
         while env.agents:
             agent_id = env.agent_selection
             observation, reward, terminated, truncated, info = env.last()
-            step.observations[agent_id] = _copied(observation)
-            step.infos[agent_id] = _copied(info)
+            step.observations[agent_id] = copied(observation)
+            step.infos[agent_id] = copied(info)
             if agent_id in self._acted or reward:
                 step.rewards[agent_id] = reward
             if not (terminated or truncated):
                 break
-            terminateds[agent_id], truncateds[agent_id] = bool(terminated), bool(truncated)
+            terminateds[agent_id], truncateds[agent_id] = terminated, truncated
             env.step(None)
         return step._replace(terminateds=terminateds, truncateds=truncateds, is_over=not env.agents)
 
@@ -224,22 +223,3 @@ def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> A
         if not (type(part) is dict or isinstance(part, Mapping) or (part is None and name == "infos")):
             raise WrongType(f"{env}.{call}: {name} are a {type(part).__name__}; give a dict by agent")
     return result
-
-
-def random_action(space: gym.Space, observation: Any, info: Any) -> Any:
-    """Sample a random action from a space. Discrete actions are legal if observation or info has an "action_mask"."""
-    for source in (observation, info):
-        if isinstance(source, Mapping) and "action_mask" in source and isinstance(space, gym.spaces.Discrete):
-            return space.sample(np.asarray(source["action_mask"], np.int8))
-    return space.sample()
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of a nested value. Arrays and containers are copied, other leaves are shared."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return list(map(_copied, value))
-    return value if nested.is_leaf(value) else nested.rebuild(value, list(map(_copied, value)))

@@ -15,7 +15,8 @@ from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import module_of
 from connectors.rewriting.agent_spaces import AgentSpaces
-from episode_runners.multi_agent_envs import MultiAgentEnv, random_action
+from episode_runners.multi_agent_envs import MultiAgentEnv
+from episode_runners.random_actions import sample_random_action
 from episode_runners.seeds import independent_seed
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
@@ -316,7 +317,7 @@ class RunnerPipelines:
             for agent_id, agent_episode in episode.episodes_to_act():
                 space = episode.action_space[agent_id]
                 newest = agent_episode.get_observations(-1), agent_episode.get_infos(-1)
-                sampled = random_action(env_space_of(space), *newest)
+                sampled = sample_random_action(env_space_of(space), *newest)
                 actions[i][agent_id] = to_policy_actions(space, sampled)
                 pipeline = self.module_to_env.modules.get(episode.module_for(agent_id))
                 if pipeline is not None and pipeline.records_env_actions:

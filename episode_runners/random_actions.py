@@ -1,14 +1,20 @@
-"""`sample_random_actions`: samples random, legal actions for a vector environment."""
+"""Random, legal actions for environments whose observations have an action mask."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-MASK = "action_mask"  # key of the mask [N, n] in `Dict` observations: which of n discrete actions are legal
+from episodes.tracks import nested
+from episodes.tracks.policy_box import without_huge_bounds
+from episodes.tracks.spaces import stacked
+
+MASK = "action_mask"  # key of the mask in `Dict` observations
 
 
 def sample_random_actions(env: VectorEnv, observations: Any) -> Any:
@@ -16,7 +22,54 @@ def sample_random_actions(env: VectorEnv, observations: Any) -> Any:
     Discrete actions obey an "action_mask" in `Dict` observations.
     """
     space = env.single_observation_space
-    has_mask = isinstance(space, spaces.Dict) and MASK in space.spaces
-    if has_mask and isinstance(env.single_action_space, spaces.Discrete):
-        return env.action_space.sample(mask=tuple(np.asarray(observations[MASK], np.int8)))
-    return env.action_space.sample()
+    if not (isinstance(space, spaces.Dict) and MASK in space.spaces):
+        return without_huge_bounds(env.action_space).sample()
+    masks, single = observations[MASK], env.single_action_space
+    if isinstance(single, spaces.Discrete):
+        return env.action_space.sample(mask=tuple(map(_legal, np.asarray(masks))))
+    single = deepcopy(single)  # the batched space takes no masks
+    single.seed(int(env.action_space.np_random.integers(2**31)))
+    rows = [sample_random_action(single, {MASK: nested.take(masks, i)}) for i in range(env.num_envs)]
+    return stacked(rows, single)
+
+
+def sample_random_action(space: spaces.Space, *sources: Any) -> Any:
+    """Sample a random action of a space. It obeys the "action_mask" in the first of the `sources` that has one, such as
+    an observation or an info.
+    """
+    for source in sources:
+        if isinstance(source, Mapping) and MASK in source:
+            return without_huge_bounds(space).sample(mask=_mask_of(space, source[MASK]))
+    return without_huge_bounds(space).sample()
+
+
+def _mask_of(space: Any, mask: Any) -> Any:
+    """Return a mask in the form that `space.sample` takes, or None if the space has no masked actions.
+
+    Args:
+        mask: bool or int [n] for a `Discrete`, the masks of all choices concatenated for a `MultiDiscrete`, and for
+            `Dict` and `Tuple` spaces a mask for each part: the masks that the policies of this library take.
+    """
+    if isinstance(space, spaces.Discrete):
+        return _legal(mask)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _nested(list(map(_legal, np.split(np.asarray(mask), space.nvec.cumsum()[:-1]))), space.nvec.shape)
+    if isinstance(space, spaces.Dict):
+        return {key: _mask_of(part, mask[key]) if key in mask else None for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(_mask_of, space.spaces, mask))
+    return None
+
+
+def _legal(mask: Any) -> np.ndarray:
+    """Return the mask of a choice as int8 [n]. A mask that forbids all actions allows all, as in policies."""
+    flags = np.asarray(mask).astype(bool).astype(np.int8)
+    return flags if flags.any() else np.ones_like(flags)
+
+
+def _nested(masks: list[np.ndarray], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return the masks of all choices of a `MultiDiscrete` as tuples, nested as its `shape`."""
+    if len(shape) == 1:
+        return tuple(masks)
+    size = len(masks) // shape[0]
+    return tuple([_nested(masks[i * size : (i + 1) * size], shape[1:]) for i in range(shape[0])])

@@ -39,6 +39,7 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.copies import copied
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.policy_box import has_policy_actions, to_env_actions, to_policy_actions
 from episodes.tracks.spaces import as_rows
@@ -562,7 +563,7 @@ class SingleAgentEnvRunner(EnvRunner):
             actions_for_env: actions [N, ...] that are sent to the environments.
             outputs: other outputs of the policy by name, [N, ...].
         """
-        self._row = self.env.step(actions_for_env)
+        self._row = self.env.step(copied(actions_for_env))  # environments may clip or scale them in place
         observations, rewards, terminateds, truncateds, infos = self._row
         last = self._last_observations(infos, np.logical_or(terminateds, truncateds)) if self._is_same_step else None
         if type(observations) is not np.ndarray:

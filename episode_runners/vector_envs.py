@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from episode_runners.serial_envs import SerialVectorEnv
+from episode_runners.serial_envs import CheckedEnv, SerialVectorEnv
 from episodes.errors import InvalidArgument, WrongType
 from episodes.recorder.boundaries import checked_mode
 from episodes.tracks.validation import checked_count
@@ -158,9 +158,14 @@ def _vectorize(
         raise WrongType(f"the callable returned a {type(first).__name__}; it must return a Gymnasium environment")
     if vectorization == "async":
         first.close()
-        return AsyncVectorEnv([maker] * count, autoreset_mode=mode)
+        return AsyncVectorEnv([partial(_make_checked, maker)] * count, autoreset_mode=mode)
     made = [first]
     return SerialVectorEnv([lambda: made.pop() if made else maker()] * count, autoreset_mode=mode)
+
+
+def _make_checked(maker: Callable[[], Any]) -> gym.Env:
+    """Create an environment that checks its results, for a process of an `AsyncVectorEnv`."""
+    return CheckedEnv(maker())
 
 
 def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:

@@ -15,7 +15,7 @@ from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling.sampler import Sampler
-from episodes.tracks.policy_box import has_env_actions, policy_space_of
+from episodes.tracks.policy_box import bounded_parts, has_env_actions, policy_space_of
 
 
 def to_policy_units(
@@ -112,5 +112,6 @@ def _is_same_in_all_units(space: Any) -> bool:
         return all(map(_is_same_in_all_units, parts))
     if not isinstance(space, spaces.Box) or not has_env_actions(space):
         return True
-    is_unit = np.where(space.bounded_below & space.bounded_above, (space.low == -1) & (space.high == 1), True)
+    below, above = bounded_parts(space)
+    is_unit = np.where(below & above, (space.low == -1) & (space.high == 1), True)
     return bool(is_unit.all()) and bool(np.issubdtype(space.dtype, np.floating))

@@ -22,6 +22,7 @@ from episode_learners.networks.layers import (
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+from episodes.tracks.policy_box import bounded_parts
 
 __all__ = ["SACPolicy"]
 
@@ -52,7 +53,7 @@ class SACPolicy(Policy):
         activation: type[nn.Module] = nn.ReLU,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not (isinstance(action_space, gym.spaces.Box) and np.isfinite([action_space.low, action_space.high]).all()):
+        if not (isinstance(action_space, gym.spaces.Box) and np.logical_and(*bounded_parts(action_space)).all()):
             raise InvalidArgument(f"{type(self).__name__} needs a Box with finite bounds to act in, not {action_space}")
         super().__init__(observation_space, action_space)
         self.distribution = self.squashed = SquashedGaussian(action_space.shape)

@@ -18,8 +18,10 @@ from episodes.tracks.infos.info_columns import copy_mutable
 from episodes.tracks.read_only import read_only
 from episodes.tracks.seeds import unseeded
 from episodes.tracks.stacking import object_array
+from episodes.tracks.validation import checked_count
 
 OPEN = Ending.OPEN
+_LARGEST = np.iinfo(np.int64).max
 _new: Any = tuple.__new__  # takes half the time of calling the class
 _CODE = attrgetter("code")
 
@@ -393,7 +395,29 @@ def integers(values: Any) -> np.ndarray:
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgument(f"pack: {values!r}; give a list of integers, one for each episode")
+    if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
+        raise InvalidArgument(f"pack: {values!r}; give integers below 2**63")
     return read_only(array.astype(np.int64, copy=False))
+
+
+def checked_start(name: str, value: Any, num_steps: int) -> int:
+    """Return the env step at which a chunk of `num_steps` steps begins as an int.
+
+    Raises:
+        InvalidArgument: it is not an int from 0 to `2**63 - 1 - num_steps`, so that all env steps are int64.
+    """
+    start = checked_count(name, value, 0)
+    if start > _LARGEST - num_steps:
+        raise InvalidArgument(f"{name}={value!r}: give an int of at least 0, below 2**63 - {num_steps}")
+    return start
+
+
+def check_starts(starts: np.ndarray, lengths: np.ndarray) -> None:
+    """Raise `InvalidArgument` unless the env steps of all chunks, from `starts` [n] on, are int64 of at least 0."""
+    invalid = (starts < 0) | (starts > _LARGEST - lengths)
+    if np.count_nonzero(invalid):
+        i = int(invalid.argmax())
+        checked_start(f"pack: t_started[{i}]", int(starts[i]), int(lengths[i]))
 
 
 def counts(values: Any, name: str) -> np.ndarray:

@@ -25,7 +25,7 @@ from episodes.errors import (
     rejected_type,
 )
 from episodes.facts import Ending, EpisodeFacts
-from episodes.facts.facts import new_id, own_data
+from episodes.facts.facts import checked_start, new_id, own_data
 from episodes.facts.short_id import short_id
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
@@ -34,7 +34,8 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.single_agent.attributes import fact_of
 from episodes.single_agent.duration import HasDuration
 from episodes.tracks import action_units, indexing
-from episodes.tracks.casting import REAL_TYPES, check_reward
+from episodes.tracks.casting import REAL_TYPES, checked_reward
+from episodes.tracks.copies import copied
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.notebook_repr import notebook_repr
@@ -119,7 +120,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
     )
 
     id_: Any = fact_of("id_", "Id of the episode, the same for all its chunks.")
-    env_t_started: int = fact_of("t_started", "Env step of the chunk's first observations.")
+    env_t_started: int = fact_of("t_started", "Env step of the chunk's first observations.", checked_start)
     ending: Ending = fact_of("ending", "How the chunk stops: an `Ending`.")
     observation_space: Any = fact_of("observation_space", "Space of each agent's observations by agent, or None.")
     action_space: Any = fact_of("action_space", "Space of each agent's actions by agent, or None.")
@@ -154,7 +155,10 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
             if len_lookback_buffer == "auto"
             else min(checked_lookback(len_lookback_buffer, "env steps"), num_steps)
         )
-        begin = (env_t_started or 0) - lookback
+        start = checked_start("env_t_started", env_t_started or 0, num_steps - lookback)
+        for agent_id, agent_start in (agent_t_started or NOTHING).items():
+            checked_start(f"agent_t_started[{agent_id!r}]", agent_start, num_steps - lookback)
+        begin = start - lookback
         spaces: tuple[Any, Any] = (observation_space, action_space)
         facts = EpisodeFacts(
             new_id() if id_ is None else id_, begin, Ending.OPEN, observation_space=spaces[0], action_space=spaces[1]
@@ -279,12 +283,13 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
 
     # --- growing -----------------------------------------------------------------------------------------------
 
-    def add_env_reset(self, *, observations: ByAgent, infos: ByAgent | None = None) -> None:
+    def add_env_reset(self, *, observations: ByAgent, infos: ByAgent | None = None, copy: bool = True) -> None:
         """Start the episode with the observations that the environment's reset returned.
 
         Args:
             observations: observation of each agent that the environment returned.
             infos: infos by agent, and under `"__common__"` those of no agent.
+            copy: see `add_env_step`.
 
         Raises:
             EpisodeStateError: the episode was reset already.
@@ -297,6 +302,8 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
         infos = NOTHING if infos is None else infos
         self._check_dicts("add_env_reset", observations=observations, infos=infos)
         self._check_infos("add_env_reset", infos)
+        if copy is not False:
+            observations, infos = copied(observations), copied(infos)
         entering = self._entering(observations, observations, infos)
         self.is_reset = True
         self.agents.keep_infos(observations, infos, self.env_t)
@@ -314,10 +321,12 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
         terminateds: ByAgent | None = None,
         truncateds: ByAgent | None = None,
         extra_model_outputs: ByAgent | None = None,
+        copy: bool = True,
     ) -> None:
         """Add one env step, given as dicts from agent to observation, action, reward and so on.
 
-        All arguments are checked before anything is stored. Errors name the agent and the env step.
+        All arguments are checked before anything is stored. Errors name the agent and the env step. The episode stores
+        copies, because environments and policies may reuse their arrays.
 
         Args:
             observations: observations of agents that got one. An agent's first observation adds the agent.
@@ -329,6 +338,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
                 episode ends if every agent has ended: terminated if all of them terminated.
             truncateds: flags of agents, and `"__all__"` for the episode.
             extra_model_outputs: `{agent: {key: value}}` of the agents that acted.
+            copy: False to store the given arrays, dicts and lists themselves. The caller must never change them.
 
         Raises:
             EpisodeStateError: the episode does not grow.
@@ -359,9 +369,9 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
             observations = agents.with_repeated_last_observations(
                 observations, actions, ending[0], now, may_repeat=may_repeat
             )
-        for agent_id, reward in rewards.items():
-            if type(reward) not in REAL_TYPES:
-                check_reward(reward, partial(place_of, self.id_, agent_id, now))
+        if not REAL_TYPES.issuperset(map(type, rewards.values())):
+            place = partial(place_of, self.id_)
+            rewards = {a: checked_reward(reward, partial(place, a, now)) for a, reward in rewards.items()}
         try:
             newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
         except ShapeMismatch:
@@ -369,6 +379,9 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
             newcomers, waiting, has_more_rewards = agents.check_step(observations, actions, rewards, extra, now)
         if self.ragged:
             actions, extra = agents.with_ragged_items(actions, extra, now - 1)
+        if copy is not False:
+            observations, actions = copied(observations), copied(actions)
+            infos, extra = infos and copied(infos), extra and copied(extra)
         entering = self._entering(newcomers, observations, infos) if newcomers else ()
         # Everything was checked. What follows writes, and does not fail.
         self.env_t = now
@@ -410,7 +423,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
                 multi_agent_episode_id=self.id_,
                 ragged=from_plain_kinds(self.ragged.get(agent_id, NOTHING)) if self.ragged else None,
             )
-            agent_episode.add_env_reset(observations[agent_id], infos.get(agent_id) or {})
+            agent_episode.begin(observations[agent_id], infos.get(agent_id) or {}, copy=False)
             episodes.append(agent_episode)
         return episodes
 

@@ -8,6 +8,7 @@ learned from like all others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from episodes.errors import InvalidArgument, TrackMismatch
@@ -96,7 +97,7 @@ def unpack_agents(packs: Sequence[EpisodePack]) -> list[MultiAgentEpisode]:
     """
     agents: dict[Any, list[_ByPlace]] = {}  # a list, since chunks without steps may share the key of their successor
     for pack in packs:
-        for agent_episode in pack:
+        for agent_episode in map(copy, pack):
             record = agent_episode.custom_data.pop(KEY, None)
             if record is None:
                 raise TrackMismatch(

@@ -414,7 +414,10 @@ def done_since(place: str, env_t: int) -> str:
 
 def after_end(place: str, env_t: int) -> str:
     """Return the error text for an observation of an agent that has ended."""
-    return f"{place}: an observation after its end (env step {env_t})"
+    return (
+        f"{place}: an observation after its end (env step {env_t}); leave it out, or give an agent that comes back a "
+        "new id"
+    )
 
 
 def _growing(times: np.ndarray) -> array:

@@ -27,6 +27,7 @@ from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, Trac
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import (
     PackFacts,
+    check_starts,
     counts,
     ids_of,
     integers,
@@ -228,8 +229,9 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
         Raises:
             TrackMismatch: a column has another number of rows than `lengths` and `lookbacks` require.
-            ShapeMismatch: rewards are not one number per step.
+            ShapeMismatch: rewards are not one number per step, or items do not have the shapes of their space.
             WrongType: a column holds objects.
+            InvalidArgument: a chunk begins before env step 0.
         """
         steps, num = int(self.offsets[-1]), len(self)
         for track in self.columns.all():
@@ -247,6 +249,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         if self.rewards.ndim != 1:
             raise ShapeMismatch(f"pack: rewards have shape {self.rewards.shape}; give one number for each step")
         self.facts.check(num)
+        check_starts(self.facts.t_started, self.lengths)
+        self.columns.check_shapes(self.facts.observation_space, self.facts.action_space, "pack")
         if len(self.lookbacks) != num:
             raise TrackMismatch(f"pack: {len(self.lookbacks)} lookbacks for {num} episodes; give one for each")
 
@@ -305,8 +309,9 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def __getitem__(self, index: int | slice) -> SingleAgentEpisode | EpisodePack:
         """Return the episode at an index, or a pack of a slice of episodes. Only slices with a step copy arrays.
 
-        Each read of episode i creates a new object, so changes to it (`custom_data`, setters) do not change the pack.
-        Keep the episode, or use `pack.replace(custom_data=[...])`, which returns another pack.
+        Each read of episode i creates a new view of the pack. Its setters and its `custom_data` raise
+        `EpisodeStateError`, because a change would not reach the pack: change a copy, `copy.copy(pack[i])`, and make a
+        pack of the copies, or use `pack.replace(rewards=...)`, which returns another pack.
 
         Raises:
             StepOutOfRange: the pack has no episode with this index.
@@ -332,7 +337,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def _episode(self, i: int) -> SingleAgentEpisode:
         bounds, custom = self._bounds, self.facts.custom_data
         tracks = self.columns.window(bounds[i], bounds[i + 1], self.lookbacks.item(i), i)
-        return SingleAgentEpisode.of(self.facts.at(i), tracks, {} if custom is None else own_data(custom[i]))
+        return SingleAgentEpisode.of_pack(self.facts.at(i), tracks, {} if custom is None else own_data(custom[i]))
 
     def _range(self, start: int, stop: int) -> EpisodePack:
         begin, end = self._bounds[start], self._bounds[stop]

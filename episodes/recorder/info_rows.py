@@ -23,6 +23,7 @@ from episodes.errors import TrackMismatch, WrongType
 from episodes.recorder.row_blocks import longer
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
+from episodes.tracks.copies import copied
 from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos
@@ -72,7 +73,7 @@ class InfoRows:
             value, mask = info.get(key), info.get(mask_key)
             if type(value) is not np.ndarray or value.dtype is not block.dtype or value.shape != block.shape:
                 return False
-            block.values[at] = value
+            block.values[at] = copied(value) if value.dtype.hasobject else value
             block.present[at] = True if mask is None else mask
             num_keys += 1 if mask is None else 2
         return num_keys == len(info)
@@ -85,7 +86,7 @@ class InfoRows:
             block = self._blocks.get(path)
             if block is None:
                 block = self._blocks[path] = _InfoBlock(row, plain, self._capacity)
-            block.put(at, row, plain)
+            block.put(at, copied(row) if row.dtype.hasobject else row, plain)
             block.present[at] = True if mask is None else mask
             result = True
         arrays = {key: self._blocks.get(nested.escape(key)) for key, value in info.items() if type(value) is np.ndarray}

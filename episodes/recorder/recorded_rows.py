@@ -16,6 +16,7 @@ from episodes.recorder.info_rows import InfoRows
 from episodes.recorder.row_blocks import RowBlock, as_numbers, fitted_row, gather, make_blocks, put_fitted
 from episodes.tracks import nested
 from episodes.tracks.field import extra_field
+from episodes.tracks.fitting import check_fits
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, varying_shapes_error
 
 _FIRST_CAPACITY = 32
@@ -204,10 +205,13 @@ class RecordedRows:
         return _Started(action_blocks, reward_blocks, made, in_order, steps_from, at - 1)
 
     def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
-        """Return N items with the nesting of the space. Raise `ShapeMismatch` if they cannot be stacked."""
+        """Return N items with the nesting of the space. Raise `ShapeMismatch` if they do not fit it, or cannot be
+        stacked.
+        """
         rows, part = as_rows(rows, space), irregular_part(space)
         if part is not None and any(np.asarray(leaf).dtype.kind == "O" for leaf in nested.leaves(rows)):
             raise varying_shapes_error(name, part)
+        check_fits(rows, space, lambda: "a row", name, (self.num_envs,))
         return rows
 
     def _blocks(self, name: str, row: Any, dtypes: Any = None) -> Any:
@@ -233,6 +237,10 @@ class RecordedRows:
     def put_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
         """Overwrite the observations of the environments `envs` [k] in row `at` by validated items [k, ...]."""
         nested.map_leaves(lambda block, leaf: block.put(at, leaf, envs), self.observations, observations)
+
+    def widen_observations(self, observations: Any) -> None:
+        """Make the blocks able to store items of the dtypes of `observations`, such as last observations."""
+        nested.map_leaves(lambda block, leaf: block.widen(leaf.dtype), self.observations, observations)
 
     def mark_replaced(self, at: int, envs: np.ndarray) -> None:
         """Mark the observations of `envs` in row `at` as the first observations of new episodes."""

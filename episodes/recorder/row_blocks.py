@@ -16,6 +16,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
+from episodes.tracks.casting import try_cast
 from episodes.tracks.stacking import check_strings, refuse_masked
 
 _ALL = slice(None)
@@ -55,19 +56,23 @@ class RowBlock:
 
     def put(self, at: int, items: np.ndarray, envs: Any = _ALL) -> None:
         """Copy items [k, ...] that `fitted` has returned to the environments `envs` [k] of the vector step `at`."""
-        if not self.fixed and not np.can_cast(items.dtype, self.dtype):
-            self.data = self.data.astype(np.result_type(self.dtype, items.dtype))
-            self.dtype = self.data.dtype
+        self.widen(items.dtype)
         self.data[at, envs] = items
+
+    def widen(self, dtype: np.dtype) -> None:
+        """Make the block able to store items of `dtype` too, unless its own dtype was given."""
+        if not self.fixed and not np.can_cast(dtype, self.dtype):
+            self.data = self.data.astype(np.result_type(self.dtype, dtype))
+            self.dtype = self.data.dtype
 
     def fitted(self, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
         """Convert items to an array that this block can store. Raise `ShapeMismatch` if that is impossible.
 
-        The array keeps the dtype of the items. Into a block of floats, numbers are rounded when they are copied.
+        The array has the dtype of the block if that was given, else that of the items; `widen` then makes room.
 
         Raises:
             ShapeMismatch: the rows have another shape than `shape`, strings are given for numbers or the reverse, or a
-                given integer or bool dtype of the block cannot hold the values.
+                given dtype of the block cannot represent the values (`try_cast`).
             WrongType: the rows are a masked array.
         """
         rows = as_numbers(self.name, rows)
@@ -81,12 +86,15 @@ class RowBlock:
             raise ShapeMismatch(
                 f"{self.name}: a row has dtype {rows.dtype}, its track {self.dtype}; give items of one kind"
             )
-        cannot_cast = self.fixed and not np.can_cast(rows.dtype, self.dtype)
-        if cannot_cast and self.dtype.kind in "iub" and not np.array_equal(rows.astype(self.dtype), rows):
+        if not self.fixed:
+            return rows
+        fitting = try_cast(rows, self.dtype)
+        if fitting is None:
             raise ShapeMismatch(
-                f"{self.name}: a row of dtype {rows.dtype} does not fit the space's {self.dtype} without loss"
+                f"{self.name}: a row of dtype {rows.dtype} does not fit the space's {self.dtype} without loss; give "
+                "values that it can hold, or declare the space of these values"
             )
-        return rows
+        return fitting
 
     def fill(self, stop: int, item: Any) -> None:
         """Write the same item [...] to all environments of the vector steps before index `stop`."""

@@ -244,6 +244,7 @@ class VectorRecorder:
             else final_observations
         )
         last = nested.map_leaves(np.array, rows.fitted_observations(last, len(envs)))
+        rows.widen_observations(last)
         last_infos, infos = infos_at_ends(infos)
         slot_of_last, slot = rows.infos.add(last_infos), rows.infos.add(infos)
         last_observations.append(LastObservations(at, envs, last, slot_of_last))
@@ -352,7 +353,7 @@ class VectorRecorder:
         """Return the episodes of `chunks` as a list. The next `take` will give them the same ids and custom data."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
-            episode.custom_data = self._custom.setdefault(key, {})
+            episode.with_custom_data(self._custom.setdefault(key, {}))
         return episodes
 
     def count_steps(self) -> int:

@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from episodes.errors import WrongType
+from episodes.errors import EpisodeStateError, WrongType
 from episodes.tracks import Track
 
 
-def fact_of(name: str, doc: str) -> Any:
-    """Return a readable and writable property for the metadata field `name` of an episode, such as its id."""
+class FixedData(dict[str, Any]):
+    """Custom data of an episode of a pack: a dict that cannot be changed. Copies and pickles of it are plain dicts."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise EpisodeStateError(
+            f"custom_data of an episode of a pack: {_COPY_FIRST}, or make pack.replace(custom_data=[...])"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
+_COPY_FIRST = (
+    "a change would not reach its steps; change a copy, episode = copy.copy(pack[i]), and make a pack of the copies "
+    "with EpisodePack.from_episodes"
+)
+
+
+def check_is_not_of_pack(episode: Any) -> None:
+    """Raise `EpisodeStateError` if the episode is a view of a pack, so that a setter would not change the pack."""
+    if episode._is_of_pack:
+        raise EpisodeStateError(f"episode {episode.id_}: it is a view of a pack or recorder: {_COPY_FIRST}")
+
+
+def fact_of(name: str, doc: str, check: Callable[[str, Any, int], Any] | None = None) -> Any:
+    """Return a readable and writable property for the metadata field `name` of an episode, such as its id.
+
+    Args:
+        check: function of the name, a new value and the number of steps that returns the value to set.
+    """
 
     def change(episode: Any, value: Any) -> None:
+        value = value if check is None else check(name, value, len(episode))
         episode.facts = episode.facts._replace(**{name: value})
 
     return property(attrgetter(f"_facts.{name}"), change, doc=doc)
+
+
+def custom_data_of(doc: str) -> Any:
+    """Return a property for the custom data of an episode. Setting it raises an error for an episode of a pack."""
+
+    def change(episode: Any, data: Any) -> None:
+        """Replace the custom data of the episode."""
+        check_is_not_of_pack(episode)
+        episode._custom_data = data
+
+    return property(attrgetter("_custom_data"), change, doc=doc)
 
 
 def record_of(name: str, doc: str) -> property:
@@ -23,6 +66,7 @@ def record_of(name: str, doc: str) -> property:
 
     def change(episode: Any, record: Any) -> None:
         """Replace the metadata or time series of the episode, and clear the cached lists."""
+        check_is_not_of_pack(episode)
         episode.growth = None  # before the change, since its lists belong to the old tracks
         setattr(episode, name, record)
 

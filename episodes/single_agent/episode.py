@@ -17,15 +17,17 @@ from gymnasium import spaces
 from episodes.columns import check_extra_output_names
 from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType, rejected_type
 from episodes.facts.ending import Ending
-from episodes.facts.facts import EpisodeFacts, HasEnding, new_id, own_data
+from episodes.facts.facts import EpisodeFacts, HasEnding, checked_start, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
 from episodes.facts.short_id import short_id
-from episodes.single_agent.attributes import fact_of, record_of, track_of
+from episodes.single_agent.attributes import FixedData, custom_data_of, fact_of, record_of, track_of
 from episodes.single_agent.duration import HasDuration
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import parts_of, state_of
 from episodes.tracks import Track, Tracks, action_units, indexing, nested, track_access
-from episodes.tracks.casting import check_reward
+from episodes.tracks.casting import checked_reward
+from episodes.tracks.copies import IMMUTABLE, copied
+from episodes.tracks.fitting import check_fits
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import EmptyInfos, same_info
@@ -33,6 +35,7 @@ from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
 from episodes.tracks.spaces import as_item, as_items, is_nested
 
+_ARRAY: Any = np.ndarray
 _blank: Any = object.__new__  # takes half the time of calling the class
 _RAGGED = "ragged"  # instead of the shape of ragged observations, so that no observation has it
 
@@ -81,17 +84,18 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         "__weakref__",
         "_action_kind",
         "_began",
+        "_custom_data",
         "_duration",
         "_facts",
         "_is_cut",
+        "_is_of_pack",
         "_shape",
         "_tracks",
-        "custom_data",
         "growth",
     )
 
     id_: Any = fact_of("id_", "Id of the episode, the same for all its chunks.")
-    t_started: int = fact_of("t_started", "Env step of the chunk's first observation.")
+    t_started: int = fact_of("t_started", "Env step of the chunk's first observation.", checked_start)
     ending: Ending = fact_of("ending", "How the chunk stops: an `Ending`.")
     agent_id: Any = fact_of("agent_id", "Id of the agent in a multi-agent episode, or None.")
     module_id: Any = fact_of("module_id", "Id of the module that acts for the agent, or None.")
@@ -101,7 +105,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     )
     observation_space: spaces.Space | None = fact_of("observation_space", "Space of the observations, or None.")
     action_space: spaces.Space | None = fact_of("action_space", "Space of the actions, or None.")
-    custom_data: dict[str, Any]
+    custom_data: dict[str, Any] = custom_data_of("The user's own values: a dict.")
     facts = record_of("_facts", "Immutable metadata: ids, start time, ending, policy versions and spaces.")
     tracks = record_of("_tracks", "Immutable record of the time series.")
     observations: Track = track_of("observations", "Track of L + T + 1 observations.")
@@ -138,14 +142,16 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         id_ = new_id() if id_ is None else id_
         check_extra_output_names(extra_model_outputs or (), f"episode {id_}")
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
+        start = 0 if t_started is None else checked_start("t_started", t_started, num_given - lookback)
         self._facts = EpisodeFacts(
-            id_, t_started or 0, ending, *ids, observation_space=observation_space, action_space=action_space
+            id_, start, ending, *ids, observation_space=observation_space, action_space=action_space
         )
         kinds = None if ragged is None else declared_kinds(ragged, f"episode {id_}")
         self._tracks = Tracks.growing(
             all_observations, infos, all_actions, all_rewards, extra_model_outputs, lookback, kinds
         )
-        self.custom_data = {}
+        self._custom_data: dict[str, Any] = {}
+        self._is_of_pack: Any = None  # True if this is a view of a pack, which no setter changes
         self.growth: Any = None  # `Tracks.growing_lists` of a growing episode; None after a change of facts or tracks
         self._shape: Any = None  # shape of added observations; a setter may store observations of another shape
         self._action_kind: Any = None  # result of `checked_action_shape` for the newest action
@@ -211,7 +217,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
         facts = EpisodeFacts(
             new_id() if id_ is None else id_,
-            t_started,
+            checked_start("t_started", t_started, len(tracks.rewards)),
             ending,
             *ids,
             VersionRuns.of(policy_versions, len(tracks.rewards)),
@@ -228,9 +234,21 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         self = _blank(cls)
         self._facts = facts
         self._tracks = tracks
-        self.custom_data = custom_data
-        self.growth = self._shape = self._action_kind = self._began = self._is_cut = None
+        self._custom_data = custom_data
+        self.growth = self._shape = self._action_kind = self._began = self._is_cut = self._is_of_pack = None
         self._duration = 0.0
+        return self
+
+    @classmethod
+    def of_pack(cls, facts: EpisodeFacts, tracks: Tracks, custom_data: Mapping[str, Any]) -> Self:
+        """Create an episode that is a view of a pack. Its setters raise, since they would not change the pack."""
+        episode = cls.of(facts, tracks, FixedData(custom_data))
+        episode._is_of_pack = True
+        return episode
+
+    def with_custom_data(self, custom_data: dict[str, Any]) -> Self:
+        """Make `custom_data` the custom data of this view of a recorder, which stores its changes. Return the view."""
+        self._custom_data = custom_data
         return self
 
     # --- properties --------------------------------------------------------------------------------------------
@@ -266,22 +284,40 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     is_finalized = is_numpy
 
     def validate(self) -> None:
-        """Raise `TrackMismatch` if the numbers of observations, infos, actions, rewards and outputs do not agree."""
+        """Raise an error if the tracks do not fit together, or finished ones do not fit their spaces.
+
+        Raises:
+            TrackMismatch: the numbers of observations, infos, actions, rewards and outputs do not agree.
+            ShapeMismatch: finished observations or actions do not have the shapes of their space.
+        """
         self._tracks.check(f"episode {self.id_}")
+        if self.is_numpy:
+            facts = self._facts
+            self._tracks.check_shapes(facts.observation_space, facts.action_space, f"episode {self.id_}")
 
     # --- growing -----------------------------------------------------------------------------------------------
 
-    def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None) -> None:
+    def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None, *, copy: bool = True) -> None:
         """Start the episode with the observation that the environment's reset returned.
 
         Args:
             observation: the observation, nested or not.
             infos: the environment's info, by default an empty dict.
+            copy: see `add_env_step`.
 
         Raises:
             EpisodeStateError: the episode was reset already, has ended or is finalized.
-            ShapeMismatch: the observation is ragged.
+            ShapeMismatch: the observation is ragged, or does not have the shape of the observation space.
             WrongType: the info is not a dict.
+        """
+        if self._tracks.observations.ragged is None and not self.is_reset:
+            item = as_item(observation, self._facts.observation_space)
+            check_fits(item, self._facts.observation_space, self._place, "observations")
+        self.begin(observation, infos, copy=copy)
+
+    def begin(self, observation: Any, infos: dict[str, Any] | None, *, copy: bool) -> None:
+        """Start the episode as `add_env_reset` does, with an observation that need not fit the space: a multi-agent
+        runner rewrites it later. `to_numpy` checks all observations.
         """
         tracks: Any = self._tracks
         if tracks.is_finished or len(tracks.observations) or self._facts.ending.is_done:
@@ -298,6 +334,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         else:
             observation = as_ragged_item(observation, kind, lambda: f"{self._place()}: the observation")
             self._shape = _RAGGED
+        if copy is not False:
+            observation, infos = copied(observation), copied(infos)
         tracks.observations.items.append(observation)
         tracks.observations.uniform = True
         tracks.infos.items.append({} if infos is None else infos)
@@ -314,10 +352,12 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         truncated: bool = False,
         extra_model_outputs: Mapping[str, Any] | None = None,
         policy_version: int | None = None,
+        copy: bool = True,
     ) -> None:
         """Add one step: the action taken, and the reward and observation that the environment returned.
 
-        All arguments are checked before anything is stored.
+        All arguments are checked before anything is stored. The episode stores copies, because environments and
+        policies may reuse their arrays.
 
         Args:
             observation: the observation after the action.
@@ -329,6 +369,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             extra_model_outputs: items by key. Every step needs the same keys.
             policy_version: version of the policy that acted, 0 or more. If None, that of the previous step of this
                 chunk; the first step of a chunk then has no version (-1), also after `cut`.
+            copy: False to store the given arrays, dicts and lists themselves. The caller must never change them.
 
         Raises:
             EpisodeStateError: before the reset, after the end, after `cut`, or on a finalized episode.
@@ -342,7 +383,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             if policy_version is not None:
                 facts = facts.with_version(policy_version, len(self))
             SingleAgentEpisode.add_env_step(
-                self, observation, action, reward, infos, extra_model_outputs=extra_model_outputs
+                self, observation, action, reward, infos, extra_model_outputs=extra_model_outputs, copy=copy
             )
             self._facts = facts
             if facts.ending.is_done:
@@ -358,20 +399,27 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
                 observation = self._checked_observation(observation)
         except AttributeError:
             observation = self._checked_observation(observation)
-        if type(action) is not self._action_kind and (
-            type(action) is not np.ndarray or action.shape != self._action_kind
-        ):
-            self._action_kind = track_access.checked_action_shape(
-                action, self._tracks.actions, self._facts.action_space, self._place
-            )
+        if type(action) is not self._action_kind:
+            if type(action) is not _ARRAY or action.shape != self._action_kind:
+                self._action_kind = track_access.checked_action_shape(
+                    action, self._tracks.actions, self._facts.action_space, self._place
+                )
+            if copy is not False:
+                action = copied(action)
         if type(reward) is not float:
-            check_reward(reward, self._place)
+            reward = checked_reward(reward, self._place)
+        if copy is not False:
+            observation = observation.copy() if type(observation) is _ARRAY else copied(observation)
+            infos = copied(infos) if infos else {}
         try:
             if extra_model_outputs:
                 if len(extra_model_outputs) != len(outputs):
                     outputs = self.create_extra_tracks(extra_model_outputs)
                 for key, items in outputs:
-                    items.append(extra_model_outputs[key])
+                    item = extra_model_outputs[key]
+                    if type(item) not in IMMUTABLE and copy is not False:
+                        item = copied(item)
+                    items.append(item)
             elif outputs:
                 raise self._extra_mismatch({})
             observations.append(observation)
@@ -700,7 +748,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
 
     def __reduce__(self) -> Any:
         """Return the pickled form: the episode's metadata, time series and custom data, without cached lists."""
-        attributes = (self.custom_data, self._shape, self.get_duration_s(), self._is_cut)
+        custom_data = own_data(self._custom_data) if type(self._custom_data) is FixedData else self._custom_data
+        attributes = (custom_data, self._shape, self.get_duration_s(), self._is_cut)
         return _restored, (type(self), self._facts, self._tracks, *attributes)
 
     def get_state(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -342,7 +343,7 @@ class StoredBatch:
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
         """Return episode `i` of the batch, or only its steps in the slice `steps`.
         Only compressed arrays are copied."""
-        episode = self.whole[i]
+        episode = copy(self.whole[i])  # its setters may be used
         if steps is not None:
             episode = episode[steps]
         if self.compressed:

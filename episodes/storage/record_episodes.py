@@ -15,11 +15,11 @@ from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.header import to_storable_spec
 from episodes.storage.writer import EpisodeWriter
-from episodes.tracks.infos.info_columns import copy_mutable
+from episodes.tracks.copies import copied
+from episodes.tracks.spaces import irregular_part, varying_shapes_error
 
 CHUNK_BYTES = 1 << 24  # size of the observations in memory at which a chunk is written
 MOST_STEPS = 10_000
-_NUMBERS = frozenset((int, float, bool, np.int64, np.int32, np.float32, np.float64))
 
 
 class RecordEpisodes(gym.Wrapper):
@@ -44,6 +44,7 @@ class RecordEpisodes(gym.Wrapper):
     Raises:
         InvalidArgument: `chunk_steps` is below 1, or a vector environment has no autoreset mode; and those of
             `EpisodeWriter`.
+        ShapeMismatch: items of a space have no common shape, as those of Sequence, Graph and OneOf.
 
     >>> import tempfile
     >>> from episodes.storage import EpisodeDataset
@@ -78,7 +79,7 @@ class RecordEpisodes(gym.Wrapper):
         episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
         if seed is not None:
             episode.custom_data["seed"] = int(seed)
-        episode.add_env_reset(_copy(observation), _copy(infos))
+        episode.add_env_reset(observation, infos)
         self._episode, self._num_steps = episode, 0
         return observation, infos
 
@@ -93,23 +94,13 @@ class RecordEpisodes(gym.Wrapper):
             raise EpisodeStateError(
                 "there is no episode to record: call reset() before the first step, and after an end"
             )
-        copied_action = action if type(action) in _NUMBERS else _copy(action)  # before an environment clips it in place
+        copied_action = copied(action)  # before an environment clips it in place
         observation, reward, terminated, truncated, infos = result = self.env.step(action)
-        copied_observation = observation.copy() if type(observation) is np.ndarray else _copy(observation)
-        copied_infos = _copy(infos) if infos else None
-        if terminated or truncated:
-            episode.add_env_step(
-                copied_observation,
-                copied_action,
-                reward,
-                copied_infos,
-                terminated=bool(terminated),
-                truncated=bool(truncated),
-            )
+        episode.add_env_step(observation, copied_action, reward, infos, terminated=terminated, truncated=truncated)
+        if episode.is_done:
             self._episode = None
             self.writer.add([episode.to_numpy()])
             return result
-        episode.add_env_step(copied_observation, copied_action, reward, copied_infos)
         self._num_steps += 1
         if self._num_steps >= self._chunk_steps:
             self._episode, self._num_steps = episode.cut(), 0
@@ -157,7 +148,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments and record the steps. Recorded steps are written to disk in chunks."""
-        copied_actions = _copy(actions)
+        copied_actions = copied(actions)
         result = self.env.step(actions)
         observations, rewards, terminated, truncated, infos = result
         self._recorder.step(observations, copied_actions, rewards, terminated, truncated, infos)
@@ -183,7 +174,14 @@ def _writer(
 ) -> EpisodeWriter:
     """Return a writer to `path` for an environment's episodes. `options`, of the user, override the environment's
     settings.
+
+    Raises:
+        ShapeMismatch: items of a space vary in shape, as those of Sequence, Graph and OneOf do.
     """
+    for name, space in (("observations", observed), ("actions", action_space)):
+        part = irregular_part(space)
+        if part is not None:
+            raise varying_shapes_error(name, part)
     facts = {"observation_space": observed, "action_space": action_space, "env_spec": to_storable_spec(spec)}
     return EpisodeWriter(path, **facts | options)
 
@@ -209,12 +207,3 @@ def _item_bytes(space: Any) -> int:
         return sum(map(_item_bytes, parts.values() if isinstance(parts, dict) else parts)) or 1
     shape = getattr(space, "shape", None) or ()
     return max(8, int(np.prod(shape)) * (np.dtype(space.dtype).itemsize if space.dtype is not None else 8))
-
-
-def _copy(value: Any) -> Any:
-    """Return a copy of an observation or action, because environments and policies may overwrite their arrays."""
-    if type(value) is np.ndarray:
-        return value.copy()
-    if type(value) is dict:
-        return {key: _copy(item) for key, item in value.items()}
-    return copy_mutable(value)

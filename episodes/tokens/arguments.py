@@ -11,7 +11,7 @@ import numpy as np
 from episodes.errors import InvalidArgument, ShapeMismatch, WrongType, rejected_type
 from episodes.pack import EpisodePack
 from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
-from episodes.tracks.casting import check_reward
+from episodes.tracks.casting import checked_reward
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import as_ragged_item
 
@@ -166,7 +166,7 @@ def check_finite_reward(reward: Any, label: Callable[[], str]) -> None:
         WrongType: the reward is not a number.
         InvalidArgument: the reward is NaN or infinite.
     """
-    check_reward(reward, label)
+    checked_reward(reward, label)
     if not math.isfinite(reward):
         raise InvalidArgument(f"{label()}: reward={reward!r}; give a finite number")
 

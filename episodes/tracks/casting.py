@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,8 +62,8 @@ def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
     return dtype_of_both if dtype_of_both.kind != "O" and try_cast(values, dtype_of_both) is not None else None
 
 
-def check_reward(reward: Any, label: Callable[[], str]) -> None:
-    """Raise an error unless `reward` is one real number.
+def checked_reward(reward: Any, label: Callable[[], str]) -> Any:
+    """Return a reward as one immutable real number, in its own type or dtype. An array of shape () becomes a number.
 
     Args:
         label: function that returns the first words of the message.
@@ -73,15 +73,32 @@ def check_reward(reward: Any, label: Callable[[], str]) -> None:
         WrongType: the reward is not a number.
     """
     if type(reward) in REAL_TYPES:
-        return
+        return reward
     try:
         number = np.asarray(reward)
     except (ValueError, TypeError, RuntimeError):  # a ragged list, or a tensor with gradients or on a device
         raise WrongType(f"{label()}: the reward is a {type(reward).__name__}; give one real number") from None
     if number.ndim:
-        raise ShapeMismatch(f"{label()}: the reward has shape {number.shape}; give one number, as .item() does")
-    if number.dtype.kind not in "biuf":
+        advice = (
+            "give one number, as .item() does"
+            if number.size == 1
+            else "give one number, such as their sum, and the vector as an info or an extra model output"
+        )
+        raise ShapeMismatch(f"{label()}: the reward has shape {number.shape}; {advice}")
+    if number.dtype.kind not in "biuf" or isinstance(reward, np.ma.MaskedArray):
         raise WrongType(f"{label()}: the reward is a {type(reward).__name__}; give one real number")
+    return number[()]
+
+
+def checked_rewards(rewards: Sequence[Any], label: str, first: int = 0) -> Sequence[Any]:
+    """Return rewards of which each is one immutable number. `first` is the index of the first one in messages.
+
+    Raises:
+        ShapeMismatch, WrongType: as `checked_reward`.
+    """
+    if type(rewards) is not np.ndarray and not REAL_TYPES.issuperset(map(type, rewards)):
+        return [checked_reward(reward, lambda i=i: f"{label}: rewards[{i}]") for i, reward in enumerate(rewards, first)]
+    return rewards
 
 
 def is_kind_of(field: Field, array: np.ndarray) -> bool:

@@ -57,7 +57,8 @@ class PolicyBox(spaces.Box):
         self.env_space = env_space
         self.mapping = mapping
         self._is_float = is_float
-        spread = env_space.bounded_below & env_space.bounded_above
+        below, above = bounded_parts(env_space)
+        spread = below & above
         lowest = np.where(spread, env_space.low, -1).astype(np.float64)
         highest = np.where(spread, env_space.high, 1).astype(np.float64)
         exact = env_space.dtype if is_float else np.dtype(np.float64)
@@ -166,21 +167,54 @@ def _bounded_boxes(space: gym.Space | None) -> list[spaces.Box]:
 
 def _is_bounded(box: spaces.Box) -> bool:
     """Return True for a `PolicyBox`, and for a Box with at least one finite bound."""
-    return isinstance(box, PolicyBox) or bool((box.bounded_below | box.bounded_above).any())
+    return isinstance(box, PolicyBox) or any(mask.any() for mask in bounded_parts(box))
 
 
-def _map_boxes(space: Any, change: Callable[[spaces.Box], spaces.Box]) -> Any:
-    """Return a copy of an action space in which each bounded box is replaced by `change(box)`,
-    or the space itself if nothing changes."""
+def bounded_parts(box: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """Return which dimensions of a Box have a lower and an upper bound, bool [*shape] each.
+
+    The largest floats count as infinite: many environments declare `Box(-np.finfo(np.float32).max, ...)`.
+    """
+    below, above = box.bounded_below, box.bounded_above
+    if not np.issubdtype(box.dtype, np.floating):
+        return below, above
+    largest = min(float(np.finfo(box.dtype).max), float(np.finfo(np.float32).max))
+    return below & (box.low > -largest), above & (box.high < largest)
+
+
+def without_huge_bounds(space: Any) -> Any:
+    """Return a copy of a space with infinite bounds in place of the largest floats, or the space itself without such.
+
+    The copy is seeded from `space`, so that its samples follow the seed.
+    """
+
+    def change(box: spaces.Box) -> spaces.Box:
+        below, above = bounded_parts(box)
+        if (below == box.bounded_below).all() and (above == box.bounded_above).all():
+            return box
+        low, high = np.where(below, box.low, -np.inf), np.where(above, box.high, np.inf)
+        changed = spaces.Box(low.astype(box.dtype), high.astype(box.dtype), box.shape, box.dtype.type)  # type: ignore[union-attr]
+        changed.seed(int(box.np_random.integers(2**31)))
+        return changed
+
+    return _map_boxes(space, change, lambda box: bool((box.bounded_below | box.bounded_above).any()))
+
+
+def _map_boxes(
+    space: Any, change: Callable[[spaces.Box], spaces.Box], changes: Callable[[spaces.Box], bool] = _is_bounded
+) -> Any:
+    """Return a copy of an action space in which each box for which `changes(box)` is True, by default each bounded
+    one, is replaced by `change(box)`, or the space itself if nothing changes.
+    """
     if isinstance(space, spaces.Dict):
-        parts = {key: _map_boxes(part, change) for key, part in space.spaces.items()}
+        parts = {key: _map_boxes(part, change, changes) for key, part in space.spaces.items()}
         changed = any(part is not space.spaces[key] for key, part in parts.items())
         return spaces.Dict(parts) if changed else space
     if isinstance(space, spaces.Tuple):
-        items = [_map_boxes(part, change) for part in space.spaces]
+        items = [_map_boxes(part, change, changes) for part in space.spaces]
         changed = any(new is not old for new, old in zip(items, space.spaces, strict=True))
         return spaces.Tuple(items) if changed else space
-    return change(space) if isinstance(space, spaces.Box) and _is_bounded(space) else space
+    return change(space) if isinstance(space, spaces.Box) and changes(space) else space
 
 
 def _map_items(space: gym.Space | None, actions: Any, change: Callable[[PolicyBox, Any], Any]) -> Any:

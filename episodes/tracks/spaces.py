@@ -111,7 +111,8 @@ def varying_shapes_error(name: str, part: tuple[str, spaces.Space]) -> ShapeMism
         advice = "FlattenObservations, before all views, make vectors of them"
     return ShapeMismatch(
         f"{name}{path}: items of a {type(space).__name__} space have no shape in common, and no array holds them; let "
-        f"{advice}"
+        f"{advice}; arrays of different lengths are stored by SingleAgentEpisode(ragged=...), see the page on ragged "
+        "tracks (docs/concepts/ragged.md)"
     )
 
 

@@ -12,8 +12,10 @@ from gymnasium import spaces
 from episodes.columns import check_extra_output_names
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import indexing, nested
-from episodes.tracks.casting import REAL_TYPES, check_kinds
+from episodes.tracks.casting import REAL_TYPES, check_kinds, checked_rewards
+from episodes.tracks.copies import copied
 from episodes.tracks.field import REWARDS, Field, extra_field
+from episodes.tracks.fitting import check_fits
 from episodes.tracks.indexing import Indices
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import as_ragged_item, fixed_shapes, kinds_of
@@ -75,13 +77,16 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
     A later action that equals the result needs no validation. The result is None for other kinds of actions.
 
     Raises:
-        ShapeMismatch: earlier actions in the track have another shape.
+        ShapeMismatch: earlier actions in the track have another shape, or the first action does not fit its space.
     """
     if track.ragged is not None:
         return None  # `with_ragged_conversion` checks each item
     kind = type(action)
-    if kind not in REAL_TYPES or track.total:
-        shape = shape_of(as_item(action, space), label)
+    if kind not in REAL_TYPES or track.total or space is not None:
+        tupled = as_item(action, space)
+        shape = shape_of(tupled, label)
+        if not track.total:
+            check_fits(tupled, space, label, "actions")
         known_shape = shape_of(track.get(-1)) if track.total else shape
         if shape != known_shape and irregular_part(space) is None:
             raise ShapeMismatch(
@@ -325,10 +330,13 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
         return track
     if track.field is REWARDS:
         _check_rewards(new_data)
+    if isinstance(track, ListTrack):  # arrays are copied anyway
+        new_data = copied(new_data)
     if track.ragged is not None:
         return track.replaced(positions, new_data if isinstance(new_data, list) else unstacked(new_data, num_new))
     if isinstance(track, ListTrack):
-        return track.replaced(positions, new_data if nested.is_leaf(new_data) else unstacked(new_data, num_new))
+        items = new_data if nested.is_leaf(new_data) else unstacked(new_data, num_new)
+        return track.replaced(positions, checked_rewards(list(items), name) if track.field is REWARDS else items)
     if isinstance(new_data, list):
         new_data = stack_items(new_data, name)
     if at_indices is None and not track.lookback:
@@ -392,5 +400,5 @@ def new_track(field: Field, new_data: Any, like: Track) -> Track:
             + _artificial_step(field, len(items), total)
         )
     kind = None if isinstance(new_data, list) else kinds_of(new_data)
-    track = ListTrack(list(items), like.lookback, False, field, None, kind)
+    track = ListTrack(list(map(copied, items)), like.lookback, False, field, None, kind)
     return track.finalize() if isinstance(like, ArrayTrack) else track

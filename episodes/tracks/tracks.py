@@ -10,8 +10,9 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import nested
-from episodes.tracks.casting import REAL_TYPES, check_kinds, check_reward
+from episodes.tracks.casting import check_kinds, checked_rewards
 from episodes.tracks.field import ACTIONS, EXTRA, INFOS, OBSERVATIONS, REWARDS, extra_field
+from episodes.tracks.fitting import space_mismatches
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import Infos
 from episodes.tracks.infos.joining import joined_infos
@@ -148,9 +149,24 @@ class Tracks(NamedTuple):
                 )
             check_kinds(track.field, track.arrays())
         self.check_lengths_of_outputs(label)
-        if not self.is_finished and not REAL_TYPES.issuperset(map(type, self.rewards.data)):
-            for i, reward in enumerate(self.rewards.data, -self.lookback):
-                check_reward(reward, lambda i=i: f"{label}: rewards[{i}]")
+        if not self.is_finished:
+            self.rewards.data[:] = checked_rewards(self.rewards.data, label, -self.lookback)
+
+    def check_shapes(self, observation_space: Any, action_space: Any, label: str) -> None:
+        """Raise `ShapeMismatch` unless finished observations and actions have the structures and shapes of their
+        spaces.
+
+        Args:
+            label: first words of the error message.
+        """
+        for track, space in ((self.observations, observation_space), (self.actions, action_space)):
+            data, total = track.data, track.total
+            if space is None or not total or (type(data) is np.ndarray and data.shape[1:] == space.shape):
+                continue
+            for mismatch in space_mismatches(space, data, track.field.label, (total,), dtypes=False):
+                raise ShapeMismatch(
+                    f"{label}: {mismatch}; give items of the space, or declare the space of these items"
+                )
 
     def check_lengths_of_outputs(self, label: str) -> None:
         """Raise `ShapeMismatch` if at some step a ragged extra output, such as log-probabilities,
@@ -269,7 +285,9 @@ class Tracks(NamedTuple):
         finished_actions = actions.finalize(action_space)
         extra_tracks = {key: track.finalize() for key, track in extra.items()}
         tracks = (finished_observations, infos.finalize(), finished_actions, finished_rewards, extra_tracks)
-        return _with_shared_offsets(_new(Tracks, tracks))
+        finished = _new(Tracks, tracks)
+        finished.check_shapes(observation_space, action_space, label)
+        return _with_shared_offsets(finished)
 
     def as_growing(self) -> Tracks:
         """Return a copy of the record to which steps can be added, or the record itself if steps

@@ -24,7 +24,8 @@ import episode_runners
 from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
 from episode_runners import make_vector_env
 from episode_runners.environments import EnvPoolVectorEnv, TorchVectorEnv
-from episode_runners.multi_agent_envs import as_multi_agent_env, random_action
+from episode_runners.multi_agent_envs import as_multi_agent_env
+from episode_runners.random_actions import sample_random_action
 from episode_runners.serial_envs import SerialVectorEnv
 from episodes import MultiAgentEpisode, storage
 from episodes.storage import RecordEpisodes
@@ -176,7 +177,7 @@ def played(make: Callable[[], Any], num_steps: int, cut_every: int) -> tuple[Mul
                 spaces[agent_id] = copy.deepcopy(env.space("action_space", agent_id))
                 spaces[agent_id].seed(len(spaces))
             observed = {agent_id: observations.get(agent_id), "info": infos.get(agent_id)}
-            actions[agent_id] = random_action(spaces[agent_id], observed[agent_id], observed["info"])
+            actions[agent_id] = sample_random_action(spaces[agent_id], observed[agent_id], observed["info"])
         step = env.step(actions)
         if t % cut_every == cut_every - 1:
             chunks.append(chunks[-1].cut(2))

@@ -70,9 +70,8 @@ def test_pack_flags_of_wrong_type_raise(flags):
 
 def test_episode_masked_item_raises():
     episode = stepped()
-    episode.add_env_step(0.0, 0, np.ma.masked)
-    with pytest.raises(WrongType, match="rewards: item 1 is masked"):
-        episode.to_numpy()
+    with pytest.raises(WrongType, match="the reward is a MaskedConstant"):
+        episode.add_env_step(0.0, 0, np.ma.masked)
     episode = SingleAgentEpisode()
     episode.add_env_reset(np.ma.masked_array(np.zeros(2), mask=[True, False]))
     episode.add_env_step(np.zeros(2), 0, 1.0)

@@ -67,6 +67,7 @@ SINGLE: dict[str, list[Any]] = {
     "truncated": [False, True],
     "extra_model_outputs": OUTPUTS,
     "policy_version": [None, 3, -2],
+    "copy": [True, False],
     "len_lookback_buffer": [0, 2, 99],
     "mapping": ["normalize", "clip", "none"],
     "slice_": [slice(0, 2), slice(None), slice(-2, None)],
@@ -81,6 +82,7 @@ SINGLE: dict[str, list[Any]] = {
 }
 NOT_PUBLIC = {"from_state", "from_arrays", "of", "end", "growing", "create_extra_tracks", "finish", "window", "extend"}
 NOT_PUBLIC |= {"joined_tracks", "check_follows", "finalized_tracks", "as_growing", "module_for"}
+NOT_PUBLIC |= {"begin", "of_pack", "with_custom_data"}
 
 
 def methods_of(cls: type) -> dict[str, list[str]]:

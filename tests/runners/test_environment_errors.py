@@ -55,7 +55,7 @@ def replaced(**leaves: Any) -> Callable[..., Any]:
 
 SPOILT = {
     "shape": (replaced(image=np.zeros((4, 5), np.uint8)), r"observations\['image'\] have shape \[4, 5\]; .* \[4, 4\]"),
-    "dtype": (replaced(image=np.zeros((4, 4))), r"observations\['image'\] are float64; the space has uint8"),
+    "dtype": (replaced(image=np.full((4, 4), 0.5)), r"observations\['image'\] are float64; the space has uint8"),
     "None": (replaced(image=None), r"observations\['image'\] are None"),
     "leaf of a tuple": (replaced(arm=(np.int64(0), np.zeros(3))), r"observations\['arm'\]\[1\] have shape \[3\]"),
     "length of a tuple": (replaced(arm=(np.int64(0),)), r"observations\['arm'\] are 1 items; .* a Tuple of 2"),

@@ -74,7 +74,7 @@ def test_reward_none_of_a_made_environment_raises_as_by_hand(mode: AutoresetMode
 
     Unpaid.observation_space = observation_space
     runner = SingleAgentEnvRunner(lambda: Unpaid(None), num_envs=2, autoreset_mode=mode, seed=0)
-    with pytest.raises(WrongType, match="environment 0, step 3 of its episode: the reward is None"):
+    with pytest.raises(WrongType, match="environment 0, step 3 of its episode: step: the reward is a NoneType"):
         runner.sample(num_timesteps=12, random_actions=True)
     episode = SingleAgentEpisode()
     episode.add_env_reset(np.zeros(1))

@@ -1,0 +1,106 @@
+"""Checks that items fit their space in structure, shape and dtype. All paths into an episode use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from episodes.errors import ShapeMismatch
+from episodes.tracks import nested
+from episodes.tracks.casting import try_cast
+from episodes.tracks.ragged import Ragged
+
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def check_fits(value: Any, space: Any, label: Callable[[], str], name: str, leading: tuple[int, ...] = ()) -> None:
+    """Raise `ShapeMismatch` unless an item has the structure, shapes and dtypes of a space's items.
+
+    A dtype fits if it can be cast to that of the space without loss; a cast to floats may round. Bounds are not
+    checked, nor are parts whose space is not a `Box`, `Discrete`, `MultiDiscrete` or `MultiBinary`.
+
+    Args:
+        value: the item, or a batch of items.
+        space: the space, or None to accept every item.
+        label: function that returns the first words of an error message.
+        name: name of the value in the message, such as "the observation".
+        leading: leading axes of a batch, such as `(N,)`.
+
+    Raises:
+        ShapeMismatch: names the first part that does not fit.
+    """
+    if space is None or _fits_exactly(space, value, leading):
+        return
+    for mismatch in space_mismatches(space, value, name, leading):
+        raise ShapeMismatch(f"{label()}: {mismatch}; give items of the space, or declare the space of these items")
+
+
+def _fits_exactly(space: Any, value: Any, leading: tuple[int, ...]) -> bool:
+    """Return True if the arrays of `value` have exactly the dtypes and shapes of the space: a fast check."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.dtype == space.dtype and value.shape == (*leading, *(space.shape or ()))
+    if kind is dict and type(space) is spaces.Dict:
+        parts = space.spaces
+        return parts.keys() == value.keys() and all(_fits_exactly(parts[key], value[key], leading) for key in parts)
+    return type(space) is spaces.Discrete and not leading and (kind is int or kind is np.int64)
+
+
+def space_mismatches(
+    space: Any, value: Any, name: str, leading: tuple[int, ...] = (), *, dtypes: bool = True
+) -> Iterator[str]:
+    """Yield a description of each part of `value` whose structure, shape or dtype does not fit `space`.
+
+    The arguments are those of `check_fits`. With `dtypes=False`, only structure and shapes are compared.
+    """
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping):
+            yield f"{name} are {_brief(value)}; the space is a Dict with {list(space.spaces)}"
+            return
+        for key, part in space.spaces.items():
+            if key not in value:
+                yield f"{name} have no {key!r}: there are {list(value)}, the space has {list(space.spaces)}"
+            else:
+                yield from space_mismatches(part, value[key], f"{name}[{key!r}]", leading, dtypes=dtypes)
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
+            yield f"{name} are {_brief(value)}; the space is a Tuple of {len(space.spaces)}"
+            return
+        for at, part in enumerate(space.spaces):
+            yield from space_mismatches(part, value[at], f"{name}[{at}]", leading, dtypes=dtypes)
+    elif isinstance(space, _ARRAYS) and not isinstance(value, Ragged):
+        array, shape, dtype = _array(value), (*leading, *space.shape), np.dtype(space.dtype)  # type: ignore[misc]
+        if array is None or array.shape != shape:
+            yield f"{name} {_describe(array, value)}; the space has {list(shape)}"
+        elif dtypes and array.dtype != dtype and try_cast(array, dtype) is None:
+            yield f"{name} are {array.dtype}; the space has {dtype}, which {_first_change(array, dtype)}"
+
+
+def _first_change(array: np.ndarray, dtype: np.dtype) -> str:
+    """Return the words of an error for the first value of `array` that `dtype` cannot represent."""
+    values = array.reshape(-1)
+    value = next(values[i].item() for i in range(len(values)) if try_cast(values[i : i + 1], dtype) is None)
+    return f"cannot hold {value!r}"
+
+
+def _array(value: Any) -> np.ndarray | None:
+    """Return the value as an array of numbers, or None if it is none. Tensors are moved to the CPU."""
+    try:
+        array = nested.host_array(value)
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    return array if array.dtype.kind in "biufc" else None
+
+
+def _describe(array: np.ndarray | None, value: Any) -> str:
+    return f"are {_brief(value)}" if array is None else f"have shape {list(array.shape)}"
+
+
+def _brief(value: Any) -> str:
+    """Describe a value for an error: its length or type."""
+    if isinstance(value, (tuple, list)):
+        return f"{len(value)} items"
+    return "None" if value is None else f"a {type(value).__name__}"
