@@ -52,7 +52,7 @@ class NumpyCategoricalSampler:
     def _log_exponential_noise(self, num: int) -> np.ndarray:
         """Return the logarithms of `num` samples of the exponential distribution with rate 1, float32 [num]."""
         if self._seed is None:
-            return torch.empty(num).exponential_().log_().numpy()
+            return torch.empty(num, device="cpu").exponential_().log_().numpy()
         if len(self._ahead) < num:
             self._draw(self._seed, num)
         noise, self._ahead = self._ahead[:num], self._ahead[num:]

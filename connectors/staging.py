@@ -40,7 +40,7 @@ class StagingBuffer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._on_cuda = device.type == "cuda"
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._buffer = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._copied: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -78,7 +78,9 @@ class StagingBuffer:
                 self._copied = torch.cuda.Event()
             self._copied.synchronize()
         if self.capacity < total:
-            self._buffer = torch.empty(max(total, 2 * self.capacity), dtype=torch.uint8, pin_memory=self._on_cuda)
+            self._buffer = torch.empty(
+                max(total, 2 * self.capacity), dtype=torch.uint8, device="cpu", pin_memory=self._on_cuda
+            )
 
 
 def _view(buffer: torch.Tensor, start: int, size: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -101,5 +101,5 @@ class ValueFunction:
 
 def on_host(parts: list[torch.Tensor]) -> np.ndarray:
     """Return the values of all minibatches as one float32 array in host memory."""
-    values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0)
+    values = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.zeros(0, device="cpu")
     return (values if values.dtype is torch.float32 else values.float()).numpy(force=True)

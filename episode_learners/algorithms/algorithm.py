@@ -218,8 +218,13 @@ class Algorithm(nn.Module, ABC):
             num_steps: the number of gradient steps, if it is known.
 
         Raises:
-            InvalidArgument: a metric, such as the loss, is NaN or infinite.
+            InvalidArgument: a metric, such as the loss, is NaN or infinite; or gradients are disabled.
         """
+        if not torch.is_grad_enabled():
+            raise InvalidArgument(
+                f"{type(self).__name__}: gradients are disabled, by torch.no_grad or torch.inference_mode; update "
+                "outside of it"
+            )
         checks_gradient_first = (
             num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).knows_norm_before_step
         )

@@ -50,7 +50,7 @@ def shuffled(columns: Mapping[str, Any], size: int, generator: torch.Generator) 
     """
     first = first_leaf(columns)
     num_rows = len(first)
-    mixed = rows_of(columns, torch.randperm(num_rows, generator=generator).to(first.device))
+    mixed = rows_of(columns, torch.randperm(num_rows, generator=generator, device=generator.device).to(first.device))
     starts = range(0, max(num_rows - size // 2, 1), size)
     for start, stop in zip(starts, [*starts[1:], num_rows], strict=True):
         yield rows_of(mixed, slice(start, stop))

@@ -181,7 +181,9 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         if not num_rows:
             raise InvalidArgument(f"{type(self).__name__}: the batch has no steps; sample some first")
         if INDICES not in columns:
-            order = torch.randperm(num_rows, generator=self.generator).to(columns[Columns.REWARDS].device)
+            order = torch.randperm(num_rows, generator=self.generator, device=self.generator.device).to(
+                columns[Columns.REWARDS].device
+            )
             columns = rows_of(columns, order)
         if num_rows == size:
             yield columns

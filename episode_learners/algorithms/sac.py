@@ -173,7 +173,7 @@ class SAC(ReplayAlgorithm[SACConfig]):
         If the policy has moved to another device, a new generator is made there.
         """
         if self._noise_generator.device != self.policy.device:
-            seed = int(torch.randint(2**62, (), generator=self.generator))
+            seed = int(torch.randint(2**62, (), generator=self.generator, device=self.generator.device))
             self._noise_generator = torch.Generator(self.policy.device).manual_seed(seed)
         return self._noise_generator
 

@@ -199,7 +199,7 @@ class TokenGRPO(Algorithm):
             if self.config.num_minibatches == 1:
                 yield dict(batch)
                 continue
-            order = torch.randperm(num, generator=self.generator).numpy()
+            order = torch.randperm(num, generator=self.generator, device=self.generator.device).numpy()
             for indices in np.array_split(order, min(self.config.num_minibatches, num)):
                 yield select_sequences(batch, indices).to_dict()
 
