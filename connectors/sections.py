@@ -1,7 +1,8 @@
 """`SectionedPipeline`: pipeline that calls observation rewriters first, then views, then all other connectors.
 
     rewriters    ObservationRewriter   change the observations that episodes store. They may have a state.
-    views        ViewPiece             compute what the policy sees. They have no state and are bound as one `Views`.
+    views        ViewPiece             compute what the policy sees, and are bound as one `Views`. They have no state,
+                                       except the statistics of `NormalizeObservations`.
     others       Connector             add columns. Padding and conversion to tensors come last.
 
 Rewriters and views move to their section, wherever they are inserted. Within a section connectors keep their order.
@@ -19,6 +20,7 @@ from connectors.connector import Connector
 from connectors.fingerprint import describe_acting_pipeline
 from connectors.pipeline import ConnectorPipeline, chain_spaces
 from connectors.rewriting.rewriter import ObservationRewriter
+from connectors.views.normalize_observations import NormalizeObservations
 from connectors.views.piece import ViewPiece
 from connectors.views.samples import space_of
 from connectors.views.view import Views, name_of, settings_of_views
@@ -46,13 +48,18 @@ class Sections:
         `FlattenObservations` is a rewriter before the first view and a view after it.
 
         Raises:
-            UnwiredPipeline: a rewriter that is not a view comes after a view.
+            UnwiredPipeline: a rewriter that is not a view, or `NormalizeObservations`, comes after a view.
             InvalidArgument: a rewriter is only usable in `joint=`.
         """
         sections = cls()
         for name, piece in pieces.items():
             if isinstance(piece, ObservationRewriter):
                 piece.check_place()
+            if isinstance(piece, NormalizeObservations) and sections.views:
+                raise UnwiredPipeline(
+                    f"{name} learns from observations as episodes store them: put it before the other views, "
+                    f"{', '.join(sections.views)}"
+                )
             if isinstance(piece, ViewPiece) and (sections.views or not isinstance(piece, ObservationRewriter)):
                 sections.views[name] = piece
             elif not isinstance(piece, ObservationRewriter):

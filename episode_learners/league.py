@@ -117,7 +117,7 @@ class League:
         """
         for chunk in episodes:
             returns = self._returns.setdefault(chunk.id_, {})
-            for agent_id, value in chunk.get_returns(include_pending=True).items():
+            for agent_id, value in chunk.get_returns().items():
                 returns[agent_id] = returns.get(agent_id, 0.0) + value
             if chunk.is_done:
                 scored = [

@@ -103,8 +103,9 @@ def evaluate(
 
     Args:
         env: a runner, or any environment argument of a runner (an id, a callable, an environment). A runner's policy
-            and pipelines are evaluated in new environments, created like the runner's environments. An environment
-            object is used directly and left open.
+            and pipelines are evaluated in new environments, created like the runner's environments. Later changes of
+            the runner's environments, such as `runner.env.set_attr`, do not reach them. An environment object is used
+            directly and left open. `reset(options=)` is not passed on: use a wrapper.
         policy: an actor, or a policy that acts through the default pipelines. With several agents a mapping
             `{module_id: policy or actor}`. None if `env` is a runner.
         num_episodes: exact number of episodes.
@@ -185,7 +186,7 @@ def _run_evaluation(runner: Any, num_episodes: int, explore: bool, *, closes: bo
             runner.close()
     if not several:
         return Evaluation(episodes, episodes.returns(), episodes.lengths, runner.stats.seconds)
-    returns = np.array([episode.get_return(include_pending=True) for episode in episodes])
+    returns = np.array([episode.get_return() for episode in episodes])
     lengths = np.array([len(episode) for episode in episodes])
     stats = runner.stats
     return Evaluation(episodes, returns, lengths, stats.seconds, stats.agent_returns, stats.module_returns)

@@ -99,7 +99,7 @@ class ReturnCounter:
 
         If the chunk ends the episode, its returns are stored in `ended`, and the next episode starts from 0.
         """
-        for agent_id, reward in chunk.get_returns(include_pending=True).items():
+        for agent_id, reward in chunk.get_returns().items():
             self.so_far[agent_id] = self.so_far.get(agent_id, 0.0) + reward
         if chunk.is_done:
             modules = {agent_id: chunk.module_for(agent_id) for agent_id in self.so_far}

@@ -139,6 +139,8 @@ class SingleAgentEnvRunner(EnvRunner):
         self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # classifies rows before they are recorded
         self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self._resets_itself = self.autoreset_mode is AutoresetMode.DISABLED
+        self._explores = True  # in this call
+        self._was_greedy = np.zeros((0, 0), bool)  # [N, L] whether the newest steps took the most likely actions
         self._random_share = 0.0  # probability of a random action in this call, see `connectors.Policy`
         self._shared_data: dict[str, Any] = {}
         self._observations: Any = None  # the newest row, rewritten
@@ -247,7 +249,8 @@ class SingleAgentEnvRunner(EnvRunner):
                 that are ongoing at the end are returned as cut chunks, and continue in the next call.
             num_episodes: exact number of whole episodes. Each environment contributes its first ones, so that short
                 episodes are not favoured. All environments are reset before the call, and before the next one.
-            explore: passed to the policy and both pipelines. False: statistics of observations do not change.
+            explore: passed to the policy and both pipelines. False: the actions are the most likely ones, their
+                "action_logp" are 0, and statistics of observations do not change.
             random_actions: sample actions from the action space and do not call the policy. If observations are a
                 `Dict` with an "action_mask" of `Discrete` actions, only legal actions are sampled.
             force_reset: reset all environments first.
@@ -267,8 +270,9 @@ class SingleAgentEnvRunner(EnvRunner):
             self._is_sampling = True
             with self._interrupts as interrupts:
                 began = perf_counter()
-                if num_episodes is not None or not self.returns_interrupted:
+                if num_episodes is not None or not self.returns_interrupted or explore != self._explores:
                     self._store_interrupted()
+                self._explores = explore
                 self._updates = self.update_stats and explore
                 self._record_into_packs()
                 self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
@@ -293,7 +297,7 @@ class SingleAgentEnvRunner(EnvRunner):
         explore: bool = True,
         random_actions: bool = False,
         force_reset: bool = False,
-        extra_model_outputs: Collection[str] = (),
+        extra_model_outputs: Collection[str] | None = None,
     ) -> CollectStats:
         """Sample at least `num_timesteps` steps directly into a replay buffer, and return the statistics of the call.
 
@@ -306,8 +310,9 @@ class SingleAgentEnvRunner(EnvRunner):
             explore: as in `sample`.
             random_actions: as in `sample`.
             force_reset: as in `sample`.
-            extra_model_outputs: names of other policy outputs to store, "state_out" for example. All steps of a buffer
-                have the same outputs. Random actions have none.
+            extra_model_outputs: names of other policy outputs to store, "state_out" for example. None: those that the
+                buffer stores already, or none if it has no steps yet. All steps of a buffer have the same outputs.
+                Random actions have none.
 
         Raises:
             InvalidArgument: `num_timesteps` is below 1, or the buffer is too small for the runner's environments.
@@ -341,13 +346,14 @@ class SingleAgentEnvRunner(EnvRunner):
         explore: bool,
         random_actions: bool,
         force_reset: bool,
-        keys: Collection[str],
+        keys: Collection[str] | None,
     ) -> CollectStats:
         """Sample for `sample_into`: select the recorder, start episodes if needed,
         count the steps, and call the hooks.
         """
         began = perf_counter()
-        self._updates = self.update_stats and explore
+        self._updates, self._explores = self.update_stats and explore, explore
+        self._was_greedy = np.full_like(self._was_greedy, not explore)
         continues = self._record_into(buffer, keys)
         if force_reset or self._needs_reset or not continues:
             self._start_episodes()
@@ -388,9 +394,32 @@ class SingleAgentEnvRunner(EnvRunner):
         """Return the packs concatenated to one pack, after adding log-probabilities of the actions."""
         return EpisodePack.concat([self.module_to_env.with_log_probs(self.policy, pack) for pack in packs])
 
+    def _with_log_probs(self, pack: EpisodePack, envs: np.ndarray) -> EpisodePack:
+        """Return the chunks that this call recorded with "action_logp": 0 for steps that took the most likely actions,
+        in the lookbacks too.
+
+        `envs` [n] are the environments of the chunks.
+        """
+        result = self.module_to_env.with_log_probs(self.policy, pack)
+        before = self._was_greedy
+        if result is pack or (self._explores and not before.any()):
+            return result
+        if len(before) < self.num_envs:
+            before = np.zeros((self.num_envs, self._recorder.len_lookback_buffer), bool)
+        after, greedy = before.copy(), []
+        for env, length, lookback in zip(envs.tolist(), pack.lengths.tolist(), pack.lookbacks.tolist(), strict=True):
+            new = np.full(length, not self._explores)
+            greedy += [after[env, after.shape[1] - lookback :].copy(), new]
+            after[env] = np.concatenate([after[env], new])[length:]
+        log_probs = np.where(np.concatenate(greedy), 0, result.extra_model_outputs[Columns.ACTION_LOGP])
+        self._was_greedy = after
+        log_probs = log_probs.astype(np.float32)
+        return result.replace(extra_model_outputs={**result.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
+
     def _store_interrupted(self) -> None:
         if self._sink is self._recorder and self._needs_reset and self._recorder.count_steps():
-            self._interrupted.append(self._recorder.take())
+            recorded = self._recorder.take()
+            self._interrupted.append(self._with_log_probs(recorded, self._recorder.taken_envs))
 
     def _record_into_packs(self) -> None:
         """Record the next steps into packs. Ongoing episodes of a replay buffer continue if the buffer still stores
@@ -403,13 +432,13 @@ class SingleAgentEnvRunner(EnvRunner):
                 self._needs_reset = True
         self._sink, self._buffer = self._recorder, None
 
-    def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str]) -> bool:
+    def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str] | None) -> bool:
         """Record the next steps into `buffer`. Return True if the ongoing episodes continue, False if they need a
         reset.
 
         Args:
             buffer: the replay buffer.
-            keys: names of the policy outputs to store.
+            keys: names of the policy outputs to store. None: those that the buffer stores already.
 
         Raises:
             WrongType: the object is not an `EpisodeReplayBuffer`.
@@ -419,6 +448,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 f"sample_into cannot write into a {type(buffer).__name__}; give an EpisodeReplayBuffer, "
                 "or add the pack of sample()"
             )
+        keys = buffer.extra_model_outputs if keys is None else keys
         self._stores_log_probs = Columns.ACTION_LOGP in keys
         sink = self._sink
         if isinstance(sink, ReplayRecorder) and self._buffer is buffer and sink.is_reset:
@@ -621,6 +651,8 @@ class SingleAgentEnvRunner(EnvRunner):
         if the module-to-env pipeline has left them out.
         """
         log_probs = self.module_to_env.log_probs(self.policy, outputs, actions)
+        if log_probs is not None and not self._explores:
+            log_probs = np.zeros_like(log_probs)
         return outputs if log_probs is None else {**outputs, Columns.ACTION_LOGP: log_probs}
 
     def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
@@ -711,7 +743,7 @@ class SingleAgentEnvRunner(EnvRunner):
             whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])
             pack, envs, self._last_rows = pack.select(whole), envs[whole], self._last_rows[whole]
         self._running.add_pack(pack, envs)
-        return self.module_to_env.with_log_probs(self.policy, pack)
+        return self._with_log_probs(pack, envs)
 
     def for_evaluation(
         self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()

@@ -13,6 +13,7 @@ from connectors.rewriting.observation_preprocessor import ObservationPreprocesso
 from connectors.views.agent_id import OneHotAgentId
 from connectors.views.flatten import FlattenObservations
 from connectors.views.frame_stacking import FrameStacking
+from connectors.views.normalize_observations import NormalizeObservations
 from connectors.views.previous_steps import PrevActionsPrevRewards
 from connectors.views.time_steps import time_steps
 from connectors.views.transformer_context import TransformerContext
@@ -27,6 +28,7 @@ __all__ = [
     "FrameStacking",
     "MeanStdFilter",
     "MultiAgentObservationPreprocessor",
+    "NormalizeObservations",
     "ObservationPreprocessor",
     "OneHotAgentId",
     "PrevActionsPrevRewards",

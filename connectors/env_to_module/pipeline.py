@@ -19,6 +19,7 @@ from connectors.policy import module_of
 from connectors.rewriting.rewriter import check_rewritten
 from connectors.sections import SectionedPipeline, as_piece
 from connectors.tensors import NumpyToTensor
+from connectors.views.normalize_observations import NormalizeObservations
 from connectors.views.piece import newest_history
 from connectors.views.policy_check import check_reads_views
 from connectors.views.view import View
@@ -41,12 +42,12 @@ class EnvToModulePipeline(SectionedPipeline):
     """
 
     input_columns = (Columns.OBS,)
-    rewrites: bool  # whether there are rewriters
+    rewrites: bool  # whether `rewrite` does anything
     see = ConnectorPipeline.on_rows  # called by runners
 
     def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
         """Return new observations [N, ...] in the form that episodes store, for example normalized. Call it once per
-        observation.
+        observation. `NormalizeObservations` learns from the result.
 
         Args:
             observations: nested arrays [N, ...].
@@ -61,6 +62,9 @@ class EnvToModulePipeline(SectionedPipeline):
             if name not in self._in_their_spaces:
                 check_rewritten(rewriter, name, observations, original)
                 self._in_their_spaces.add(name)
+        if update:
+            for view in self._learning_views:
+                view.learn(observations)
         return observations
 
     def bind_policy(self, policy: Any) -> None:
@@ -96,7 +100,10 @@ class EnvToModulePipeline(SectionedPipeline):
 
     def _set_pieces(self, pieces: dict[str, Connector]) -> None:
         super()._set_pieces(pieces)
-        self.rewrites = bool(self._sections.rewriters)
+        self._learning_views = [
+            view for view in self._sections.views.values() if isinstance(view, NormalizeObservations)
+        ]
+        self.rewrites = bool(self._sections.rewriters or self._learning_views)
 
     def _set_stages(self, stages: dict[str, Connector]) -> None:
         super()._set_stages(

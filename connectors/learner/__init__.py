@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from connectors.learner.add_columns import AddColumns
-from connectors.learner.add_infos import AddInfos
+from connectors.learner.add_infos import AddInfos, AddInfosFromEpisodesToTrainBatch
 from connectors.learner.add_next_observations import AddNextObservations
 from connectors.learner.add_observations import AddObservations
 from connectors.learner.add_policy_versions import AddPolicyVersions
@@ -53,7 +53,6 @@ __all__ = [
 
 # The names that RLlib has for them.
 AddColumnsFromEpisodesToTrainBatch = AddColumns
-AddInfosFromEpisodesToTrainBatch = AddInfos
 AddNextObservationsFromEpisodesToTrainBatch = AddNextObservations
 AddObservationsFromEpisodesToBatch = AddObservations
 AddStatesFromEpisodesToBatch = AddStates

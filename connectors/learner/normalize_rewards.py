@@ -9,13 +9,12 @@ import numpy as np
 
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import in_batch_form
+from connectors.learner.running_returns import RunningReturns
 from connectors.learner.step_returns import StepReturns
-from connectors.moments import Moments
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
-from episodes.tracks.indexing import offsets_of
 
 __all__ = ["NormalizeRewards"]
 
@@ -25,7 +24,10 @@ class NormalizeRewards(Connector):
     result.
 
     Episodes keep their rewards; only the train batch changes. The statistics cover all steps that this connector has
-    seen. The return of a step is the discounted sum of its episode's rewards up to the step, across chunks.
+    seen. Each step counts once, however often its pack comes. The return of a step is the discounted sum of its
+    episode's rewards up to the step, across chunks, which may come from several runners and in any order: an episode's
+    id and `t_started` identify them. Until the earlier steps of a chunk have come, their rewards count as 0. The steps
+    of 10,000 episodes are remembered, those with the newest chunks.
 
     Args:
         input_observation_space: space of the observations before this connector.
@@ -35,7 +37,7 @@ class NormalizeRewards(Connector):
         name: name of the connector in its pipeline.
 
     Raises:
-        InvalidArgument: `clip` is not above 0, or `gamma` is not in [0, 1].
+        InvalidArgument: `clip` is not above 0, or `gamma` is not in [0, 1]; in a call: a reward is not finite.
     """
 
     writes = (Columns.REWARDS,)
@@ -53,41 +55,33 @@ class NormalizeRewards(Connector):
         if clip is not None and not clip > 0:
             raise InvalidArgument(f"NormalizeRewards: clip is {clip!r}; it must be above 0, or None")
         self.gamma, self.clip = check_fraction("gamma", gamma), clip
-        self._moments = Moments.empty(())  # of all returns
-        self._ongoing: dict[Any, float] = {}  # last return of the episodes whose chunks were cut, by id
+        self._returns = RunningReturns(self.gamma)
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
         rewards = np.asarray(StepReturns.of(batch, episodes).rewards, np.float64)
-        returns = self._returns(rewards, offsets_of(episodes.lengths), episodes)
-        self._moments = self._moments.merge(Moments.of(returns))
-        count, squares = self._moments.count, self._moments.squares
-        deviation = float(np.sqrt(squares / count)) if count > 1 else 1.0
+        if not np.isfinite(rewards).all():
+            step = int(np.argmin(np.isfinite(rewards)))
+            owner = int(np.repeat(np.arange(len(episodes)), episodes.lengths)[step])
+            t = episodes.t_started[owner] + step - episodes.lengths[:owner].sum()
+            raise InvalidArgument(
+                f"{self.name}: episode {episodes.ids[owner]} has the reward {rewards[step]} at step {t}; rewards must "
+                "be finite: correct or remove the episode"
+            )
+        self._returns.add(rewards, episodes.ids, episodes.t_started, episodes.lengths)
+        known = self._returns.moments()
+        deviation = float(np.sqrt(known.squares / known.count)) if known.count > 1 else 1.0
         scaled = rewards / max(deviation, 1e-8)
         if self.clip is not None:
             scaled = scaled.clip(-self.clip, self.clip)
         batch[Columns.REWARDS] = in_batch_form(scaled.astype(np.float32), batch, episodes)
         return batch
 
-    def _returns(self, rewards: np.ndarray, offsets: np.ndarray, pack: EpisodePack) -> np.ndarray:
-        """Return for each step the discounted sum of its episode's rewards up to this step, [S], also across chunks."""
-        returns = np.empty_like(rewards)
-        lengths = np.diff(offsets)
-        total = np.array([self._ongoing.get(id_, 0.0) for id_ in pack.ids])
-        for t in range(int(lengths.max(initial=0))):
-            alive = lengths > t
-            total[alive] = self.gamma * total[alive] + rewards[offsets[:-1][alive] + t]
-            returns[offsets[:-1][alive] + t] = total[alive]
-        is_cut = ~(pack.terminated | pack.truncated)
-        self._ongoing = {id_: float(total[i]) for i, id_ in enumerate(pack.ids) if is_cut[i]}
-        return returns
-
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        return {**self._moments.get_state(), "ongoing": dict(self._ongoing)}
+        return self._returns.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._moments = Moments.from_state(state)
-        self._ongoing = dict(state["ongoing"])
+        self._returns = RunningReturns.from_state(self.gamma, state)
 
     def reset_state(self) -> None:
-        self._moments, self._ongoing = Moments.empty(()), {}
+        self._returns = RunningReturns(self.gamma)

@@ -28,8 +28,8 @@ class GetActions(Connector):
     """Connector that samples "actions" [N, ...] from "action_dist_inputs" [N, num_inputs], and adds their "action_logp"
     [N].
 
-    With `explore=False` the actions are the most likely ones, and with None they are sampled. Existing "actions" are
-    kept. The distribution is `policy.distribution`, or the one of the action space. Inputs of half precision are
+    With `explore=False` the actions are the most likely ones, and their "action_logp" are 0: the policy that acted was
+    deterministic, so its actions have probability 1. With None actions are sampled. Existing "actions" are kept. The distribution is `policy.distribution`, or the one of the action space. Inputs of half precision are
     converted to float32, in the batch too.
 
     Args:
@@ -94,7 +94,8 @@ class GetActions(Connector):
             actions = distribution.sample(inputs, self._generator_for(inputs))
         batch[Columns.ACTIONS] = actions
         if self.adds_log_probs and Columns.ACTION_LOGP not in batch:
-            batch[Columns.ACTION_LOGP] = distribution.log_prob(inputs, actions)
+            log_probs = distribution.log_prob(inputs, actions)
+            batch[Columns.ACTION_LOGP] = torch.zeros_like(log_probs) if explore is False else log_probs
         return batch
 
     def seed(self, seed: int | None) -> None:

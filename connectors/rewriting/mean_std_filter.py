@@ -155,14 +155,15 @@ class MeanStdFilter(ObservationRewriter):
             self._own[path] = self._own[path].merge(moments) if path in self._own else moments
             synced = self._synced.get(path)
             self._total[path] = self._own[path] if synced is None else synced.merge(self._own[path])
-        self._affine.clear()
+        self._affine = {}
 
     def _normalize(self, path: str, rows: np.ndarray) -> np.ndarray:
         """Return rows of one part of the observations, the part at `path`, normalized and clipped as float32."""
-        if path not in self._affine:
+        affine = self._affine  # another thread that samples from replay may normalize, too
+        if path not in affine:
             known = self._total.get(path) or Moments.empty(rows.shape[1:])
-            self._affine[path] = (known.mean, 1 / (known.deviation() + _EPSILON))
-        mean, scale = self._affine[path]
+            affine[path] = (known.mean, 1 / (known.deviation() + _EPSILON))
+        mean, scale = affine[path]
         values = rows - mean if self.de_mean_to_zero else rows.astype(np.float64)
         if self.de_std_to_one:
             values *= scale
@@ -192,12 +193,12 @@ class MeanStdFilter(ObservationRewriter):
                         f"the space {boxes.get(path)}; give the state of a filter of the same space"
                     )
         self._synced, self._own, self._total = synced, unsynced, merge_statistics([synced, unsynced])
-        self._affine.clear()
+        self._affine = {}
 
     def reset_state(self) -> None:
         """Discard all learned statistics."""
         self._synced, self._own, self._total = {}, {}, {}
-        self._affine.clear()
+        self._affine = {}
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
         """Return one state that combines the statistics of several copies of this filter.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +92,7 @@ class BC(Algorithm):
         optimizer = adam_optimizer(policy.parameters(), config)
         super().__init__(policy, {"policy": optimizer}, scheduler=scheduler, seed=seed, actor=actor)
         self.config = config
+        self._num_passes: int | None = None  # None: `config.num_epochs`
         self._given_pipeline = pipeline
         length = config.max_seq_len if module_of(policy).is_recurrent else None
         self.pipeline = pipeline or learner_pipeline(
@@ -116,7 +118,7 @@ class BC(Algorithm):
 
     def update_from(self, draws: EpisodeReplayBuffer | Sampler, num_steps: int = 1) -> dict[str, float]:
         """Take `num_steps` gradient steps on steps (or sequences, for a recurrent policy) sampled from a replay buffer
-        or data set, and return metrics.
+        or data set, and return metrics. Each gradient step has new samples: `num_epochs` is not used.
 
         Raises:
             InvalidArgument: gradients are not finite, or the stored actions are not the policy's. Nothing has changed.
@@ -133,7 +135,18 @@ class BC(Algorithm):
             columns[Columns.STATE_IN] = map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], num, 0), initial)
         else:
             columns = draws.sample(num, views=views, keys=keys).to_dict()
-        return self._updated(self._batch_of_samples(columns))
+        batch = self._batch_of_samples(columns)
+        with self._one_pass():
+            return self._updated(batch, num_steps=num_steps)
+
+    @contextmanager
+    def _one_pass(self) -> Iterator[None]:
+        """Context manager in which an update makes one pass over its batch, instead of `num_epochs`."""
+        self._num_passes = 1
+        try:
+            yield
+        finally:
+            self._num_passes = None
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield shuffled minibatches of a train batch, for `num_epochs` passes over the batch.
@@ -144,7 +157,7 @@ class BC(Algorithm):
         columns = tensors_of(batch)
         if not len(columns[Columns.ACTIONS]):
             raise InvalidArgument("BC: the batch has no steps")
-        for _ in range(self.config.num_epochs):
+        for _ in range(self._num_passes or self.config.num_epochs):
             yield from self.shuffled(columns, self.config.minibatch_size)
 
     def loss(self, minibatch: Mapping[str, Any], optimizer: str = "policy") -> tuple[Tensor, Measured]:

@@ -18,7 +18,8 @@ class TrainerConfig(Settings):
     Attributes:
         max_epochs: Epochs after which the run ends.
         steps_per_epoch: Lower bound of the environment steps in an epoch. Offline: gradient steps, or steps of data.
-        num_test_episodes: Episodes of a test. 0: no tests.
+        num_test_episodes: Episodes of a test, in new environments that are created as the runner's were. Changes of the
+            runner's environments, such as `runner.env.set_attr`, do not reach them. 0: no tests.
         test_every: Environment steps between two tests. None: a test after each epoch.
         test_seed: Seed of the test episodes. Each test has other episodes.
         checkpoint_every: Epochs between two checkpoints. None: no checkpoints.

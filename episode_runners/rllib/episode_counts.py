@@ -80,7 +80,7 @@ class Totals:
         if not isinstance(chunk, MultiAgentEpisode):
             self.value += float(chunk.get_return())
             return
-        for agent_id, value in chunk.get_returns(include_pending=True).items():
+        for agent_id, value in chunk.get_returns().items():
             name, module_id = str(agent_id), chunk.module_for(agent_id)
             self.value += value
             self.agents[name] = self.agents.get(name, 0.0) + value

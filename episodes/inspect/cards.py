@@ -242,7 +242,7 @@ def multi_agent_card(episode: Any) -> Card:
     headline = [
         formatting.counted(len(episode), "env step"),
         formatting.counted(len(lines), "agent"),
-        f"return {formatting.number(episode.get_return(include_pending=True))}",
+        f"return {formatting.number(episode.get_return())}",
     ]
     if waiting:
         headline.insert(2, f"{waiting} pending")

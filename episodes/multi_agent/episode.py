@@ -687,7 +687,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
         agents = "1 agent" if len(timelines) == 1 else f"{len(timelines)} agents"
         waiting = sum(timeline.phase == WAITS for timeline in timelines)
         pending = f", {waiting} pending" if waiting else ""
-        total = f"return {self.get_return(include_pending=True):g}"
+        total = f"return {self.get_return():g}"
         return f"MultiAgentEpisode({short_id(self.id_)}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
 
 

@@ -163,12 +163,13 @@ class MultiAgentGetters(HasEnding):
     def _endings(self) -> dict[Any, Ending]:
         return self.agents.endings_so_far() | {ALL: self._facts.ending}
 
-    def get_returns(self, include_pending: bool = False) -> dict[Any, float]:
-        """Return a dict from agent to the sum of its rewards, without the lookback.
+    def get_returns(self, include_pending: bool = True) -> dict[Any, float]:
+        """Return a dict from agent to the sum of all rewards that the environment gave it, without the lookback.
 
         Args:
-            include_pending: also count rewards that belong to no complete step: those of pending steps, and those
-                before an agent's first observation or after its end.
+            include_pending: also count rewards that belong to no complete step, and from which no policy learns: those
+                of pending steps, and those before an agent's first observation or after its end. False: only the
+                rewards of complete steps, as in the agents' episodes.
         """
         agents = self.agents
         returns = {agent_id: timeline.episode.get_return() for agent_id, timeline in agents.timelines.items()}
@@ -178,14 +179,15 @@ class MultiAgentGetters(HasEnding):
                 returns[agent_id] = returns.get(agent_id, 0.0) + float(reward)
         return returns
 
-    def get_return(self, include_pending: bool = False, *, include_hanging_rewards: bool = False) -> float:
-        """Return the sum of all agents' rewards, without the lookback.
+    def get_return(self, include_pending: bool = True, *, include_hanging_rewards: bool | None = None) -> float:
+        """Return the sum of all rewards that the environment gave the agents, without the lookback.
 
         Args:
             include_pending: see `get_returns`.
-            include_hanging_rewards: RLlib's name of `include_pending`.
+            include_hanging_rewards: RLlib's name of `include_pending`, which it replaces if given.
         """
-        return float(sum(self.get_returns(include_pending or include_hanging_rewards).values()))
+        included = include_pending if include_hanging_rewards is None else include_hanging_rewards
+        return float(sum(self.get_returns(included).values()))
 
     # --- items -------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.policy_box import check_same_units
 from episodes.tracks.validation import checked_count, checked_flag, checked_generator, checked_path, checked_space
 
+_STEP_TRACKS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 _PACK_STEPS = 1 << 16
 
 
@@ -228,6 +229,12 @@ class EpisodeReplayBuffer(SampleCounts):
         return self.get_ring().table.acting_pipelines()
 
     @property
+    @locked
+    def extra_model_outputs(self) -> tuple[str, ...]:
+        """Names of the extra model outputs that the buffer stores."""
+        return tuple(name for name in self.get_ring().tracks if name not in _STEP_TRACKS)
+
+    @property
     def nbytes(self) -> int:
         """Memory size in bytes of the arrays of steps and observations, without infos and policy versions."""
         return self.get_ring().nbytes
@@ -245,7 +252,8 @@ class EpisodeReplayBuffer(SampleCounts):
 
         Args:
             episodes: what to add.
-            keys: names of the extra model outputs to store. None for all.
+            keys: names of the extra model outputs to store. None: the outputs that the buffer stores already, or all if
+                it has no steps yet.
 
         Raises:
             ChunkMismatch: a chunk does not start where the stored part of its episode stops, or that part has ended, or
@@ -260,6 +268,8 @@ class EpisodeReplayBuffer(SampleCounts):
         if not len(episodes_to_add):
             return
         pack = EpisodePack.from_episodes(episodes_to_add)
+        if keys is None and (stored := self.get_ring().tracks):
+            keys = [name for name in pack.extra_model_outputs if name in stored]
         if keys is not None:
             pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
         check_same_units(self._spaces[1], pack.action_space, "EpisodeReplayBuffer.add")

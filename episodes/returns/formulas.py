@@ -36,7 +36,7 @@ def masked_if_not_finite(formula: Callable[..., Results], steps: AlignedSteps, *
     """
     if steps.masked:
         return formula(steps, *arguments)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         results = formula(steps, *arguments)
         # The first result is enough, since the others are computed from the same numbers.
         return results if np.isfinite(results[0].sum()) else formula(replace(steps, masked=True), *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +15,18 @@ from reference_connectors import Accumulator, Sum, WholeEpisode, advantages, who
 
 from connectors import learner_pipeline
 from connectors.env_to_module import FrameStacking, PrevActionsPrevRewards
-from connectors.learner import AddColumns, AddInfos, ComputeReturnsToGo, GeneralizedAdvantageEstimation
+from connectors.learner import (
+    AddColumns,
+    AddInfos,
+    AddInfosFromEpisodesToTrainBatch,
+    ComputeReturnsToGo,
+    GeneralizedAdvantageEstimation,
+)
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
+from episodes.replay import EpisodeReplayBuffer
+from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.sampling import StepBatches
 
 GAMMA, LAMBDA = 0.9, 0.7
 OBSERVATIONS, ACTIONS = spaces.Box(0, 9, (2,), np.float32), spaces.Discrete(3)
@@ -132,24 +142,58 @@ def test_previous_actions_and_rewards_precede_observations(episodes: list[WholeE
         assert np.array_equal(batch[name]["_orig_obs"], expected)
 
 
-def test_returns_to_go_stop_at_the_end_of_each_chunk() -> None:
+def test_returns_to_go_stop_at_the_end_of_each_chunk_if_cuts_are_allowed() -> None:
     episodes = [
         SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [1.0, 2.0], terminated=True),
         SingleAgentEpisode.from_arrays(np.zeros((2, 1)), [0], [5.0]),
     ]
-    batch = learner_pipeline(returns=ComputeReturnsToGo(gamma=0.5))(episodes=episodes)
+    batch = learner_pipeline(returns=ComputeReturnsToGo(gamma=0.5, allow_cut=True))(episodes=episodes)
     assert batch["returns_to_go"].tolist() == [2.0, 2.0, 5.0]
-    padded = learner_pipeline(returns=ComputeReturnsToGo(gamma=0.5), max_seq_len=2)(episodes=episodes)
+    padded = learner_pipeline(returns=ComputeReturnsToGo(gamma=0.5, allow_cut=True), max_seq_len=2)(episodes=episodes)
     assert padded["returns_to_go"].tolist() == [[2.0, 2.0], [5.0, 0.0]]
 
 
-def test_infos_belong_to_observation_before_each_step() -> None:
+def test_returns_to_go_reject_chunks_that_were_cut() -> None:
+    whole, cut, empty = (
+        SingleAgentEpisode.from_arrays(np.zeros((n + 1, 1)), [0] * n, [1.0] * n, id_=id_, truncated=ends)
+        for id_, n, ends in (("whole", 3, True), ("cut", 2, False), ("empty", 0, False))
+    )
+    pipeline = learner_pipeline(returns=ComputeReturnsToGo(gamma=0.5))
+    assert pipeline(episodes=[whole, empty])["returns_to_go"].tolist() == [1.75, 1.5, 1.0]
+    with pytest.raises(InvalidArgument, match="episode cut is a chunk that was cut.*num_episodes=.*allow_cut=True"):
+        pipeline(episodes=[empty, whole, cut])
+
+
+INFO_NAMES = {"obs": "obs_infos", "new_obs": "infos"}
+
+
+@pytest.mark.parametrize("at", ["obs", "new_obs"])
+def test_infos_have_one_meaning_in_pipelines_replay_and_files(at: str, tmp_path: Path) -> None:
+    infos = [{"step": i} for i in range(4)]
+    episode = SingleAgentEpisode.from_arrays(np.zeros((4, 1)), [0, 1, 2], [1.0, 2.0, 3.0], infos=infos)
+    expected = infos[:3] if at == "obs" else infos[1:]
+    pipeline = learner_pipeline(pieces=[AddInfos(at=at)])
+    name = INFO_NAMES[at]
+    assert list(pipeline(episodes=[episode])[name]) == expected
+    padded = learner_pipeline(pieces=[AddInfos(at=at)], max_seq_len=4)(episodes=[episode])
+    assert padded[name].tolist() == [[*expected, {}]]
+    buffer = EpisodeReplayBuffer(10, seed=0)
+    buffer.add(episode)
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add(episode)
+    sampler = EpisodeDataset(tmp_path).sampler(steps=StepBatches(9, include_infos=True), seed=0)
+    for batch in (buffer.sample(9, include_infos=True), sampler.draw()):
+        stored = pipeline(episodes=[episode])["infos"] if at == "new_obs" else None
+        assert stored is None or [stored[int(action)] for action in batch.actions] == list(batch.infos)
+
+
+def test_infos_without_a_place_are_refused_and_those_of_rllib_come_before_the_step() -> None:
+    with pytest.raises(InvalidArgument, match='at is missing; give at="new_obs"'):
+        AddInfos()
     infos = [{"step": i} for i in range(3)]
     episode = SingleAgentEpisode.from_arrays(np.zeros((3, 1)), [0, 0], [1.0, 2.0], infos=infos)
-    pipeline = learner_pipeline(pieces=[AddInfos()])
-    assert list(pipeline(episodes=[episode])["infos"]) == infos[:2]
-    padded = learner_pipeline(pieces=[AddInfos()], max_seq_len=3)(episodes=[episode])
-    assert padded["infos"].tolist() == [[*infos[:2], {}]]
+    batch = learner_pipeline(pieces=[AddInfosFromEpisodesToTrainBatch()])(episodes=[episode])
+    assert list(batch["infos"]) == infos[:2]
 
 
 def test_advantages_are_standardized_on_request_over_real_steps() -> None:

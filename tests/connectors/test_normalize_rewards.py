@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -14,15 +17,14 @@ from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 
+SPACES = spaces.Box(-9, 9, (2,)), spaces.Discrete(2)
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
 
-def chunks(lengths: list[int], cuts: list[int], seed: int) -> list[list[SingleAgentEpisode]]:
-    """Return episodes of the given lengths, each cut after at most `cuts` steps."""
+def make_episodes(lengths: list[int], seed: int) -> list[SingleAgentEpisode]:
     rng = np.random.default_rng(seed)
-    episodes = []
-    for i, length in enumerate(lengths):
-        whole = SingleAgentEpisode.from_arrays(
+    return [
+        SingleAgentEpisode.from_arrays(
             rng.normal(size=(length + 1, 2)).astype(np.float32),
             rng.integers(0, 2, length),
             rng.normal(1.0, 3.0, length),
@@ -30,38 +32,84 @@ def chunks(lengths: list[int], cuts: list[int], seed: int) -> list[list[SingleAg
             truncated=i % 2 == 1,
             id_=f"e{i}",
         )
-        at = min(cuts[i % len(cuts)], length)
-        episodes.append([whole[:at], whole[at:]] if at < length else [whole])
-    return episodes
+        for i, length in enumerate(lengths)
+    ]
 
 
-@given(LENGTHS, st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(0, 99))
-def test_rewards_are_divided_by_the_deviation_of_all_returns(lengths: list[int], cuts: list[int], seed: int):
-    parts = chunks(lengths, cuts, seed)
-    pipeline = learner_pipeline(
-        spaces.Box(-9, 9, (2,)), spaces.Discrete(2), pieces=[NormalizeRewards(gamma=0.9, clip=None)]
-    )
-    first = pipeline(episodes=EpisodePack.from_episodes([episode_chunks[0] for episode_chunks in parts]))
-    later = [episode_chunks[1] for episode_chunks in parts if len(episode_chunks) > 1]
-    batch, last = (
-        (pipeline(episodes=EpisodePack.from_episodes(later)), later) if later else (first, [p[0] for p in parts])
-    )
+def deviation_of(episodes: list[SingleAgentEpisode], gamma: float) -> float:
+    """Return the standard deviation of the running returns of all steps of whole episodes."""
     returns = []
-    for episode_chunks in parts:
+    for episode in episodes:
         total = 0.0
-        for reward in np.concatenate([np.asarray(part.get_rewards()) for part in episode_chunks]):
-            total = 0.9 * total + reward
+        for reward in np.asarray(episode.get_rewards()):
+            total = gamma * total + reward
             returns.append(total)
-    deviation = np.std(returns) if len(returns) > 1 else 1.0
-    expected = np.concatenate([np.asarray(part.get_rewards()) for part in last]) / max(deviation, 1e-8)
-    np.testing.assert_allclose(np.asarray(batch["rewards"]), expected, rtol=1e-4)
-    assert [part.get_return() for part in last] == [pytest.approx(np.sum(part.get_rewards())) for part in last]
+    return float(np.std(returns)) if len(returns) > 1 else 1.0
+
+
+def divisor(pipeline: Any, episode: SingleAgentEpisode) -> float:
+    """Return the number by which the pipeline divides rewards, from a pack that it has seen already."""
+    rewards = np.asarray(pipeline(episodes=[episode])["rewards"], np.float64)
+    return float(np.abs(episode.get_rewards()).max() / np.abs(rewards).max())
+
+
+@given(LENGTHS, st.integers(0, 99), st.sampled_from([0.0, 0.5, 0.9, 1.0]), st.data())
+def test_packs_in_any_order_and_repeated_give_the_deviation_of_all_returns(
+    lengths: list[int], seed: int, gamma: float, data: st.DataObject
+):
+    episodes = make_episodes(lengths, seed)
+    chunks = []
+    for episode in episodes:
+        cuts = sorted(data.draw(st.sets(st.integers(0, len(episode)))) | {0, len(episode)})
+        chunks += [episode[low:high] for low, high in itertools.pairwise(cuts)]
+        low, high = sorted(data.draw(st.tuples(st.integers(0, len(episode)), st.integers(0, len(episode)))))
+        chunks += [episode[low:high]] * (high > low)  # a range that other chunks have, too
+    chunks = data.draw(st.permutations(chunks + data.draw(st.lists(st.sampled_from(chunks), max_size=3))))
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=len(chunks), max_size=len(chunks)))
+    pipeline = learner_pipeline(*SPACES, pieces=[NormalizeRewards(gamma=gamma, clip=None)])
+    for size in sizes:
+        pack, chunks = chunks[:size], chunks[size:]
+        if pack:
+            pipeline(episodes=EpisodePack.from_episodes(pack))
+            if data.draw(st.booleans()):
+                pipeline.set_state(pipeline.get_state())
+    assert divisor(pipeline, episodes[0]) == pytest.approx(deviation_of(episodes, gamma), rel=1e-4)
+    assert [episode.get_return() for episode in episodes] == [np.sum(episode.get_rewards()) for episode in episodes]
+
+
+def test_chunks_of_episodes_that_never_end_or_begin_take_bounded_memory():
+    piece = NormalizeRewards(gamma=0.5)
+    pipeline = learner_pipeline(*SPACES, pieces=[piece])
+    whole = make_episodes([400], 0)[0]
+    for low in range(1, 400, 2):  # every second step, as random windows leave gaps
+        pipeline(episodes=[whole[low : low + 1]])
+    assert len(piece.get_state()["ranges"]) < 100
+    for batch in range(12):
+        pipeline(episodes=[SingleAgentEpisode.from_arrays(whole[:1].get_observations(), [0], [1.0], id_=f"{batch} {i}")
+                           for i in range(1000)])  # fmt: skip
+    assert len(piece.get_state()["ranges"]) == 10_000
+    assert piece.get_state()["count"] == 12_000 + 200
+
+
+def test_a_reward_that_is_not_finite_is_refused_and_changes_nothing():
+    piece = NormalizeRewards()
+    pipeline = learner_pipeline(*SPACES, pieces=[piece])
+    good, bad = make_episodes([3, 4], 1)
+    pipeline(episodes=[good])
+    before = piece.get_state()
+    rewards = np.array(bad.get_rewards())
+    rewards[2] = np.nan
+    bad = SingleAgentEpisode.from_arrays(bad.get_observations(), bad.get_actions(), rewards, id_="bad", t_started=5)
+    with pytest.raises(InvalidArgument, match="episode bad has the reward nan at step 7"):
+        pipeline(episodes=[good, bad])
+    after = piece.get_state()
+    assert after["count"] == before["count"] and after["squares"] == before["squares"]
 
 
 def test_normalized_rewards_are_clipped_and_statistics_are_restored():
-    parts = [episode_chunks[0] for episode_chunks in chunks([8, 8], [9], 0)]
+    parts = make_episodes([8, 8], 0)
     pieces = [NormalizeRewards(clip=0.1), NormalizeRewards(clip=0.1)]
-    pipelines = [learner_pipeline(spaces.Box(-9, 9, (2,)), spaces.Discrete(2), pieces=[piece]) for piece in pieces]
+    pipelines = [learner_pipeline(*SPACES, pieces=[piece]) for piece in pieces]
     batch = pipelines[0](episodes=parts)
     assert float(batch["rewards"].abs().max()) == pytest.approx(0.1)
     pipelines[1].set_state(pipelines[0].get_state())

@@ -66,7 +66,7 @@ def collected(length: int, seed: int = 0, rewards: Any = None, **ending: bool) -
 
 
 def pieces_of_returns() -> list[Connector]:
-    return [GeneralizedAdvantageEstimation(gamma=0.9), VTrace(gamma=0.9), ComputeReturnsToGo(gamma=0.9)]
+    return [GeneralizedAdvantageEstimation(gamma=0.9), VTrace(gamma=0.9), ComputeReturnsToGo(gamma=0.9, allow_cut=True)]
 
 
 @pytest.mark.parametrize("policy", [Leaning(), Remembering()], ids=["rows", "padded rows"])
@@ -135,12 +135,14 @@ def test_batch_without_columns_uses_episode_rewards() -> None:
 
 
 def test_rewards_set_after_their_column_are_rejected() -> None:
-    pipeline = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo())
+    pipeline = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo(allow_cut=True))
     pipeline.insert_after("AddColumns", DoubledInEpisodes())
     with pytest.raises(InvalidArgument, match="put DoubledInEpisodes before AddColumns"):
         pipeline(episodes=[collected(3)])
-    early = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo(), pieces=[DoubledInEpisodes()])
-    plain = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo())
+    early = learner_pipeline(
+        action_space=ACTIONS, returns=ComputeReturnsToGo(allow_cut=True), pieces=[DoubledInEpisodes()]
+    )
+    plain = learner_pipeline(action_space=ACTIONS, returns=ComputeReturnsToGo(allow_cut=True))
     result, before = (pipeline(episodes=[collected(3)])["returns_to_go"] for pipeline in (early, plain))
     torch.testing.assert_close(result, 2 * before)
 

@@ -85,11 +85,11 @@ def test_view_after_observations_computes_all_columns() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3, 4])
 def test_padding_among_connectors_pads_later_columns(place: int) -> None:
-    pieces: list[Any] = [AddNextObservations(), AddColumns(), AddInfos(), TransformerContext(k=2)]
+    pieces: list[Any] = [AddNextObservations(), AddColumns(), AddInfos(at="new_obs"), TransformerContext(k=2)]
     pieces.insert(place, AddTimeDimensionAndZeroPad(max_seq_len=2))
     batch = learner_pipeline(BOX, ACTIONS, pieces=pieces)(episodes=PACK)
     expected = learner_pipeline(
-        BOX, ACTIONS, pieces=[AddInfos(), TransformerContext(k=2)], next_observations=True, max_seq_len=2
+        BOX, ACTIONS, pieces=[AddInfos(at="new_obs"), TransformerContext(k=2)], next_observations=True, max_seq_len=2
     )(episodes=PACK)
     assert batch.keys() == expected.keys()
     for name, column in expected.items():

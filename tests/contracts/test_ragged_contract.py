@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Callable
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -426,16 +427,20 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     ),
     **{
         f"connectors.learner.{name}": _learned(getattr(learner, name))
-        for name in ("AddColumns", "AddObservations", "ComputeReturnsToGo", "FrameStackingLearner", "NormalizeRewards")
+        for name in ("AddColumns", "AddObservations", "FrameStackingLearner", "NormalizeRewards")
     },
+    "connectors.learner.ComputeReturnsToGo": _learned(partial(learner.ComputeReturnsToGo, allow_cut=True)),
+    "connectors.learner.ComputeReturnsToGo after columns": _learned(
+        *COLUMNS, partial(learner.ComputeReturnsToGo, allow_cut=True)
+    ),
+    "connectors.learner.AddInfos": _learned(*COLUMNS, partial(learner.AddInfos, at="obs")),
     **{
         f"connectors.learner.{name} after columns": _learned(*COLUMNS, getattr(learner, name))
         for name in (
-            "AddInfos",
+            "AddInfosFromEpisodesToTrainBatch",
             "AddNextObservations",
             "AddPolicyVersions",
             "AddTimeDimensionAndZeroPad",
-            "ComputeReturnsToGo",
             "GeneralizedAdvantageEstimation",
         )
     },

@@ -1,0 +1,199 @@
+"""One number for one thing: counts, returns and log-probabilities agree in all places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from connectors import Actor
+from connectors.learner.generalized_advantage_estimation import standardized
+from episode_learners import (
+    BC,
+    CQL,
+    DQN,
+    IMPALA,
+    PPO,
+    R2D2,
+    SAC,
+    BCConfig,
+    CQLConfig,
+    DQNConfig,
+    LSTMPolicy,
+    LSTMQPolicy,
+    MLPPolicy,
+    PPOConfig,
+    QPolicy,
+    R2D2Config,
+    SACConfig,
+    SACPolicy,
+)
+from episode_learners.algorithms.minibatches import shuffled
+from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
+from episodes import gae
+from episodes.errors import InvalidArgument
+from episodes.replay import EpisodeReplayBuffer
+from episodes.returns import discounted_returns, n_step_returns, vtrace
+
+CARTPOLE, PENDULUM = gym.make("CartPole-v1"), gym.make("Pendulum-v1")
+OF_REPLAY: dict[str, tuple[Any, Any, Any]] = {
+    "BC": (BC, MLPPolicy, BCConfig(num_epochs=3, minibatch_size=8)),
+    "BC, recurrent": (BC, LSTMPolicy, BCConfig(num_epochs=3, minibatch_size=4, max_seq_len=5)),
+    "DQN": (DQN, QPolicy, DQNConfig(batch_size=8)),
+    "CQL": (CQL, QPolicy, CQLConfig(batch_size=8)),
+    "R2D2": (R2D2, LSTMQPolicy, R2D2Config(batch_size=4)),
+    "SAC": (SAC, SACPolicy, SACConfig(batch_size=8)),
+}
+
+
+def runner_for(make_policy: Any, **options: Any) -> SingleAgentEnvRunner:
+    env, name = (PENDULUM, "Pendulum-v1") if make_policy is SACPolicy else (CARTPOLE, "CartPole-v1")
+    policy = make_policy(env.observation_space, env.action_space)
+    return SingleAgentEnvRunner(name, policy, num_envs=2, seed=0, **options)
+
+
+@pytest.mark.parametrize("num_steps", [1, 5])
+@pytest.mark.parametrize("name", OF_REPLAY)
+def test_update_from_takes_the_promised_number_of_gradient_steps(name: str, num_steps: int, monkeypatch: Any):
+    make, make_policy, config = OF_REPLAY[name]
+    runner = runner_for(make_policy)
+    algorithm, buffer = make(runner.policy, config), EpisodeReplayBuffer(1000, seed=0)
+    runner.sample_into(buffer, num_timesteps=400, extra_model_outputs=algorithm.stored_outputs)
+    steps = []
+    monkeypatch.setattr(algorithm, "after_step", lambda: steps.append(1))
+    algorithm.update_from(buffer, num_steps)
+    assert len(steps) == num_steps
+    if make is BC:  # episodes still make `num_epochs` passes
+        assert len(list(algorithm.minibatches(algorithm.preprocess(runner.sample(num_timesteps=16))))) % 3 == 0
+
+
+@pytest.mark.parametrize("device", ["meta"])
+@pytest.mark.parametrize("algorithm", [PPO, IMPALA, BC, DQN, SAC])
+def test_learning_and_sampling_do_not_depend_on_the_default_device(device: str, algorithm: Any):
+    make_policy = {DQN: QPolicy, SAC: SACPolicy}.get(algorithm, MLPPolicy)
+    runner = runner_for(make_policy)
+    learner: Any = algorithm(runner.policy)
+    buffer = EpisodeReplayBuffer(500, seed=0)
+    unseeded = SingleAgentEnvRunner(runner_for(make_policy).env, runner.policy)
+    torch.set_default_device(device)
+    try:
+        unseeded.sample(num_timesteps=10)
+        pack = runner.sample(num_timesteps=80)
+        if algorithm in (DQN, SAC):
+            buffer.add(pack)
+            learner.update_from(buffer, 2)
+        else:
+            learner.update(pack)
+    finally:
+        torch.set_default_device(None)
+
+
+def test_returns_do_not_depend_on_error_settings_of_numpy():
+    rewards, values, ends = np.ones(3000, np.float32), np.ones(3001, np.float32), ([True], [False])
+    packed = {"gamma": 0.1, "offsets": [0, 3000]}
+    calls = {
+        "discounted": lambda: discounted_returns(rewards, *ends, **packed),
+        "gae": lambda: gae(rewards, values, *ends, lambda_=0.1, **packed),
+        "n_step": lambda: n_step_returns(rewards, values, *ends, n_step=2000, **packed),
+        "vtrace": lambda: vtrace(rewards, values, *ends, np.ones(3000, np.float32), **packed),
+    }
+    for name, call in calls.items():
+        expected = call()
+        with np.errstate(all="raise"):
+            for a, b in zip(np.atleast_2d(call()), np.atleast_2d(expected), strict=True):
+                assert np.array_equal(a, b), name
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 128, 129, 193])
+def test_minibatches_and_advantages_of_few_rows_are_finite(num_rows: int):
+    assert np.isfinite(standardized(np.full(num_rows, 3.0))).all()
+    batch = {"advantages": torch.arange(float(num_rows))}
+    sizes = [len(part["advantages"]) for part in shuffled(batch, 128, torch.Generator())]
+    assert sum(sizes) == num_rows and (num_rows == 1 or min(sizes) > 1)
+    runner = runner_for(MLPPolicy)
+    one = runner.sample(num_episodes=1)[0][:1]
+    metrics = PPO(runner.policy, PPOConfig(num_epochs=2)).update([one])
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_updates_without_gradients_are_refused_by_name(context: Any):
+    runner = runner_for(MLPPolicy)
+    pack = runner.sample(num_timesteps=16)
+    ppo = PPO(runner.policy)
+    before = [parameter.clone() for parameter in runner.policy.parameters()]
+    with context(), pytest.raises(InvalidArgument, match=r"PPO: gradients are disabled, by torch\.no_grad"):
+        ppo.update(pack)
+    assert all(map(torch.equal, before, runner.policy.parameters()))
+    ppo.update(pack)
+
+
+@pytest.mark.parametrize("first", ["add", "sample_into"])
+def test_samples_can_be_added_beside_sampling_into_a_buffer(first: str):
+    runner, buffer = runner_for(MLPPolicy), EpisodeReplayBuffer(500, seed=0)
+    if first == "sample_into":
+        runner.sample_into(buffer, num_timesteps=20)
+        buffer.add(runner.sample(num_timesteps=20, force_reset=True))
+        assert buffer.extra_model_outputs == ()
+    else:
+        buffer.add(runner.sample(num_timesteps=20))
+        runner.sample_into(buffer, num_timesteps=20)
+        assert set(buffer.extra_model_outputs) == {"action_dist_inputs", "action_logp"}
+    runner.sample_into(buffer, num_timesteps=20)
+    assert len(buffer) >= 40
+
+
+@pytest.mark.parametrize("make_policy", [MLPPolicy, SACPolicy])
+@pytest.mark.parametrize("into", ["pack", "buffer", "evaluation"])
+def test_the_most_likely_actions_have_log_probability_0(make_policy: Any, into: str):
+    runner = runner_for(make_policy)
+    if into == "evaluation":
+        log_probs = evaluate(runner, num_episodes=2, seed=0).episodes.extra_model_outputs["action_logp"]
+    elif into == "pack":
+        log_probs = runner.sample(num_timesteps=40, explore=False).extra_model_outputs["action_logp"]
+    else:
+        buffer = EpisodeReplayBuffer(500, seed=0)
+        runner.sample_into(buffer, num_timesteps=40, explore=False, extra_model_outputs=["action_logp"])
+        log_probs = buffer.sample(20, keys=["action_logp"])["action_logp"]
+    assert len(log_probs) and not np.any(log_probs)
+
+
+def test_lookbacks_repeat_the_log_probabilities_of_earlier_chunks():
+    runner = runner_for(MLPPolicy, len_lookback_buffer=7)
+    flags = np.random.default_rng(0).random(30) < 0.5
+    ends: dict[Any, np.ndarray] = {}
+    for explore in flags.tolist():
+        for chunk in runner.sample(num_timesteps=6, explore=explore):
+            whole = chunk.get_extra_model_outputs(
+                "action_logp", slice(-chunk.lookback, None), neg_index_as_lookback=True
+            )
+            whole = np.asarray(whole)
+            known = ends.get(chunk.id_, np.zeros(0))
+            assert np.array_equal(whole[: chunk.lookback], known[len(known) - chunk.lookback :])
+            assert (whole[chunk.lookback :] == 0).all() != explore or not len(chunk)
+            ends[chunk.id_] = np.concatenate([known, whole[chunk.lookback :]])
+    assert flags.any() and not flags.all()
+
+
+class Posthumous(gym.Env):
+    """Not used as a gymnasium environment."""
+
+
+class RewardsApart:
+    """Parallel environment that pays an agent after its end, and one that was never observed."""
+
+    possible_agents = ["a", "b", "c"]  # noqa: RUF012
+    render_mode = None
+
+    def __init__(self) -> None:
+        self.observation_spaces = {name: CARTPOLE.observation_space for name in self.possible_agents}
+        self.action_spaces = {name: CARTPOLE.action_space for name in self.possible_agents}
+
+    def observation_space(self, agent: str) -> Any:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        return self.action_spaces[agent]
