@@ -278,12 +278,10 @@ class _Foreign:
                 stored.skip(name)
                 report.add(name, "images that are not in videos are not read", number)
                 continue
-            if dtype == "video":
-                array = self._source.frames(name, meta, len(table))
-            else:
-                array = array_of(stored[name], None, None if shape == (1,) else shape)
+            array = self._source.frames(name, meta, len(table)) if dtype == "video" else array_of(stored[name])
             if dtype != "string":
                 check_numbers(f"episode {number}", {name: array}, f"info.json says that it is {dtype}")
+            array = array if dtype == "video" or shape == (1,) else array.reshape(len(table), *shape)
             if name.startswith("observation."):
                 observations[name.removeprefix("observation.")] = array
             elif name == "action" or name.startswith("action."):

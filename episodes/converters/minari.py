@@ -80,7 +80,10 @@ def minari_episodes(dataset: Any, report: LossReport, prefix: str | None = None)
     _report_other_files(place, dataset.id, report)
     made, numbers = checked_prefix(prefix), [int(number) for number in dataset.episode_indices]
     for number in numbers:  # one by one: an open file keeps what was read of it
-        (about,), (data,) = dataset.storage.get_episode_metadata([number]), dataset.iterate_episodes([number])
+        try:
+            (about,), (data,) = dataset.storage.get_episode_metadata([number]), dataset.iterate_episodes([number])
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise UnreadableData(f"{place}: Minari cannot read episode {number}: {error!r}") from error
         if made is None and _OURS not in about:
             made = prefix_of_files("minari", sorted(file for file in place.rglob("*") if file.is_file()), None)
         yield _episode_of(data, about, dataset, shared, report, prefix, made)
@@ -148,7 +151,8 @@ def _episode_of(
     observations, actions = _as_arrays(data.observations), _as_arrays(data.actions)
     columns = {"observations": observations, "actions": actions}
     spaces = {"observations": dataset.observation_space, "actions": dataset.action_space}
-    check_numbers(where, {name: column for name, column in columns.items() if not has_text(spaces[name])})
+    numbers = {name: column for name, column in columns.items() if not has_text(spaces[name])}
+    check_numbers(where, numbers | {"rewards": np.asarray(data.rewards)})
     num = len(data.rewards)
     infos = nested.flatten(_lengths_of(data.infos or {}), "infos") if data.infos else {}
     for name, length in infos.items():

@@ -167,7 +167,7 @@ def from_tensordict(
     elif "done" in following and (following["done"].reshape(num) != (terminated | truncated)).any():
         report.add("('next', 'done')", "it differs from terminated and truncated, which are read", prefix)
     for name in _FLAGS:  # of the observation before the step
-        if name in stored and not stored[name].any():
+        if name in rows and not rows[name].any():
             stored.skip(name)
     groups = np.arange(num) // (shape[-1] if len(shape) > 1 else max(num, 1))
     collector = stored.inside("collector", "('collector', {!r})") if "collector" in stored else Account({})
@@ -175,12 +175,15 @@ def from_tensordict(
         ids = collector["traj_ids"].reshape(num)
         groups = np.unique(np.stack([groups, ids]), axis=1, return_inverse=True)[1].reshape(-1)
     extra = {key: stored[key] for key in rows if key not in _RESERVED}
-    times = extra.get("step_count") if "traj_ids" in collector else None
+    times = rows.get("step_count") if "traj_ids" in collector else None
+    if times is not None and (times.dtype.kind not in "iu" or times.size != num):
+        times = None
     order = _order_of(groups, None if times is None else times.reshape(num))
     if "is_init" in stored:
         groups = groups * (num + 1) + np.cumsum(stored["is_init"].reshape(num)[order])[np.argsort(order)]
     columns = observations, after, actions, rewards, terminated, truncated, groups, {}, extra
     steps = Transitions(*nested.map_leaves(lambda leaf: leaf[order], columns))
+    steps.times = None if times is None else times.reshape(num)[order].astype(np.int64)
     stored.report_rest(report, prefix, "an episode has no place for it")
     known_spaces = {
         "observation_space": observation_space,
