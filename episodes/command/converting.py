@@ -18,6 +18,7 @@ def convert(
     target: Annotated[str, typer.Argument(metavar="OUT", help="A new path; with --to minari, an id.")],
     to: Annotated[str, typer.Option("--to", help="episodes, lerobot, minari, parquet or rllib.")] = "episodes",
     from_: Annotated[str, typer.Option("--from", help="The format of IN; detected by default. Also d4rl.")] = "",
+    prefix: Annotated[str | None, typer.Option(help="First part of the episodes' ids: PREFIX/ID.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Write nothing if information would be lost.")] = False,
     fps: Annotated[int | None, typer.Option(help="lerobot: steps per second; 30 by default.")] = None,
     task: Annotated[str | None, typer.Option(help="lerobot: the task as text.")] = None,
@@ -35,7 +36,7 @@ def convert(
     options = {name: value for name, value in of_lerobot.items() if value is not None}
     if options and to != "lerobot":
         raise InvalidArgument(f"--{next(iter(options))}: --to {to} has no such option")
-    episodes, lost = converters.read(source, from_ or None)
+    episodes, lost = converters.read(source, from_ or None, prefix=prefix)
     with _progress_display(source) as show:
         counted = _Counted(episodes, show)
         report = converters.write(counted, target, to, strict=strict, **options)

@@ -18,6 +18,7 @@ from episodes.converters.parquet_files import files_of, schema_of
 from episodes.converters.rllib import rllib_episodes
 from episodes.converters.rllib_files import is_rllib, rllib_file_episodes, to_rllib_parquet
 from episodes.converters.sb3 import from_sb3
+from episodes.converters.source_ids import checked_prefix, prefixed
 from episodes.converters.step_tables import KEY
 from episodes.converters.tensordicts import from_tensordict
 from episodes.converters.tianshou import from_tianshou
@@ -50,24 +51,25 @@ def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> Lo
     return LossReport()
 
 
-def dataset_episodes(path: str | Path, report: LossReport) -> Iterator[Any]:
+def dataset_episodes(path: str | Path, report: LossReport, prefix: str | None = None) -> Iterator[Any]:
     """Yield the episodes of a data set in this library's own format."""
-    yield from EpisodeDataset(path)
+    for episode in EpisodeDataset(path):
+        yield prefixed(episode, prefix)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Reader and writer of one format, and the name of a file that identifies its directories."""
+    """Reader and writer of one format, and the names of files that identify its directories."""
 
-    read: Callable[[Any, LossReport], Iterator[Any]]
+    read: Callable[[Any, LossReport, str | None], Iterator[Any]]  # (source, report, prefix of ids)
     write: Callable[..., Any] | None = None  # (episodes, target, strict=, ...) -> a report, or a result and a report
-    has: str | None = None  # a file in each directory of this format
+    has: tuple[str, ...] = ()  # each directory of this format has one of these files
 
 
 FORMATS = {
-    "episodes": Format(dataset_episodes, to_dataset, "episodes.json"),
-    "lerobot": Format(lerobot_episodes, to_lerobot, "meta/info.json"),
-    "minari": Format(minari_episodes, to_minari, "data/main_data.hdf5"),
+    "episodes": Format(dataset_episodes, to_dataset, ("episodes.json",)),
+    "lerobot": Format(lerobot_episodes, to_lerobot, ("meta/info.json",)),
+    "minari": Format(minari_episodes, to_minari, ("data/main_data.hdf5", "data/metadata.json")),
     "parquet": Format(parquet_episodes, to_parquet),
     "rllib": Format(rllib_file_episodes, to_rllib_parquet),
     "d4rl": Format(d4rl_episodes),
@@ -75,7 +77,7 @@ FORMATS = {
 """Formats of `read` and `write`, by name. The target of "minari" is an id, such as "cartpole/mine-v0"."""
 
 
-def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossReport]:
+def read(source: Any, format: str | None = None, *, prefix: str | None = None) -> tuple[Iterator[Any], LossReport]:
     """Open a source in any supported format. Return an iterator over its episodes and the report of what gets lost.
 
     Args:
@@ -83,9 +85,12 @@ def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossRep
             another library: a Minari data set, a buffer of Stable-Baselines3 or Tianshou, RLlib's episodes, or a
             TensorDict.
         format: one of `FORMATS`. None: inferred from the source.
+        prefix: first part of the episodes' ids, "PREFIX/ID". None: ids that the source stores stay as they are, and
+            others begin with a digest of the source. So two sources have different ids, and a source that is converted
+            twice has the same ids.
 
     Raises:
-        InvalidArgument: an unknown format, or a source of no known format.
+        InvalidArgument: an unknown format, or a source of no known format, or an empty prefix.
 
     >>> import tempfile, numpy as np
     >>> from episodes import SingleAgentEpisode
@@ -98,12 +103,13 @@ def read(source: Any, format: str | None = None) -> tuple[Iterator[Any], LossRep
     (SingleAgentEpisode(a: 2 steps, return 2, truncated), 0)
     """
     report = LossReport()
+    checked_prefix(prefix)
     if format is None and not isinstance(source, (str, Path)):
-        return _held(source, report), report
+        return _held(source, report, prefix), report
     name = format or format_of(source)
     if name is None:
         raise InvalidArgument(f"{source} looks like none of {', '.join(FORMATS)}; name its format (format=, --from)")
-    return _known(name).read(source, report), report
+    return _known(name).read(source, report, prefix), report
 
 
 def write(episodes: Given, target: str | Path, format: str, **options: Any) -> LossReport:
@@ -134,10 +140,10 @@ def writable() -> list[str]:
 
 def format_of(path: str | Path) -> str | None:
     """Return the name of the format of a file or directory, or None if it is not recognized or cannot be read."""
-    place = Path(path)
+    place = Path(path).expanduser()
     if place.is_dir():
         for name, known in FORMATS.items():
-            if known.has is not None and (place / known.has).exists():
+            if any((place / name_of_file).exists() for name_of_file in known.has):
                 return name
     if place.suffix in (".hdf5", ".h5") and place.is_file():
         return "d4rl"
@@ -157,7 +163,7 @@ def _known(name: str) -> Format:
     return FORMATS[name]
 
 
-def _held(source: Any, report: LossReport) -> Iterator[Any]:
+def _held(source: Any, report: LossReport, prefix: str | None) -> Iterator[Any]:
     """Return an iterator over the episodes of an object of another library, such as its replay buffer.
 
     The other library is not imported.
@@ -166,16 +172,16 @@ def _held(source: Any, report: LossReport) -> Iterator[Any]:
         InvalidArgument: the object is of no supported kind.
     """
     if hasattr(source, "optimize_memory_usage") and hasattr(source, "next_observations"):
-        return _converted(from_sb3, source, report)
+        return _converted(from_sb3, source, report, prefix)
     if hasattr(source, "sample_indices") and hasattr(source, "maxsize"):
-        return _converted(from_tianshou, source, report)
+        return _converted(from_tianshou, source, report, prefix)
     if hasattr(source, "iterate_episodes") and hasattr(source, "storage"):
-        return minari_episodes(source, report)
+        return minari_episodes(source, report, prefix)
     if hasattr(source, "batch_size") and hasattr(source, "reshape") and hasattr(source, "keys"):
-        return _converted(from_tensordict, source, report)
+        return _converted(from_tensordict, source, report, prefix)
     originals = source if isinstance(source, (list, tuple)) else [source]
     if originals and _is_rllibs(originals[0]):
-        return rllib_episodes(originals, report)
+        return (prefixed(episode, prefix) for episode in rllib_episodes(originals, report))
     raise InvalidArgument(f"a {type(source).__name__} cannot be read; give a path, or an object that read() lists")
 
 
@@ -184,9 +190,9 @@ def _is_rllibs(value: Any) -> bool:
 
 
 def _converted(
-    convert: Callable[[Any], tuple[list[Any], LossReport]], source: Any, report: LossReport
+    convert: Callable[..., tuple[list[Any], LossReport]], source: Any, report: LossReport, prefix: str | None
 ) -> Iterator[Any]:
     """Yield the episodes that `convert` returns, and add its losses to `report`."""
-    episodes, losses = convert(source)
+    episodes, losses = convert(source, prefix=prefix)
     report.join(losses)
     yield from episodes

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from episodes.converters import lerobot_features as features
+from episodes.converters.accounting import SOURCE, UNKNOWN_MEANING, Account, check_numbers, plain
 from episodes.converters.columns import array_of
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
 from episodes.converters.loss_report import LossReport
 from episodes.converters.parquet_files import files_of, groups_of, schema_of
+from episodes.converters.source_ids import prefix_of_files, prefixed
 from episodes.converters.transitions import without_next
 from episodes.converters.videos import FrameReader, frame_number
 from episodes.errors import UnreadableData
@@ -24,32 +27,40 @@ from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.files import local_path
 from episodes.tracks.infos import msgpack_codec
 
-_NO_PLACE = "it is not known what it is"
+_LAYOUT = ("codebase_version", "total_episodes", "total_frames", "total_tasks", "total_videos", "total_chunks")
+_LAYOUT += ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb", "data_path", "video_path", OURS)
 
 
-def from_lerobot(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+def from_lerobot(
+    path: str | Path, *, prefix: str | None = None, strict: bool = False
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Return the episodes of a directory in LeRobot's layout v3, and a report of what was lost.
 
     Episodes that `to_lerobot` wrote are restored exactly, except the images of lossy videos. In other data sets
     "observation.state" (or all features that start with "observation.", as a dict) are the observations, "action" the
     actions, "next.reward" the rewards (0 without), and features with other names are extra model outputs. The
     observation after an episode's last step is unknown there, so that step is lost, unless it terminates.
-    `custom_data["task"]` is the task.
+
+    The ids of such episodes are "lerobot-DIGEST/INDEX", with a digest of the tables and metadata. `custom_data["task"]`
+    is the first task of an episode. If it has several, `custom_data["tasks"]` has all of them, and the info "task" the
+    task of each step. The info "timestamp" has LeRobot's times. `custom_data["source"]` has values of the whole data
+    set: "fps", "robot_type", and "names" of the parts of each feature.
 
     Args:
         path: the directory.
+        prefix: first part of the ids: "PREFIX/ID".
         strict: raise if something would be lost.
 
     Raises:
         MissingExtra: pyarrow is not installed, or PyAV for videos.
-        UnreadableData: there is no such data set, it has another version, or it is damaged.
+        UnreadableData: there is no such data set, it has another version, it is damaged, or frames are missing.
         LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
-    return list(lerobot_episodes(path, report)), report.check(strict)
+    return list(lerobot_episodes(path, report, prefix)), report.check(strict)
 
 
-def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
+def lerobot_episodes(path: str | Path, report: LossReport, prefix: str | None = None) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes of a LeRobot data set, and add losses to `report`.
 
     Raises:
@@ -58,18 +69,20 @@ def lerobot_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAge
     """
     root = local_path(path)
     info = _info_of(root)
-    tasks = _tasks_of(root)
-    source = _Source(root, info)
+    source, foreign = _Source(root, info), None
     about = info.get(OURS)
     known = {p: Feature.from_json(p, fields) for p, fields in about["tracks"].items()} if about else None
     for meta in _metas_of(root):
         with as_unreadable_data(str(root)):
             if known is not None and about is not None and meta.get(OURS) is not None:
-                episode = _own_episode(source, meta, about, known)
+                episode: Any = prefixed(_own_episode(source, meta, about, known), prefix)
             else:
-                episode = _foreign_episode(source, meta, info, tasks, report)
+                foreign = foreign or _Foreign(root, info, source, report, prefix)
+                episode = foreign.episode(meta)
         if episode is not None:
             yield episode
+    if rows := source.num_left():
+        report.add("rows of the data", f"{rows} rows are of no episode in meta/episodes", str(root))
 
 
 def _info_of(root: Path) -> dict[str, Any]:
@@ -146,7 +159,19 @@ class _Source:
         table = pa.concat_tables(parts)
         if set(table["episode_index"].unique().to_pylist()) != {number}:
             raise UnreadableData(f"{file}: the rows of episode {number} belong to other episodes")
+        if "frame_index" in table.column_names:
+            order = np.argsort(frames := table["frame_index"].to_numpy(), kind="stable")
+            if not np.array_equal(frames[order], np.arange(len(table))):
+                raise UnreadableData(
+                    f"{file}: episode {number} has {len(table)} rows, and 'frame_index' is not 0 to {len(table) - 1}; "
+                    "frames are missing or repeated"
+                )
+            table = table.take(pa.array(order))
         return table
+
+    def num_left(self) -> int:
+        """Return the number of rows in the open file that no call of `rows` has returned."""
+        return (0 if self._rows is None else len(self._rows)) + sum(map(len, self._groups))
 
     def frames(self, key: str, meta: dict[str, Any], count: int) -> np.ndarray:
         """Return `count` video frames of one episode, [count, H, W, 3]."""
@@ -192,47 +217,117 @@ def _own_episode(
     return episode
 
 
-def _foreign_episode(
-    source: _Source, meta: dict[str, Any], info: dict[str, Any], tasks: dict[int, str], report: LossReport
-) -> SingleAgentEpisode | None:
-    """Return an episode of a data set that LeRobot wrote, with its index as id and its task as custom data, or None if
-    no step remains.
+class _Foreign:
+    """Reader of the episodes of a data set that LeRobot wrote, with their tasks and metadata.
 
-    Arrays that cannot be read are noted in `report`. Missing rewards become 0.
-
-    Raises:
-        UnreadableData: there is no feature of observations or of actions.
+    Args:
+        root: directory of the data set.
+        info: the content of meta/info.json.
+        source: reader of rows and frames.
+        report: gets what is lost.
+        prefix: first part of the ids, or None for a digest.
     """
-    table, number = source.rows(meta), meta["episode_index"]
-    observations, actions, extra = {}, {}, {}
-    for name, arguments in info["features"].items():
-        if name in BASE or name in (*FLAGS, "next.reward"):
-            continue
-        if arguments["dtype"] in ("video", "image") and name in table.column_names:
-            report.add(name, "images that are not in videos are not read", number)
-            continue
-        shape = None if arguments["shape"] == [1] else tuple(arguments["shape"])
-        is_video = arguments["dtype"] == "video"
-        array = source.frames(name, meta, len(table)) if is_video else array_of(table[name], None, shape)
-        if name.startswith("observation."):
-            observations[name.removeprefix("observation.")] = array
-        elif name == "action" or name.startswith("action."):
-            actions[name.removeprefix("action").removeprefix(".")] = array
-        elif name.startswith("next."):
-            report.add(name, _NO_PLACE, number)
-        else:
-            extra[name] = array
-    if not observations or not actions:
-        raise UnreadableData(f"episode {number}: there are no features 'observation...' and 'action'")
-    rewards = _flag(table, "next.reward", np.zeros(len(table)))
-    if "next.reward" not in table.column_names:
-        report.add("rewards", "the data have none; zeros stand there", number)
-    steps = _end_flags(table, number, report)
-    custom = {"task": tasks[task]} if (task := table["task_index"][0].as_py()) in tasks else {}
-    made = without_next(_single_or_all(observations), _single_or_all(actions), rewards, *steps, extra, report, number)
-    if made is None:
-        return None
-    return SingleAgentEpisode.from_arrays(**made, id_=str(number), custom_data=custom)
+
+    def __init__(
+        self, root: Path, info: dict[str, Any], source: _Source, report: LossReport, prefix: str | None
+    ) -> None:
+        self._source, self._report = source, report
+        self._tasks = _tasks_of(root)
+        tables = [*sorted((root / "meta").rglob("*.*")), *sorted((root / "data").rglob("*.parquet"))]
+        self._prefix = prefix_of_files("lerobot", (file for file in tables if file.is_file()), prefix)
+        stored = Account(info)
+        is_whole = info.get("splits") == {"train": f"0:{info.get('total_episodes')}"}
+        stored.skip(*_LAYOUT, *(["splits"] if is_whole else []))
+        self._features = {}
+        every = stored.inside("features")
+        for name in info["features"]:
+            feature = every.inside(name)
+            feature.skip("info")
+            self._features[name] = feature["dtype"], tuple(feature["shape"])
+        names = {name: every.inside(name).get("names") for name in self._features}
+        names = {name: plain(value) for name, value in names.items() if value and name not in BASE}
+        self._shared = stored.kept() | ({"names": names} if names else {})
+        stored.report_rest(report, root.name)
+        self._report_other_files(root)
+
+    def _report_other_files(self, root: Path) -> None:
+        """Report statistics, and files that do not belong to LeRobot's layout."""
+        known = ("meta/info.json", "meta/tasks.parquet")
+        for file in sorted(root.rglob("*")):
+            name = file.relative_to(root).as_posix()
+            if file.is_file() and name not in known and not name.startswith(("data/", "videos/", "meta/episodes/")):
+                reason = "statistics follow from the data" if name == "meta/stats.json" else "the file is not read"
+                self._report.add(name, reason, root.name)
+
+    def episode(self, meta: dict[str, Any]) -> SingleAgentEpisode | None:
+        """Return the episode of a row of meta/episodes, or None if no step remains.
+
+        Arrays that cannot be read are noted in the report. Missing rewards become 0.
+
+        Raises:
+            UnreadableData: there is no feature of observations or of actions.
+        """
+        report, table, number = self._report, self._source.rows(meta), meta["episode_index"]
+        stored = Account({name: table[name] for name in table.column_names})
+        stored.skip("frame_index", "episode_index", "index")
+        observations, actions, extra = {}, {}, {}
+        for name, (dtype, shape) in self._features.items():
+            if name in BASE or name in (*FLAGS, "next.reward"):
+                continue
+            if dtype in ("video", "image") and name in stored:
+                stored.skip(name)
+                report.add(name, "images that are not in videos are not read", number)
+                continue
+            array = self._source.frames(name, meta, len(table)) if dtype == "video" else array_of(stored[name])
+            if dtype != "string":
+                check_numbers(f"episode {number}", {name: array}, f"info.json says that it is {dtype}")
+            array = array if dtype == "video" or shape == (1,) else array.reshape(len(table), *shape)
+            if name.startswith("observation."):
+                observations[name.removeprefix("observation.")] = array
+            elif name == "action" or name.startswith("action."):
+                actions[name.removeprefix("action").removeprefix(".")] = array
+            elif name.startswith("next."):
+                report.add(name, UNKNOWN_MEANING, number)
+            else:
+                extra[name] = array
+        if not observations or not actions:
+            raise UnreadableData(f"episode {number}: there are no features 'observation...' and 'action'")
+        rewards = _flag(stored, "next.reward", np.zeros(len(table)))
+        check_numbers(f"episode {number}", {"next.reward": rewards})
+        if "next.reward" not in stored:
+            report.add("rewards", "the data have none; zeros stand there", number)
+        steps = _end_flags(stored, len(table), number, report)
+        infos, custom = self._infos_and_custom(stored, meta)
+        stored.report_rest(report, number, "info.json does not list it")
+        made = without_next(
+            _single_or_all(observations), _single_or_all(actions), rewards, *steps, extra, report, number, infos
+        )
+        if made is None:
+            return None
+        return SingleAgentEpisode.from_arrays(**made, id_=f"{self._prefix}/{number}", custom_data=custom)
+
+    def _infos_and_custom(self, stored: Account, meta: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the infos of an episode as arrays [T] by key, and its custom data."""
+        infos: dict[str, Any] = {"timestamp": array_of(stored["timestamp"])} if "timestamp" in stored else {}
+        custom: dict[str, Any] = {}
+        if "task_index" in stored:
+            each = stored["task_index"].to_pylist()
+            texts = [self._tasks[task] for task in dict.fromkeys(each) if task in self._tasks]
+            if texts:
+                custom["task"] = texts[0]
+            if len(texts) > 1:
+                custom["tasks"] = texts
+                infos["task"] = np.array([self._tasks.get(task, "") for task in each])
+        about = Account(meta)
+        about.skip("episode_index", "length", "dataset_from_index", "dataset_to_index", OURS)
+        about.skip(*(name for name in meta if name.startswith(("data/", "videos/", "meta/episodes/"))))
+        tasks = about.get("tasks")
+        if tasks is not None and set(tasks) - {*custom.get("tasks", ()), custom.get("task")}:
+            custom["tasks"] = list(dict.fromkeys([*tasks, *custom.get("tasks", ())]))
+            custom.setdefault("task", custom["tasks"][0])
+        shared = deepcopy(self._shared) | about.kept()
+        about.report_rest(self._report, meta["episode_index"])
+        return infos, custom | ({SOURCE: shared} if shared else {})
 
 
 def _single_or_all(parts: dict[str, np.ndarray]) -> Any:
@@ -240,19 +335,27 @@ def _single_or_all(parts: dict[str, np.ndarray]) -> Any:
     return next(iter(parts.values())) if len(parts) == 1 else parts
 
 
-def _flag(table: Any, name: str, default: np.ndarray) -> np.ndarray:
+def _flag(stored: Account, name: str, default: np.ndarray) -> np.ndarray:
     """Return a column of one value per step, or `default` if the table has no such column."""
-    return array_of(table[name]).reshape(len(table)) if name in table.column_names else default
+    return array_of(stored[name]).reshape(len(default)) if name in stored else default
 
 
-def _end_flags(table: Any, number: int, report: LossReport) -> tuple[bool, bool]:
+def _end_flags(stored: Account, num: int, number: int, report: LossReport) -> tuple[bool, bool]:
     """Return whether an episode terminated and whether it was truncated, by the flags of its last step.
 
-    An episode whose table has only the column "next.done" counts as truncated if done. That is added to `report`.
+    An episode whose table has only the column "next.done" counts as truncated if done. That, missing flags, and flags
+    before the last step are added to `report`.
     """
-    none = np.zeros(len(table), bool)
-    done, terminated, truncated = (bool(_flag(table, name, none)[-1]) for name in FLAGS)
-    if "next.terminated" not in table.column_names and "next.truncated" not in table.column_names and done:
-        report.add("whether it terminated", "the data have 'next.done' alone; taken as truncated", number)
-        truncated = True
+    flags = [_flag(stored, name, np.zeros(num, bool)).astype(bool) for name in FLAGS]
+    done, terminated, truncated = (bool(flag[-1]) for flag in flags)
+    if any(flag[:-1].any() for flag in flags):
+        report.add("endings", "it ends before its last step, and an episode ends once", number)
+    if "next.terminated" not in stored and "next.truncated" not in stored:
+        if "next.done" not in stored:
+            report.add("endings", "the data mark none; the episode counts as cut", number)
+        elif done:
+            report.add("whether it terminated", "the data have 'next.done' alone; taken as truncated", number)
+            truncated = True
+    elif done and not (terminated or truncated):
+        report.add("next.done", "it differs from next.terminated and next.truncated, which are read", number)
     return terminated, truncated

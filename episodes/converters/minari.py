@@ -8,17 +8,20 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from episodes.converters.accounting import SOURCE, Account, check_numbers, has_text
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.info_arrays import info_arrays, infos_from
 from episodes.converters.loss_report import LossReport, having_steps, report_dropped_facts, report_other_spaces
-from episodes.errors import InvalidArgument, needing
+from episodes.converters.source_ids import checked_prefix, prefix_of_files, prefixed
+from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
 from episodes.single_agent import SingleAgentEpisode
@@ -29,6 +32,9 @@ from episodes.tracks.infos.msgpack_codec import is_json
 _IDS = tuple(fact for fact in FACTS if fact != "ending")
 _OURS = "episodes"  # attribute of a Minari episode with our facts, as JSON
 _MOST_BYTES = 60_000  # limit of an HDF5 attribute, with some margin
+_LAYOUT = ("total_episodes", "total_steps", "data_format", "jpeg_encoding", "observation_space", "action_space")
+_LAYOUT += ("dataset_id", "minari_version", "dataset_size")
+_ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations")
 _KEPT = (*_IDS, "infos", "custom_data", "both_endings", "observation_space", "action_space")
 
 
@@ -40,36 +46,87 @@ def _minari() -> Any:
     return minari
 
 
-def from_minari(dataset: Any, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+def from_minari(
+    dataset: Any, *, prefix: str | None = None, strict: bool = False
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Return the episodes of a Minari data set, and a report of what was lost.
 
-    Ids and other metadata are those that `to_minari` stored, else ids are "DATASET_ID/NUMBER". Seeds, options and other
-    metadata of an episode are in its `custom_data`. Actions are the environment's.
+    Ids and other metadata are those that `to_minari` stored, else ids are "minari-DIGEST/NUMBER", with a digest of the
+    files. Seeds, options and other metadata of an episode are in its `custom_data`, and metadata of the data set, such
+    as the author, in `custom_data["source"]`. Actions are the environment's.
 
     Args:
         dataset: a `MinariDataset`, the id of a local data set, or the path of its directory.
+        prefix: first part of the ids: "PREFIX/ID".
         strict: raise if something would be lost.
 
     Raises:
         MissingExtra: minari is not installed.
+        UnreadableData: observations or actions are text and their space is not, or infos have another number of rows.
         LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
-    return list(minari_episodes(dataset, report)), report.check(strict)
+    return list(minari_episodes(dataset, report, prefix)), report.check(strict)
 
 
-def minari_episodes(dataset: Any, report: LossReport) -> Iterator[SingleAgentEpisode]:
+def minari_episodes(dataset: Any, report: LossReport, prefix: str | None = None) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes of a Minari data set, and add losses to `report`."""
     minari = _minari()
     if isinstance(dataset, (str, Path)):
-        place = Path(dataset) / "data"
+        place = Path(dataset).expanduser() / "data"
         dataset = minari.MinariDataset(place) if place.is_dir() else minari.load_dataset(str(dataset))
-    for number in map(int, dataset.episode_indices):  # one by one: an open file keeps what was read of it
-        (about,), (data,) = dataset.storage.get_episode_metadata([number]), dataset.iterate_episodes([number])
-        yield _episode_of(data, about, dataset, report)
+    place = Path(dataset.storage.data_path)
+    shared = _shared_metadata(dataset, report)
+    _report_other_files(place, dataset.id, report)
+    made, numbers = checked_prefix(prefix), [int(number) for number in dataset.episode_indices]
+    for number in numbers:  # one by one: an open file keeps what was read of it
+        try:
+            (about,), (data,) = dataset.storage.get_episode_metadata([number]), dataset.iterate_episodes([number])
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise UnreadableData(f"{place}: Minari cannot read episode {number}: {error!r}") from error
+        if made is None and _OURS not in about:
+            made = prefix_of_files("minari", sorted(file for file in place.rglob("*") if file.is_file()), None)
+        yield _episode_of(data, about, dataset, shared, report, prefix, made)
 
 
-def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossReport) -> SingleAgentEpisode:
+def _shared_metadata(dataset: Any, report: LossReport) -> dict[str, Any]:
+    """Return the metadata that a Minari data set has for all its episodes, except what follows from the episodes."""
+    metadata = {key: getattr(value, "to_json", lambda v=value: v)() for key, value in dataset.storage.metadata.items()}
+    stored = Account(metadata, "metadata[{!r}]")
+    stored.skip(*_LAYOUT)
+    kept = {key: value for name, value in stored.kept().items() for key in metadata if name == f"metadata[{key!r}]"}
+    stored.report_rest(report, dataset.id, "it is too large for custom data of each episode")
+    return kept
+
+
+def _report_other_files(place: Path, id_: str, report: LossReport) -> None:
+    """Report files, and arrays in Minari's HDF5 file, that Minari does not read."""
+    known = {"metadata.json", "main_data.hdf5"}
+    for file in sorted(place.iterdir()) if place.is_dir() else ():
+        if file.name not in known and not (file.is_dir() and file.name.isdigit()):
+            report.add(file.name, "it is not read", id_)
+    if not (place / "main_data.hdf5").exists():
+        return
+    with needing("minari", "Minari data needs h5py"):
+        import h5py
+    with h5py.File(place / "main_data.hdf5", "r") as file:
+        groups = [group for name, group in file.items() if name.startswith("episode_")]
+        for key in sorted({name for name in file if not name.startswith("episode_")}):
+            report.add(key, "Minari does not read it", id_)
+        for group in groups:
+            for key in sorted(set(group) - {*_ARRAYS, "infos"}):
+                report.add(key, "Minari does not read it", group.name.removeprefix("/"))
+
+
+def _episode_of(
+    data: Any,
+    about: dict[str, Any],
+    dataset: Any,
+    shared: dict[str, Any],
+    report: LossReport,
+    prefix: str | None,
+    made_prefix: str | None,
+) -> SingleAgentEpisode:
     """Convert an episode of a Minari data set to an episode of this library.
 
     Metadata that `to_minari` stored is restored. For any other data set, the metadata of the episode becomes its custom
@@ -77,20 +134,35 @@ def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossRepo
 
     Args:
         about: the episode's metadata in the data set.
+        shared: metadata of the data set.
+        prefix: first part of the ids that `to_minari` stored, or None.
+        made_prefix: first part of other ids.
     """
-    facts: dict[str, Any] = json.loads(about[_OURS]) if _OURS in about else {"id_": f"{dataset.id}/{data.id}"}
+    facts: dict[str, Any] = json.loads(about[_OURS]) if _OURS in about else {"id_": f"{made_prefix}/{data.id}"}
     if facts.get("policy_versions"):
         facts["policy_versions"] = VersionRuns(*map(tuple, facts["policy_versions"]))
     facts.setdefault("custom_data", {k: _plain(v) for k, v in about.items() if k not in ("id", "total_steps", _OURS)})
+    if shared:
+        facts["custom_data"][SOURCE] = deepcopy(shared) | facts["custom_data"].get(SOURCE, {})
     ends = np.logical_or(data.terminations, data.truncations)
     if ends[:-1].any():
         report.add("endings", "it ends before its last step, and an episode ends once", data.id)
-    acting_pipeline = facts.pop("acting_pipeline", None)
+    acting_pipeline, where = facts.pop("acting_pipeline", None), f"{dataset.id}: episode {data.id}"
+    observations, actions = _as_arrays(data.observations), _as_arrays(data.actions)
+    columns = {"observations": observations, "actions": actions}
+    spaces = {"observations": dataset.observation_space, "actions": dataset.action_space}
+    numbers = {name: column for name, column in columns.items() if not has_text(spaces[name])}
+    check_numbers(where, numbers | {"rewards": np.asarray(data.rewards)})
+    num = len(data.rewards)
+    infos = nested.flatten(_lengths_of(data.infos or {}), "infos") if data.infos else {}
+    for name, length in infos.items():
+        if length not in (num, num + 1):
+            raise UnreadableData(f"{where}: {name!r} has {length} rows; give one for each of {num} steps or one more")
     episode = SingleAgentEpisode.from_arrays(
-        _as_arrays(data.observations),
-        _as_arrays(data.actions),
+        observations,
+        actions,
         data.rewards,
-        infos=infos_from(data.infos or {}, len(data.rewards) + 1),
+        infos=infos_from(data.infos or {}, num + 1),
         terminated=bool(len(ends) and data.terminations[-1]),
         truncated=bool(len(ends) and data.truncations[-1]),
         observation_space=dataset.observation_space,
@@ -98,7 +170,12 @@ def _episode_of(data: Any, about: dict[str, Any], dataset: Any, report: LossRepo
         **facts,
     )
     episode.acting_pipeline = acting_pipeline
-    return episode
+    return prefixed(episode, prefix) if _OURS in about else episode
+
+
+def _lengths_of(data: Any) -> Any:
+    """Return nested dicts of arrays with the number of rows in place of each array."""
+    return {key: _lengths_of(part) for key, part in data.items()} if isinstance(data, dict) else len(data)
 
 
 def _plain(value: Any) -> Any:

@@ -8,9 +8,10 @@ from typing import Any
 
 from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.loss_report import LossReport
-from episodes.converters.parquet_files import files_of, groups_of, new_parts
-from episodes.converters.step_tables import pack_of, table_of
-from episodes.errors import InvalidArgument, needing
+from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
+from episodes.converters.source_ids import prefixed
+from episodes.converters.step_tables import are_whole_chunks, pack_of, table_of, unknown_columns
+from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 
@@ -51,28 +52,60 @@ def _tables(episodes: Given, report: LossReport, strict: bool = False) -> Iterat
             yield table
 
 
-def from_parquet(path: str | Path) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """Return the episodes in a directory that `to_parquet` wrote, and an empty report of losses.
+def from_parquet(path: str | Path, *, prefix: str | None = None) -> tuple[list[SingleAgentEpisode], LossReport]:
+    """Return the episodes in a directory that `to_parquet` wrote, and a report of columns that others added.
+
+    The rows may have another order, since the columns episode_id and t say to which step each one belongs.
+
+    Args:
+        path: a directory or a file.
+        prefix: first part of the ids, "PREFIX/ID". None: the stored ids.
 
     Raises:
         MissingExtra: pyarrow is not installed.
-        UnreadableData: Parquet that `to_parquet` did not write.
+        UnreadableData: Parquet that `to_parquet` did not write, or rows are missing.
     """
     report = LossReport()
-    return list(parquet_episodes(path, report)), report
+    return list(parquet_episodes(path, report, prefix)), report
 
 
-def parquet_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
+def parquet_episodes(path: str | Path, report: LossReport, prefix: str | None = None) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes in a directory that `to_parquet` wrote.
 
     Raises:
-        UnreadableData: there are no Parquet files, or one is damaged.
+        UnreadableData: there are no Parquet files, one is damaged, or rows are missing.
     """
     for file in files_of(path):
-        for table in groups_of(file):
+        with as_unreadable_data(str(file)):
+            unknown = unknown_columns(schema_of(file), str(file))
+        for name in unknown:
+            report.add(name, "to_parquet did not write it", file.name)
+        for table in _whole_tables(file):
             with as_unreadable_data(str(file)):
                 pack = pack_of(table, str(file))
-            yield from pack
+            for episode in pack:
+                yield prefixed(episode, prefix)
+
+
+def _whole_tables(file: Path) -> Iterator[Any]:
+    """Yield tables of whole chunks from a Parquet file: its row groups, or all rows sorted if they have another order.
+
+    The columns episode_id, t and is_last are read first.
+    """
+    keys = ["episode_id", "t", "is_last"]
+    with as_unreadable_data(str(file)):
+        are_whole = all(are_whole_chunks(table) for table in groups_of(file, keys))
+    if are_whole:
+        yield from groups_of(file)
+        return
+    with as_unreadable_data(str(file)):
+        table = pyarrow().concat_tables(groups_of(file))
+        if not are_whole_chunks(table):
+            table = table.sort_by([("episode_id", "ascending"), ("t", "ascending")])
+        is_complete = are_whole_chunks(table)
+    if not is_complete:
+        raise UnreadableData(f"{file}: rows are missing or repeated, by the columns {', '.join(keys)}")
+    yield table
 
 
 def to_pandas(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:

@@ -10,6 +10,7 @@ from episodes.converters import rllib_states
 from episodes.converters.action_mapping import export_actions, imported_space
 from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport
+from episodes.converters.source_ids import prefixed
 from episodes.errors import WrongType, needing
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
@@ -60,7 +61,7 @@ def rllib_objects(episodes: Iterable[Any], report: LossReport, action_mapping: s
 
 
 def from_rllib(
-    episodes: Iterable[Any], *, action_mapping: str | None = None, strict: bool = False
+    episodes: Iterable[Any], *, action_mapping: str | None = None, prefix: str | None = None, strict: bool = False
 ) -> tuple[list[Any], LossReport]:
     """Convert RLlib's episodes to copies that are this library's episodes. Return these with a report of losses.
 
@@ -68,6 +69,7 @@ def from_rllib(
         episodes: episodes of RLlib, of one or several agents.
         action_mapping: None for actions of the environment. "normalize" for actions in [-1, 1] of a policy,
             as RLlib's env runners store them by default; log-probabilities belong to these.
+        prefix: first part of the ids, "PREFIX/ID". None: RLlib's ids.
         strict: raise if something would be lost.
 
     Raises:
@@ -75,7 +77,8 @@ def from_rllib(
         LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
-    return list(rllib_episodes(episodes, report, action_mapping)), report.check(strict)
+    converted = [prefixed(episode, prefix) for episode in rllib_episodes(episodes, report, action_mapping)]
+    return converted, report.check(strict)
 
 
 def rllib_episodes(episodes: Iterable[Any], report: LossReport, action_mapping: str | None = None) -> Iterator[Any]:

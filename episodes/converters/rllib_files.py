@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from episodes.converters import packed_numpy, rllib_states
+from episodes.converters.accounting import check_numbers, has_text
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.columns import array_of
 from episodes.converters.loss_report import LossReport, keep_supported
 from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
+from episodes.converters.source_ids import prefix_of_files, prefixed
+from episodes.converters.step_order import codes_of, tables_in_order, times_of
 from episodes.converters.transitions import Transitions
 from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
+from episodes.tracks import nested
 
 _ITEM = "item"  # the column of episodes
+_TIME = "t"
 _STEPS = ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "eps_id")
+_COMPRESSED = (
+    "RLlib compressed it: record with config.offline_data(output_compress_columns=[]), "
+    "in older versions compress_columns=[]"
+)
 _WHY = "RLlib's files hold text, numbers, and what msgpack can, by keys that are text"
 
 
@@ -86,43 +94,56 @@ def _changed_paths(value: Any, path: str = "") -> Iterator[str]:
             yield from _changed_paths(part, f"{path}[{key!r}]")
 
 
-def from_rllib_parquet(path: str | Path, *, strict: bool = False) -> tuple[list[SingleAgentEpisode], LossReport]:
+def from_rllib_parquet(
+    path: str | Path, *, prefix: str | None = None, strict: bool = False
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Return the episodes in RLlib's Parquet files, and a report of what was lost.
 
     Both kinds can be read: episodes (`output_write_episodes=True`), and steps with the columns obs, new_obs, actions,
-    rewards, terminateds, truncateds, eps_id. Arrays of Python objects are rejected, because they would be pickles.
+    rewards, terminateds, truncateds, eps_id. Steps may have any order if there is a column t. Their episodes have the
+    ids "rllib-DIGEST/EPS_ID". Arrays of Python objects are rejected, because they would be pickles, and so are
+    observations that RLlib compressed to text.
 
     Args:
         path: a file or a directory.
+        prefix: first part of the ids: "PREFIX/ID".
         strict: raise if something would be lost.
 
     Raises:
         MissingExtra: pyarrow is not installed.
-        UnreadableData: the files are not RLlib's.
+        UnreadableData: the files are not RLlib's, hold text in place of numbers, or two rows of one step.
         LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
-    return list(rllib_file_episodes(path, report)), report.check(strict)
+    return list(rllib_file_episodes(path, report, prefix)), report.check(strict)
 
 
-def rllib_file_episodes(path: str | Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
+def rllib_file_episodes(
+    path: str | Path, report: LossReport, prefix: str | None = None
+) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes in RLlib's Parquet files, and add losses to `report`.
 
     Raises:
         UnreadableData: a Parquet file does not have the columns that RLlib writes.
     """
-    for file in files_of(path):
-        names = schema_of(file).names
-        if _ITEM in names:
-            yield from _of_items(file)
-        elif is_rllib(names):
-            for key in sorted(set(names) - set(_STEPS) - {"t"}):
-                report.add(repr(key), "of RLlib's columns of steps, it is not read", file.name)
-            yield from _of_steps(file, report)
-        else:
+    files = files_of(path)
+    names = {file: schema_of(file).names for file in files}
+    for file in files:
+        if not is_rllib(names[file]):
             raise UnreadableData(
                 f"{file}: not a Parquet file of RLlib: it has neither a column 'item' nor all of {_STEPS}"
             )
+        read = [_ITEM] if _ITEM in names[file] else [*_STEPS, _TIME]
+        for key in sorted(set(names[file]) - set(read)):
+            report.add(repr(key), "of RLlib's columns of steps, it is not read", file.name)
+    items = [file for file in files if _ITEM in names[file]]
+    for file in items:
+        for episode in _of_items(file):
+            yield prefixed(episode, prefix)
+    steps = [file for file in files if file not in items]
+    if steps:
+        has_times = all(_TIME in names[file] for file in steps)
+        yield from _of_steps(steps, _TIME if has_times else None, prefix_of_files("rllib", steps, prefix), report)
 
 
 def is_rllib(names: Collection[str]) -> bool:
@@ -136,39 +157,39 @@ def _of_items(file: Path) -> Iterator[SingleAgentEpisode]:
         for item in table[_ITEM]:
             with as_unreadable_data(str(file)):
                 episode = rllib_states.episode_of(packed_numpy.decode(item.as_py()))
+            for name, track in (("observations", episode.observations), ("actions", episode.actions)):
+                if not has_text(getattr(episode, f"{name[:-1]}_space")):
+                    check_numbers(f"{file}: episode {episode.id_}", {name: nested.as_arrays(track.get())}, _COMPRESSED)
             yield episode
 
 
-def _of_steps(file: Path, report: LossReport) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a Parquet file with one step per row, in which an episode may span several row groups.
-
-    One row group is read at a time. Only the rows of its last, possibly incomplete, episode are kept.
-    """
-    pa, remainder = pyarrow(), None
+def _of_steps(files: list[Path], time: str | None, prefix: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
+    """Yield the episodes of Parquet files with one step per row, in which an episode may span several row groups."""
     first = 0
-    for group in chain(groups_of(file, list(_STEPS)), [None]):
-        table = group if remainder is None else remainder if group is None else pa.concat_tables([remainder, group])
-        if table is None or not len(table):
-            continue
-        same = _numbers_of(table) == _numbers_of(table)[-1]
-        begins = 0 if same.all() else int(np.flatnonzero(~same)[-1]) + 1
-        stop = len(table) if group is None else begins
-        remainder = table.slice(stop)
-        if stop:
-            with as_unreadable_data(str(file)):
-                steps = _transitions(table.slice(0, stop))
-            step_parts = steps.episodes(file.stem, report, first)
-            yield from step_parts
-            first += len(step_parts)
+    for table in tables_in_order(files, [*_STEPS, time] if time else _STEPS, "eps_id", time):
+        yield from _transitions(table, time, first, files[0].parent).episodes(prefix, report)
+        first += len(table)
 
 
-def _transitions(table: Any) -> Transitions:
-    """Return the transitions of a table of steps, grouped by episode."""
-    observations, after, actions, rewards = (array_of(table[name]) for name in _STEPS[:4])
-    flags = [array_of(table[name]).astype(bool) for name in ("terminateds", "truncateds")]
-    return Transitions(observations, after, actions, rewards, *flags, groups=_numbers_of(table))
+def _transitions(table: Any, time: str | None, first_row: int, where: Path) -> Transitions:
+    """Return the transitions of a table of steps, grouped by episode.
 
-
-def _numbers_of(table: Any) -> np.ndarray:
-    """Return a number for the episode of each table row, int [rows]. Rows of the same episode have equal numbers."""
-    return table["eps_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    Raises:
+        UnreadableData: a column is not numbers.
+    """
+    with as_unreadable_data(str(where)):
+        columns = {name: array_of(table[name]) for name in _STEPS if name != "eps_id"}
+    check_numbers(str(where), columns, _COMPRESSED)
+    observations, after, actions, rewards, terminated, truncated = columns.values()
+    flags = terminated.astype(bool), truncated.astype(bool)
+    return Transitions(
+        observations,
+        after,
+        actions,
+        rewards,
+        *flags,
+        groups=codes_of(table["eps_id"]),
+        first_row=first_row,
+        names=table["eps_id"].to_pylist(),
+        times=None if time is None else times_of(table[time], time, where),
+    )

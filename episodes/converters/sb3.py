@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from episodes.converters.accounting import Account, check_numbers
 from episodes.converters.action_mapping import imported_space
 from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport, report_other_spaces
+from episodes.converters.source_ids import prefix_of_arrays
 from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+
+_COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+_SETTINGS = ("buffer_size", "observation_space", "action_space", "obs_shape", "action_dim", "pos", "full", "device")
+_SETTINGS += ("n_envs", "optimize_memory_usage", "handle_timeout_termination")
 
 
 def to_sb3(
@@ -109,18 +115,21 @@ def _write(rows: Any, values: Any, name: str, report: LossReport) -> None:
 
 
 def from_sb3(
-    buffer: Any, *, action_mapping: str | None = None, strict: bool = False
+    buffer: Any, *, action_mapping: str | None = None, prefix: str | None = None, strict: bool = False
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Convert a `ReplayBuffer` or `DictReplayBuffer` to episodes. Return these with a report of what was lost.
 
-    The ids are "sb3-ENV/0", "sb3-ENV/1" and so on.
+    The ids are "sb3-DIGEST/ENV/0", "sb3-DIGEST/ENV/1" and so on, with a digest of the stored steps.
 
-    The oldest episode of a full buffer may lack its first steps, which were overwritten.
+    The oldest episode of a full buffer may lack its first steps, which were overwritten. A buffer with
+    `handle_timeout_termination=False` does not mark time limits: all its endings are terminations, and the report names
+    them.
 
     Args:
         buffer: a replay buffer of Stable-Baselines3.
         action_mapping: None for actions of the environment. "normalize" for actions in [-1, 1] of a policy,
             as SB3's off-policy algorithms store them.
+        prefix: first part of the ids, instead of "sb3-DIGEST".
         strict: raise if something would be lost.
 
     Raises:
@@ -137,15 +146,28 @@ def from_sb3(
         "observation_space": buffer.observation_space,
         "action_space": imported_space(buffer.action_space, action_mapping),
     }
+    stored = Account(vars(buffer))
+    stored.skip(*_SETTINGS)
+    columns = {name: nested.map_leaves(lambda leaf: leaf[rows], stored[name]) for name in _COLUMNS}
+    check_numbers("from_sb3", columns)
+    prefix = prefix_of_arrays("sb3", columns, prefix)
+    done, late = columns["dones"] > 0, columns["timeouts"] > 0
+    if not getattr(buffer, "handle_timeout_termination", True) and done.any():
+        reason = "the buffer has handle_timeout_termination=False; all endings count as terminations"
+        report.add("truncations", reason, prefix)
     for env in range(buffer.n_envs):
-        observations, after, done, late = (
-            nested.map_leaves(lambda leaf, env=env: leaf[rows, env], data)
-            for data in (buffer.observations, buffer.next_observations, buffer.dones > 0, buffer.timeouts > 0)
+        observations, after, ended, stopped = (
+            nested.map_leaves(lambda leaf, env=env: leaf[:, env], data)
+            for data in (columns["observations"], columns["next_observations"], done, late)
         )
         observations, after = (_reshape_items(data, buffer.observation_space) for data in (observations, after))
-        actions = buffer.actions[rows, env].reshape(len(rows), *buffer.action_space.shape)
-        steps = Transitions(observations, after, actions, buffer.rewards[rows, env], done & ~late, done & late)
-        episodes += steps.episodes(f"sb3-{env}", report, **known_spaces)
+        actions = columns["actions"][:, env].reshape(len(rows), *buffer.action_space.shape)
+        rewards = columns["rewards"][:, env]
+        steps = Transitions(observations, after, actions, rewards, ended & ~stopped, ended & stopped)
+        if (stopped & ~ended).any():
+            report.add("timeouts", "steps with a timeout that are not done count as steps in an episode", prefix)
+        episodes += steps.episodes(f"{prefix}/{env}", report, **known_spaces)
+    stored.report_rest(report, prefix)
     return episodes, report.check(strict)
 
 

@@ -21,6 +21,7 @@ from episodes.converters.action_mapping import export_actions
 from episodes.converters.columns import array_of, column_of, has_column, rare_column, spread
 from episodes.converters.info_columns import InfoColumns
 from episodes.converters.loss_report import LossReport, keep_supported
+from episodes.converters.step_order import codes_of
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts.facts import FACTS, Kind
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
@@ -221,6 +222,28 @@ def read_description(schema: Any, source: str) -> dict[str, Any]:
     if description is None:
         raise UnreadableData(f"{source}: Parquet of something else; only what to_parquet wrote can be read back")
     return json.loads(description)
+
+
+def unknown_columns(schema: Any, source: str) -> list[str]:
+    """Return the names of columns that `table_of` did not write, by the description in the schema's metadata.
+
+    Raises:
+        UnreadableData: the table was not written by this library.
+    """
+    about = read_description(schema, source)
+    known = {*_IDS.values(), "t", "is_last", "terminated", "truncated", "policy_version", OTHER}
+    known |= {*about["tracks"], *(f"last_{path}" for path in about["tracks"] if is_observed(path))}
+    known |= {f"{prefix}/{path}" for path in about["infos"] for prefix in ("infos", "last_infos")}
+    return [name for name in schema.names if name not in known]
+
+
+def are_whole_chunks(table: Any) -> bool:
+    """Return True if the rows of each chunk, up to one with `is_last`, have one episode id and consecutive times."""
+    is_last = np.asarray(table["is_last"].to_numpy())
+    if not len(is_last) or not is_last[-1] or table["t"].null_count or table["episode_id"].null_count:
+        return not len(is_last)
+    codes = codes_of(table["episode_id"])
+    return bool((is_last[:-1] | ((np.diff(codes) == 0) & (np.diff(table["t"].to_numpy()) == 1))).all())
 
 
 def _interleaved(array: np.ndarray, last: np.ndarray, rows: np.ndarray, last_rows: np.ndarray) -> np.ndarray:

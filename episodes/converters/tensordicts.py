@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from episodes.converters.accounting import Account
 from episodes.converters.action_mapping import export_actions, imported_space
 from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport, report_dropped_facts
+from episodes.converters.source_ids import prefix_of_arrays
 from episodes.converters.transitions import Transitions, numbers_of
-from episodes.errors import InvalidArgument, needing
+from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
@@ -116,13 +118,16 @@ def from_tensordict(
     observation_space: spaces.Space | None = None,
     action_space: spaces.Space | None = None,
     action_mapping: str | None = None,
+    prefix: str | None = None,
     strict: bool = False,
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Convert a TensorDict with TorchRL's entry names to episodes. Return these with a report of what was lost.
 
-    The ids are "tensordict/0", "tensordict/1" and so on.
+    The ids are "tensordict-DIGEST/0", "tensordict-DIGEST/1" and so on, with a digest of the data.
 
-    Entries with other names are extra model outputs. Other entries of "next" and "collector" are lost.
+    Rows with the same ("collector", "traj_ids") are an episode, in the order of "step_count" if there is one, and
+    "is_init" begins an episode. Entries with other names are extra model outputs. Other entries of "next" and
+    "collector" are lost. Without "terminated", "done" counts as a termination, which the report names.
 
     Args:
         data: a TensorDict [N] or [B, T].
@@ -130,37 +135,83 @@ def from_tensordict(
         action_space: the environment's action space, which a TensorDict does not store.
         action_mapping: None for actions of the environment. "normalize" for actions in [-1, 1] of a policy, to which
             log-probabilities belong.
+        prefix: first part of the ids, instead of "tensordict-DIGEST".
         strict: raise if something would be lost.
 
     Raises:
         InvalidArgument: an entry is missing, or is not a tensor.
+        UnreadableData: a trajectory has two rows with one "step_count".
         LostInConversion: with `strict`, something would be lost.
     """
     report, shape = LossReport(), tuple(data.batch_size)
     rows = _arrays(data.reshape(-1), ())
+    prefix = prefix_of_arrays("tensordict", (rows, np.array(shape)), prefix)
+    num = len(data.reshape(-1))
+    stored = Account(rows)
     try:
-        following, observations, actions = rows["next"], rows["observation"], rows["action"]
-        after, rewards = following["observation"], following["reward"].reshape(len(data.reshape(-1)))
-        terminated = following.get("terminated", following.get("done"))
-        terminated = terminated.reshape(len(rewards))
-    except (KeyError, AttributeError) as error:
+        following, observations, actions = (
+            stored.inside("next", "('next', {!r})"),
+            stored["observation"],
+            stored["action"],
+        )
+        after, rewards = following["observation"], following["reward"].reshape(num)
+        has_terminated = "terminated" in following
+        terminated = following["terminated" if has_terminated else "done"].reshape(num)
+    except (KeyError, ValueError) as error:
         raise InvalidArgument(f"from_tensordict: no {error} among {sorted(map(str, data.keys(True, True)))}") from None
-    truncated = following.get("truncated", np.zeros_like(terminated)).reshape(len(rewards))
-    groups = np.arange(len(rewards)) // (shape[-1] if len(shape) > 1 else max(len(rewards), 1))
-    ids = rows.get("collector", {}).get("traj_ids")
-    if ids is not None:
-        groups = np.unique(np.stack([groups, ids.reshape(-1)]), axis=1, return_inverse=True)[1].reshape(-1)
-    for key in sorted(following.keys() - {"observation", "reward", *_FLAGS}):
-        report.add(f"('next', {key!r})", "an episode has no place for it", "row 0")
-    for key in sorted(rows.get("collector", {}).keys() - {"traj_ids"}):
-        report.add(f"('collector', {key!r})", "an episode has no place for it", "row 0")
-    extra = {key: rows[key] for key in rows.keys() - _RESERVED}
-    steps = Transitions(observations, after, actions, rewards, terminated, truncated, groups, extra=extra)
+    truncated = following["truncated"].reshape(num) if "truncated" in following else np.zeros(num, bool)
+    if not has_terminated:
+        terminated = terminated & ~truncated
+        if terminated.any():
+            report.add("whether it terminated", "the data have 'done' alone; taken as terminated", prefix)
+    elif "done" in following and (following["done"].reshape(num) != (terminated | truncated)).any():
+        report.add("('next', 'done')", "it differs from terminated and truncated, which are read", prefix)
+    for name in _FLAGS:  # of the observation before the step
+        if name in rows and not rows[name].any():
+            stored.skip(name)
+    groups = np.arange(num) // (shape[-1] if len(shape) > 1 else max(num, 1))
+    collector = stored.inside("collector", "('collector', {!r})") if "collector" in stored else Account({})
+    if "traj_ids" in collector:
+        ids = collector["traj_ids"].reshape(num)
+        groups = np.unique(np.stack([groups, ids]), axis=1, return_inverse=True)[1].reshape(-1)
+    extra = {key: stored[key] for key in rows if key not in _RESERVED}
+    times = rows.get("step_count") if "traj_ids" in collector else None
+    if times is not None and (times.dtype.kind not in "iu" or times.size != num):
+        times = None
+    order = _order_of(groups, None if times is None else times.reshape(num))
+    if "is_init" in stored:
+        groups = groups * (num + 1) + np.cumsum(stored["is_init"].reshape(num)[order])[np.argsort(order)]
+    columns = observations, after, actions, rewards, terminated, truncated, groups, {}, extra
+    steps = Transitions(*nested.map_leaves(lambda leaf: leaf[order], columns))
+    steps.times = None if times is None else times.reshape(num)[order].astype(np.int64)
+    stored.report_rest(report, prefix, "an episode has no place for it")
     known_spaces = {
         "observation_space": observation_space,
         "action_space": imported_space(action_space, action_mapping),
     }
-    return steps.episodes("tensordict", report, **known_spaces), report.check(strict)
+    return steps.episodes(prefix, report, **known_spaces), report.check(strict)
+
+
+def _order_of(groups: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+    """Return the order of rows, int [N], in which the rows of each group are together and in the order of time.
+
+    Args:
+        groups: group of each row, int [N].
+        times: time of each row in its group, or None if the rows of a group are in order.
+
+    Raises:
+        UnreadableData: a group has two rows of one time.
+    """
+    _, firsts, codes = np.unique(groups, return_index=True, return_inverse=True)
+    ranks = np.argsort(np.argsort(firsts))[codes]  # groups in the order of their first rows
+    if times is None:
+        return np.argsort(ranks, kind="stable")
+    order = np.lexsort((times, ranks))
+    if ((np.diff(ranks[order]) == 0) & (np.diff(times[order]) == 0)).any():
+        raise UnreadableData(
+            "from_tensordict: a trajectory has two rows with one step_count; give each its own traj_ids"
+        )
+    return order
 
 
 def _arrays(data: Any, path: tuple[str, ...]) -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
+from episodes.converters.accounting import Account
 from episodes.converters.loss_report import LossReport, report_dropped_facts
+from episodes.converters.source_ids import own_or_made_ids
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens import Conversation
@@ -120,40 +123,55 @@ def _are_roles(roles: Any) -> bool:
 
 
 def from_messages(
-    conversations: Iterable[Mapping[str, Any]], *, outputs: Mapping[str, Any] | None = None
-) -> list[SingleAgentEpisode]:
+    conversations: Iterable[Mapping[str, Any]],
+    *,
+    outputs: Mapping[str, Any] | None = None,
+    prefix: str | None = None,
+    strict: bool = False,
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Convert conversations, each a list of chat messages as from `to_messages`, to one episode per conversation.
 
+    Returns these with a report of what was lost.
+
     A turn is an assistant message and the messages up to the next assistant message. An assistant message with
-    `"sampled": False`, such as an example in the prompt, is a part of the observation. "content" is not read.
+    `"sampled": False`, such as an example in the prompt, is a part of the observation. Tokens are read, not "content":
+    the report names it, and other keys of messages such as "tool_calls". Other keys of a conversation, such as "tools",
+    become custom data.
 
     Args:
         conversations: dicts with "messages", and "ending" ("terminated" by default). Each message has "role" and
-            "token_ids", and assistant messages have "logprobs".
+            "token_ids", and assistant messages have "logprobs". Without an "id", the id of the conversation is
+            "messages-DIGEST/INDEX", with a digest of all tokens.
         outputs: dtypes, by name, of the outputs of assistant messages; by default only "logp", from "logprobs".
+        prefix: first part of the ids, "PREFIX/ID".
+        strict: raise if something would be lost.
 
     Raises:
         InvalidArgument: a message has no role, token ids or outputs, a token id is negative, or the ending is unknown.
         ShapeMismatch: token ids are not int32 [L], or an output has another length.
+        LostInConversion: with `strict`, something would be lost.
     """
-    episodes = []
-    for k, conversation in enumerate(conversations):
+    report, episodes = LossReport(), []
+    conversations = list(conversations)
+    ids = own_or_made_ids("messages", [c.get("id") for c in conversations], conversations, prefix, report)
+    for id_, conversation in zip(ids, conversations, strict=True):
         kinds = {LOGP: "f4"} if outputs is None else outputs
-        talk = Conversation(conversation.get("id", f"messages/{k}"), outputs=kinds, group=conversation.get("group"))
-        talk.episode.custom_data |= {key: conversation[key] for key in GROUP_KEYS if conversation.get(key) is not None}
-        label, last_ending = talk.episode.id_, conversation.get("ending", "terminated")
+        stored = Account(conversation)
+        stored.skip("id")
+        talk = Conversation(id_, outputs=kinds, group=stored.get("group"))
+        last_ending = stored.get("ending", "terminated")
         if last_ending not in _ENDINGS:
-            raise InvalidArgument(f"{label}: ending={last_ending!r}; give one of {list(_ENDINGS)}")
-        messages = [_checked(m, f"{label}: message {i}", kinds) for i, m in enumerate(conversation["messages"])]
+            raise InvalidArgument(f"{id_}: ending={last_ending!r}; give one of {list(_ENDINGS)}")
+        messages = [_checked(m, f"{id_}: message {i}", kinds) for i, m in enumerate(stored["messages"])]
         starts = [i for i, message in enumerate(messages) if _is_turn(message)]
-        ids, info = _observation(messages[: starts[0] if starts else None], is_first=True)
-        talk.episode.add_env_reset(ids, info)
+        tokens, info = _observation(messages[: starts[0] if starts else None], is_first=True)
+        talk.episode.add_env_reset(tokens, info)
         for i, start in enumerate(starts):
             stop = starts[i + 1] if i + 1 < len(starts) else len(messages)
-            message, (ids, info) = messages[start], _observation(messages[start + 1 : stop], is_first=False)
+            message, (tokens, info) = messages[start], _observation(messages[start + 1 : stop], is_first=False)
             ending = last_ending if i + 1 == len(starts) else None
             talk.episode.add_env_step(
-                ids,
+                tokens,
                 message["token_ids"],
                 message.get("reward", 0.0),
                 info,
@@ -162,12 +180,16 @@ def from_messages(
                 policy_version=message.get("policy_version"),
                 extra_model_outputs={key: message[_key_of(key)] for key in kinds},
             )
+        for message in messages:
+            message.report_rest(report, id_, "an episode holds the tokens of a message")
+        talk.episode.custom_data |= {key: deepcopy(stored[key]) for key, _ in list(stored.unread()) if key in stored}
+        stored.report_rest(report, id_)
         episodes.append(talk.episode.to_numpy())
-    return episodes
+    return episodes, report.check(strict)
 
 
-def _checked(message: Mapping[str, Any], label: str, outputs: Iterable[str]) -> dict[str, Any]:
-    """Return a message with its token ids as an array.
+def _checked(message: Mapping[str, Any], label: str, outputs: Iterable[str]) -> Account:
+    """Return the account of a message, with its token ids as an array.
 
     Raises:
         InvalidArgument: the role, the token ids or an output are missing, or a token id is negative.
@@ -177,17 +199,18 @@ def _checked(message: Mapping[str, Any], label: str, outputs: Iterable[str]) -> 
         raise InvalidArgument(f"{label} has no role; give one, such as 'user' or 'assistant'")
     if "token_ids" not in message:
         raise InvalidArgument(f"{label} has no token_ids; tokens cannot be recovered from text")
-    missing = [_key_of(name) for name in outputs if _key_of(name) not in message] if _is_turn(message) else []
+    is_turn = message["role"] == _ASSISTANT and message.get(SAMPLED, True)
+    missing = [_key_of(name) for name in outputs if _key_of(name) not in message] if is_turn else []
     if missing:
         raise InvalidArgument(
             f"{label} of the assistant has no {missing[0]!r}; give one value per token, or declare the outputs that "
             f"there are with outputs=, or mark a message of the prompt with {SAMPLED!r}: False"
         )
     ids = as_token_ids(message["token_ids"], _KIND, lambda: f"{label}: token_ids")
-    return {**message, "token_ids": ids}
+    return Account({**message, "token_ids": ids}, "messages[{!r}]")
 
 
-def _is_turn(message: Mapping[str, Any]) -> bool:
+def _is_turn(message: Account) -> bool:
     return message["role"] == _ASSISTANT and message.get(SAMPLED, True)
 
 
@@ -196,7 +219,7 @@ def _key_of(output: str) -> str:
     return "logprobs" if output == LOGP else output
 
 
-def _observation(messages: Sequence[Mapping[str, Any]], *, is_first: bool) -> tuple[np.ndarray, dict[str, Any]]:
+def _observation(messages: Sequence[Account], *, is_first: bool) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the token ids and the info dict of the observation that these chat messages form.
 
     The info records the roles unless there is a single message of the usual role: "user" for the first observation,

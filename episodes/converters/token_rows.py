@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from episodes.converters.accounting import Account
 from episodes.converters.loss_report import LossReport
+from episodes.converters.source_ids import own_or_made_ids
 from episodes.converters.token_samples import TokenSample, episodes_of_samples, report_turn_rewards, samples_of
-from episodes.errors import ShapeMismatch, UnknownKey
+from episodes.errors import ShapeMismatch, TrackMismatch, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import as_token_ids, token_kind
 from episodes.tokens.names import GROUP, GROUP_ID, GROUP_KEYS, GROUP_SIZE
@@ -66,30 +68,46 @@ def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[
     return columns, report.check(strict)
 
 
-def from_trl(columns: Mapping[str, Sequence[Any]]) -> list[SingleAgentEpisode]:
+def from_trl(
+    columns: Mapping[str, Sequence[Any]], *, prefix: str | None = None, strict: bool = False
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Convert the columns of a TRL `rollout_func` to episodes, in which each run of sampled tokens is an action.
 
-    Without "env_mask", all completion tokens are sampled. The last turn has the whole reward.
+    Returns these with a report of what was lost, such as other columns.
+
+    Without "env_mask", all completion tokens are sampled. The last turn has the whole reward. Without "episode_id", the
+    ids are "trl-DIGEST/INDEX", with a digest of the columns.
+
+    Args:
+        columns: the columns, each with one value per token sequence.
+        prefix: first part of the ids, "PREFIX/ID".
+        strict: raise if something would be lost.
 
     Raises:
-        TrackMismatch: a mask or log-probabilities have another length than the completion.
+        TrackMismatch: a mask or log-probabilities have another length than the completion, or columns have different
+            numbers of rows.
+        LostInConversion: with `strict`, something would be lost.
     """
-    ids = columns["completion_ids"]
-    masks = next((columns[name] for name in ("env_mask", "tool_mask") if columns.get(name) is not None), None)
-    masks = [[1] * len(row) for row in ids] if masks is None else masks
-    return episodes_of_samples(
-        _sample(prompt, completion, mask, logps, reward, id_, groups)
-        for prompt, completion, mask, logps, reward, id_, groups in zip(
-            columns["prompt_ids"],
-            ids,
-            masks,
-            columns["logprobs"],
-            columns.get("reward", [0.0] * len(ids)),
-            columns.get("episode_id", [f"trl/{k}" for k in range(len(ids))]),
-            _groups(columns, [None] * len(ids)),
-            strict=True,
-        )
-    )
+    report, stored = LossReport(), Account(columns)
+    completions = stored["completion_ids"]
+    num = len(completions)
+    masks = next((stored[name] for name in ("env_mask", "tool_mask") if columns.get(name) is not None), None)
+    ids = _ids("trl", stored.get("episode_id"), num, columns, prefix, report)
+    if num and "reward" not in stored:
+        report.add("rewards", "the columns have none; they are 0", ids[0])
+    rows = {
+        "prompt_ids": stored["prompt_ids"],
+        "completion_ids": completions,
+        "env_mask": [[1] * len(row) for row in completions] if masks is None else masks,
+        "logprobs": stored["logprobs"],
+        "reward": stored.get("reward", [0.0] * num),
+        "episode_id": ids,
+        "group": _groups(stored, [None] * num),
+    }
+    _check_lengths("from_trl", rows, num)
+    episodes = episodes_of_samples((_sample(*row) for row in zip(*rows.values(), strict=True)), report)
+    stored.report_rest(report, ids[0] if ids else None)
+    return episodes, report.check(strict)
 
 
 def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
@@ -128,36 +146,55 @@ def to_skyrl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, lis
     }, report.check(strict)
 
 
-def from_skyrl(output: Mapping[str, Any]) -> list[SingleAgentEpisode]:
+def from_skyrl(
+    output: Mapping[str, Any], *, prefix: str | None = None, strict: bool = False
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Convert SkyRL's `GeneratorOutput` to one episode per entry. A single reward is given to the last turn.
 
-    "trajectory_ids" are texts, or `TrajectoryID` objects, whose instance becomes the group.
+    Returns these with a report of what was lost.
+
+    "trajectory_ids" are texts, or `TrajectoryID` objects, whose instance becomes the group. Without them, the ids are
+    "skyrl-DIGEST/INDEX", with a digest of the output.
+
+    Args:
+        output: the lists by name, each with one value per entry.
+        prefix: first part of the ids, "PREFIX/ID".
+        strict: raise if something would be lost.
 
     Raises:
-        TrackMismatch: masks, rewards or log-probabilities have another length than the response.
+        TrackMismatch: masks, rewards or log-probabilities have another length than the response, or lists have
+            different numbers of entries.
         UnknownKey: there are no log-probabilities.
+        LostInConversion: with `strict`, something would be lost.
     """
-    num = len(output["response_ids"])
-    if num and not output.get("rollout_logprobs"):
+    report, stored = LossReport(), Account(output)
+    num = len(stored["response_ids"])
+    if num and not stored.get("rollout_logprobs"):
         raise UnknownKey("from_skyrl: the output has no 'rollout_logprobs'; let the inference engine return them")
-    ids = output.get("trajectory_ids") or [f"skyrl/{k}" for k in range(num)]
-    instances = output.get("instance_ids") or [getattr(id_, "instance_id", None) for id_ in ids]
-    ids = [str(getattr(id_, "to_string", id_.__str__)()) for id_ in ids]
-    stops = output.get("stop_reasons") or ["stop"] * num
-    return episodes_of_samples(
-        _sample(prompt, response, mask, logps, rewards, id_, groups, stop == "length")
-        for prompt, response, mask, logps, rewards, id_, groups, stop in zip(
-            output["prompt_token_ids"],
-            output["response_ids"],
-            output["loss_masks"],
-            output["rollout_logprobs"] or (),
-            output["rewards"],
-            ids,
-            _groups(output, instances),
-            stops,
-            strict=True,
-        )
-    )
+    objects = stored.get("trajectory_ids") or [None] * num
+    texts = [None if id_ is None else str(getattr(id_, "to_string", id_.__str__)()) for id_ in objects]
+    ids = _ids("skyrl", texts, num, output, prefix, report)
+    if num and not stored.get("stop_reasons"):
+        report.add("truncation", "the output has no 'stop_reasons'; all endings count as terminations", ids[0])
+    rows = {
+        "prompt_token_ids": stored["prompt_token_ids"],
+        "response_ids": stored["response_ids"],
+        "loss_masks": stored["loss_masks"],
+        "rollout_logprobs": stored.get("rollout_logprobs") or (),
+        "rewards": stored["rewards"],
+        "trajectory_ids": ids,
+        "instance_ids": _groups(
+            stored, stored.get("instance_ids") or [getattr(id_, "instance_id", None) for id_ in objects]
+        ),
+        "stop_reasons": [stop == "length" for stop in stored.get("stop_reasons") or ["stop"] * num],
+    }
+    _check_lengths("from_skyrl", rows, num)
+    for stop in {*(stored.get("stop_reasons") or ())} - {"stop", "length"}:
+        report.add(f"stop reason {stop!r}", "it counts as a termination", ids[0])
+    stored.skip("is_last_step")
+    episodes = episodes_of_samples((_sample(*row) for row in zip(*rows.values(), strict=True)), report)
+    stored.report_rest(report, ids[0] if ids else None)
+    return episodes, report.check(strict)
 
 
 def to_prime_rl(
@@ -201,24 +238,38 @@ def to_prime_rl(
     ], report.check(strict)
 
 
-def from_prime_rl(rows: Iterable[Mapping[str, Any]]) -> list[SingleAgentEpisode]:
+def from_prime_rl(
+    rows: Iterable[Mapping[str, Any]], *, prefix: str | None = None, strict: bool = False
+) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Convert training samples of prime-rl to one episode per sample, with the reward at the last turn.
+
+    Returns these with a report of what was lost, such as advantages. Samples without "episode_id" have the ids
+    "prime-rl-DIGEST/INDEX", with a digest of all samples.
+
+    Args:
+        rows: the samples.
+        prefix: first part of the ids, "PREFIX/ID".
+        strict: raise if something would be lost.
 
     Raises:
         TrackMismatch: a mask or log-probabilities have another length than the completion.
+        LostInConversion: with `strict`, something would be lost.
     """
-    return episodes_of_samples(
-        _sample(
-            row["prompt_ids"],
-            row["completion_ids"],
-            row["completion_mask"],
-            row["completion_logprobs"],
-            row.get("reward") or 0.0,
-            row.get("episode_id", f"prime-rl/{k}"),
-            _known({GROUP: row.get("example_id"), GROUP_ID: row.get(GROUP_ID), GROUP_SIZE: row.get(GROUP_SIZE)}),
-        )
-        for k, row in enumerate(rows)
-    )
+    report, rows = LossReport(), list(rows)
+    ids = own_or_made_ids("prime-rl", [row.get("episode_id") for row in rows], rows, prefix, report)
+    samples = []
+    for id_, row in zip(ids, rows, strict=True):
+        stored = Account(row)
+        stored.skip("episode_id")
+        if stored.get("reward") is None:
+            report.add("rewards", "the sample has none; it is 0", id_)
+        if any(stored.get("prompt_mask") or ()):
+            report.add("prompt_mask", "tokens of the prompt are no actions", id_)
+        parts = (stored[name] for name in ("prompt_ids", "completion_ids", "completion_mask", "completion_logprobs"))
+        groups = {GROUP: stored.get("example_id"), GROUP_ID: stored.get(GROUP_ID), GROUP_SIZE: stored.get(GROUP_SIZE)}
+        samples.append(_sample(*parts, stored.get("reward") or 0.0, id_, _known(groups)))
+        stored.report_rest(report, id_)
+    return episodes_of_samples(samples, report), report.check(strict)
 
 
 def to_verl(
@@ -280,36 +331,73 @@ def to_verl(
     )
 
 
-def from_verl(data: Any) -> list[SingleAgentEpisode]:
-    """Convert verl's `DataProto`, or the result of `to_verl`, to one episode per row.
+def from_verl(
+    data: Any, *, prefix: str | None = None, strict: bool = False
+) -> tuple[list[SingleAgentEpisode], LossReport]:
+    """Convert verl's `DataProto`, or the result of `to_verl`, to one episode per row, and a report of what was lost.
 
     Rewards are "token_level_scores" or "rm_scores", and log-probabilities "rollout_log_probs" or "old_log_probs"; both
-    are 0 if missing.
+    are 0 if missing, which the report names. Without "episode_id", the ids are "verl-DIGEST/INDEX", with a digest of
+    the tokens, masks and rewards.
+
+    Args:
+        data: the `DataProto`, or a dict with "batch" and "non_tensor_batch".
+        prefix: first part of the ids, "PREFIX/ID".
+        strict: raise if something would be lost.
+
+    Raises:
+        LostInConversion: with `strict`, something would be lost.
     """
+    report = LossReport()
     is_dict = isinstance(data, Mapping)
-    batch, names = (data["batch"], data["non_tensor_batch"]) if is_dict else (data.batch, data.non_tensor_batch)
-    columns = {key: np.asarray(batch[key]) for key in batch.keys()}  # noqa: SIM118 - a TensorDict iterates over rows
-    logps = columns.get("rollout_log_probs", columns.get("old_log_probs"))
-    prompts, responses, mask = columns["prompts"], columns["responses"], columns["response_mask"]
-    rewards = columns.get("token_level_scores", columns.get("rm_scores", np.zeros(mask.shape)))
-    attention, num = columns["attention_mask"].astype(bool), len(responses)
-    ids, groups = (
-        names.get("episode_id", [f"verl/{k}" for k in range(num)]),
-        _groups(names, names.get("uid", [None] * num)),
+    batch, others = (data["batch"], data["non_tensor_batch"]) if is_dict else (data.batch, data.non_tensor_batch)
+    arrays = Account({key: np.asarray(batch[key]) for key in batch.keys()})  # noqa: SIM118 - a TensorDict iterates rows
+    names = Account(others)
+    arrays.skip("input_ids", "position_ids")
+    prompts, responses, mask = arrays["prompts"], arrays["responses"], arrays["response_mask"]
+    attention, num, width = arrays["attention_mask"].astype(bool), len(responses), prompts.shape[1]
+    read = {
+        kind: next((arrays[name] for name in given if name in arrays), None)
+        for kind, given in {
+            "rewards": ("token_level_scores", "rm_scores"),
+            "log-probabilities": ("rollout_log_probs", "old_log_probs"),
+        }.items()
+    }
+    content = [prompts, responses, mask, read["rewards"]]
+    ids = _ids("verl", names.get("episode_id"), num, content, prefix, report)
+    for kind, array in read.items():
+        if array is None and num:
+            report.add(kind, "the data have none; they are 0", ids[0])
+    rewards, logps = (np.zeros(mask.shape) if array is None else array for array in read.values())
+    groups = _groups(names, names.get("uid", [None] * num))
+    episodes = episodes_of_samples(
+        (
+            _sample(
+                prompts[k][attention[k, :width]],
+                *(array[k][attention[k, width:]] for array in (responses, mask, logps, rewards)),
+                ids[k],
+                groups[k],
+            )
+            for k in range(num)
+        ),
+        report,
     )
-    width = prompts.shape[1]
-    return episodes_of_samples(
-        _sample(
-            prompts[k][attention[k, :width]],
-            responses[k][attention[k, width:]],
-            mask[k][attention[k, width:]],
-            np.zeros(int(attention[k, width:].sum())) if logps is None else logps[k][attention[k, width:]],
-            rewards[k][attention[k, width:]],
-            ids[k],
-            groups[k],
-        )
-        for k in range(num)
-    )
+    for account in (arrays, names):
+        account.report_rest(report, ids[0] if ids else None)
+    return episodes, report.check(strict)
+
+
+def _ids(kind: str, ids: Any, num: int, content: Any, prefix: str | None, report: LossReport) -> list[Any]:
+    """Return the id of each row: the stored one, or a made one. `ids` is None if the source stores none."""
+    stored = [None] * num if ids is None else ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+    return own_or_made_ids(kind, stored, content, prefix, report)
+
+
+def _check_lengths(where: str, rows: Mapping[str, Sequence[Any]], num: int) -> None:
+    """Raise `TrackMismatch` unless all columns have `num` rows."""
+    for name, column in rows.items():
+        if len(column) != num:
+            raise TrackMismatch(f"{where}: {name!r} has {len(column)} rows, and there are {num} completions")
 
 
 def _sample(
@@ -341,14 +429,15 @@ def _group_columns(samples: Sequence[TokenSample]) -> dict[str, list[Any]]:
     return {name: [sample.groups.get(name) for sample in samples] for name in GROUP_KEYS}
 
 
-def _groups(columns: Mapping[str, Any], keys: Any) -> list[dict[str, Any]]:
+def _groups(columns: Account, keys: Sequence[Any]) -> list[dict[str, Any]]:
     """Return what the columns of `_group_columns` have about the group of each row, as custom data.
 
     Args:
         columns: the columns, if there are any.
         keys: key of the group of each row, for rows without these columns.
     """
-    stored = {name: columns[name] for name in GROUP_KEYS if columns.get(name) is not None}
+    stored = {name: values for name in GROUP_KEYS if (values := columns.get(name)) is not None}
+    _check_lengths("groups", stored, len(keys))
     return [
         _known({name: values[k] for name, values in stored.items()}) or _known({GROUP: key})
         for k, key in enumerate(keys)

@@ -204,11 +204,11 @@ def _last_sampled(sample: TokenSample) -> int:
     return int(places[-1]) if len(places) else len(sample.mask)
 
 
-def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpisode]:
+def episodes_of_samples(samples: Iterable[TokenSample], report: LossReport) -> list[SingleAgentEpisode]:
     """Convert `TokenSample` objects to episodes, in which each run of sampled tokens is an action.
 
     Rewards of replies belong to the turn before them, and rewards before the first turn to the first turn. A sample
-    without sampled tokens is an episode without turns, whose rewards are lost.
+    without sampled tokens is an episode without turns, whose rewards are lost and added to `report`.
 
     Raises:
         TrackMismatch: mask, rewards or log-probabilities have another length than the completion.
@@ -230,6 +230,8 @@ def episodes_of_samples(samples: Iterable[TokenSample]) -> list[SingleAgentEpiso
         turns, replied = runs[::2], [*runs[1::2], slice(num, num)][: len(runs[::2])]
         observations = [prompt, *(sample.completion_ids[run] for run in replied)]
         rewards = [float(np.sum(sample.rewards[a.start : b.stop])) for a, b in zip(turns, replied, strict=True)]
+        if not turns and (sample.episode_return or np.any(sample.rewards)):
+            report.add("rewards", "there is no turn that they could belong to", sample.id_)
         if turns:
             rewards[0] += float(np.sum(sample.rewards[: turns[0].start]))
         episodes.append(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,14 +32,19 @@ class Transitions:
     infos: dict[str, Any] = field(default_factory=dict)  # [N, ...] by key, infos of the next observation
     extra: dict[str, Any] = field(default_factory=dict)  # [N, ...] extra model outputs
     first_row: int = 0  # row number of the first transition in the source
+    names: Sequence[Any] | None = None  # [N]: the source's id of each row's episode; None: episodes have numbers
+    times: np.ndarray | None = None  # int [N]: time of each step in its episode
+    own_infos: dict[str, Any] = field(default_factory=dict)  # [N, ...] by key, infos of the observation itself
+    custom_data: dict[str, Any] = field(default_factory=dict)  # of all episodes
 
-    def episodes(self, name: str, report: LossReport, first: int = 0, **spaces: Any) -> list[SingleAgentEpisode]:
-        """Join the transitions to episodes with the ids "NAME/FIRST", "NAME/FIRST+1" and so on.
+    def episodes(self, prefix: str, report: LossReport, first: int = 0, **spaces: Any) -> list[SingleAgentEpisode]:
+        """Join the transitions to episodes with the ids "PREFIX/FIRST", "PREFIX/FIRST+1" and so on, or "PREFIX/NAME".
 
-        An episode is cut where a row's next observation is not the next row's observation; the report gets these rows.
+        An episode is cut where a row's next observation is not the next row's observation, or a time is missing. The
+        report gets these rows. With `names`, further parts of an episode have the ids "PREFIX/NAME/1" and so on.
 
         Args:
-            name: first part of the ids.
+            prefix: first part of the ids.
             report: gets what is lost.
             first: number of the first episode.
             spaces: spaces of the episodes.
@@ -48,8 +55,14 @@ class Transitions:
         ends = np.logical_or(self.terminated, self.truncated)
         if self.groups is not None:
             ends[:-1] |= self.groups[1:] != self.groups[:-1]
+        if self.times is not None:
+            missing = np.flatnonzero(~ends[:-1] & (np.diff(self.times) != 1))
+            for row in missing.tolist():
+                span = f"times {self.times[row] + 1} to {self.times[row + 1] - 1} are missing"
+                report.add("what lies between two steps", f"{span}; cut here", f"row {self.first_row + row}")
+            ends[missing] = True
         loose = np.flatnonzero(~ends[:-1] & ~self._find_links())
-        for row in loose:
+        for row in loose.tolist():
             report.add(
                 "what lies between two steps",
                 "the next observation is another one; cut here",
@@ -58,10 +71,16 @@ class Transitions:
         ends[loose] = ends[-1] = True
         stops = np.flatnonzero(ends) + 1
         starts = np.concatenate([[0], stops[:-1]])
-        return [
-            self._episode(int(a), int(b), f"{name}/{i}", spaces)
-            for i, (a, b) in enumerate(zip(starts, stops, strict=True), first)
-        ]
+        parts: Counter[Any] = Counter()
+        episodes = []
+        for number, (a, b) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True), first):
+            name = number if self.names is None else self.names[a]
+            part = parts[name]
+            parts[name] += 1
+            episodes.append(self._episode(a, b, f"{prefix}/{name}" + (f"/{part}" if part else ""), spaces))
+            if part == 0 and episodes[-1].t_started:
+                report.add("the first steps", "the times of its rows begin later than 0", episodes[-1].id_)
+        return episodes
 
     def _find_links(self) -> np.ndarray:
         """Return which next observations equal the observation of the following transition, bool [N - 1]."""
@@ -93,13 +112,22 @@ class Transitions:
             ),
             part(self.actions),
             self.rewards[start:stop],
-            infos=infos_from(part(self.infos), stop - start + 1) if self.infos else None,
+            infos=self._infos_of(part, stop - start) if self.infos or self.own_infos else None,
+            t_started=0 if self.times is None else int(self.times[start]),
             terminated=bool(self.terminated[stop - 1]),
             truncated=bool(self.truncated[stop - 1]),
             extra_model_outputs=part(self.extra),
             id_=id_,
+            custom_data=deepcopy(self.custom_data),
             **spaces,
         )
+
+    def _infos_of(self, part: Callable[[Any], Any], num: int) -> list[dict[str, Any]]:
+        """Return the num + 1 info dicts of an episode. `part` takes the rows of the episode from nested arrays."""
+        infos = infos_from(part(self.infos), num + 1)
+        for info, own in zip(infos, infos_from(part(self.own_infos), num), strict=False):
+            info |= own
+        return infos
 
 
 def without_next(
@@ -111,14 +139,15 @@ def without_next(
     extra: dict[str, Any],
     report: LossReport,
     episode_id: Any,
+    infos: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """Return arguments of `SingleAgentEpisode.from_arrays` for T steps whose final observation is unknown.
+    """Return arguments of `SingleAgentEpisode.from_arrays` for T steps, of which the final observation may be unknown.
 
-    A terminated episode repeats its last observation, and any other episode loses its last step; both are reported.
-    None is returned if no step is left.
+    Without it, a terminated episode repeats its last observation, and any other episode loses its last step. Both are
+    reported. None is returned if no step is left.
 
     Args:
-        observations: nested arrays [T, ...].
+        observations: nested arrays [T, ...], or [T + 1, ...] if the final observation is known.
         actions: nested arrays [T, ...].
         rewards: float [T].
         terminated: whether the last step terminated the episode.
@@ -126,17 +155,23 @@ def without_next(
         extra: extra model outputs, nested arrays [T, ...] by name.
         report: gets what is lost.
         episode_id: id or position of the episode for the report.
+        infos: nested arrays by key, [T, ...] or [T + 1, ...], infos of the observations from the first one on.
     """
-    if terminated:
+    is_last_known = len(nested.first_leaf(observations)) > len(rewards)
+    if terminated and not is_last_known:
         report.add("the last observation", "there is none after a step that terminates", episode_id)
         observations = nested.map_leaves(lambda leaf: np.concatenate([leaf, leaf[-1:]]), observations)
-    else:
+    elif not is_last_known:
         report.add("the last step", "there is no observation after it", episode_id)
         actions, rewards, extra = nested.map_leaves(lambda leaf: leaf[:-1], (actions, rewards, extra))
     if not len(rewards):
         return None
+    dicts = None
+    if infos:
+        dicts = infos_from(infos, len(nested.first_leaf(infos)))
+        dicts = (dicts + [{}] * (len(rewards) + 1))[: len(rewards) + 1]
     arrays = {"observations": observations, "actions": actions, "rewards": rewards, "extra_model_outputs": extra}
-    return arrays | {"terminated": terminated, "truncated": truncated}
+    return arrays | {"terminated": terminated, "truncated": truncated, "infos": dicts}
 
 
 def transitions_of(

@@ -27,13 +27,13 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wai
 
 
 def local_path(path: str | Path) -> Path:
-    """Convert a path to a `Path`. Raise `InvalidArgument` if it is the URL of a remote data set."""
+    """Convert a path to a `Path`, with "~" as the home directory. Raise `InvalidArgument` for the URL of a data set."""
     scheme, separator, _ = str(path).partition("://")
     if separator and scheme.isalnum():
         raise InvalidArgument(
             f"{path}: only directories here are written to, {scheme}:// is not one; write here, and upload it"
         )
-    return Path(path)
+    return Path(path).expanduser()
 
 
 def open_file(path: Path) -> int:

@@ -128,12 +128,13 @@ def test_from_lerobot_of_foreign_data_reports_lost_last_step(tmp_path: Path) -> 
     info = json.loads((tmp_path / "x/meta/info.json").read_text())
     del info["rl_episodes"]
     (tmp_path / "x/meta/info.json").write_text(json.dumps(info))
-    back, report = from_lerobot(tmp_path / "x")
+    back, report = from_lerobot(tmp_path / "x", prefix="robot")
     assert [(e.id_, len(e), e.is_terminated, e.is_truncated) for e in back] == [
-        ("0", 4, True, False), ("1", 1, False, True)
+        ("robot/0", 4, True, False), ("robot/1", 1, False, True)
     ]  # fmt: skip
-    assert {loss.what for loss in report} == {"the last observation", "the last step"}
-    assert back[0].custom_data == {"task": "push"}
+    assert {loss.what for loss in report} == {"the last observation", "the last step", "meta/stats.json"}
+    assert back[0].custom_data == {"task": "push", "source": {"fps": 30}}
+    assert [info["timestamp"] for info in back[1].get_infos()] == [np.float32(0), np.float32(1 / 30)]
 
 
 def test_to_pandas_and_huggingface_have_one_row_per_step(tmp_path: Path) -> None:
@@ -203,12 +204,12 @@ def test_from_rllib_parquet_reads_rows_of_steps(tmp_path: Path) -> None:
             "obs": list(observations), "new_obs": list(observations + 2),
             "actions": np.arange(7), "rewards": np.ones(7),
             "terminateds": [False, False, True] + [False] * 4, "truncateds": [False] * 7, "eps_id": ids,
-            "t": range(7), "vf_preds": np.ones(7),
+            "t": [0, 1, 2, 0, 1, 2, 3], "vf_preds": np.ones(7),
         }
     )  # fmt: skip
     pq.write_table(table, tmp_path / "steps.parquet", row_group_size=2)
-    back, report = from_rllib_parquet(tmp_path)
-    assert [(e.id_, len(e), e.is_terminated) for e in back] == [("steps/0", 3, True), ("steps/1", 4, False)]
+    back, report = from_rllib_parquet(tmp_path, prefix="steps")
+    assert [(e.id_, len(e), e.is_terminated) for e in back] == [("steps/a", 3, True), ("steps/b", 4, False)]
     assert back[1].get_observations(-1).tolist() == [14, 15]
     assert [loss.what for loss in report] == ["'vf_preds'"]
 

@@ -144,7 +144,7 @@ def test_from_minari_of_foreign_data_keeps_seeds_and_infos() -> None:
     back, _ = from_minari(dataset, strict=True)
     assert [e.custom_data["seed"] for e in back] == [3, 4]
     assert all(e.is_truncated and not e.is_terminated for e in back)
-    assert back[1].id_ == f"{dataset.id}/1"
+    assert back[1].id_ == back[0].id_[:-1] + "1"
     assert back[1].get_infos(-1) == {"text": "d", "deep": {"x": 3}}
 
 

@@ -144,9 +144,9 @@ def sb3(steps: int) -> ReplayBuffer:
 
 
 def test_from_sb3_reads_each_environment_from_oldest_row() -> None:
-    back, _ = from_sb3(sb3(5), strict=True)
+    back, _ = from_sb3(sb3(5), prefix="sb3", strict=True)
     assert [(e.id_, len(e), e.is_terminated) for e in back] == [
-        ("sb3-0/0", 2, True), ("sb3-0/1", 2, False), ("sb3-1/0", 4, False)
+        ("sb3/0/0", 2, True), ("sb3/0/1", 2, False), ("sb3/1/0", 4, False)
     ]  # fmt: skip
     assert back[0].get_observations()[:, 0].tolist() == [1, 2, 3]
     assert back[0].get_actions().shape == (2,)
@@ -194,10 +194,11 @@ def test_from_d4rl_without_next_observations_reports_lost_steps(tmp_path: Path) 
     with h5py.File(path, "w") as file:
         for key, array in arrays.items():
             file[key] = array
-        file["infos/qpos"] = np.zeros(8)
+        file["infos/qpos"] = np.arange(8)
     back, report = from_d4rl(path)
     losses = {(loss.what, loss.num_episodes, loss.first) for loss in report}
-    assert losses == {("'infos'", 1, "hopper"), ("the last observation", 1, "row 2"), ("the last step", 2, "row 5")}
+    assert losses == {("the last observation", 1, "row 2"), ("the last step", 2, "row 5")}
+    assert [info["qpos"] for e in back for info in e.get_infos() if info] == list(range(8))
     assert [(len(e), e.is_terminated, e.is_truncated) for e in back] == [
         (3, True, False), (2, False, True), (1, False, False)
     ]  # fmt: skip

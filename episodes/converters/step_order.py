@@ -1,0 +1,97 @@
+"""Tables with one row per step, read so that the rows of an episode are together and in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.converters.parquet_files import groups_of, schema_of
+from episodes.errors import UnreadableData
+from episodes.storage.arrow import as_unreadable_data, pyarrow
+
+
+def tables_in_order(files: Sequence[Path], columns: Sequence[str], id_: str, time: str | None) -> Iterator[Any]:
+    """Yield Arrow tables of whole episodes from Parquet files with one row per step.
+
+    The columns `id_` and `time` are read first. If the rows of each episode are together and in the order of time, one
+    row group is in memory at a time, with the rows of its last episode. Otherwise all rows are read and sorted.
+
+    Args:
+        files: the files, all with these columns.
+        columns: names of the columns to read.
+        id_: name of the column with the episode of each row.
+        time: name of the column with the time of each row in its episode. None: rows are in the order of time.
+
+    Raises:
+        UnreadableData: a row has no id or time, or an episode has two rows of one time.
+    """
+    pa = pyarrow()
+    with as_unreadable_data(str(files[0].parent)):
+        keys = pa.concat_tables(_groups(files, [id_] if time is None else [id_, time]), promote_options="permissive")
+    order = _order_of(keys, id_, time, files[0].parent)
+    if order is not None:
+        with as_unreadable_data(str(files[0].parent)):
+            whole = pa.concat_tables(_groups(files, columns), promote_options="permissive").take(pa.array(order))
+        yield whole.combine_chunks()
+        return
+    remainder = None
+    for group in chain(_groups(files, columns), [None]):
+        parts = [table for table in (remainder, group) if table is not None and len(table)]
+        if not parts:
+            continue
+        with as_unreadable_data(str(files[0].parent)):
+            table = pa.concat_tables(parts, promote_options="permissive")
+        codes = codes_of(table[id_])
+        same = codes == codes[-1]
+        stop = len(table) if group is None else int(np.argmax(same))  # the last episode may continue
+        remainder = table.slice(stop)
+        if stop:
+            yield table.slice(0, stop)
+
+
+def _groups(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the row groups of all files as Arrow tables with these columns."""
+    for file in files:
+        if missing := set(columns) - set(schema_of(file).names):
+            raise UnreadableData(f"{file}: it has no columns {sorted(missing)}, which other files have")
+        yield from groups_of(file, list(columns))
+
+
+def _order_of(keys: Any, id_: str, time: str | None, where: Path) -> np.ndarray | None:
+    """Return the rows sorted by episode and time, int [N], or None if they are in this order already.
+
+    Episodes are in the order of their first rows.
+    """
+    for name in keys.column_names:
+        if keys[name].null_count:
+            raise UnreadableData(f"{where}: {keys[name].null_count} rows have no {name!r}; give all rows one")
+    codes = codes_of(keys[id_])
+    times = None if time is None else times_of(keys[time], time, where)
+    order = np.argsort(codes, kind="stable") if times is None else np.lexsort((times, codes))
+    if times is not None:
+        twice = np.flatnonzero((np.diff(codes[order]) == 0) & (np.diff(times[order]) == 0))
+        if len(twice):
+            row = int(order[twice[0]])
+            raise UnreadableData(
+                f"{where}: episode {keys[id_][row]} has two rows with {time!r} {times[row]}; "
+                "give each step one row, and each episode an id of its own"
+            )
+    return None if (order == np.arange(len(order))).all() else order
+
+
+def codes_of(column: Any) -> np.ndarray:
+    """Return a number for each value of an Arrow column, int [N]. Equal values have equal numbers, in first order."""
+    column = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    return column.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+
+
+def times_of(column: Any, name: str, where: Any) -> np.ndarray:
+    """Return a column of times as int64 [N]. Raise `UnreadableData` if they are not whole numbers."""
+    times = np.asarray(column.to_numpy())
+    if times.dtype.kind not in "iuf" or not np.array_equal(times, whole := times.astype(np.int64)):
+        raise UnreadableData(f"{where}: {name!r} holds {times.dtype} values; times of steps are whole numbers")
+    return whole

@@ -1,0 +1,296 @@
+"""Sources of other libraries, each made by the format's own library or as its documentation says, with extra values.
+
+`FORMATS` is the table of all readers. Each source stores values that no converter knows, under names that contain
+`PLANTED`, or values that contain it.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from gymnasium import spaces
+
+from episodes import SingleAgentEpisode, converters
+from episodes.converters import to_lerobot, to_messages, to_parquet, to_prime_rl, to_skyrl, to_trl, to_verl
+from episodes.tokens import Conversation
+from episodes.tracks import nested
+
+BOX, ACTIONS = spaces.Box(-99, 99, (2,)), spaces.Discrete(9)
+T = 4  # steps of each episode, of which there are two
+
+
+class Source(NamedTuple):
+    """A source of two episodes.
+
+    Attributes:
+        value: the argument of the reader.
+        planted: names, or text values, that are in the episodes or in the report.
+    """
+
+    value: Any
+    planted: list[str]
+
+
+def steps(scale: float = 1.0) -> dict[str, np.ndarray]:
+    """Return the columns of two episodes of T steps: the first one terminates, and the second one is truncated."""
+    rows = np.arange(2 * T)
+    observations = np.stack([rows + rows // T, np.full(2 * T, scale)], axis=1).astype(np.float32)
+    after = observations + np.array([1, 0], np.float32)
+    flags = rows == T - 1, rows == 2 * T - 1
+    columns = {"observations": observations, "next": after, "actions": rows % 9, "rewards": rows.astype(np.float32)}
+    return columns | {"terminated": flags[0], "truncated": flags[1], "episode": rows // T, "t": rows % T}
+
+
+def d4rl(path: Path, scale: float = 1.0) -> Source:
+    import h5py
+
+    columns = steps(scale)
+    with h5py.File(path / "steps.hdf5", "w") as file:
+        for key, name in {
+            "observations": "observations", "next_observations": "next", "actions": "actions", "rewards": "rewards",
+            "terminals": "terminated", "timeouts": "truncated",
+        }.items():  # fmt: skip
+            file[key] = columns[name]
+        file["infos/planted_info"] = np.arange(2 * T)
+        file["infos/deep/planted_deep"] = np.arange(2 * T)
+        file["planted_column"] = np.arange(2 * T)
+        file["metadata/planted_metadata"] = "planted_text"
+        file["metadata/planted_large"] = np.zeros(9999)
+        file.attrs["planted_attribute"] = 1
+        file["actions"].attrs["planted_unit"] = "N"
+        file["infos"].attrs["planted_of_group"] = "N"
+    planted = ["info", "deep", "column", "metadata", "text", "large", "attribute", "unit", "of_group"]
+    return Source(path / "steps.hdf5", [f"planted_{name}" for name in planted])
+
+
+def minari(path: Path, scale: float = 1.0, format: str = "hdf5") -> Source:
+    import minari as library
+
+    columns, buffers = steps(scale), []
+    for k in range(2):
+        rows = slice(k * T, (k + 1) * T)
+        whole = np.concatenate([columns["observations"][rows], columns["next"][rows][-1:]])
+        ends = {"terminations": columns["terminated"][rows], "truncations": columns["truncated"][rows]}
+        infos: dict[str, Any] = {"planted_info": np.arange(T + 1)[:, None]}
+        infos["deep"] = {"planted_deep": np.arange(T + 1)[:, None]}
+        if format == "hdf5":  # Minari cannot read text and scalars of its Arrow files
+            infos["deep"]["text"] = [f"planted_text{i}" for i in range(T + 1)]
+        arrays = {"observations": whole, "actions": columns["actions"][rows], "rewards": columns["rewards"][rows]}
+        options = {"planted_option": k}
+        buffers.append(library.data_collector.EpisodeBuffer(seed=k, options=options, **arrays, **ends, infos=infos))
+    about = {"author": "planted_author", "description": "planted_words", "algorithm_name": "planted_algorithm"}
+    known = {"observation_space": BOX, "action_space": ACTIONS, "data_format": format}
+    with warnings.catch_warnings(action="ignore"):
+        dataset = library.create_dataset_from_buffers(
+            f"some/{path.name.replace('_', '-')}-v0", buffers, **known, **about
+        )
+    dataset.storage.update_metadata({"planted_key": 3})
+    dataset.storage.update_episode_metadata([{"planted_about": 5}], [1])
+    place = Path(dataset.storage.data_path)
+    (place / "planted_file.txt").write_text("x")
+    if format == "hdf5":
+        import h5py
+
+        with h5py.File(place / "main_data.hdf5", "a") as file:
+            file["episode_1/planted_array"] = np.zeros(T)
+            file["planted_group/x"] = 1
+    names = ["info", "deep", "option", "author", "words", "algorithm", "key", "about", "file"]
+    names += ["array", "group", "text3"] if format == "hdf5" else []
+    return Source(place.parent, [f"planted_{name}" for name in names])
+
+
+def rllib_steps(path: Path, scale: float = 1.0) -> Source:
+    columns = steps(scale)
+    names = {"obs": "observations", "new_obs": "next", "actions": "actions", "rewards": "rewards"}
+    names |= {"terminateds": "terminated", "truncateds": "truncated", "t": "t"}
+    data: dict[str, Any] = {key: list(columns[name]) for key, name in names.items()}
+    data |= {"eps_id": [f"planted_id{k}" for k in columns["episode"]], "planted_column": np.zeros(2 * T)}
+    pq.write_table(pa.table(data), path / "steps.parquet", row_group_size=3)
+    return Source(path / "steps.parquet", ["planted_id0", "planted_id1", "planted_column"])
+
+
+def own_parquet(path: Path, scale: float = 1.0) -> Source:
+    to_parquet([episode(k, scale, infos=[{"planted_info": 1}] * (T + 1)) for k in range(2)], path / "own")
+    (file,) = (path / "own").glob("*.parquet")
+    pq.write_table(pq.read_table(file).append_column("planted_column", pa.array([1] * 2 * T)), file)
+    return Source(path / "own", ["planted_info", "planted_column", "planted_id1"])
+
+
+def episode(k: int, scale: float = 1.0, **options: Any) -> SingleAgentEpisode:
+    """Return the episode `k` of `steps` as an episode of this library."""
+    columns, rows = steps(scale), slice(k * T, (k + 1) * T)
+    observations = np.concatenate([columns["observations"][rows], columns["next"][rows][-1:]])
+    flags = {"terminated": k == 0, "truncated": k == 1}
+    arrays = observations, columns["actions"][rows], columns["rewards"][rows]
+    return SingleAgentEpisode.from_arrays(*arrays, **flags, id_=f"planted_id{k}", **options)
+
+
+def lerobot(path: Path, scale: float = 1.0) -> Source:
+    """Write data in LeRobot's layout v3, with two tasks in the second episode."""
+    root = path / "robot"
+    to_lerobot([episode(k, scale, custom_data={"task": f"planted_task{k}"}) for k in range(2)], root, fps=17)
+    info = json.loads((root / "meta/info.json").read_text())
+    del info["rl_episodes"]
+    info |= {"robot_type": "planted_robot", "planted_key": {"planted_inner": "planted_value"}}
+    info["features"]["observation.state"] |= {"names": ["planted_x", "y"], "planted_unit": "m"}
+    info["features"]["planted_feature"] = {"dtype": "float32", "shape": [1], "names": None}
+    info["features"]["next.planted_success"] = {"dtype": "bool", "shape": [1], "names": None}
+    (root / "meta/info.json").write_text(json.dumps(info))
+    (root / "planted_file.md").write_text("x")
+    file = root / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(file)
+    tasks = table["task_index"].to_pylist()
+    tasks[-1] = 0
+    table = table.set_column(table.column_names.index("task_index"), "task_index", pa.array(tasks))
+    for name in ("planted_feature", "next.planted_success", "planted_column"):
+        table = table.append_column(name, pa.array(np.zeros(2 * T, np.float32)))
+    times = np.arange(2 * T, dtype=np.float32) + np.float32(0.123)
+    table = table.set_column(table.column_names.index("timestamp"), "timestamp", pa.array(times))
+    pq.write_table(table, file)
+    metas = root / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(metas)
+    table = table.drop_columns(["rl_episodes"]).append_column("planted_meta", pa.array(["planted_of_episode", "b"]))
+    pq.write_table(table, metas)
+    names = [
+        "robot",
+        "key",
+        "inner",
+        "value",
+        "x",
+        "unit",
+        "feature",
+        "success",
+        "file",
+        "column",
+        "meta",
+        "of_episode",
+    ]
+    planted = [f"planted_{name}" for name in [*names, "task0", "task1"]]
+    return Source(root, [*planted, "'fps': 17", "0.123", "meta/stats.json"])
+
+
+def sb3(path: Path, scale: float = 1.0, **options: Any) -> Source:
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    columns, buffer = steps(scale), ReplayBuffer(2 * T, BOX, ACTIONS, "cpu", n_envs=1, **options)
+    for i in range(2 * T):
+        infos = [{"TimeLimit.truncated": bool(columns["truncated"][i])}]
+        row = (columns[name][i : i + 1] for name in ("observations", "next", "actions", "rewards"))
+        buffer.add(*row, columns["terminated"][i : i + 1] | columns["truncated"][i : i + 1], infos)
+    buffer.planted_array = np.zeros((2 * T, 1))  # type: ignore[attr-defined]
+    return Source(buffer, ["planted_array"])
+
+
+def tianshou(path: Path, scale: float = 1.0) -> Source:
+    columns = steps(scale)
+    arrays = {"obs": "observations", "obs_next": "next", "act": "actions", "rew": "rewards"}
+    arrays |= {"terminated": "terminated", "truncated": "truncated"}
+    buffer = SimpleNamespace(**{key: columns[name] for key, name in arrays.items()}, maxsize=2 * T)
+    buffer.done = buffer.terminated | buffer.truncated
+    buffer.info, buffer.policy = {"planted_info": np.arange(2 * T)}, {"planted_policy": np.zeros(2 * T)}
+    buffer.planted_column = np.zeros(2 * T)
+    buffer.sample_indices = lambda size: np.arange(2 * T)
+    return Source(buffer, ["planted_info", "policy", "planted_column"])
+
+
+def tensordict(path: Path, scale: float = 1.0) -> Source:
+    import torch
+    from tensordict import TensorDict
+
+    columns = {name: torch.tensor(column) for name, column in steps(scale).items()}
+    ends = columns["terminated"], columns["truncated"]
+    following = {"observation": columns["next"], "reward": columns["rewards"], "planted_next": columns["t"]}
+    following |= {"terminated": ends[0], "truncated": ends[1], "done": ends[0] | ends[1]}
+    rows = {"observation": columns["observations"], "action": columns["actions"], "next": following}
+    rows |= {
+        "collector": {"traj_ids": columns["episode"], "planted_id": columns["episode"]},
+        "step_count": columns["t"],
+    }
+    rows |= {"planted_output": columns["t"], "nested": {"planted_inner": columns["t"]}, "done": columns["t"] == 2}
+    names = ["planted_next", "planted_id", "planted_output", "planted_inner", "done", "step_count"]
+    return Source(TensorDict(rows, batch_size=[2 * T]), names)
+
+
+def talks(scale: float = 1.0) -> list[SingleAgentEpisode]:
+    """Return two conversations of one turn."""
+    result = []
+    for k in range(2):
+        talk = Conversation(f"planted_id{k}", group="planted_group")
+        talk.begin([1, 2, int(scale)])
+        talk.turn([3, 4], reward=float(k), terminated=True, logp=[-1.0, -2.0])
+        result.append(talk.episode.to_numpy())
+    return result
+
+
+def trl(path: Path, scale: float = 1.0) -> Source:
+    columns, _ = to_trl(talks(scale))
+    return Source(columns | {"planted_column": [1, 2]}, ["planted_column", "planted_id1", "planted_group"])
+
+
+def skyrl(path: Path, scale: float = 1.0) -> Source:
+    output, _ = to_skyrl(talks(scale))
+    output |= {"planted_column": [1, 2], "rollout_metrics": {"planted_metric": 1}}
+    output["stop_reasons"] = ["stop", "planted_reason"]
+    return Source(output, ["planted_column", "planted_metric", "planted_id1", "planted_group", "planted_reason"])
+
+
+def prime_rl(path: Path, scale: float = 1.0) -> Source:
+    rows, _ = to_prime_rl(talks(scale), episode_advantages=[0.5, 1])
+    rows[1]["planted_key"] = 1
+    return Source(rows, ["planted_key", "planted_id1", "planted_group", "advantage"])
+
+
+def verl(path: Path, scale: float = 1.0) -> Source:
+    data, _ = to_verl(talks(scale))
+    data["batch"] |= {"planted_values": np.zeros((2, 2))}
+    data["non_tensor_batch"] |= {"planted_names": np.array(["a", "b"])}
+    return Source(data, ["planted_values", "planted_names", "planted_id1", "planted_group"])
+
+
+def messages(path: Path, scale: float = 1.0) -> Source:
+    conversations, _ = to_messages(talks(scale), decode=str)
+    conversations[1] |= {"tools": [{"name": "planted_tool"}], "planted_key": 1}
+    conversations[1]["messages"][1] |= {"tool_calls": [{"name": "f"}], "planted_call": 1, "info": {"planted_late": 1}}
+    conversations[1]["messages"][0] |= {"planted_note": 1, "info": {"planted_info": 1}}
+    names = ["tool", "key", "call", "note", "info", "id1", "group"]
+    return Source(conversations, [*(f"planted_{name}" for name in names), "tool_calls", "content", "messages['info']"])
+
+
+FORMATS: dict[str, tuple[Callable[..., Source], Callable[..., Any]]] = {
+    "d4rl": (d4rl, converters.from_d4rl),
+    "minari": (minari, converters.from_minari),
+    "minari arrow": (lambda *given: minari(*given, format="arrow"), converters.from_minari),
+    "rllib steps": (rllib_steps, converters.from_rllib_parquet),
+    "own parquet": (own_parquet, converters.from_parquet),
+    "lerobot": (lerobot, converters.from_lerobot),
+    "sb3": (sb3, converters.from_sb3),
+    "tianshou": (tianshou, converters.from_tianshou),
+    "tensordict": (tensordict, converters.from_tensordict),
+    "trl": (trl, converters.from_trl),
+    "skyrl": (skyrl, converters.from_skyrl),
+    "prime-rl": (prime_rl, converters.from_prime_rl),
+    "verl": (verl, converters.from_verl),
+    "messages": (messages, converters.from_messages),
+}
+STORE_IDS = {"own parquet", "trl", "skyrl", "prime-rl", "verl", "messages"}  # which keep the ids of the source
+
+
+def texts_of(episodes: list[SingleAgentEpisode]) -> Iterator[str]:
+    """Yield text with all names and values that episodes hold besides their arrays."""
+    for one in episodes:
+        yield str(
+            [
+                one.id_,
+                one.custom_data,
+                one.get_infos(),
+                [*nested.flatten({key: one.get_extra_model_outputs(key) for key in one.extra_model_outputs})],
+            ]
+        )
