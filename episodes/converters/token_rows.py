@@ -258,7 +258,7 @@ def from_prime_rl(
         if any(stored.get("prompt_mask") or ()):
             report.add("prompt_mask", "tokens of the prompt are no actions", id_)
         parts = (stored[name] for name in ("prompt_ids", "completion_ids", "completion_mask", "completion_logprobs"))
-        samples.append(_sample(*parts, stored.get("reward") or 0.0, id_, stored.get("example_id")))
+        samples.append(_sample(*parts, reward=stored.get("reward") or 0.0, id_=id_, group=stored.get("example_id")))
         stored.report_rest(report, id_)
     return episodes_of_samples(samples, report), report.check(strict)
 
@@ -361,8 +361,8 @@ def from_verl(
             _sample(
                 prompts[k][attention[k, :width]],
                 *(array[k][attention[k, width:]] for array in (responses, mask, logps, rewards)),
-                ids[k],
-                groups[k],
+                id_=ids[k],
+                group=groups[k],
             )
             for k in range(num)
         ),
