@@ -111,7 +111,7 @@ def _report_other_files(place: Path, id_: str, report: LossReport) -> None:
         import h5py
     with h5py.File(place / "main_data.hdf5", "r") as file:
         groups = [group for name, group in file.items() if name.startswith("episode_")]
-        for key in sorted({name for name in file if not name.startswith("episode_")}):
+        for key in sorted(name for name in map(str, file) if not name.startswith("episode_")):
             report.add(key, "Minari does not read it", id_)
         for group in groups:
             for key in sorted(set(group) - {*_ARRAYS, "infos"}):

@@ -126,8 +126,9 @@ def from_tensordict(
     The ids are "tensordict-DIGEST/0", "tensordict-DIGEST/1" and so on, with a digest of the data.
 
     Rows with the same ("collector", "traj_ids") are an episode, in the order of "step_count" if there is one, and
-    "is_init" begins an episode. Entries with other names are extra model outputs. Other entries of "next" and
-    "collector" are lost. Without "terminated", "done" counts as a termination, which the report names.
+    "is_init" begins an episode. Rows that ("collector", "mask") marks as padding are left out. Entries with other names
+    are extra model outputs. Other entries of "next" and "collector" are lost. Without "terminated", "done" counts as a
+    termination, which the report names.
 
     Args:
         data: a TensorDict [N] or [B, T].
@@ -144,9 +145,13 @@ def from_tensordict(
         LostInConversion: with `strict`, something would be lost.
     """
     report, shape = LossReport(), tuple(data.batch_size)
-    rows = _arrays(data.reshape(-1), ())
-    prefix = prefix_of_arrays("tensordict", (rows, np.array(shape)), prefix)
-    num = len(data.reshape(-1))
+    data = data.reshape(-1)
+    groups = np.arange(len(data)) // (shape[-1] if len(shape) > 1 else max(len(data), 1))
+    if ("collector", "mask") in data.keys(True, True):
+        is_step = data["collector", "mask"].reshape(-1).cpu()  # other rows are padding
+        data, groups = data[is_step].exclude(("collector", "mask")), groups[is_step.numpy()]
+    rows, num = _arrays(data, ()), len(data)
+    prefix = prefix_of_arrays("tensordict", (rows, groups), prefix)
     stored = Account(rows)
     try:
         following, observations, actions = (
@@ -169,7 +174,6 @@ def from_tensordict(
     for name in _FLAGS:  # of the observation before the step
         if name in rows and not rows[name].any():
             stored.skip(name)
-    groups = np.arange(num) // (shape[-1] if len(shape) > 1 else max(num, 1))
     collector = stored.inside("collector", "('collector', {!r})") if "collector" in stored else Account({})
     if "traj_ids" in collector:
         ids = collector["traj_ids"].reshape(num)

@@ -108,7 +108,7 @@ def from_tianshou(
         report.add("done", "it differs from terminated and truncated, which are read", prefix)
     edges = getattr(buffer, "subbuffer_edges", None)
     groups = None if edges is None else np.searchsorted(edges, rows, side="right")
-    steps = Transitions(*columns.values(), groups, infos)
+    steps = Transitions(*columns.values(), groups=groups, infos=infos)
     known_spaces = {
         "observation_space": observation_space,
         "action_space": imported_space(action_space, action_mapping),

@@ -267,7 +267,7 @@ def from_prime_rl(
             report.add("prompt_mask", "tokens of the prompt are no actions", id_)
         parts = (stored[name] for name in ("prompt_ids", "completion_ids", "completion_mask", "completion_logprobs"))
         groups = {GROUP: stored.get("example_id"), GROUP_ID: stored.get(GROUP_ID), GROUP_SIZE: stored.get(GROUP_SIZE)}
-        samples.append(_sample(*parts, stored.get("reward") or 0.0, id_, _known(groups)))
+        samples.append(_sample(*parts, reward=stored.get("reward") or 0.0, id_=id_, groups=_known(groups)))
         stored.report_rest(report, id_)
     return episodes_of_samples(samples, report), report.check(strict)
 
@@ -375,8 +375,8 @@ def from_verl(
             _sample(
                 prompts[k][attention[k, :width]],
                 *(array[k][attention[k, width:]] for array in (responses, mask, logps, rewards)),
-                ids[k],
-                groups[k],
+                id_=ids[k],
+                group=groups[k],
             )
             for k in range(num)
         ),

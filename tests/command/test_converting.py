@@ -67,3 +67,8 @@ def test_convert_wrong_call_prints_an_error_and_writes_nothing(
 ) -> None:
     assert_fails(message, "convert", *(word.format(ours=source, new=tmp_path / "new") for word in words))
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+def test_convert_with_a_prefix_renames_the_episodes(source: Path, tmp_path: Path) -> None:
+    output("convert", source, tmp_path / "named", "--prefix", "run 7")
+    assert [episode.id_ for episode in EpisodeDataset(tmp_path / "named")] == ["run 7/e5", "run 7/e6", "run 7/e7"]
