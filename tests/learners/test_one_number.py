@@ -11,7 +11,6 @@ import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from connectors import Actor
 from connectors.learner.generalized_advantage_estimation import standardized
 from episode_learners import (
     BC,
@@ -114,7 +113,8 @@ def test_minibatches_and_advantages_of_few_rows_are_finite(num_rows: int):
     assert np.isfinite(standardized(np.full(num_rows, 3.0))).all()
     batch = {"advantages": torch.arange(float(num_rows))}
     sizes = [len(part["advantages"]) for part in shuffled(batch, 128, torch.Generator())]
-    assert sum(sizes) == num_rows and (num_rows == 1 or min(sizes) > 1)
+    assert sum(sizes) == num_rows
+    assert num_rows == 1 or min(sizes) > 1
     runner = runner_for(MLPPolicy)
     one = runner.sample(num_episodes=1)[0][:1]
     metrics = PPO(runner.policy, PPOConfig(num_epochs=2)).update([one])
@@ -161,7 +161,8 @@ def test_the_most_likely_actions_have_log_probability_0(make_policy: Any, into: 
         buffer = EpisodeReplayBuffer(500, seed=0)
         runner.sample_into(buffer, num_timesteps=40, explore=False, extra_model_outputs=["action_logp"])
         log_probs = buffer.sample(20, keys=["action_logp"])["action_logp"]
-    assert len(log_probs) and not np.any(log_probs)
+    assert len(log_probs)
+    assert not np.any(log_probs)
 
 
 def test_lookbacks_repeat_the_log_probabilities_of_earlier_chunks():
@@ -178,14 +179,15 @@ def test_lookbacks_repeat_the_log_probabilities_of_earlier_chunks():
             assert np.array_equal(whole[: chunk.lookback], known[len(known) - chunk.lookback :])
             assert (whole[chunk.lookback :] == 0).all() != explore or not len(chunk)
             ends[chunk.id_] = np.concatenate([known, whole[chunk.lookback :]])
-    assert flags.any() and not flags.all()
+    assert flags.any()
+    assert not flags.all()
 
 
 class RewardsApart(ParallelEnv):
     """Parallel environment that pays an agent after its end, and another one that is never observed."""
 
-    possible_agents = ["a", "b", "c"]  # noqa: RUF012
-    metadata = {"name": "apart"}  # noqa: RUF012
+    possible_agents = ["a", "b", "c"]
+    metadata = {"name": "apart"}
 
     def observation_space(self, agent: str) -> Any:
         return spaces.Box(-9, 9, (1,), np.float32)

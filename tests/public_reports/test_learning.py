@@ -86,7 +86,8 @@ def test_sb3_user_lost_the_remainder_of_minibatches():
     """A user trained with a rollout size that is no multiple of the batch size, and got a warning on a small batch."""
     rows = {"x": torch.arange(10)}
     parts = [part["x"].tolist() for part in shuffled(rows, 4, torch.Generator().manual_seed(0))]
-    assert sorted(sum(parts, [])) == list(range(10)) and [len(part) for part in parts] == [4, 6]
+    assert sorted(row for part in parts for row in part) == list(range(10))
+    assert [len(part) for part in parts] == [4, 6]
 
 
 def test_rsl_rl_user_bootstrapped_time_limits_with_the_wrong_observation():
