@@ -29,8 +29,9 @@ class GetActions(Connector):
     [N].
 
     With `explore=False` the actions are the most likely ones, and their "action_logp" are 0: the policy that acted was
-    deterministic, so its actions have probability 1. With None actions are sampled. Existing "actions" are kept. The distribution is `policy.distribution`, or the one of the action space. Inputs of half precision are
-    converted to float32, in the batch too.
+    deterministic, so its actions have probability 1. With None actions are sampled. Existing "actions" are kept. The
+    distribution is `policy.distribution`, or the one of the action space. Inputs of half precision are converted to
+    float32, in the batch too.
 
     Args:
         input_observation_space: space of the observations before this connector.

@@ -160,7 +160,7 @@ def test_returns_to_go_reject_chunks_that_were_cut() -> None:
     )
     pipeline = learner_pipeline(returns=ComputeReturnsToGo(gamma=0.5))
     assert pipeline(episodes=[whole, empty])["returns_to_go"].tolist() == [1.75, 1.5, 1.0]
-    with pytest.raises(InvalidArgument, match="episode cut is a chunk that was cut.*num_episodes=.*allow_cut=True"):
+    with pytest.raises(InvalidArgument, match=r"episode cut is a chunk that was cut.*num_episodes=.*allow_cut=True"):
         pipeline(episodes=[empty, whole, cut])
 
 

@@ -103,7 +103,8 @@ def test_a_reward_that_is_not_finite_is_refused_and_changes_nothing():
     with pytest.raises(InvalidArgument, match="episode bad has the reward nan at step 7"):
         pipeline(episodes=[good, bad])
     after = piece.get_state()
-    assert after["count"] == before["count"] and after["squares"] == before["squares"]
+    assert after["count"] == before["count"]
+    assert after["squares"] == before["squares"]
 
 
 def test_normalized_rewards_are_clipped_and_statistics_are_restored():

@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
 
-from connectors import Actor
 from connectors.learner.generalized_advantage_estimation import standardized
 from episode_learners import (
     BC,
@@ -112,11 +113,13 @@ def test_minibatches_and_advantages_of_few_rows_are_finite(num_rows: int):
     assert np.isfinite(standardized(np.full(num_rows, 3.0))).all()
     batch = {"advantages": torch.arange(float(num_rows))}
     sizes = [len(part["advantages"]) for part in shuffled(batch, 128, torch.Generator())]
-    assert sum(sizes) == num_rows and (num_rows == 1 or min(sizes) > 1)
+    assert sum(sizes) == num_rows
+    assert num_rows == 1 or min(sizes) > 1
     runner = runner_for(MLPPolicy)
     one = runner.sample(num_episodes=1)[0][:1]
     metrics = PPO(runner.policy, PPOConfig(num_epochs=2)).update([one])
-    assert all(np.isfinite(value) for value in metrics.values())
+    assert all(np.isfinite(value) for name, value in metrics.items() if name != "explained_variance")
+    assert all(bool(parameter.isfinite().all()) for parameter in runner.policy.parameters())
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
@@ -158,7 +161,8 @@ def test_the_most_likely_actions_have_log_probability_0(make_policy: Any, into: 
         buffer = EpisodeReplayBuffer(500, seed=0)
         runner.sample_into(buffer, num_timesteps=40, explore=False, extra_model_outputs=["action_logp"])
         log_probs = buffer.sample(20, keys=["action_logp"])["action_logp"]
-    assert len(log_probs) and not np.any(log_probs)
+    assert len(log_probs)
+    assert not np.any(log_probs)
 
 
 def test_lookbacks_repeat_the_log_probabilities_of_earlier_chunks():
@@ -175,25 +179,52 @@ def test_lookbacks_repeat_the_log_probabilities_of_earlier_chunks():
             assert np.array_equal(whole[: chunk.lookback], known[len(known) - chunk.lookback :])
             assert (whole[chunk.lookback :] == 0).all() != explore or not len(chunk)
             ends[chunk.id_] = np.concatenate([known, whole[chunk.lookback :]])
-    assert flags.any() and not flags.all()
+    assert flags.any()
+    assert not flags.all()
 
 
-class Posthumous(gym.Env):
-    """Not used as a gymnasium environment."""
+class RewardsApart(ParallelEnv):
+    """Parallel environment that pays an agent after its end, and another one that is never observed."""
 
-
-class RewardsApart:
-    """Parallel environment that pays an agent after its end, and one that was never observed."""
-
-    possible_agents = ["a", "b", "c"]  # noqa: RUF012
-    render_mode = None
-
-    def __init__(self) -> None:
-        self.observation_spaces = {name: CARTPOLE.observation_space for name in self.possible_agents}
-        self.action_spaces = {name: CARTPOLE.action_space for name in self.possible_agents}
+    possible_agents = ["a", "b", "c"]
+    metadata = {"name": "apart"}
 
     def observation_space(self, agent: str) -> Any:
-        return self.observation_spaces[agent]
+        return spaces.Box(-9, 9, (1,), np.float32)
 
     def action_space(self, agent: str) -> Any:
-        return self.action_spaces[agent]
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.t = ["a", "b"], 0
+        return {name: np.zeros(1, np.float32) for name in self.agents}, {name: {} for name in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.t += 1
+        observed, done = list(self.agents), self.t == 5
+        ended = {name: (name == "b" and self.t == 2) or done for name in observed}
+        self.agents = [name for name in observed if not ended[name]]
+        rewards = {"a": 1.0, "b": 10.0, "c": 100.0}
+        observations = {name: np.full(1, self.t, np.float32) for name in observed}
+        return observations, rewards, ended, dict.fromkeys(observed, False), {name: {} for name in observed}
+
+
+@pytest.mark.parametrize("num_timesteps", [None, 2, 3])
+def test_all_rewards_of_the_environment_count_in_every_return(num_timesteps: int | None):
+    """Rewards after an agent's end, and of an agent that is never observed: 5 * 1 + 5 * 10 + 5 * 100."""
+    policy = MLPPolicy(spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2))
+    runner = MultiAgentEnvRunner(RewardsApart, {"p": policy}, agent_to_module_mapping_fn=lambda *_: "p", seed=0)
+    returns: list[float] = []
+    chunks: dict[Any, float] = {}
+    while len(returns) < 2:
+        count = {"num_episodes": 2} if num_timesteps is None else {"num_timesteps": num_timesteps}
+        for chunk in runner.sample(**count):
+            chunks[chunk.id_] = chunks.get(chunk.id_, 0.0) + chunk.get_return()
+            assert chunk.get_return() == sum(chunk.get_returns().values())
+            assert chunk.get_return(include_pending=False) == chunk.get_return(include_hanging_rewards=False)
+        returns += runner.stats.returns.tolist()
+    assert set(returns) == {555.0}
+    assert list(chunks.values())[:2] == [555.0, 555.0]
+    result = evaluate(runner, num_episodes=2, seed=1)
+    assert [episode.get_return() for episode in result.episodes] == result.returns.tolist() == [555.0, 555.0]
+    assert result.episodes[0].get_return(include_pending=False) == 25.0
