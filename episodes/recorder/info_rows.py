@@ -22,8 +22,8 @@ import numpy as np
 from episodes.errors import TrackMismatch, WrongType
 from episodes.recorder.row_blocks import longer
 from episodes.tracks import nested
-from episodes.tracks.infos import Infos
 from episodes.tracks.copies import copied
+from episodes.tracks.infos import Infos
 from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos

@@ -14,8 +14,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from episode_runners.serial_envs import CheckedEnv
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
+from episode_runners.serial_envs import CheckedEnv
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
 from episodes.errors import EpisodeStateError, ShapeMismatch
 from episodes.storage import EpisodeDataset, RecordEpisodes
@@ -143,7 +143,7 @@ def runner(mode: str, kind: str = "sync") -> Callable[[Path], Any]:
 class OneAgent:
     """Environment with one agent, which reuses the objects of `Reusing`."""
 
-    possible_agents = agents = ["a"]  # noqa: RUF012
+    possible_agents = agents = ["a"]
 
     def __init__(self) -> None:
         self.env = Reusing()
