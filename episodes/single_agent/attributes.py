@@ -18,7 +18,7 @@ class FixedData(dict[str, Any]):
             f"custom_data of an episode of a pack: {_COPY_FIRST}, or make pack.replace(custom_data=[...])"
         )
 
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)

@@ -105,7 +105,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     )
     observation_space: spaces.Space | None = fact_of("observation_space", "Space of the observations, or None.")
     action_space: spaces.Space | None = fact_of("action_space", "Space of the actions, or None.")
-    custom_data: dict[str, Any] = record_of("_custom_data", "The user's own values: a dict.")
+    custom_data: Any = record_of("_custom_data", "The user's own values: a dict.")
     facts = record_of("_facts", "Immutable metadata: ids, start time, ending, policy versions and spaces.")
     tracks = record_of("_tracks", "Immutable record of the time series.")
     observations: Track = track_of("observations", "Track of L + T + 1 observations.")

@@ -202,7 +202,7 @@ def spoil(value: Any) -> None:
         owner.setflags(write=True)
         owner[...] = 9
     else:
-        value[:] = [9.0, 9.0] if isinstance(value, list) else 9
+        value[0] = value[1] = 9.0
 
 
 def numbers(value: Any) -> list[float]:
