@@ -18,7 +18,7 @@ class FixedData(dict[str, Any]):
             f"custom_data of an episode of a pack: {_COPY_FIRST}, or make pack.replace(custom_data=[...])"
         )
 
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
@@ -32,7 +32,7 @@ _COPY_FIRST = (
 
 def check_is_not_of_pack(episode: Any) -> None:
     """Raise `EpisodeStateError` if the episode is a view of a pack, so that a setter would not change the pack."""
-    if episode._is_of_pack:
+    if episode.is_of_pack:
         raise EpisodeStateError(f"episode {episode.id_}: it is a view of a pack or recorder: {_COPY_FIRST}")
 
 
@@ -50,19 +50,10 @@ def fact_of(name: str, doc: str, check: Callable[[str, Any, int], Any] | None = 
     return property(attrgetter(f"_facts.{name}"), change, doc=doc)
 
 
-def custom_data_of(doc: str) -> Any:
-    """Return a property for the custom data of an episode. Setting it raises an error for an episode of a pack."""
-
-    def change(episode: Any, data: Any) -> None:
-        """Replace the custom data of the episode."""
-        check_is_not_of_pack(episode)
-        episode._custom_data = data
-
-    return property(attrgetter("_custom_data"), change, doc=doc)
-
-
 def record_of(name: str, doc: str) -> property:
-    """Return a property for all metadata or all time series of an episode. Setting the property clears cached lists."""
+    """Return a property for the metadata, the time series or the custom data of an episode. Setting it clears cached
+    lists, and raises `EpisodeStateError` for an episode of a pack.
+    """
 
     def change(episode: Any, record: Any) -> None:
         """Replace the metadata or time series of the episode, and clear the cached lists."""

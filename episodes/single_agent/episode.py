@@ -20,7 +20,7 @@ from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, checked_start, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
 from episodes.facts.short_id import short_id
-from episodes.single_agent.attributes import FixedData, custom_data_of, fact_of, record_of, track_of
+from episodes.single_agent.attributes import FixedData, fact_of, record_of, track_of
 from episodes.single_agent.duration import HasDuration
 from episodes.single_agent.getters import TrackGetters
 from episodes.single_agent.state import parts_of, state_of
@@ -88,10 +88,10 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         "_duration",
         "_facts",
         "_is_cut",
-        "_is_of_pack",
         "_shape",
         "_tracks",
         "growth",
+        "is_of_pack",
     )
 
     id_: Any = fact_of("id_", "Id of the episode, the same for all its chunks.")
@@ -105,7 +105,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     )
     observation_space: spaces.Space | None = fact_of("observation_space", "Space of the observations, or None.")
     action_space: spaces.Space | None = fact_of("action_space", "Space of the actions, or None.")
-    custom_data: dict[str, Any] = custom_data_of("The user's own values: a dict.")
+    custom_data: Any = record_of("_custom_data", "The user's own values: a dict.")
     facts = record_of("_facts", "Immutable metadata: ids, start time, ending, policy versions and spaces.")
     tracks = record_of("_tracks", "Immutable record of the time series.")
     observations: Track = track_of("observations", "Track of L + T + 1 observations.")
@@ -151,7 +151,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             all_observations, infos, all_actions, all_rewards, extra_model_outputs, lookback, kinds
         )
         self._custom_data: dict[str, Any] = {}
-        self._is_of_pack: Any = None  # True if this is a view of a pack, which no setter changes
+        self.is_of_pack: Any = None  # True if this is a view of a pack, which no setter changes
         self.growth: Any = None  # `Tracks.growing_lists` of a growing episode; None after a change of facts or tracks
         self._shape: Any = None  # shape of added observations; a setter may store observations of another shape
         self._action_kind: Any = None  # result of `checked_action_shape` for the newest action
@@ -235,7 +235,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         self._facts = facts
         self._tracks = tracks
         self._custom_data = custom_data
-        self.growth = self._shape = self._action_kind = self._began = self._is_cut = self._is_of_pack = None
+        self.growth = self._shape = self._action_kind = self._began = self._is_cut = self.is_of_pack = None
         self._duration = 0.0
         return self
 
@@ -243,7 +243,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     def of_pack(cls, facts: EpisodeFacts, tracks: Tracks, custom_data: Mapping[str, Any]) -> Self:
         """Create an episode that is a view of a pack. Its setters raise, since they would not change the pack."""
         episode = cls.of(facts, tracks, FixedData(custom_data))
-        episode._is_of_pack = True
+        episode.is_of_pack = True
         return episode
 
     def with_custom_data(self, custom_data: dict[str, Any]) -> Self:

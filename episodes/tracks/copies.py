@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,10 +11,11 @@ from episodes.tracks.casting import REAL_TYPES
 
 IMMUTABLE = REAL_TYPES | frozenset((str, bytes, type(None), complex, np.complex64, np.complex128, np.str_, np.bytes_))
 """Types whose values never change, so that an episode can store them without a copy."""
+_T = TypeVar("_T")
 _CONTAINERS = (list, dict, tuple, set, np.ndarray)
 
 
-def copied(value: Any) -> Any:
+def copied(value: _T) -> _T:
     """Return a copy of an item: of its arrays, torch tensors, dicts, lists, tuples and sets. Other parts are shared.
 
     >>> buffer = np.zeros(2)
@@ -23,21 +24,22 @@ def copied(value: Any) -> Any:
     >>> item
     {'position': array([0., 0.])}
     """
-    kind = type(value)
+    item: Any = value
+    kind = type(item)
     if kind in IMMUTABLE:
-        return value
-    if kind is np.ndarray and value.dtype != object:
-        return value.copy()
+        return item
+    if kind is np.ndarray and item.dtype != object:
+        return item.copy()
     if kind is np.ndarray:
-        return np.fromiter(map(copied, value.reshape(-1)), object, value.size).reshape(value.shape)
+        return np.fromiter(map(copied, item.reshape(-1)), object, item.size).reshape(item.shape)
     if kind is dict:
-        return {key: copied(part) for key, part in value.items()}
+        return {key: copied(part) for key, part in item.items()}
     if kind is list:
-        return list(value) if IMMUTABLE.issuperset(map(type, value)) else [copied(part) for part in value]
+        return list(item) if IMMUTABLE.issuperset(map(type, item)) else [copied(part) for part in item]
     if kind is tuple:
-        return tuple([copied(part) for part in value])
-    if isinstance(value, _CONTAINERS):
-        return deepcopy(value)
-    if hasattr(value, "untyped_storage"):  # a torch tensor
-        return value.clone()
-    return value
+        return tuple([copied(part) for part in item])
+    if isinstance(item, _CONTAINERS):
+        return deepcopy(item)
+    if hasattr(item, "untyped_storage"):  # a torch tensor
+        return item.clone()
+    return item

@@ -178,7 +178,8 @@ def bounded_parts(box: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     below, above = box.bounded_below, box.bounded_above
     if not np.issubdtype(box.dtype, np.floating):
         return below, above
-    largest = min(float(np.finfo(box.dtype).max), float(np.finfo(np.float32).max))
+    dtype: Any = box.dtype
+    largest = min(float(np.finfo(dtype).max), float(np.finfo(np.float32).max))
     return below & (box.low > -largest), above & (box.high < largest)
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from episode_runners.serial_envs import CheckedEnv
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
+from episode_runners.serial_envs import CheckedEnv
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
 from episodes.errors import EpisodeStateError, ShapeMismatch
 from episodes.storage import EpisodeDataset, RecordEpisodes
@@ -143,7 +143,7 @@ def runner(mode: str, kind: str = "sync") -> Callable[[Path], Any]:
 class OneAgent:
     """Environment with one agent, which reuses the objects of `Reusing`."""
 
-    possible_agents = agents = ["a"]  # noqa: RUF012
+    possible_agents = agents = ["a"]
 
     def __init__(self) -> None:
         self.env = Reusing()
@@ -202,7 +202,7 @@ def spoil(value: Any) -> None:
         owner.setflags(write=True)
         owner[...] = 9
     else:
-        value[:] = [9.0, 9.0] if isinstance(value, list) else 9
+        value[0] = value[1] = 9.0
 
 
 def numbers(value: Any) -> list[float]:
