@@ -9,7 +9,7 @@ ARGS ?=
 LOWEST_EXTRAS := arrow command inspect minari pandas plot polars remote sql testing video zmq
 LOWEST_TESTS := tests/storage/test_dataset.py tests/storage/test_round_trips.py tests/storage/test_crashes.py \
 	tests/storage/test_sampling.py tests/storage/test_search.py tests/storage/test_statistics.py tests/command \
-	tests/converters/test_formats.py tests/converters/test_minari.py tests/episodes/test_pack.py \
+	tests/converters/test_minari.py tests/converters/test_token_rows.py tests/episodes/test_pack.py \
 	tests/episodes/test_items_of_spaces.py tests/episodes/test_nested.py tests/episodes/transport \
 	tests/inspection/test_plots.py tests/replay/test_replay_files.py tests/runners/test_env_runner.py \
 	tests/runners/test_gymnasium_wrappers.py tests/learners/test_ppo.py

@@ -76,6 +76,7 @@ OTHER_PROGRAMS = {
     ("docs/format.md", 0): "one line, with a name to fill in",
     ("docs/how_to/data_set.md", 0): "needs a download",
     ("docs/how_to/export.md", 0): "tests/connectors/test_export.py runs it without this library",
+    ("docs/moving_from_rllib.md", 0): "part of tests/runners/rllib_learner.py, which a test runs",
     ("docs/how_to/token_formats.md", 0): "part of a program of TRL",
     ("docs/how_to/tune_settings.md", 0): "tests/learners/test_tuning_recipes.py runs it with fewer trials",
     ("docs/how_to/tune_settings.md", 1): "tests/learners/test_tuning_recipes.py runs it with fewer trials",
@@ -102,7 +103,7 @@ def test_program_of_a_page_runs_in_a_fresh_process(place: tuple[str, int], tmp_p
 
 # --- commands on pages ------------------------------------------------------------------------------------------------
 
-COMMAND = re.compile(r"^(?:\$ )?(episodes \w.*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?:\$ )?((?:PYTHONPATH=\. )?episodes \w.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = """
 algo = "ppo"
@@ -178,9 +179,9 @@ def test_commands_of_a_page_run_in_fresh_processes(name: str, tmp_path: Path) ->
         (tmp_path / file).write_text(text)
     for line in commands(name):
         command, _, comment = line.partition("  #")
-        words = shlex.split(command)
-        if words[1] == "watch":  # serves until Ctrl-C: tests/inspection/test_looking_page.py
+        words = ["env", *shlex.split(command)]
+        if "watch" in words:  # serves until Ctrl-C: tests/inspection/test_looking_page.py
             continue
-        if words[1] == "train" and not {"--config", "--resume"} & set(words):
+        if "train" in words and not {"--config", "--resume"} & set(words):
             words += ["--epochs", "1", "--quiet"]
         run(words, tmp_path, status=int(comment.removeprefix(" exit status ") if "exit status" in comment else 0))

@@ -584,8 +584,16 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of all stored episodes. Compressed arrays count with their compressed size."""
-        return sum(stored.nbytes for stored in self._batches)
+        """Size in bytes of the stored episodes. Compressed arrays count with their compressed size.
+
+        Episodes of a selection count with the share of their observations in their record batches.
+        """
+        if self._numbers is None:
+            return sum(stored.nbytes for stored in self._batches)
+        batch_of = np.searchsorted(self._starts, self._numbers, side="right") - 1
+        selected = np.bincount(batch_of, self.metadata["length"] + 1, minlength=len(self._batches))
+        parts = zip(self._batches, selected.tolist(), strict=True)
+        return round(sum(each.nbytes * num / int((each.lengths + 1).sum()) for each, num in parts if num))
 
     def __getstate__(self) -> dict[str, Any]:
         view = {"numbers": self._numbers, "known": self.snapshot(), "is_part": self._is_part}

@@ -213,3 +213,13 @@ def test_shard_is_written_without_descriptors_of_arrow(tmp_path: Path, monkeypat
     with EpisodeWriter(tmp_path) as writer:
         writer.add([episode()])
     assert EpisodeDataset(tmp_path).pack() == EpisodePack.from_episodes([episode()])
+
+
+def test_size_of_a_selection_is_its_own(tmp_path: Path) -> None:
+    """Minari: after `filter_episodes`, the size of the data set was that of the whole file."""
+    with EpisodeWriter(tmp_path) as writer:
+        writer.add([episode(9) for _ in range(8)])
+    dataset = EpisodeDataset(tmp_path)
+    assert dataset.select([1, 5]).nbytes == pytest.approx(dataset.nbytes / 4, abs=1)
+    assert dataset.select(np.ones(8, bool)).nbytes == dataset.nbytes
+    assert dataset.select([]).nbytes == 0

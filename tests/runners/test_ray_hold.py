@@ -69,6 +69,15 @@ def test_started_ray_ends_with_the_last_group(ray: Ray) -> None:
     third.end()
 
 
+def test_ray_is_started_before_it_is_imported(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded() -> Ray:
+        assert ray.is_running, "Ray was imported before start_ray could set the variables that it reads then"
+        return ray
+
+    monkeypatch.setattr(ray_session, "loaded_ray", loaded)
+    RaySession(1, None).end()
+
+
 def test_running_ray_is_used_and_not_ended(ray: Ray) -> None:
     ray.start()
     held = RaySession(3, None)

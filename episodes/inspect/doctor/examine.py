@@ -134,7 +134,7 @@ def _make_env(name: str) -> Any:
     except (ImportError, TypeError, ValueError, gym.error.Error) as error:
         raise InvalidArgument(
             f"{name}: neither the path of a data set nor an environment ({error}); give a Gymnasium id, or "
-            "module:function for a function that makes an environment"
+            "module:function (in a folder of PYTHONPATH) for a function that makes an environment"
         ) from error
     return make()
 
