@@ -140,6 +140,11 @@ class MultiAgentPipeline(Connector):
         """Pipelines by the key of their state: one per module, and the joint preprocessors if there are any."""
         return {_JOINT: self.joint, **self.modules} if len(self.joint) else self.modules
 
+    @property
+    def empty_filters(self) -> list[str]:
+        """Names of the connectors that learn statistics, but have not seen any data, of all pipelines."""
+        return [name for pipeline in self._parts.values() for name in pipeline.empty_filters]
+
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[Any, Any]:
         """Return the states of the pipelines by module id, and the state of the joint preprocessors as "__joint__"."""
         return {module_id: pipeline.get_state() for module_id, pipeline in self._parts.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from episode_runners.multi_agent_versions import carry_versions, checked_version
 from episode_runners.runner import EnvRunner, check_counts, copy_pipeline, quotas
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
-from episodes.facts.facts import random_ids
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
 from episodes.multi_agent.timeline import RESTS
@@ -49,10 +48,10 @@ class MultiAgentEnvRunner(EnvRunner):
         env_to_module: pipelines from observations to batches, by module. Modules without one get the default pipeline.
         module_to_env: pipelines from the policies' outputs to actions, by module. Modules without one get the default.
         hooks: objects with methods of `Hook`, or callbacks (`RLlibCallback`).
-        seed: seed of the environments (copy i gets `seed + i`), random actions, action sampling in default pipelines,
-            and episode ids.
+        seed: seed of the environments (copy i gets `seed + i`), random actions, and action sampling in default
+            pipelines. Episode ids are random with any seed.
         len_lookback_buffer: minimum number of earlier env steps that a continued chunk contains.
-        update_stats: whether connectors with statistics update them while exploring.
+        update_stats: whether connectors with statistics update them while exploring, or "always".
         reward_dtype: dtype of recorded rewards. None: the dtype of the environment's rewards.
         check_pipeline: reject a policy that was trained in other pipelines.
         returns_interrupted: return the steps of an interrupted or failed call with the next `sample`. Otherwise only
@@ -81,7 +80,7 @@ class MultiAgentEnvRunner(EnvRunner):
         hooks: Sequence[Any] = (),
         seed: int | None = None,
         len_lookback_buffer: int = 0,
-        update_stats: bool = True,
+        update_stats: bool | Literal["always"] = True,
         reward_dtype: DTypeLike | None = np.float32,
         check_pipeline: bool = True,
         returns_interrupted: bool = False,
@@ -125,7 +124,6 @@ class MultiAgentEnvRunner(EnvRunner):
         self._taken: list[MultiAgentEpisode] = []  # chunks that ended or were cut in this call
         self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) that had no step of this chunk before the call
         self._shared_data: dict[str, Any] = {}
-        self._id_generator = np.random.default_rng(seed)
         self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
 
     # --- sampling ------------------------------------------------------------------------------------------------
@@ -146,7 +144,8 @@ class MultiAgentEnvRunner(EnvRunner):
                 returned as cut chunks, and continue in the next call with their pending actions.
             num_episodes: exact number of whole episodes. Each copy contributes its first ones, so that short episodes
                 are not favoured. All copies are reset before the call, and before the next one.
-            explore: passed to the policies and pipelines. False: statistics of observations do not change.
+            explore: passed to the policies and pipelines. False: statistics of observations do not change, unless the
+                runner has `update_stats="always"`.
             random_actions: sample actions from the action spaces, legal ones if there is an "action_mask".
             force_reset: reset all copies first.
 
@@ -154,6 +153,7 @@ class MultiAgentEnvRunner(EnvRunner):
             InvalidArgument: both counts or none are given, or a count is below 1.
             EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
             KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
+            StateMismatch: a filter has no statistics, and this call does not update them.
         """
         check_counts(num_timesteps, num_episodes)
         self._check_may_sample()
@@ -180,7 +180,7 @@ class MultiAgentEnvRunner(EnvRunner):
     ) -> list[MultiAgentEpisode]:
         """Sample for `sample`, count the steps, and call the hooks. If this fails, `take` returns the steps."""
         began = perf_counter()
-        self._updates = self.update_stats and explore
+        self._updates = self._updates_if(explore)
         self._store_interrupted()
         if self._needs_reset or force_reset or num_episodes is not None:
             self._reset_all()
@@ -330,18 +330,21 @@ class MultiAgentEnvRunner(EnvRunner):
         """Reset environment copy `i`, and return the new episode with its first observations."""
         seed, self._seeds[i] = self._seeds[i], None
         observations, infos = self.envs[i].reset(seed=seed)
-        episode = MultiAgentEpisode(
-            id_=None if self.seed is None else random_ids(1, self._id_generator).item(),
-            observation_space={},  # filled with the spaces of agents when they appear
-            action_space={},
-            agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
-            missing_final_observation=self._missing,
-        )
+        episode = self._new_episode()
         rows = [(i, episode, observations)]
         self._pipelines.add_agents(rows)
         episode.add_env_reset(observations=observations, infos=infos)
         self._pipelines.rewrite(rows, self._updates)
         return episode
+
+    def _new_episode(self) -> MultiAgentEpisode:
+        """Return an episode without observations, whose spaces are added when its agents appear."""
+        return MultiAgentEpisode(
+            observation_space={},
+            action_space={},
+            agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
+            missing_final_observation=self._missing,
+        )
 
     # --- acting --------------------------------------------------------------------------------------------------
 
@@ -573,12 +576,16 @@ class MultiAgentEnvRunner(EnvRunner):
         super().set_state(state | self._pipelines.restorable_states(state))
 
     def _create_pipelines(self) -> None:
-        """Reset the environments if they were never reset, so that the modules' pipelines are created."""
+        """Create the pipelines of the modules of the first agents, if the environments were never reset.
+
+        The next `sample` resets the environments with the same seeds, and filters learn nothing here.
+        """
         if not self.episodes and not self._closed:
-            self._reset_all()
+            for i, env in enumerate(self.envs):
+                observations, _ = env.reset(seed=self._seeds[i])
+                self._pipelines.add_agents([(i, self._new_episode(), observations)])
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
-        self._id_generator = np.random.default_rng(sequence)
         *seeds, spaces_seed = (int(seed) for seed in sequence.generate_state(len(self.envs) + 1) >> 1)
         self._seeds = list(seeds)
         self._pipelines.reseed_spaces(spaces_seed)

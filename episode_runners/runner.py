@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -119,11 +119,11 @@ class EnvRunner(Closeable):
     module_to_env: Any
     stats: Any
 
-    def __init__(self, hooks: Sequence[Any], seed: int | None, update_stats: bool) -> None:
+    def __init__(self, hooks: Sequence[Any], seed: int | None, update_stats: bool | Literal["always"]) -> None:
         self.seed = checked_seed(seed)
-        self.update_stats = checked_flag("update_stats", update_stats)
+        self.update_stats = update_stats if update_stats == "always" else checked_flag("update_stats", update_stats)
         self._policy_version: Any = None
-        self._updates = update_stats  # in this call of sample
+        self._updates = bool(update_stats)  # in this call of sample
         self.num_episodes = 0
         self._num_steps = 0
         self.metrics_logger = MetricsLogger()
@@ -141,6 +141,10 @@ class EnvRunner(Closeable):
         self._is_sampling = False
         self._interrupts = DeferredInterrupt()
         self._keep_env: Callable[[], Any] = lambda: None  # cancels the closing of environments of a dropped runner
+
+    def _updates_if(self, explore: bool) -> bool:
+        """Return True if connectors with statistics learn in a call of `sample` with this `explore`."""
+        return self.update_stats == "always" or (self.update_stats and explore)
 
     def _call_on_step(self, shown: ShownEpisodes) -> None:
         """Call the `on_step` method of all hooks. During the calls, `runner.episodes` is `shown`.
@@ -262,7 +266,7 @@ class EnvRunner(Closeable):
         self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
-        """Derive new seeds for the next resets, episode ids and random actions from a seed sequence."""
+        """Derive new seeds for the next resets and random actions from a seed sequence."""
         raise NotImplementedError
 
     # --- closing ---------------------------------------------------------------------------------------------------

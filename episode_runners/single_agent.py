@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -60,12 +60,13 @@ class SingleAgentEnvRunner(EnvRunner):
         env_to_module: pipeline from observations to the policy's batch; `env_to_module_pipeline(...)` by default.
         module_to_env: pipeline from the policy's outputs to actions; `module_to_env_pipeline(...)` by default.
         hooks: objects with methods of `Hook`, or callbacks (`RLlibCallback`).
-        seed: seed of the environments, random actions, action sampling in the default pipeline, and episode ids.
+        seed: seed of the environments, random actions, and action sampling in the default pipeline. Episode ids are
+            random with any seed, so that they identify episodes also if a runner is created again.
         len_lookback_buffer: minimum number of earlier steps that a continued chunk contains. It is more if the
             env-to-module pipeline needs more, for recurrent states or frame stacks.
         reward_dtype: dtype of recorded rewards. None: the dtype of the environment's rewards.
-        update_stats: whether connectors with statistics, such as `MeanStdFilter`, update them while exploring. Samples
-            with `explore=False` never change statistics.
+        update_stats: whether connectors with statistics, such as `MeanStdFilter`, update them while exploring.
+            "always": samples with `explore=False` update them too, for training without exploration.
         check_pipeline: reject a policy that was trained in other pipelines (see `connectors.fingerprint`).
         returns_interrupted: return the steps of an interrupted or failed call with the next `sample`. Otherwise only
             `take` returns them.
@@ -99,7 +100,7 @@ class SingleAgentEnvRunner(EnvRunner):
         seed: int | None = None,
         len_lookback_buffer: int = 0,
         reward_dtype: DTypeLike | None = np.float32,
-        update_stats: bool = True,
+        update_stats: bool | Literal["always"] = True,
         check_pipeline: bool = True,
         returns_interrupted: bool = False,
         vectorization: str = "sync",
@@ -130,7 +131,6 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
             reward_dtype=reward_dtype,
         )
-        self._seed_ids(seed)
         self._sink: VectorRecorder | ReplayRecorder = self._recorder  # records the rows of this call
         self._buffer: EpisodeReplayBuffer | None = None  # the buffer behind the sink
         self._stores_log_probs = False
@@ -250,7 +250,8 @@ class SingleAgentEnvRunner(EnvRunner):
             num_episodes: exact number of whole episodes. Each environment contributes its first ones, so that short
                 episodes are not favoured. All environments are reset before the call, and before the next one.
             explore: passed to the policy and both pipelines. False: the actions are the most likely ones, their
-                "action_logp" are 0, and statistics of observations do not change.
+                "action_logp" are 0, and statistics of observations do not change, unless the runner has
+                `update_stats="always"`.
             random_actions: sample actions from the action space and do not call the policy. If observations are a
                 `Dict` with an "action_mask" of `Discrete` actions, only legal actions are sampled.
             force_reset: reset all environments first.
@@ -262,6 +263,7 @@ class SingleAgentEnvRunner(EnvRunner):
             InvalidArgument: both counts or none are given, or a count is below 1.
             EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
             KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
+            StateMismatch: a filter has no statistics, and this call does not update them.
         """
         check_counts(num_timesteps, num_episodes)
         if self._closed or self._is_sampling:
@@ -273,7 +275,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 if num_episodes is not None or not self.returns_interrupted or explore != self._explores:
                     self._store_interrupted()
                 self._explores = explore
-                self._updates = self.update_stats and explore
+                self._updates = self._updates_if(explore)
                 self._record_into_packs()
                 self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
                 if self._needs_reset or force_reset or num_episodes is not None:
@@ -352,7 +354,7 @@ class SingleAgentEnvRunner(EnvRunner):
         count the steps, and call the hooks.
         """
         began = perf_counter()
-        self._updates, self._explores = self.update_stats and explore, explore
+        self._updates, self._explores = self._updates_if(explore), explore
         self._was_greedy = np.full_like(self._was_greedy, not explore)
         continues = self._record_into(buffer, keys)
         if force_reset or self._needs_reset or not continues:
@@ -463,8 +465,6 @@ class SingleAgentEnvRunner(EnvRunner):
             len_lookback_buffer=self._recorder.len_lookback_buffer,
             keys=keys,
         )
-        if self._id_generator is not None:
-            self._sink.seed(self._id_generator)
         self._buffer = buffer
         return False
 
@@ -783,14 +783,7 @@ class SingleAgentEnvRunner(EnvRunner):
         super().set_state(state)
         self._turn = state["turn"] % self.num_envs
 
-    def _seed_ids(self, seed: Any) -> None:
-        """Seed the generator of new episode ids. For `seed=None`, ids are random."""
-        self._id_generator = None if seed is None else np.random.default_rng(seed)
-        if self._id_generator is not None:
-            self._recorder.seed(self._id_generator)
-
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
-        self._seed_ids(sequence)
         self._reset_seed = int(sequence.generate_state(1)[0] >> 1)
         self.env.action_space.seed(self._reset_seed)
 

@@ -8,7 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from episodes import EpisodePack
+
 MISSING = object()
+
+
+def numbered(pack: Any) -> Any:
+    """Return a pack whose ids are numbers, to compare the episodes of two runs. Ids differ in each run."""
+    return pack.replace(ids=[str(i) for i in range(len(pack))], multi_agent_episode_ids=None)
+
+
+def numbered_agents(episodes: Any) -> Any:
+    """Return a pack of the agents' episodes in multi-agent episodes, whose ids are numbers."""
+    agents = [agent for episode in episodes for agent in episode.agent_episodes.values()]
+    return numbered(EpisodePack.from_episodes(agents))
 
 
 @dataclass

@@ -42,6 +42,11 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         """Settings of the wrapped single-agent rewriter, by name."""
         return self.rewriter.settings
 
+    @property
+    def is_empty_filter(self) -> bool:  # type: ignore[override]
+        """Whether the agents' rewriters learn statistics, but have not seen any observation."""
+        return self._agent_rewriters.is_empty_filter
+
     def takes(self, agent_id: Any) -> bool:
         """Return True if this connector rewrites the observations of this agent."""
         return self.agent_ids is None or agent_id in self.agent_ids

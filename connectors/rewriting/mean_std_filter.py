@@ -31,8 +31,9 @@ class MeanStdFilter(ObservationRewriter):
     deviation.
 
     Statistics are kept per element, in float64. A row of observations first updates the statistics and is then
-    normalized. With one observation seen it is only centered. Normalized parts are float32, and parts in other spaces
-    stay unchanged.
+    normalized. With one observation seen it is only centered. A filter without statistics normalizes nothing: it raises
+    `StateMismatch` unless it learns from the row. Normalized parts are float32, and parts in other spaces stay
+    unchanged.
 
     `merge_states` of copies that were last synchronized to one state is exact: the result equals one filter that has
     seen all observations.
@@ -85,8 +86,9 @@ class MeanStdFilter(ObservationRewriter):
 
     @property
     def is_empty_filter(self) -> bool:  # type: ignore[override]
-        """Whether the filter has no statistics yet, because it has not seen any observation."""
-        return not any(known.count for known in self._total.values())
+        """Whether the filter has no statistics yet, because it has not seen any observation it could normalize."""
+        space = self.input_observation_space
+        return (space is None or bool(_boxes(space))) and not any(known.count for known in self._total.values())
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
@@ -118,6 +120,7 @@ class MeanStdFilter(ObservationRewriter):
         Raises:
             InvalidArgument: the filter has `multi_agent=True`.
             ShapeMismatch: the observations have another shape than earlier ones.
+            StateMismatch: the filter has no statistics, and does not learn from these observations.
         """
         self.check_place()
         rows = nested.flatten(observations)
@@ -161,7 +164,14 @@ class MeanStdFilter(ObservationRewriter):
         """Return rows of one part of the observations, the part at `path`, normalized and clipped as float32."""
         affine = self._affine  # another thread that samples from replay may normalize, too
         if path not in affine:
-            known = self._total.get(path) or Moments.empty(rows.shape[1:])
+            known = self._total.get(path)
+            if known is None or not known.count:
+                if rows.shape[0] == 0:
+                    return rows.astype(np.float32)
+                raise StateMismatch(
+                    f"{self.name} has seen no observation, and does not learn from these: restore its state "
+                    "(Actor.load, or set_state of its pipeline), or sample with explore=True first"
+                )
             affine[path] = (known.mean, 1 / (known.deviation() + _EPSILON))
         mean, scale = affine[path]
         values = rows - mean if self.de_mean_to_zero else rows.astype(np.float64)

@@ -125,7 +125,9 @@ class RunnerActor:
         """
         if not isinstance(self.runner, MultiAgentEnvRunner):
             return False
+        update_stats, self.runner.update_stats = self.runner.update_stats, "always"  # the caller replaces them
         self.runner.sample(num_timesteps=1, explore=False)
+        self.runner.update_stats = update_stats
         return True
 
     def _load(self, weights: Any, version: int | None) -> None:

@@ -6,9 +6,11 @@ from functools import cache
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.utils import force_list
 
 from episode_runners.rllib.connector_functions import TranslatedEnvToModule, TranslatedFunction, TranslatedModuleToEnv
 from episode_runners.rllib.env_runners import EpisodesEnvRunner, EpisodesMultiAgentEnvRunner, EpisodesRunner
+from episode_runners.rllib.evaluation import TrainingStatistics
 from episode_runners.rllib.learners import learner_class_with_episodes, learner_class_without_episodes
 from episode_runners.rllib.support import check_support
 from episodes.errors import InvalidArgument, WrongType
@@ -90,6 +92,7 @@ def _resolve(config: Any) -> None:
         add_default_connectors_to_module_to_env_pipeline=False,
     )
     config.learners(learner_class=learner_class_with_episodes(config.learner_class))
+    config.callbacks(on_evaluate_start=[TrainingStatistics(), *force_list(config.callbacks_on_evaluate_start)])
 
 
 def _restore_settings(config: Any) -> None:
@@ -104,6 +107,8 @@ def _restore_settings(config: Any) -> None:
         if isinstance(function, TranslatedFunction):
             vars(config)[name] = function.users_function
     config.learners(learner_class=learner_class_without_episodes(config.learner_class))
+    users = [f for f in force_list(config.callbacks_on_evaluate_start) if not isinstance(f, TrainingStatistics)]
+    config.callbacks(on_evaluate_start=users or None)
 
 
 @cache

@@ -107,6 +107,7 @@ class EpisodesRunner(RLlibEnvRunner):
     _envs: Any = None
     _needs_reset = False  # of all environments, before the next step
     _num_runners = 0  # runners made so far, one after each restart of the environments
+    evaluates_next = False  # the next `sample` belongs to an evaluation on the env runner of training
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
         self._counts = EpisodeCounts()
@@ -115,6 +116,11 @@ class EpisodesRunner(RLlibEnvRunner):
         super().__init__(config=config, **kwargs)
         if self._env_to_module is not None:
             connector_in(self._env_to_module).shared.is_local = self.worker_index == 0
+
+    @property
+    def env_to_module_connector(self) -> Any:
+        """RLlib connector that contains this library's env-to-module pipeline."""
+        return connector_in(self._env_to_module)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state of this env runner.
@@ -169,10 +175,13 @@ class EpisodesRunner(RLlibEnvRunner):
         episodes are.
         """
         options = {"explore": explore, "random_actions": random_actions}
+        learns = not (self.config.in_evaluation or self.evaluates_next)
+        self.evaluates_next = False
         interrupted: list[Any] = []
         began = perf_counter()
         while True:
             runner = self._current_runner()
+            runner.update_stats = "always" if learns else False
             force_reset, self._needs_reset = force_reset or self._needs_reset, False
             counts = {"num_timesteps": num_timesteps, "num_episodes": num_episodes}
             try:

@@ -82,16 +82,40 @@ class SharedStatistics:
         The merged state is also set in the pipeline, because IMPALA and APPO do not set it. States from before a
         checkpoint was restored are ignored.
         """
-        local, pairs = self.pipeline.get_state(), [_split(state) for state in states]
-        merged = self.pipeline.merge_states([*(state for state, _ in pairs), local])
-        for _, shared in pairs:
-            known = self._received.get(shared.get("runner_id", ""), {"number": 0})
-            if shared.get("checkpoint_id") == self._checkpoint_id and shared.get("number", 0) > known["number"]:
-                self._received[shared["runner_id"]] = shared
+        local = self.pipeline.get_state()
+        merged = self.merged_state(states)
+        self._received = self._newest(states)
         self._base = merge_statistics([self._base, _statistics(local, "own")])
-        total = merge_statistics([self._base, *(shared["sampled"] for shared in self._received.values())])
-        self.pipeline.set_state(_with_statistics(local, total))
+        self.pipeline.set_state(_with_statistics(local, _statistics(merged, "synced")))
+        return merged
+
+    def merged_state(self, states: list[dict[Any, Any]]) -> dict[Any, Any]:
+        """Return the state that `merge_states` would return, without a change of any state."""
+        local = self.pipeline.get_state()
+        merged = self.pipeline.merge_states([*(_split(state)[0] for state in states), local])
+        received = [shared["sampled"] for shared in self._newest(states).values()]
+        total = merge_statistics([self._base, _statistics(local, "own"), *received])
         return {**_with_statistics(merged, total), SHARED: {"checkpoint_id": self._checkpoint_id}}
+
+    def _newest(self, states: list[dict[Any, Any]]) -> dict[str, dict[str, Any]]:
+        """Return the newest data of each remote runner, by its id, among `states` and the data received before."""
+        newest = dict(self._received)
+        for _, shared in map(_split, states):
+            known = newest.get(shared.get("runner_id", ""), {"number": 0})
+            if shared.get("checkpoint_id") == self._checkpoint_id and shared.get("number", 0) > known["number"]:
+                newest[shared["runner_id"]] = shared
+        return newest
+
+    @property
+    def has_filters(self) -> bool:
+        """Whether the pipeline has connectors that learn statistics, such as `MeanStdFilter`."""
+        return bool(self.statistics(self.pipeline.get_state()) or self.pipeline.empty_filters)
+
+    @staticmethod
+    def statistics(state: dict[Any, Any]) -> Statistics:
+        """Return the statistics of the filters in a state, by their place in it. Empty filters have none."""
+        found = _statistics(_split(state)[0], "synced", "own")
+        return {path: known for path, known in found.items() if known.count}
 
     def _restart(self, base: Statistics) -> None:
         """Continue with the statistics `base`. States that remote runners sent earlier are ignored."""

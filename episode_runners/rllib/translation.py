@@ -24,6 +24,7 @@ from connectors.env_to_module import (
     ObservationPreprocessor,
     PrevActionsPrevRewards,
 )
+from connectors.learner import AddNextObservations
 from connectors.views.piece import ViewPiece
 from episodes.errors import InvalidArgument
 
@@ -70,6 +71,7 @@ TRANSLATIONS: dict[str, tuple[Callable[..., Connector], tuple[str, ...]]] = {
     ),
     "FlattenObservations": (FlattenObservations, ("agent_ids",)),
     "FrameStacking": (FrameStacking, ("num_frames",)),
+    "AddNextObservationsFromEpisodesToTrainBatch": (AddNextObservations, ()),
     "PrevActionsPrevRewards": (PrevActionsPrevRewards, ("n_prev_actions", "n_prev_rewards")),
 }
 

@@ -474,10 +474,9 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
 """The columns of `PackFacts`, in order, and the functions that create them from values of the episodes."""
 
 
-def random_ids(num: int, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Return `num` random episode ids of 32 hexadecimal digits. A seeded generator gives the same ids again."""
-    drawn = os.urandom(16 * num) if generator is None else generator.bytes(16 * num)
-    return _DIGITS.take(np.frombuffer(drawn, np.uint8)).view("U32")
+def random_ids(num: int) -> np.ndarray:
+    """Return `num` random episode ids of 32 hexadecimal digits. No seed affects them."""
+    return _DIGITS.take(np.frombuffer(os.urandom(16 * num), np.uint8)).view("U32")
 
 
 _DIGITS = np.array([f"{byte:02x}" for byte in range(256)], "U2").view(

@@ -93,7 +93,6 @@ class VectorRecorder:
         self._history = len_lookback_buffer  # number of rows before the base row that a take keeps
         self._base = 0  # the newest row at the last take
         self._base_ages = np.zeros(num_envs, np.int64)
-        self._id_generator: np.random.Generator | None = None
         self._ids = np.full(num_envs, "", "U32")  # ids of the episodes that continue at the base row
         self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> id that was read before the take
         self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> custom data that was read
@@ -103,10 +102,6 @@ class VectorRecorder:
         self.acting_pipeline: str | None = None
         self._classified = _Classified(1, boundaries)  # row 0 has no step
         self._carry_over: Callable[[], None] | None = None  # see `_finish_take`
-
-    def seed(self, seed: Any) -> None:
-        """Set the seed or random generator of the ids of new episodes."""
-        self._id_generator = np.random.default_rng(seed)
 
     @property
     def policy_version(self) -> int | None:
@@ -506,7 +501,7 @@ class VectorRecorder:
         `from_base`, bool [n], is True for chunks that continue an episode of the last `take`. With `name`, the next
         `take` uses the new ids too.
         """
-        ids = random_ids(len(chunks.envs), self._id_generator)
+        ids = random_ids(len(chunks.envs))
         at_base = from_base.nonzero()[0]
         going_on = self._ids[chunks.envs[at_base]]
         known = going_on != ""
@@ -524,7 +519,7 @@ class VectorRecorder:
         """
         for i, key in enumerate(chunks.places()):
             if name and i not in known:
-                self._named.setdefault(key, random_ids(1, self._id_generator).item())
+                self._named.setdefault(key, random_ids(1).item())
             ids[i] = self._named.get(key, ids[i])
 
     def _prepare_carry_over(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:

@@ -111,12 +111,6 @@ class ReplayRecorder:
         """Unfinished episodes of the environments, without steps that the replay buffer evicted."""
         return OngoingEpisodes(self)
 
-    def seed(self, seed: Any) -> None:
-        """Set the seed or random generator of the ids of new episodes."""
-        with self._ring.lock:
-            self._ring.flush_staged()
-            self._ring.table.names.begin(np.random.default_rng(seed))
-
     @property
     def policy_version(self) -> int | None:
         """Version number of the policy that takes the next steps, or None if unknown."""

@@ -269,6 +269,11 @@ def test_merged_filters_equal_one_filter_of_all_rows(sizes: list[list[int]], syn
     merged = MeanStdFilter()
     merged.set_state(merged.merge_states([runner.get_state() for runner in runners]))
     probe = rows(99, 4)
+    if alone.is_empty_filter:
+        for piece in (merged, alone):
+            with pytest.raises(StateMismatch, match="MeanStdFilter has seen no observation"):
+                piece.rewrite(probe, update=False)
+        return
     ours, expected = (piece.rewrite(probe, update=False) for piece in (merged, alone))
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
@@ -326,7 +331,8 @@ def test_filter_state_of_other_space_raises_and_changes_nothing() -> None:
 
 def test_filter_with_update_false_does_not_learn() -> None:
     piece = MeanStdFilter(update_stats=False)
-    piece.rewrite(rows(0, 5))
+    with pytest.raises(StateMismatch, match="MeanStdFilter has seen no observation"):
+        piece.rewrite(rows(0, 5))
     assert piece.get_state() == {"synced": {}, "own": {}}
 
 

@@ -95,6 +95,25 @@ def test_asynchronous_runners_share_filters(kind: Any, agents: bool, tmp_path: A
     restored.stop()
 
 
+@pytest.mark.parametrize("kind", ["PPO", "IMPALA"])
+@pytest.mark.parametrize("agents", [False, True])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_remote_evaluation_acts_on_statistics_of_training(kind: str, agents: bool, parallel: bool) -> None:
+    config: Any = ppo(Scripted) if kind == "PPO" else IMPALAConfig().environment(Scripted)
+    config = multi_agent(config) if agents else config
+    config.env_runners(num_env_runners=1, env_to_module_connector=lambda *args: MeanStdFilter(multi_agent=agents))
+    config.env_runners(explore=False)
+    config.evaluation(evaluation_interval=1, evaluation_num_env_runners=1, evaluation_duration=2)
+    config.evaluation(evaluation_config={"explore": False}, evaluation_parallel_to_training=parallel)
+    algorithm = install(config).build_algo()
+    result = algorithm.train()
+    assert result["evaluation"]["env_runners"]["num_episodes"] > 0
+    states = algorithm.eval_env_runner_group.foreach_env_runner(lambda runner: repr(filter_state(runner)))
+    assert all("'count': " in state and "'count': 0" not in state for state in states)
+    assert len(set(states)) == 1
+    algorithm.stop()
+
+
 @pytest.mark.parametrize("agents", [False, True])
 def test_two_learners_train(agents: bool) -> None:
     config = install(multi_agent(ppo()) if agents else ppo())

@@ -23,7 +23,7 @@ def run_checks(*arguments: str) -> None:
 
 
 def test_install_in_one_process() -> None:
-    names = ("config", "algorithm", "callback", "method", "multi_agent")
+    names = ("config", "algorithm", "callback", "method", "multi_agent", "evaluation")
     run_checks(*(f"tests/rllib/{name}_checks.py" for name in names))
 
 

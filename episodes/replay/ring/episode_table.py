@@ -191,7 +191,7 @@ class EpisodeTable:
             self._place[change.values] = change.places
         self._num_used = change.num_used
         if len(change.opened):
-            self.names.num = change.serial + len(change.opened)
+            self.names.use_up_to(change.serial + len(change.opened))
             self.serials[change.opened] = np.arange(change.serial, self.names.num)
         if change.first is not None:
             self.first[change.opened] = change.first

@@ -1,0 +1,134 @@
+"""Evaluation inside RLlib acts on the filter statistics of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.connectors.env_to_module import MeanStdFilter
+from ray.rllib.connectors.learner import AddNextObservationsFromEpisodesToTrainBatch
+
+from connectors.moments import Moments
+from episode_runners.rllib import install, uninstall
+from episodes.errors import StateMismatch
+from tests.rllib.rllib_envs import Scripted, ScriptedAgents, multi_agent, ppo
+
+
+class Continuous(Scripted):
+    """The scripted environment with continuous actions."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+
+class ContinuousAgents(ScriptedAgents):
+    """The scripted environment of two agents with continuous actions."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.action_spaces = dict.fromkeys(self.agents, spaces.Box(-1.0, 1.0, (1,)))
+
+
+def made_config(kind: str, agents: bool, explore: bool) -> Any:
+    """Return an installed config with a filter, of an environment whose observations are whole numbers."""
+    config: Any = ppo() if kind == "PPO" else {"DQN": DQNConfig, "SAC": SACConfig}[kind]()
+    env = (Scripted, ScriptedAgents, Continuous, ContinuousAgents)[2 * (kind == "SAC") + agents]
+    config = multi_agent(config, env) if agents else config.environment(env)
+    config.env_runners(num_env_runners=0, num_envs_per_env_runner=2, explore=explore)
+    config.env_runners(env_to_module_connector=lambda *_: MeanStdFilter(multi_agent=agents))
+    if kind != "PPO":
+        config.training(num_steps_sampled_before_learning_starts=10**6)
+        config.reporting(min_sample_timesteps_per_iteration=40, min_time_s_per_iteration=0)
+        kind = "MultiAgentPrioritizedEpisodeReplayBuffer" if agents else "PrioritizedEpisodeReplayBuffer"
+        config.training(replay_buffer_config={"type": kind, "capacity": 1000, "alpha": 0.6, "beta": 0.4})
+    return install(config)
+
+
+def moments_of(runner: Any) -> dict[tuple[Any, ...], Moments]:
+    """Return the statistics of the filters of an env runner."""
+    shared = runner.env_to_module_connector.shared
+    return shared.statistics(shared.get_state())
+
+
+def received(episodes: Any, agents: bool) -> dict[Any, np.ndarray]:
+    """Return the observations that policies received in episodes, by agent."""
+    if not agents:
+        return {None: np.concatenate([episode.get_observations() for episode in episodes])}
+    names = {agent_id for episode in episodes for agent_id in episode.agent_episodes}
+    return {
+        name: np.concatenate([episode.agent_episodes[name].get_observations() for episode in episodes])
+        for name in names
+    }
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["eval runner", "training's runner"])
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize("agents", [False, True])
+@pytest.mark.parametrize("kind", ["PPO", "DQN", "SAC"])
+def test_evaluation_acts_on_statistics_of_training(kind: str, agents: bool, explore: bool, separate: bool) -> None:
+    config = made_config(kind, agents, explore)
+    if separate:
+        config.evaluation(evaluation_interval=100, evaluation_num_env_runners=0)
+    config.evaluation(evaluation_duration=2, evaluation_config={"explore": False})
+    sampled: list[Any] = []
+    algorithm = config.build_algo()
+    with pytest.raises(StateMismatch, match="training has no statistics"):
+        algorithm.evaluate()
+    algorithm.train()
+    runner = algorithm.eval_env_runner if separate else algorithm.env_runner
+    before, original = moments_of(algorithm.env_runner), runner.sample
+    runner.sample = lambda **arguments: sampled.extend(original(**arguments)) or sampled
+    algorithm.evaluate()
+    runner.sample = original
+    assert before
+    assert all(known.count >= 20 for known in before.values())
+    for moments in (moments_of(runner), moments_of(algorithm.env_runner)):
+        assert moments.keys() == before.keys()
+        assert all(moments[path].equals(before[path]) for path in before)
+    for name, rows in received(sampled, agents).items():
+        (known,) = [known for path, known in before.items() if name is None or name in path]
+        raw = rows * known.deviation() + known.mean
+        assert np.allclose(raw, np.rint(raw), atol=1e-3)
+        assert rows.std() > 0.1
+        assert abs(rows.mean()) < 1
+    algorithm.train()
+    assert all(moments_of(algorithm.env_runner)[path].count > before[path].count for path in before)
+    algorithm.stop()
+
+
+def test_callbacks_of_the_user_stay() -> None:
+    calls: list[str] = []
+    config = install(ppo().callbacks(on_evaluate_start=lambda **_: calls.append("user")))
+    config.evaluation(evaluation_num_env_runners=0, evaluation_duration=1)
+    algorithm = config.build_algo()
+    algorithm.evaluate()
+    algorithm.stop()
+    assert calls == ["user"]
+    copy = algorithm.config.copy(copy_frozen=False)
+    uninstall(copy)
+    assert len(copy.callbacks_on_evaluate_start) == 1
+
+
+def test_connector_of_next_observations_is_translated() -> None:
+    config = install(ppo(Scripted)).training(
+        learner_connector=lambda *_: AddNextObservationsFromEpisodesToTrainBatch(), minibatch_size=None
+    )
+    algorithm = config.build_algo()
+    learner, episodes = algorithm.learner_group._learner, algorithm.env_runner.sample(num_timesteps=40)
+    batch = learner._learner_connector(rl_module=learner.module, batch={}, episodes=episodes, shared_data={})
+    expected = np.concatenate([episode.get_observations()[1:] for episode in episodes])
+    assert np.array_equal(batch["default_policy"]["new_obs"].numpy(), expected)
+    algorithm.stop()
+
+
+def test_env_runner_that_is_made_again_has_other_episode_ids() -> None:
+    ids: list[str] = []
+    for _ in range(2):
+        runner = install(ppo(Scripted)).build_algo().env_runner
+        ids += [episode.id_ for episode in runner.sample(num_episodes=8)]
+    assert len(set(ids)) == len(ids) == 16
