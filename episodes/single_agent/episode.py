@@ -23,6 +23,7 @@ from episodes.facts.short_id import short_id
 from episodes.single_agent.attributes import fact_of, record_of, track_of
 from episodes.single_agent.duration import HasDuration
 from episodes.single_agent.getters import TrackGetters
+from episodes.single_agent.overlap import first_difference
 from episodes.single_agent.state import parts_of, state_of
 from episodes.tracks import Track, Tracks, action_units, indexing, nested, track_access
 from episodes.tracks.casting import check_reward
@@ -626,7 +627,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         A rejected call changes nothing.
 
         Raises:
-            ChunkMismatch: `other` has another id, or does not begin at this chunk's last step and observation.
+            ChunkMismatch: `other` has another id, does not begin at this chunk's last step and observation, or has
+                another lookback than this chunk's last steps.
             EpisodeStateError: this episode has ended, or was not reset.
             TrackMismatch: only one of the chunks has an extra model output.
             ShapeMismatch: this episode is finalized, and items of `other` have another shape.
@@ -658,7 +660,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         Raises:
             EpisodeStateError: this episode was not reset, or has ended.
             WrongType: `later` is not a `SingleAgentEpisode`.
-            ChunkMismatch: `later` has another id, or another start than where this chunk stops.
+            ChunkMismatch: `later` has another id, another start than where this chunk stops, or other values where both
+                have steps.
             TrackMismatch: `later` has other extra model outputs or ragged time series.
         """
         if self.is_done or not self.is_reset:
@@ -678,6 +681,13 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             raise ChunkMismatch(
                 f"episode {self.id_}: the chunk's first observation is not the one at which this one stops (t={self.t})"
             )
+        if later.lookback:
+            difference = first_difference(self, later)
+            if difference is not None:
+                raise ChunkMismatch(
+                    f"episode {self.id_}: {difference}: the lookback of the chunk at t={self.t} has other values than "
+                    "the steps of this one; join chunks of one episode"
+                )
         self._tracks.check_follows(later._tracks, f"episode {self.id_}", self.t)
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:

@@ -24,6 +24,7 @@ from episodes.storage.catalog import Manifest
 from episodes.storage.files import local_path, sync
 from episodes.storage.header import NAME as HEADER
 from episodes.storage.header import Header, create_or_load_header, read_header
+from episodes.storage.known_chunks import KnownChunks, NewChunks
 from episodes.storage.layout import Layout
 from episodes.storage.shards import ShardWriter, writer_name
 from episodes.storage.small_episodes import SmallEpisodes
@@ -131,6 +132,7 @@ class EpisodeWriter:
         self._layout = Layout(None, {}, {})
         self._schema: Any = None
         self._small = SmallEpisodes()
+        self._known = KnownChunks(self.path if self._is_there else None, self._small)
         self._waiting: list[Any] = []  # record batches of `_schema` that own their memory
         self._waiting_bytes = 0
         self._closed = False
@@ -151,6 +153,8 @@ class EpisodeWriter:
         Raises:
             TrackMismatch: a track differs from the data set's in its key, shape or dtype; the message names it.
             InvalidArgument: the spaces differ from the data set's.
+            ChunkMismatch: the data set has these steps of the id already, or its ending. Episodes that another writer
+                adds after this one's first `add` are not compared; `check` finds them.
             WrongType: no episodes, or values that a file cannot hold; the message names the track or key.
             EpisodeStateError: the writer is closed, or belongs to another process.
             UnreadableData: the directory was moved, removed or replaced.
@@ -167,15 +171,22 @@ class EpisodeWriter:
 
     def _add_some(self, episodes: Sequence[Any]) -> None:
         """Add episodes or a pack to the data set. Small episodes are queued until they fill a record batch."""
-        self._check_usable()
+        if self._closed:
+            self._check_usable()
+        if isinstance(episodes, EpisodePack) or {*map(type, episodes)} != {SingleAgentEpisode}:
+            episodes = self._packed(episodes)
+        new = self._known.check(episodes)
         if self._small.take(episodes, SMALL_BYTES):
+            self._known.add(new)
             if self._small.nbytes >= SMALL_BYTES:
                 self._pack_small()
             return
-        addition = self._prepare(self._packed(episodes))
+        pack = self._packed(episodes)
+        new = new if new.spans is not None else self._known.check(pack)
+        addition = self._prepare(pack)
         self._put_header(addition.header)
         self._pack_small()
-        self._queue_or_write(addition)
+        self._queue_or_write(addition, new)
         self._small.accept_like(episodes)
 
     def _prepare(self, pack: EpisodePack) -> _Addition:
@@ -367,17 +378,26 @@ class EpisodeWriter:
             addition = self._prepare(pack)
             self._put_header(addition.header)
             self._start_file_if_needed(addition)
+            self._known.note_queue()
             self._small.clear()
             self._queue_or_write(addition)
 
-    def _queue_or_write(self, addition: _Addition) -> None:
-        """Queue a small record batch. Write a large one at once, after the queued ones."""
+    def _queue_or_write(self, addition: _Addition, new: NewChunks | None = None) -> None:
+        """Queue a small record batch. Write a large one at once, after the queued ones.
+
+        Args:
+            new: its chunks, as far as they are not known yet.
+        """
         self._start_file_if_needed(addition)
         if not addition.is_small:
             self._commit()
             self._write(addition.batch)
+        else:
+            self._waiting.append(addition.batch)
+        if new is not None:
+            self._known.add(new)
+        if not addition.is_small:
             return
-        self._waiting.append(addition.batch)
         self._waiting_bytes += addition.nbytes
         if self._waiting_bytes >= COMMIT_BYTES:
             self._commit()
