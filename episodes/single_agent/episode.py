@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from episodes.columns import check_extra_output_names
 from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType
+from episodes.facts.chunk_order import key_of
 from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
@@ -671,6 +672,11 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         if later.id_ != self.id_:
             raise ChunkMismatch(
                 f"episode {self.id_}: a chunk of episode {later.id_} does not follow it; join chunks of one id"
+            )
+        if key_of(later.facts) != key_of(self._facts):
+            raise ChunkMismatch(
+                f"episode {self.id_}: a chunk of agent {later.agent_id} does not follow one of agent {self.agent_id}; "
+                "join chunks of one agent and one multi-agent episode"
             )
         if later.t_started != self.t:
             raise ChunkMismatch(

@@ -15,6 +15,7 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
 
+
 class NewChunks(NamedTuple):
     """Chunks that a writer is about to add.
 

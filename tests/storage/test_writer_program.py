@@ -105,12 +105,12 @@ BAD = OTHER_TRACKS | {
         r"infos\['n'\] cannot be written",
     ),
     "two shapes": (
-        lambda i: [episode(i), episode(i, observations=np.zeros((i % 4 + 2, 3)))],
+        lambda i: [episode(i), episode(i, id_="b", observations=np.zeros((i % 4 + 2, 3)))],
         EpisodeError,
         "the episodes of a pack need the same shapes",
     ),
     "two dimensions": (
-        lambda i: [episode(i), episode(i, actions=np.zeros((i % 4 + 1, 3), int))],
+        lambda i: [episode(i), episode(i, id_="b", actions=np.zeros((i % 4 + 1, 3), int))],
         EpisodeError,
         "the episodes of a pack need the same shapes",
     ),
