@@ -42,7 +42,7 @@ _new_span: Any = partial(tuple.__new__, Span)  # takes a third of the time of ca
 
 
 def conflicts(stop: Any, ended: Any, later_t_started: Any) -> Any:
-    """Return True if a chunk cannot be of the same episode as a chunk before it in time. All are numbers, or arrays [n].
+    """Return True if a chunk cannot be of the same episode as an earlier one. All are numbers, or arrays [n].
 
     Args:
         stop: the time at which the earlier chunk stops.

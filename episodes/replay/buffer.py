@@ -645,8 +645,8 @@ class EpisodeReplayBuffer(SampleCounts):
         """Write the stored steps to a data set on disk. Later calls append only the steps added since the last call.
 
         Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
-        continues. Steps that are evicted between two calls are in neither. Steps that the data set has already, as after
-        the buffer was restored from an earlier state, are compared and left out. The buffer itself does not change.
+        continues. Steps that are evicted between two calls are in neither. Steps that the data set has already, as
+        after the buffer was restored from an earlier state, are compared and left out. The buffer does not change.
 
         Args:
             path: directory of a new or existing data set, or an open writer.

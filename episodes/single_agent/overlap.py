@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
-from episodes.tracks import Tracks, nested
-
-
-class Chunk(Protocol):
-    """The part of an episode's interface that the comparison needs."""
-
-    @property
-    def tracks(self) -> Tracks: ...
-    @property
-    def t_started(self) -> int: ...
-    @property
-    def lookback(self) -> int: ...
-    @property
-    def t(self) -> int: ...
+from episodes.tracks import nested
 
 
-def first_difference(first: Chunk, second: Chunk) -> str | None:
+def first_difference(first: Any, second: Any) -> str | None:
     """Return the name and the time of items that differ, such as "observations at t=5", or None if both chunks agree.
 
-    Compared are observations, actions and rewards, those in the lookbacks too:
+    Both are `SingleAgentEpisode`s. Compared are observations, actions and rewards, those in the lookbacks too:
 
         first      o0 a0 o1 a1 o2 a2 o3              t_started=0
         second           o1 a1 o2 a2 o3 a3 o4        t_started=3, a lookback of 2 steps

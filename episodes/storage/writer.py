@@ -169,7 +169,7 @@ class EpisodeWriter:
             with self._lock:
                 self._add_some(some)
 
-    def _add_some(self, episodes: Sequence[Any]) -> None:
+    def _add_some(self, episodes: Any) -> None:
         """Add episodes or a pack to the data set. Small episodes are queued until they fill a record batch."""
         if self._closed:
             self._check_usable()
