@@ -81,5 +81,5 @@ def _check_equal(newest: Any, first: Any, pack: EpisodePack, chunks: list[int]) 
         if not nested.equal(nested.take(newest, slice(k, k + 1)), nested.take(first, slice(k, k + 1))):
             raise ChunkMismatch(
                 f"episode {pack.ids[i]}: the first observation of the chunk that begins at t={pack.t_started[i]} is "
-                "not the one at which the steps before it stop; an id belongs to one episode: give each an id of its own"
+                "not the one at which the steps before it stop; an id belongs to one episode: give each one its own"
             )
