@@ -34,11 +34,16 @@ def merge(
     sources: Annotated[
         list[Path], typer.Argument(metavar="SOURCE...", help="Data sets to read; they are not changed.")
     ],
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(help="Text in front of all copied ids: one for all sources, or one for each."),
+    ] = None,
 ) -> None:
     """Append the episodes of several data sets to the data set `target`."""
     from episodes import storage
 
-    typer.echo(f"{storage.merge(target, *sources)} shards copied")
+    one_for_all = prefix[0] if prefix and len(prefix) == 1 else prefix
+    typer.echo(f"{storage.merge(target, *sources, prefix=one_for_all or None)} shards copied")
 
 
 def copy(

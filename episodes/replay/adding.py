@@ -20,6 +20,7 @@ import numpy as np
 from episodes.errors import ChunkMismatch, InvalidArgument, TrackMismatch, WrongType, rejected_type
 from episodes.facts import Ending
 from episodes.pack import EpisodePack
+from episodes.replay.continuation import check_contents
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NONE, TableChange
 from episodes.replay.ring.linked_ring import (
@@ -122,7 +123,8 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
     """Raise the error that `add_pack` would raise for this pack. Nothing is written.
 
     Raises:
-        ChunkMismatch: a chunk does not continue the stored steps of its episode.
+        ChunkMismatch: a chunk does not continue the stored steps of its episode: it begins at another time or with
+            another observation, or is of another agent.
         TrackMismatch, ShapeMismatch: tracks differ from the stored ones.
         InvalidArgument: a ragged episode does not fit into the ring.
     """
@@ -132,6 +134,7 @@ def check_pack(ring: LinkedRing, pack: EpisodePack) -> None:
         _check_whole(pack, ids, ring)
     if pack.num_steps:  # the tracks of a pack without steps have no dtypes yet
         ring.check(pack.observations, step_tracks_of(pack))
+        check_contents(ring, pack, ids)
 
 
 def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:

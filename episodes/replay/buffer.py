@@ -27,7 +27,14 @@ from episodes.batch.sampling_checks import (
     unknown_steps,
 )
 from episodes.columns import Columns
-from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, StepOutOfRange
+from episodes.errors import (
+    ChunkMismatch,
+    EpisodeError,
+    EpisodeStateError,
+    InvalidArgument,
+    StateMismatch,
+    StepOutOfRange,
+)
 from episodes.history import BoundViews
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
@@ -35,7 +42,7 @@ from episodes.replay.adding import add_pack, as_sequence, check_rows
 from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.draw_steps import conditions, draw_steps
 from episodes.replay.locking import locked
-from episodes.replay.read_dataset import addable_packs, in_episode_order
+from episodes.replay.read_dataset import addable_packs, in_episode_order, without_stored
 from episodes.replay.read_episodes import episode_at
 from episodes.replay.read_packs import episodes_of, packs_of
 from episodes.replay.replay_recorder import ReplayRecorder
@@ -256,8 +263,9 @@ class EpisodeReplayBuffer(SampleCounts):
                 it has no steps yet.
 
         Raises:
-            ChunkMismatch: a chunk does not start where the stored part of its episode stops, or that part has ended, or
-                other episodes were added after that part and the tracks are ragged.
+            ChunkMismatch: a chunk does not start where the stored part of its episode stops, or not with the same
+                observation, or is of another agent, or that part has ended, or other episodes were added after that
+                part and the tracks are ragged.
             InvalidArgument: an episode with ragged tracks has more steps than the buffer.
             TrackMismatch: the episodes have other extra model outputs, dtypes or structures than the stored ones.
             ShapeMismatch: items have other shapes than the stored ones.
@@ -709,19 +717,25 @@ class EpisodeReplayBuffer(SampleCounts):
         """Write the stored steps to a data set on disk. Later calls append only the steps added since the last call.
 
         Each episode is written as one chunk. An ongoing episode is written as a cut chunk, which the next call
-        continues. Steps that are evicted between two calls are in neither. The buffer itself does not change.
+        continues. Steps that are evicted between two calls are in neither. Steps that the data set has already, as
+        after the buffer was restored from an earlier state, are compared and left out. The buffer does not change.
 
         Args:
             path: directory of a new or existing data set, or an open writer.
 
         Raises:
+            ChunkMismatch: the data set has other steps with the id of a stored episode.
             EpisodeError: as `EpisodeWriter` and its `add`.
         """
         folder = path.path if isinstance(path, EpisodeWriter) else Path(path)
         first = self._written.get(_place(folder), 0) if read_header(folder) is not None else 0
         with nullcontext(path) if isinstance(path, EpisodeWriter) else EpisodeWriter(path) as writer:
             for pack in packs_of(self.get_ring(), self._spaces, _PACK_STEPS, first):
-                writer.add(pack)
+                try:
+                    writer.add(pack)
+                except ChunkMismatch:  # a buffer that was restored from an earlier state writes steps again
+                    writer.flush()
+                    writer.add(without_stored(pack, EpisodeDataset(folder)))
             writer.flush()
         self._written[_place(folder)] = self.get_ring().head
 
@@ -734,9 +748,11 @@ class EpisodeReplayBuffer(SampleCounts):
         seed: int | None = None,
         **options: Any,
     ) -> Self:
-        """Create a buffer, and add the episodes of a data set in stored order.
+        """Create a buffer, and add the episodes of a data set in stored order, and the chunks of each in order of time.
 
-        The data set may contain several snapshots of one buffer. Chunks of an episode with ragged tracks are joined.
+        The data set may contain several snapshots of one buffer: steps that occur twice, with equal values, are added
+        once. After missing steps, the rest of the episode becomes an entry of its own with the same id, and no sample
+        crosses the gap. Chunks of an episode with ragged tracks are joined.
 
         Args:
             dataset: data set or path of one.
@@ -746,6 +762,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
         Raises:
             InvalidArgument: the data set has no steps and `capacity` is None.
+            ChunkMismatch: two chunks have one id and are not of one episode.
             EpisodeError: as `add`.
         """
         episodes = dataset if isinstance(dataset, EpisodeDataset) else EpisodeDataset(dataset)

@@ -1,31 +1,112 @@
-"""Adding of a data set's episodes to a replay buffer, without the steps that the buffer already stores."""
+"""Adding of a data set's episodes to a replay buffer, without the steps that the buffer already stores.
+
+A buffer takes the chunks of an episode in the order of time. The chunks of a data set may be in any order: several
+writers wrote them, or a selection changed it. Each episode keeps its places among the others, and its chunks take them
+in the order of time:
+
+    stored     a t=5..9    b t=0..3    a t=0..4
+    added      a t=0..4    b t=0..3    a t=5..9
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from episodes.errors import ChunkMismatch
+from episodes.facts.chunk_order import KEY_COLUMNS, ChunkOrder, codes_of_table, episode_codes, keys_of
 from episodes.pack import EpisodePack
 from episodes.replay.ring.linked_ring import LinkedRing
+from episodes.single_agent.overlap import first_difference
 from episodes.storage import EpisodeDataset
+from episodes.storage.chunk_checks import conflict_texts, difference, order_of
 
 
 def in_episode_order(dataset: EpisodeDataset) -> EpisodeDataset:
-    """Return a view of a data set with ragged tracks in which the chunks of each episode follow each other. Any other
-    data set is returned itself.
+    """Return a view of a data set in which the chunks of each episode are in the order of time, or the data set itself.
 
-    The replay buffer stores episodes with ragged tracks in one piece.
+    With ragged tracks the chunks of an episode also follow each other, since the replay buffer stores such episodes in
+    one piece. These episodes are in the order of their last chunks.
 
-    The episodes are in the order of their last chunks.
+    Raises:
+        ChunkMismatch: two chunks have one id and are not of one episode.
     """
-    if not any(field.is_ragged for field in dataset.stored_header.tracks.values()):
-        return dataset
-    ids = dataset.metadata["id"].tolist()
-    last = {id_: i for i, id_ in enumerate(ids)}
-    order = np.argsort([last[id_] for id_ in ids], kind="stable")
+    table = dataset.metadata
+    episodes = codes_of_table(table)
+    _check(dataset, order_of(table))
+    if len(episodes) and episode_codes(table["id"].tolist()).max() < episodes.max():
+        raise _agents_error(table)
+    in_time = table["length"], table["t_started"], episodes
+    places, chunks = np.argsort(episodes, kind="stable"), np.lexsort(in_time)
+    order = np.empty_like(chunks)
+    order[places] = chunks
+    if any(field.is_ragged for field in dataset.stored_header.tracks.values()):
+        last = np.zeros(len(episodes), np.int64)
+        last[episodes] = np.arange(len(episodes))
+        order = np.lexsort((*in_time[:2], last[episodes]))
     return dataset if (order[1:] > order[:-1]).all() else dataset.select(order)
+
+
+def _check(dataset: EpisodeDataset, chunks: ChunkOrder) -> None:
+    """Raise `ChunkMismatch` if two chunks have one id and are not of one episode.
+
+    Chunks may overlap, as in several snapshots of one buffer, if they are equal where they do. Steps that occur twice
+    are added once.
+    """
+    table = dataset.metadata
+    stops, ended = table["t_started"] + table["length"], table["terminated"] | table["truncated"]
+    for (first, second), text in zip(chunks.pairs(chunks.is_conflict), conflict_texts(table, chunks), strict=True):
+        is_after_end = stops[second] > stops[first] and ended[first]
+        if is_after_end or table["t_started"][second] >= stops[first]:
+            raise ChunkMismatch(text)
+        if stops[second] == stops[first] and ended[first] != ended[second]:
+            raise ChunkMismatch(text)
+        found = difference(dataset, first, second, whole=True)
+        if found is not None:
+            raise ChunkMismatch(f"{text} ({found} differ)")
+
+
+def _agents_error(table: Any) -> ChunkMismatch:
+    """Return the error for two agents whose chunks have one id, which a buffer takes as one episode."""
+    agents: dict[Any, Any] = {}
+    for id_, agent in zip(table["id"].tolist(), table["agent_id"].tolist(), strict=True):
+        if agents.setdefault(id_, agent) != agent:
+            return ChunkMismatch(
+                f"episode {id_}: chunks of the agents {agents[id_]} and {agent} have one id, a buffer needs an id for "
+                "each agent's episode; select the episodes of one agent, or write them with other ids"
+            )
+    return ChunkMismatch("two multi-agent episodes have agents with one id; select the episodes of one of them")
+
+
+def without_stored(pack: EpisodePack, dataset: EpisodeDataset) -> EpisodePack:
+    """Return the pack without the beginnings of its chunks that the data set has already.
+
+    Raises:
+        ChunkMismatch: the data set has other values there.
+    """
+    table = dataset.metadata
+    stored: dict[Any, list[int]] = {}
+    for i, key in enumerate(keys_of(*(table[name] for name in KEY_COLUMNS))):
+        stored.setdefault(key, []).append(i)
+    skipped = np.zeros(len(pack), np.int64)
+    for i, key in enumerate(keys_of(pack.ids, pack.facts.agent_ids, pack.facts.multi_agent_episode_ids)):
+        for row in stored.get(key, ()):
+            begin, stop = int(table["t_started"][row]), int(table["t_started"][row] + table["length"][row])
+            episode = pack[i]
+            if max(begin, episode.t_started) >= min(stop, episode.t):
+                continue
+            found = first_difference(dataset[row], episode)
+            if found is not None:
+                raise ChunkMismatch(
+                    f"episode {episode.id_}: {found} differ from those that {dataset.path} has; an id belongs to one "
+                    "episode: give another path"
+                )
+            if begin <= episode.t_started + skipped[i]:
+                skipped[i] = max(skipped[i], min(stop, episode.t) - episode.t_started)
+    return _without_beginnings(pack, skipped)
 
 
 def addable_packs(ring: LinkedRing, pack: EpisodePack) -> Iterator[EpisodePack]:

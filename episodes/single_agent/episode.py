@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from episodes.columns import check_extra_output_names
 from episodes.errors import ChunkMismatch, EpisodeStateError, ShapeMismatch, TrackMismatch, WrongType, rejected_type
+from episodes.facts.chunk_order import key_of
 from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, checked_start, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
@@ -23,6 +24,7 @@ from episodes.facts.short_id import short_id
 from episodes.single_agent.attributes import FixedData, fact_of, record_of, track_of
 from episodes.single_agent.duration import HasDuration
 from episodes.single_agent.getters import TrackGetters
+from episodes.single_agent.overlap import first_difference
 from episodes.single_agent.state import parts_of, state_of
 from episodes.tracks import Track, Tracks, action_units, indexing, nested, track_access
 from episodes.tracks.casting import checked_reward
@@ -674,7 +676,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         A rejected call changes nothing.
 
         Raises:
-            ChunkMismatch: `other` has another id, or does not begin at this chunk's last step and observation.
+            ChunkMismatch: `other` has another id, does not begin at this chunk's last step and observation, or has
+                another lookback than this chunk's last steps.
             EpisodeStateError: this episode has ended, or was not reset.
             TrackMismatch: only one of the chunks has an extra model output.
             ShapeMismatch: this episode is finalized, and items of `other` have another shape.
@@ -706,7 +709,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         Raises:
             EpisodeStateError: this episode was not reset, or has ended.
             WrongType: `later` is not a `SingleAgentEpisode`.
-            ChunkMismatch: `later` has another id, or another start than where this chunk stops.
+            ChunkMismatch: `later` has another id, another start than where this chunk stops, or other values where both
+                have steps.
             TrackMismatch: `later` has other extra model outputs or ragged time series.
         """
         if self.is_done or not self.is_reset:
@@ -718,6 +722,11 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             raise ChunkMismatch(
                 f"episode {self.id_}: a chunk of episode {later.id_} does not follow it; join chunks of one id"
             )
+        if key_of(later.facts) != key_of(self._facts):
+            raise ChunkMismatch(
+                f"episode {self.id_}: a chunk of agent {later.agent_id} does not follow one of agent {self.agent_id}; "
+                "join chunks of one agent and one multi-agent episode"
+            )
         if later.t_started != self.t:
             raise ChunkMismatch(
                 f"episode {self.id_}: a chunk that begins at t={later.t_started} does not follow one that stops at "
@@ -727,6 +736,13 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             raise ChunkMismatch(
                 f"episode {self.id_}: the chunk's first observation is not the one at which this one stops (t={self.t})"
             )
+        if later.lookback:
+            difference = first_difference(self, later)
+            if difference is not None:
+                raise ChunkMismatch(
+                    f"episode {self.id_}: {difference}: the lookback of the chunk at t={self.t} has other values than "
+                    "the steps of this one; join chunks of one episode"
+                )
         self._tracks.check_follows(later._tracks, f"episode {self.id_}", self.t)
 
     def _not_growing_error(self, call: str) -> EpisodeStateError:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import MADE, Catalog, Commit
+from episodes.storage.chunk_checks import chunk_problems
 from episodes.storage.compacting import DAMAGED, finish_commits, intact_batches, replace_shards, write_commit
+from episodes.storage.dataset import EpisodeDataset
 from episodes.storage.files import local_path, read_or_map
 from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.identity import foreign_parts
@@ -39,8 +42,9 @@ class CheckReport:
 
 
 def check(path: str | Path, *, repair: bool = False) -> CheckReport:
-    """Read a whole data set, and report damaged, lost and useless files. With `repair`,
-    all intact data are kept and the rest is set aside.
+    """Read a whole data set, and report damaged, lost and useless files, and chunks that have one id and are not of one
+    episode. With `repair`, all intact data are kept and the rest is set aside. Ids are compared if nothing is damaged,
+    and are never repaired.
 
     A repair that is killed has changed nothing, or is completed by the next one.
 
@@ -76,6 +80,10 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
         if not file.sealed:
             report.notes.append(f"{file.path}: not finished, {read.unread} bytes unread")
     report.problems += foreign_parts(directory, header, catalog, shards)
+    if not damaged:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are in the report
+            report.problems += chunk_problems(EpisodeDataset(directory))
     if repair:
         _repair(catalog, header, damaged, report)
     return report

@@ -15,11 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from episodes.errors import InvalidArgument, UnreadableData
+from episodes.errors import ChunkMismatch, InvalidArgument, UnreadableData
 from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import MADE, SEALED, Catalog, Commit, Manifest, ShardFile, next_order
+from episodes.storage.chunk_checks import conflict_texts, order_of
+from episodes.storage.episode_rows import EpisodeRows
 from episodes.storage.files import local_path, sync
 from episodes.storage.header import NAME, Header, create_or_load_header, read_header
+from episodes.storage.id_prefixes import prefixed_name, with_prefix
 from episodes.storage.locks import locked
 from episodes.storage.shards import ShardRead, ShardWriter, read_shard, writer_name
 
@@ -84,7 +87,7 @@ def seal(path: str | Path, *, force: bool = False) -> int:
     return len(_propose_until_written(directory, finish).replaces)
 
 
-def merge(target: str | Path, *sources: str | Path) -> int:
+def merge(target: str | Path, *sources: str | Path, prefix: str | Sequence[str] | None = None) -> int:
     """Copy the episodes of other data sets into `target`, which is created if needed. The sources stay unchanged.
 
     They come after the episodes of `target`, one source after another, in the order of the source. Shards that were
@@ -93,25 +96,35 @@ def merge(target: str | Path, *sources: str | Path) -> int:
     Args:
         target: the data set to add to.
         sources: the data sets to copy from.
+        prefix: text in front of all copied ids of episodes and multi-agent episodes, for sources whose ids are equal.
+            One text for all sources, or a list of one for each.
 
     Returns:
         The number of shards that were copied.
 
     Raises:
         InvalidArgument, TrackMismatch: a source has other spaces, another env_spec, other metadata or other tracks.
+        ChunkMismatch: two chunks have one id and cannot be of one episode. Nothing of this source is copied.
         UnreadableData: a source does not exist, or has a damaged or unfinished shard (`seal` finishes it).
     """
+    prefixes = [prefix or ""] * len(sources) if prefix is None or isinstance(prefix, str) else [*prefix]
+    if len(prefixes) != len(sources) or not all(isinstance(text, str) for text in prefixes):
+        raise InvalidArgument(f"prefix={prefix!r}: {len(sources)} sources; give a text, or a list of one for each")
     directory, number = local_path(target), 0
-    for source, header in map(_open_directory, sources):
+    for (source, header), text in zip(map(_open_directory, sources), prefixes, strict=True):
         if source.resolve() == directory.resolve():
             raise InvalidArgument(f"{source} cannot be merged into {directory}; give another data set")
-        create_or_load_header(directory, replace(header, id=None))
+        own_header = create_or_load_header(directory, replace(header, id=None))
 
-        def bring(catalog: Catalog, commit: Commit, source: Path = source) -> None:
+        def bring(
+            catalog: Catalog, commit: Commit, source: Path = source, header: Header = own_header, text: str = text
+        ) -> None:
             known, first = {file.name for file in catalog.shards} | set(catalog.replaced), next_order(directory)
-            for file in Catalog.of(source).shards:
-                if file.name not in known:
-                    _copy_shard(directory, commit, file, f"{first}-{file.order}")
+            files = [file for file in Catalog.of(source).shards if prefixed_name(file.name, text) not in known]
+            reads = [_finished_shard(file) for file in files]
+            _check_ids(source, [read_shard(file) for file in catalog.shards] if files else [], reads, text)
+            for read in reads:
+                _copy_shard(directory, header, commit, read, text, f"{first}-{read.file.order}")
 
         number += len(_propose_until_written(directory, bring).made)
     return number
@@ -283,9 +296,8 @@ def _write(writer: ShardWriter, batches: list[Any]) -> int:
     return sum(batch.num_rows for batch in batches)
 
 
-def _copy_shard(directory: Path, commit: Commit, file: ShardFile, order: str) -> None:
-    """Copy an Arrow file of another data set into `directory`, and note it in `commit` as a new file with the place
-    `order` in the order of shards.
+def _finished_shard(file: ShardFile) -> ShardRead:
+    """Return the contents of an Arrow file of another data set.
 
     Raises:
         UnreadableData: the file is damaged, or its writer has not finished it.
@@ -295,8 +307,40 @@ def _copy_shard(directory: Path, commit: Commit, file: ShardFile, order: str) ->
     read = read_shard(file)
     if read.damage or read.damaged():
         raise UnreadableData(f"{file.path} is damaged; check(path, repair=True) keeps the rest of it")
-    made = directory / (file.name + MADE)
-    shutil.copyfile(file.path, made)
-    sync(made)
+    return read
+
+
+def _check_ids(source: Path, there: Sequence[ShardRead], new: Sequence[ShardRead], prefix: str) -> None:
+    """Raise `ChunkMismatch` if two chunks of the files `there` and `new` have one id and cannot be of one episode.
+
+    Args:
+        source: the data set of the new files, for the message.
+        prefix: text in front of the ids of the new files.
+    """
+    batches = [stored.batch for read in there for stored in read.batches]
+    batches += [with_prefix(stored.batch, prefix) for read in new for stored in read.batches]
+    table = EpisodeRows.joined(batches).columns
+    for problem in conflict_texts(table, order_of(table)):
+        raise ChunkMismatch(f"{source}: {problem}: merge(..., prefix=...)")
+
+
+def _copy_shard(directory: Path, header: Header, commit: Commit, read: ShardRead, prefix: str, order: str) -> None:
+    """Copy an Arrow file of another data set into `directory`, and note it in `commit` as a new file.
+
+    Args:
+        header: of the data set in `directory`.
+        prefix: text in front of the ids.
+        order: place of the file in the order of shards.
+    """
+    file, name = read.file, prefixed_name(read.file.name, prefix)
+    made = directory / (name + MADE)
     made_of = {} if read.data_set is None else {"data_set": read.data_set}
-    commit.made[file.name] = {"order": order, "episodes": read.num_episodes, **made_of}
+    if prefix:
+        writer, made_of = ShardWriter(directory, name, read.schema, MADE, MADE, data_set=header.id), {}
+        for stored in read.batches:
+            writer.write(with_prefix(stored.batch, prefix))
+        writer.seal()
+    else:
+        shutil.copyfile(file.path, made)
+    sync(made)
+    commit.made[name] = {"order": order, "episodes": read.num_episodes, **made_of}

@@ -15,13 +15,14 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from episodes.errors import InvalidArgument, StepOutOfRange, UnreadableData, WrongType
+from episodes.errors import ChunkMismatch, InvalidArgument, StepOutOfRange, UnreadableData, WrongType
 from episodes.facts.ending import codes_of
 from episodes.pack import EpisodePack
 from episodes.pack.pack import describe_counts
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.catalog import Catalog, ShardFile
+from episodes.storage.chunk_checks import chunk_problems
 from episodes.storage.directory import Files, LocalFiles
 from episodes.storage.episode_rows import EpisodeRows
 from episodes.storage.header import NAME, Header, read_header
@@ -77,6 +78,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
     Raises:
         MissingExtra: pyarrow is not installed, or for a remote data set fsspec or the package of its scheme.
         UnreadableData: there is no data set, its format version is newer, or with `verify` a part is damaged.
+        ChunkMismatch: with `verify`, two chunks have one id and are not of one episode.
 
     >>> import tempfile
     >>> from episodes.storage import EpisodeWriter
@@ -142,6 +144,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         self._known, self._is_part = known, False
         if known is not None:
             self._opened = self._numbers = _episode_numbers(known, catalog, self._shards)
+        for problem in chunk_problems(self) if verify else ():
+            raise ChunkMismatch(problem)
 
     def _add_shard(self, shard: ShardRead, verify: bool) -> list[str]:
         """Append the episodes of one Arrow file to this sequence, and return texts on problems of the file. With
@@ -510,7 +514,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         - `t_started`, `length` (steps), `return`, `terminated`, `truncated`, `lookback`: of the chunk. A chunk that is
           neither terminated nor truncated is cut. `ending` is this in words.
         - `episode_length`, `episode_return`, `is_complete`: over all chunks of the episode in the data set, also those
-          that a view leaves out. Complete: the chunks follow each other from t = 0 to an ending.
+          that a view leaves out. Complete: the chunks follow each other from t = 0 to an ending. They raise
+          `ChunkMismatch` if two chunks have one id and cannot be of one episode.
         - `policy_version_min`, `policy_version_max`: -1 if no version is known.
         - `acting_pipeline`: rewriters and views with which the policy acted, as JSON, or None.
         - `custom_data/KEY`: for each key of `custom_data` whose values are all bools, numbers or strings. A chunk

@@ -24,7 +24,7 @@ UNKNOWN = -1
 """Value in the table for an unknown seed or policy version."""
 
 SEED = "seed"  # key of `custom_data`, and a column
-_OTHER_IDS = "other_ids"
+OTHER_IDS = "other_ids"
 _VERSIONS, _BEGINS = "policy_versions", "policy_version_begins"  # lists: the runs, and the step at which each begins
 _NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _BEGINS)}
 
@@ -42,7 +42,7 @@ def row_fields() -> list[Any]:
         ("lookback", pa.int64()),
         ("return", pa.float64()),
         (SEED, pa.int64()),
-        (_OTHER_IDS, pa.large_binary()),
+        (OTHER_IDS, pa.large_binary()),
         ("custom_data", pa.large_binary()),
     ]
     return [pa.field(name, type_) for name, type_ in named]
@@ -186,8 +186,8 @@ class EpisodeRows:
         columns = {name: numpy(name) for name in _names_of_fact_columns()}
         versions = _versions_of(batch)
         columns |= dict(zip(_BOUNDS, _lowest_and_highest(versions, batch.num_rows), strict=True))
-        if batch.column(_OTHER_IDS).null_count < batch.num_rows:
-            _insert_other_ids(columns, batch.column(_OTHER_IDS).to_pylist())
+        if batch.column(OTHER_IDS).null_count < batch.num_rows:
+            _insert_other_ids(columns, batch.column(OTHER_IDS).to_pylist())
         columns |= {name: numpy(name) for name in ("length", "lookback", "return")}
         for name in ("length", "lookback"):
             if len(columns[name]) and not 0 <= columns[name].min() <= columns[name].max() < MOST_STEPS:

@@ -23,11 +23,12 @@ class SmallEpisodes:
     Attributes:
         kind: spaces, and the path, dtype and item shape of each array; None if no kind is known.
         nbytes: size of the queued arrays.
+        unread: index of the first episode that `take_unread` has not returned yet.
     """
 
     def __init__(self) -> None:
         self.kind: Any = None
-        self.nbytes = 0
+        self.nbytes = self.unread = 0
         self._queue: list[tuple[EpisodeFacts, Tracks, dict[str, np.ndarray]]] = []
 
     def take(self, episodes: Sequence[Any], limit: int) -> bool:
@@ -71,6 +72,11 @@ class SmallEpisodes:
     def pack(self) -> EpisodePack | None:
         """Return the queued episodes as one pack, or None if the queue is empty."""
         return EpisodePack.from_episodes([_episode(*item) for item in self._queue]) if self._queue else None
+
+    def take_unread(self) -> list[tuple[EpisodeFacts, Tracks, Any]]:
+        """Return metadata and time series of the episodes that were queued since the last call."""
+        start, self.unread = self.unread, len(self._queue)
+        return self._queue[start:]
 
     def emptied(self) -> SmallEpisodes:
         """Return an empty queue for episodes of the same kind."""

@@ -25,6 +25,7 @@ from episodes.storage.files import local_path, sync
 from episodes.storage.handing_on import Queued
 from episodes.storage.header import NAME as HEADER
 from episodes.storage.header import Header, create_or_load_header, read_header
+from episodes.storage.known_chunks import KnownChunks, NewChunks
 from episodes.storage.layout import Layout
 from episodes.storage.shards import ShardWriter, writer_name
 from episodes.storage.small_episodes import SmallEpisodes
@@ -139,6 +140,7 @@ class EpisodeWriter:
         self._lock = threading.RLock()
         self._kind: tuple[Layout, Any] = Layout(None, {}, {}), None  # of the current file, with its Arrow schema
         self._queued = Queued(_Waiting(SmallEpisodes()))
+        self._known = KnownChunks(self.path if self._is_there else None)
         self._closed = False
 
     def add(
@@ -157,6 +159,8 @@ class EpisodeWriter:
         Raises:
             TrackMismatch: a track differs from the data set's in its key, shape or dtype; the message names it.
             InvalidArgument: the spaces differ from the data set's.
+            ChunkMismatch: the data set has these steps of the id already, or its ending. Episodes that another writer
+                adds after this one's first `add` are not compared; `check` finds them.
             WrongType: no episodes, or values that a file cannot hold; the message names the track or key.
             EpisodeStateError: the writer is closed, or belongs to another process.
             UnreadableData: the directory was moved, removed or replaced.
@@ -172,18 +176,25 @@ class EpisodeWriter:
             with self._lock:
                 self._add_some(some)
 
-    def _add_some(self, episodes: Sequence[Any]) -> None:
+    def _add_some(self, episodes: Any) -> None:
         """Add episodes or a pack to the data set. Small episodes are queued until they fill a record batch."""
-        self._check_usable()
+        if self._closed:
+            self._check_usable()
+        if isinstance(episodes, EpisodePack) or {*map(type, episodes)} != {SingleAgentEpisode}:
+            episodes = self._packed(episodes)
         small = self._queued.state.small
+        new = self._known.check(episodes, small)
         if small.take(episodes, SMALL_BYTES):
+            self._known.add(new)
             if small.nbytes >= SMALL_BYTES:
                 self._pack_small()
             return
-        addition = self._prepare(self._packed(episodes))
+        pack = self._packed(episodes)
+        new = new if new.spans is not None else self._known.check(pack, small)
+        addition = self._prepare(pack)
         self._put_header(addition.header)
         self._pack_small()
-        self._queue_or_write(addition)
+        self._queue_or_write(addition, new=new)
         self._queued.state.small.accept_like(episodes)
 
     def _prepare(self, pack: EpisodePack) -> _Addition:
@@ -384,26 +395,32 @@ class EpisodeWriter:
         if pack is not None:
             addition = self._prepare(pack)
             self._put_header(addition.header)
+            self._known.note_queue(small)
             self._queue_or_write(addition, small.emptied())
 
-    def _queue_or_write(self, addition: _Addition, small: SmallEpisodes | None = None) -> None:
+    def _queue_or_write(
+        self, addition: _Addition, small: SmallEpisodes | None = None, new: NewChunks | None = None
+    ) -> None:
         """Queue a small record batch. Write a large one at once, after the queued ones.
 
         Args:
             addition: has the batch.
             small: the queue of small episodes from then on; None for the current one.
+            new: its chunks, as far as they are not known yet.
         """
         self._start_file_if_needed(addition)
         if not addition.is_small:
             self._commit()
         waiting = self._queued.state
         small = waiting.small if small is None else small
-        if not addition.is_small:
-            self._write(addition.batch, _Waiting(small))
-            return
         batches, nbytes = (*waiting.batches, addition.batch), waiting.nbytes + addition.nbytes
-        self._queued.replace(_Waiting(small, batches, nbytes))
-        if nbytes >= COMMIT_BYTES:
+        if addition.is_small:
+            self._queued.replace(_Waiting(small, batches, nbytes))
+        else:
+            self._write(addition.batch, _Waiting(small))
+        if new is not None:
+            self._known.add(new)
+        if addition.is_small and nbytes >= COMMIT_BYTES:
             self._commit()
 
     def _commit(self) -> None:

@@ -68,7 +68,7 @@ def test_killed_writer_keeps_flushed_episodes(tmp_path: Path) -> None:
     assert all(result.equals(episode(i)) for i, result in enumerate(dataset))
     assert f"{len(dataset)} recovered" in repr(dataset)
     with EpisodeWriter(tmp_path) as writer:
-        writer.add([episode(0)])
+        writer.add([episode(1_000_000)])
     assert len(EpisodeDataset(tmp_path)) == len(dataset) + 1
 
 
@@ -247,7 +247,7 @@ def test_large_batch_round_trips(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path) as writer:
         writer.add(pack)
         assert EpisodeDataset(tmp_path, verify=True).unread == {}
-        writer.add(pack)
+        writer.add(pack.replace(ids=["a", "b", "c"]))
     dataset = EpisodeDataset(tmp_path, verify=True)
     assert dataset.pack([0, 1, 2]).observations.tolist() == list(range(600_000))
     assert len(dataset) == 6

@@ -234,9 +234,9 @@ def test_second_writer_appends_without_arguments(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path, metadata={"by": "me"}, env_spec="CartPole-v1") as writer:
         writer.add(pack)
     with EpisodeWriter(tmp_path) as writer:
-        writer.add(pack[:2])
+        writer.add(more := pack[:2].replace(ids=["x", "y"]))
     dataset = EpisodeDataset(tmp_path)
-    assert dataset.pack() == EpisodePack.concat([pack, pack[:2]])
+    assert dataset.pack() == EpisodePack.concat([pack, more])
     assert (dataset.user_metadata, dataset.env_spec) == ({"by": "me"}, "CartPole-v1")
 
 

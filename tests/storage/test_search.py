@@ -44,10 +44,10 @@ def episode(i: int, num: int | None = None, **changed: Any) -> SingleAgentEpisod
     )
 
 
-def made(path: Path, num: int = 12, *, per_flush: int = 4) -> EpisodeDataset:
+def made(path: Path, num: int = 12, *, per_flush: int = 4, first: int = 0) -> EpisodeDataset:
     with EpisodeWriter(path) as writer:
         for i in range(num):
-            writer.add([episode(i)])
+            writer.add([episode(first + i)])
             if i % per_flush == per_flush - 1:
                 writer.flush()
     return EpisodeDataset(path)
@@ -317,7 +317,7 @@ def test_loaded_selection_finds_steps_and_lists_changes(tmp_path: Path) -> None:
     repeated = EpisodeDataset(tmp_path / "data").load_selection(file)
     assert (repeated.query, repeated.changes) == (result.query, [])
     assert repeated.steps.tolist() == result.steps.tolist()
-    made(tmp_path / "data", 3)
+    made(tmp_path / "data", 3, first=12)
     compact(tmp_path / "data")
     later = EpisodeDataset(tmp_path / "data")[::-1]
     repeated = later.load_selection(file)
@@ -335,7 +335,7 @@ def test_loaded_selection_finds_steps_and_lists_changes(tmp_path: Path) -> None:
 
 def test_loaded_selection_names_lost_shards(tmp_path: Path) -> None:
     made(tmp_path / "data", per_flush=100)
-    dataset = made(tmp_path / "data", 5, per_flush=100)
+    dataset = made(tmp_path / "data", 5, per_flush=100, first=12)
     dataset.sql("select step from steps where episode >= 12").save(tmp_path / "found")
     files = sorted((tmp_path / "data").glob("*.arrow"))
     num_new = len({*dataset.metadata["shard"][12:]})
@@ -415,9 +415,10 @@ def test_splits_assign_later_episodes_too(tmp_path: Path) -> None:
     assert not train & test
     assert train | test == set(dataset.metadata["id"])
     assert 60 < len(test) < 140
-    made(tmp_path, 40)  # the same ids again
+    made(tmp_path, 40, first=400)
     repeated = EpisodeDataset(tmp_path)
-    assert set(repeated.split("test").metadata["id"]) == test
+    assert set(repeated[:400].split("test").metadata["id"]) == test
+    assert 4 < len(repeated[400:].split("test")) < 20
     assert [*repeated[5:9].split("train").metadata["id"]] == [
         id_ for id_ in repeated[5:9].metadata["id"] if id_ in train
     ]

@@ -58,7 +58,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "of an agent": lambda n: [one(n, agent_id=f"a{n}", module_id="m", multi_agent_episode_id="g")],
     "with a number for an id": lambda n: [one(n, id_=n)],
     "growing": lambda n: [growing(n)],
-    "a chunk with lookback": lambda n: [one(n + 2 - n % 3)[1:]],
+    "a chunk with lookback": lambda n: [one(n + 2 - n % 3, id_=f"e{n}")[1:]],
     "no step": lambda n: [SingleAgentEpisode(str(n), observations=[np.zeros(2, np.float32)], len_lookback_buffer=0)],
     "large": lambda n: [
         one(
@@ -74,7 +74,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
 
 @given(names=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=12))
 def test_episodes_added_one_by_one_keep_their_order(names: list[str]) -> None:
-    added = [KINDS[name](number) for number, name in enumerate(names)]
+    added = [KINDS[name](5 * number + 10) for number, name in enumerate(names)]
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "SMALL_BYTES", 2000)
         with EpisodeWriter(path) as writer:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from episodes import SingleAgentEpisode
-from episodes.errors import InvalidArgument, UnreadableData
+from episodes.errors import ChunkMismatch, InvalidArgument, UnreadableData
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, copy, merge, seal
 from episodes.storage.checksums import signed_line, with_checksum
 
@@ -320,7 +320,9 @@ def test_merged_and_compacted_shards_belong(tmp_path: Path) -> None:
     assert len(EpisodeDataset(first, verify=True)) == 4
     assert check(first).problems == []
     compact(first)
-    merge(tmp_path / "c", first, second)
+    with pytest.raises(ChunkMismatch, match="two chunks have the steps"):  # `first` has the episodes of `second`
+        merge(tmp_path / "c", first, second)
+    merge(tmp_path / "c", first, second, prefix=["first/", "second/"])
     assert len(EpisodeDataset(first, verify=True)) == 4
     assert check(tmp_path / "c").problems == []
     copy(first, tmp_path / "d")

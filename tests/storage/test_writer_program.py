@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,12 @@ BAD = OTHER_TRACKS | {
         r"infos\['n'\] cannot be written",
     ),
     "two shapes": (
-        lambda i: [episode(i), episode(i, observations=np.zeros((i % 4 + 2, 3)))],
+        lambda i: [episode(i), episode(i, id_="b", observations=np.zeros((i % 4 + 2, 3)))],
         EpisodeError,
         "the episodes of a pack need the same shapes",
     ),
     "two dimensions": (
-        lambda i: [episode(i), episode(i, actions=np.zeros((i % 4 + 1, 3), int))],
+        lambda i: [episode(i), episode(i, id_="b", actions=np.zeros((i % 4 + 1, 3), int))],
         EpisodeError,
         "the episodes of a pack need the same shapes",
     ),
@@ -141,8 +142,10 @@ def test_writer_is_unchanged_by_rejected_calls(name: str, before: list[str], aft
         writer = EpisodeWriter(path, action_space=spaces.Discrete(7))
         cleanup.callback(writer.close)
 
+        numbers = count(0, 3)  # ids are new
+
         def run(calls: list[str]) -> None:
-            for i, call in enumerate(calls):
+            for i, call in zip(numbers, calls, strict=False):
                 if call == "flush":
                     writer.flush()
                 else:
@@ -153,7 +156,7 @@ def test_writer_is_unchanged_by_rejected_calls(name: str, before: list[str], aft
         run(["one", *before] if name in OTHER_TRACKS else before)  # the first episodes may have any tracks
         unchanged = state(writer, path)
         with pytest.raises(error, match=message):
-            writer.add(make(len(before)))
+            writer.add(make(len(before) + 1000))
         assert state(writer, path) == unchanged
         run(after)
         writer.close()

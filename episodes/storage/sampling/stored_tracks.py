@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from episodes.columns import Columns
-from episodes.errors import TrackMismatch
+from episodes.errors import ChunkMismatch, TrackMismatch
+from episodes.facts.chunk_order import ChunkOrder, conflict_message, episode_codes, keys_of, spans_of
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.compressed_tracks import rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.addresses import MappedColumn
-from episodes.storage.sampling.chunk_chains import find_heads
 from episodes.storage.sampling.decoded_columns import DecodedColumn, PlainRows, cached_rows
 from episodes.storage.sampling.step_index import (
     AFTER,
@@ -160,12 +160,23 @@ class StoredTracks:
         return np.concatenate([np.zeros((FIRST_BASE + len(self.columns), 0), np.int64), *parts], axis=1)
 
     def _heads(self, known: np.ndarray) -> np.ndarray | None:
-        """Return for each of n chunks the first chunk of its episode, int64 [n], or None if
-        no chunk continues another."""
-        if not (known[T_STARTED] > 0).any():
-            return None
-        agents = self.facts("agent_ids")
-        return find_heads(known[T_STARTED], known[LENGTH], known[FLAGS] > 0, self.facts("ids"), agents)
+        """Return for each of n chunks the first chunk of those that follow each other up to it, int64 [n], or None if
+        no chunk continues another.
+
+        Raises:
+            ChunkMismatch: two chunks with one id cannot be of one episode.
+        """
+        starts, lengths, ended = known[T_STARTED], known[LENGTH], known[FLAGS] > 0
+        if not (starts > 0).any():
+            return None  # no chunk is joined to another, whatever the ids are
+        keys = keys_of(*(self.facts(name) for name in ("ids", "agent_ids", "multi_agent_episode_ids")))
+        chunks = ChunkOrder.of(episode_codes(keys), starts, lengths, ended)
+        for pair in chunks.pairs(chunks.is_conflict):
+            if self.numbers[pair[0]] != self.numbers[pair[1]]:  # a selection may hold a chunk twice
+                at = np.array(pair)
+                raise ChunkMismatch(conflict_message(keys[pair[1]], *spans_of(starts[at], lengths[at], ended[at])))
+        heads = chunks.heads(len(keys))
+        return None if (heads == np.arange(len(heads))).all() else heads
 
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype

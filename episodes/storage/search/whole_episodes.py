@@ -13,6 +13,10 @@ from functools import cache, partial
 
 import numpy as np
 
+from episodes.errors import ChunkMismatch
+from episodes.facts.chunk_order import KEY_COLUMNS, ChunkOrder, codes_of_table
+from episodes.storage.chunk_checks import conflict_texts
+
 NAMES = ("episode_length", "episode_return", "is_complete")
 
 
@@ -42,7 +46,7 @@ def columns_of_whole_episodes(
     return {name: partial(_read, compute, name) for name in NAMES}
 
 
-_READ = ("id", "agent_id", "multi_agent_episode_id", "t_started", "length", "return", "terminated", "truncated")
+_READ = (*KEY_COLUMNS, "t_started", "length", "return", "terminated", "truncated")
 
 
 def _read(compute: Callable[[], dict[str, np.ndarray]], name: str) -> np.ndarray:
@@ -51,41 +55,33 @@ def _read(compute: Callable[[], dict[str, np.ndarray]], name: str) -> np.ndarray
 
 def _compute_columns(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Compute for each chunk the length, the return and the completeness of its whole episode,
-    as a dict of columns [n]."""
-    episode = episode_codes(table)
+    as a dict of columns [n].
+
+    Raises:
+        ChunkMismatch: two chunks with one id cannot be of one episode.
+    """
+    episode = codes_of_table(table)
     if not len(episode):
         return {
             "episode_length": np.zeros(0, np.int64),
             "episode_return": np.zeros(0),
             "is_complete": np.zeros(0, bool),
         }
-    lengths, starts = table["length"], table["t_started"]
-    order = np.lexsort((lengths, starts, episode))
-    first = np.ones(len(order), bool)
-    first[1:] = np.diff(episode[order]) > 0
-    last = np.append(first[1:], True)
-    begin, end = starts[order], (starts + lengths)[order]
-    follows = np.where(first, begin == 0, begin == np.roll(end, 1))
-    ended = (table["terminated"] | table["truncated"])[order]
-    is_complete = np.logical_and.reduceat(follows & (ended == last), np.flatnonzero(first))
+    lengths, starts, ended = table["length"], table["t_started"], table["terminated"] | table["truncated"]
+    chunks = ChunkOrder.of(episode, starts, lengths, ended)
+    for problem in conflict_texts(table, chunks):
+        raise ChunkMismatch(problem)
+    stops = np.full(episode.max() + 1, np.iinfo(np.int64).min)
+    np.maximum.at(stops, episode, starts + lengths)
+    is_complete = np.zeros(len(stops), bool)
+    is_complete[episode[ended & (starts + lengths == stops[episode])]] = True
+    first = chunks.order[chunks.is_first]
+    is_complete[episode[first[starts[first] > 0]]] = False
+    is_complete[episode[chunks.order[~chunks.is_first & ~chunks.follows]]] = False
+    is_without_steps = np.bincount(episode, lengths) == 0
+    is_complete[episode[is_without_steps[episode] & (starts > 0)]] = False
     return {
         "episode_length": np.bincount(episode, lengths).astype(np.int64)[episode],
         "episode_return": np.bincount(episode, table["return"])[episode],
         "is_complete": is_complete[episode],
     }
-
-
-def episode_codes(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return for each chunk the number of its episode, int64 [n]. Episodes are numbered in the
-    order of their first chunks.
-
-    Chunks are of one episode if their id, agent id and multi-agent episode id are equal.
-    """
-    keys = list(zip(table["id"], table["agent_id"], table["multi_agent_episode_id"], strict=True))
-    codes: dict[object, int] = {}
-    try:
-        numbers = [codes.setdefault(key, len(codes)) for key in keys]
-    except TypeError:  # an id that cannot be hashed, such as a list
-        codes = {}
-        numbers = [codes.setdefault(repr(key), len(codes)) for key in keys]
-    return np.array(numbers, np.int64)
