@@ -53,7 +53,7 @@ def chunk(start: int, stop: int, lookback: int, agent_id: Any = None) -> SingleA
     return whole(agent_id).window(start, stop, lookback, stop == T)
 
 
-# --- ways in which a beginning is missing: the chunks that are added, the capacity, and the time of the first known step
+# --- ways in which a beginning is missing: the added chunks, the capacity, and the time of the first known step
 WAYS: dict[str, tuple[Callable[[], list[list[SingleAgentEpisode]]], int, int]] = {
     "evicted by its own episode": (lambda: [[whole()]], 20, 10),
     "evicted by later chunks": (lambda: [[chunk(t, t + 3, min(t, 2))] for t in range(0, T, 3)], 20, 10),
@@ -177,7 +177,7 @@ def bound(name: str) -> Views:
 
 def known_from(way: str) -> tuple[int, int]:
     """Return the times of the first stored and of the first known step."""
-    parts, capacity, begin = WAYS[way]
+    begin = WAYS[way][2]
     first = {"chunk with lookback": CHUNK, "chunk with lookback from the reset": 2}.get(way, begin)
     return first, begin
 
@@ -265,7 +265,7 @@ def test_nothing_complete_is_an_error_by_name(cls: Any) -> None:
     buffer = cls(100, seed=0)
     buffer.add(chunk(10, 12, 1))
     state = buffer.generator.bit_generator.state
-    with pytest.raises(EpisodeStateError, match="none has the 3 steps before it.*lookback of at least 3 steps"):
+    with pytest.raises(EpisodeStateError, match=r"none has the 3 steps before it.*lookback of at least 3 steps"):
         buffer.sample(4, views=bound("FrameStacking"))
     assert buffer.generator.bit_generator.state == state
     assert buffer.num_sampled == 0
