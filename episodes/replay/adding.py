@@ -148,27 +148,18 @@ def _check_whole(pack: EpisodePack, ids: list[str], ring: LinkedRing) -> None:
         InvalidArgument: an episode has more steps than the ring.
     """
     newest = ring.links.entry.item((ring.head - 1) % ring.capacity) if len(ring) else NONE
-    entries = ring.table.find(ids).tolist()
-    newest_id = next((id_ for id_, entry in zip(ids, entries, strict=True) if entry == newest >= 0), None)
-    stored = {id_ for id_, entry in zip(ids, entries, strict=True) if entry >= 0}
+    newest_id = next((id_ for id_, entry in zip(ids, ring.table.find(ids), strict=True) if entry == newest >= 0), None)
     for id_, t_started, length in zip(ids, pack.t_started.tolist(), pack.lengths.tolist(), strict=True):
-        if t_started and length and id_ not in stored:
+        if t_started and length and id_ != newest_id:
             raise ChunkMismatch(
-                f"episode {id_}: a chunk that begins at t={t_started}, and the steps before it are not stored; "
-                "episodes with ragged tracks are stored from t=0 on, in one piece: add all their chunks one after "
-                "another, or join them"
+                f"episode {id_}: a chunk that begins at t={t_started}, and the steps before it are not the newest "
+                "ones; episodes with ragged tracks are stored in one piece, from t=0 on: add all their chunks one "
+                "after another, or join them"
             )
-        stored.add(id_)
         if t_started + length > ring.capacity:
             raise InvalidArgument(
                 f"episode {id_} has {t_started + length} steps and ragged tracks, and is stored whole or not at all; "
                 f"make a buffer with a larger capacity than {ring.capacity}"
-            )
-        if t_started and length and id_ != newest_id:
-            raise ChunkMismatch(
-                f"episode {id_}: a chunk that begins at t={t_started}, and the steps before it are not the newest "
-                "ones; episodes with ragged tracks are stored in one piece from their beginning on: add all their "
-                "chunks one after another, or join them"
             )
         newest_id = id_ if length else newest_id
 

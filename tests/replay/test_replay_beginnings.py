@@ -53,7 +53,7 @@ def chunk(start: int, stop: int, lookback: int, agent_id: Any = None) -> SingleA
     return whole(agent_id).window(start, stop, lookback, stop == T)
 
 
-# --- ways in which a beginning is missing: added chunks, capacity, time of the first known step
+# --- ways in which a beginning is missing: the added chunks, the capacity, and the time of the first known step
 WAYS: dict[str, tuple[Callable[[], list[list[SingleAgentEpisode]]], int, int]] = {
     "evicted by its own episode": (lambda: [[whole()]], 20, 10),
     "evicted by later chunks": (lambda: [[chunk(t, t + 3, min(t, 2))] for t in range(0, T, 3)], 20, 10),
@@ -177,7 +177,7 @@ def bound(name: str) -> Views:
 
 def known_from(way: str) -> tuple[int, int]:
     """Return the times of the first stored and of the first known step."""
-    _, _, begin = WAYS[way]
+    begin = WAYS[way][2]
     first = {"chunk with lookback": CHUNK, "chunk with lookback from the reset": 2}.get(way, begin)
     return first, begin
 
