@@ -303,7 +303,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
         self._check_dicts("add_env_reset", observations=observations, infos=infos)
         self._check_infos("add_env_reset", infos)
         if copy is not False:
-            observations, infos = copied(observations), copied(infos)
+            observations, infos = copied(observations), {**copied(infos)}
         entering = self._entering(observations, observations, infos)
         self.is_reset = True
         self.agents.keep_infos(observations, infos, self.env_t)
@@ -381,7 +381,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
             actions, extra = agents.with_ragged_items(actions, extra, now - 1)
         if copy is not False:
             observations, actions = copied(observations), copied(actions)
-            infos, extra = infos and copied(infos), extra and copied(extra)
+            infos, extra = {**copied(infos)} if infos else infos, extra and copied(extra)
         entering = self._entering(newcomers, observations, infos) if newcomers else ()
         # Everything was checked. What follows writes, and does not fail.
         self.env_t = now

@@ -142,6 +142,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         columns = Tracks.finished(observations, infos, actions, rewards, extra_model_outputs or {})
         self._set(columns, facts, lengths, lookbacks)
         self.check()
+        columns.check_shapes(observation_space, action_space, "pack")
 
     def _set(self, columns: Tracks, facts: PackFacts, lengths: np.ndarray, lookbacks: np.ndarray) -> None:
         self.columns = columns  # the concatenated tracks of all episodes
@@ -229,7 +230,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
 
         Raises:
             TrackMismatch: a column has another number of rows than `lengths` and `lookbacks` require.
-            ShapeMismatch: rewards are not one number per step, or items do not have the shapes of their space.
+            ShapeMismatch: rewards are not one number per step.
             WrongType: a column holds objects.
             InvalidArgument: a chunk begins before env step 0.
         """
@@ -250,7 +251,6 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             raise ShapeMismatch(f"pack: rewards have shape {self.rewards.shape}; give one number for each step")
         self.facts.check(num)
         check_starts(self.facts.t_started, self.lengths)
-        self.columns.check_shapes(self.facts.observation_space, self.facts.action_space, "pack")
         if len(self.lookbacks) != num:
             raise TrackMismatch(f"pack: {len(self.lookbacks)} lookbacks for {num} episodes; give one for each")
 

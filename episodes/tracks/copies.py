@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -11,20 +11,18 @@ from episodes.tracks.casting import REAL_TYPES
 
 IMMUTABLE = REAL_TYPES | frozenset((str, bytes, type(None), complex, np.complex64, np.complex128, np.str_, np.bytes_))
 """Types whose values never change, so that an episode can store them without a copy."""
-_T = TypeVar("_T")
 _CONTAINERS = (list, dict, tuple, set, np.ndarray)
 
 
-def copied(value: _T) -> _T:
+def copied(item: Any) -> Any:
     """Return a copy of an item: of its arrays, torch tensors, dicts, lists, tuples and sets. Other parts are shared.
 
     >>> buffer = np.zeros(2)
-    >>> item = copied({"position": buffer})
+    >>> copy = copied({"position": buffer})
     >>> buffer[:] = 1
-    >>> item
+    >>> copy
     {'position': array([0., 0.])}
     """
-    item: Any = value
     kind = type(item)
     if kind in IMMUTABLE:
         return item
