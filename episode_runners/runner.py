@@ -144,7 +144,7 @@ class EnvRunner(Closeable):
 
     def _updates_if(self, explore: bool) -> bool:
         """Return True if connectors with statistics learn in a call of `sample` with this `explore`."""
-        return self.update_stats == "always" or (self.update_stats and explore)
+        return self.update_stats == "always" or (explore and bool(self.update_stats))
 
     def _call_on_step(self, shown: ShownEpisodes) -> None:
         """Call the `on_step` method of all hooks. During the calls, `runner.episodes` is `shown`.

@@ -376,7 +376,7 @@ def from_verl(
                 prompts[k][attention[k, :width]],
                 *(array[k][attention[k, width:]] for array in (responses, mask, logps, rewards)),
                 id_=ids[k],
-                group=groups[k],
+                groups=groups[k],
             )
             for k in range(num)
         ),
