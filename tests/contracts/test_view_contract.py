@@ -12,12 +12,14 @@ from connectors import env_to_module
 from connectors.env_to_module import (
     FlattenObservations,
     FrameStacking,
+    NormalizeObservations,
     OneHotAgentId,
     PrevActionsPrevRewards,
     TransformerContext,
     time_steps,
 )
 from connectors.testing import check_view
+from episodes.tracks import nested
 
 CHAINS: dict[str, list[Any]] = {
     "frames": [FrameStacking(num_frames=3)],
@@ -44,6 +46,14 @@ def test_user_view_is_equal_for_all_histories(view: Any, make_env: type) -> None
     check_view(view, make_env)
 
 
+@pytest.mark.parametrize("make_env", [Numbered, Pixels])
+def test_normalizing_view_is_equal_for_all_histories(make_env: type) -> None:
+    env = make_env()
+    view = NormalizeObservations(env.observation_space, env.action_space)
+    view.learn(nested.stack([env.observation_space.sample() for _ in range(5)]))
+    check_view([view, FrameStacking(num_frames=2)], make_env)
+
+
 def test_every_view_is_checked() -> None:
-    assert len(VIEWS) == 5
-    assert {type(part) for chain in CHAINS.values() for part in chain} >= VIEWS
+    assert len(VIEWS) == 6
+    assert {type(part) for chain in CHAINS.values() for part in chain} | {NormalizeObservations} >= VIEWS
