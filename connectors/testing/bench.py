@@ -84,7 +84,8 @@ class Bench(ABC):
         pieces = [*_copies_before(piece, before), first, piece, last]
         pipeline = self.pipeline(self.observation_space, self.action_space, connectors=pieces)
         if getattr(piece, "is_empty_filter", False):  # it raises without statistics
-            piece.rewrite(nested.stack([episode.get_observations(-1) for episode in samples]), samples, True)  # type: ignore[attr-defined]
+            known = self.samples()
+            piece.rewrite(nested.stack([episode.get_observations(-1) for episode in known]), known, True)  # type: ignore[attr-defined]
         self.call(pipeline, samples)
         given_after = {key: as_arrays(column) for key, column in first.batch.items()}
         return ConnectorRun(first.copies, given_after, last.batch, last.copies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,6 +126,7 @@ def check_every_way(rng: np.random.Generator, items: dict[str, list[Any]], path:
     first.concat_episode(remaining)
     grown.concat_episode(grown.cut())
     with refused_by_name(*TRACKS):
+        first.id_, grown.id_ = "first", "grown"  # an id belongs to one episode of a data set
         pack = EpisodePack.from_episodes([episode, first, grown])
         for current in (*pack, *pickle.loads(pickle.dumps(pack, 5)), *EpisodePack.concat([pack, pack])):
             check_arrays(current, items)
@@ -229,10 +231,11 @@ def test_infos_of_any_kind_round_trip_everywhere(seed: int, tmp_path: Path) -> N
         check_same(episode.to_numpy().get_infos(), infos)
         check_same(episode[1:].get_infos(), infos[1:])
         (whole := episode[:1]).concat_episode(episode[1:])
+        whole.id_, (again := copy.copy(whole)).id_ = "whole", "again"  # an id belongs to one episode of a data set
         pack = EpisodePack.from_episodes([episode, whole])
         with EpisodeWriter(path := tmp_path / str(run)) as writer:
             writer.add(pack)
-            writer.add([whole])
+            writer.add([again])
         (buffer := EpisodeReplayBuffer(50, seed=0)).add([episode])
         ways = [*pack, *pack.select([1]), *pickle.loads(pickle.dumps(pack)), *EpisodePack.concat([pack, pack[:1]])]
         ways += [*EpisodeDataset(path), pickle.loads(pickle.dumps(episode)), buffer.sample_episodes(1)[0]]

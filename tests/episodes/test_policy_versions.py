@@ -77,7 +77,7 @@ def test_data_set_without_versions_is_read(tmp_path: Path, monkeypatch: pytest.M
         with EpisodeWriter(tmp_path) as writer:
             writer.add(pack)
     with EpisodeWriter(tmp_path) as writer:
-        writer.add(pack)
+        writer.add(pack.replace(ids=["c", "d"]))
     read = EpisodeDataset(tmp_path)
     assert [episode.policy_versions for episode in read[:]] == [None, None, (3, 5), (4, 4)]
     assert list(read.metadata["policy_version_min"]) == [-1, -1, 3, 4]

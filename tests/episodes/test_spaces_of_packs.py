@@ -101,8 +101,12 @@ def test_user_space_inside_other_space_pickles() -> None:
     class Local(spaces.Discrete):
         """A space that cannot be imported, so that a pickler calls Python code."""
 
-    for space in (spaces.Sequence(Local(3)), spaces.Tuple((spaces.OneOf((Local(2),)),)), spaces.Dict({"a": Local(2)})):
-        episode = SingleAgentEpisode("e", observations=[0.0, 1.0], actions=[0], rewards=[1.0])
+    for space, items in (
+        (spaces.Sequence(Local(3)), [0.0, 1.0]),
+        (spaces.Tuple((spaces.OneOf((Local(2),)),)), [(0.0,), (1.0,)]),
+        (spaces.Dict({"a": Local(2)}), [{"a": 0}, {"a": 1}]),
+    ):
+        episode = SingleAgentEpisode("e", observations=items, actions=[0], rewards=[1.0])
         episode.observation_space = space
         pack = EpisodePack.from_episodes([episode])
         assert pickle.loads(cloudpickle.dumps(pack, protocol=5)).observation_space == space

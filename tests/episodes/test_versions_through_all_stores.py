@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from episodes import EpisodePack, SingleAgentEpisode
+from episodes.facts.facts import new_id, random_ids
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact
 from episodes.transport import wire
@@ -193,7 +194,12 @@ class Versions(RuleBasedStateMachine):
     def write(self, data: st.DataObject) -> None:
         thing = data.draw(st.sampled_from(self.pool))
         with EpisodeWriter(self.folder / "data") as writer:
-            writer.add(thing if isinstance(thing, EpisodePack) else [thing])
+            if isinstance(thing, EpisodePack):  # an id belongs to one episode of a data set
+                writer.add(thing.replace(ids=random_ids(len(thing))))
+            else:
+                thing = copy.copy(thing)
+                thing.id_ = new_id()
+                writer.add([thing])
         rows = thing.actions[thing.step_rows()] if isinstance(thing, EpisodePack) else thing.get_actions()
         self.stored += [int(number) for number in rows]
 

@@ -536,7 +536,10 @@ def test_server_rejects_other_host_names_and_paths(data: Path) -> None:
             error.value.close()
 
 
-def test_server_finds_episodes_by_id_and_not_by_position(data: Path) -> None:
+def test_server_finds_episodes_by_id_and_not_by_position(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # data sets of earlier versions have repeated ids
+    monkeypatch.setattr("episodes.storage.known_chunks.conflicts", lambda *spans: False)
+
     def lanes(server: PageServer, **query: Any) -> bytes:
         with urllib.request.urlopen(f"{server.url}episode?{urlencode(query)}") as response:
             return response.read()

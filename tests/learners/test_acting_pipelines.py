@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,7 @@ def test_multi_agent_chunks_store_pipeline_of_each_module() -> None:
 
 
 def test_joined_chunks_of_two_pipelines_are_rejected_by_both() -> None:
-    first = sampled(scaled, num_episodes=1)[0]
+    first = copy.copy(sampled(scaled, num_episodes=1)[0])
     unknown = first.facts._replace(acting_pipeline=None, t_started=len(first))
     assert first.facts.followed_by(unknown).acting_pipeline == first.acting_pipeline
     joined = first.facts.followed_by(unknown._replace(acting_pipeline="{}")).acting_pipeline
@@ -222,7 +223,7 @@ def test_joined_chunks_of_two_pipelines_are_rejected_by_both() -> None:
 
 @pytest.mark.parametrize("text", [3, b"{}", "\ud800", ["{}"]])
 def test_acting_pipeline_that_files_cannot_hold_is_rejected(text: Any, tmp_path: Path) -> None:
-    episodes = list(sampled(num_episodes=3))
+    episodes = [copy.copy(episode) for episode in sampled(num_episodes=3)]
     episodes[1].acting_pipeline = text
     with EpisodeWriter(tmp_path) as writer, EpisodeReceiver() as receiver, EpisodeSender(receiver.address) as sender:
         for store in (writer.add, sender.send, EpisodePack.from_episodes):
@@ -239,7 +240,7 @@ def test_acting_pipeline_that_files_cannot_hold_is_rejected(text: Any, tmp_path:
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", "3", '{"views": 3}', '{"views": [["a"]]}', '{"views": [["a", 3]]}'])
 def test_damaged_acting_pipeline_is_rejected(text: str) -> None:
-    episode = sampled(num_episodes=1)[0]
+    episode = copy.copy(sampled(num_episodes=1)[0])
     episode.acting_pipeline = text
     with pytest.raises(UnreadableData, match="acting_pipeline="):
         PPO(actor()).update([episode])

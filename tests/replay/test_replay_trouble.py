@@ -324,12 +324,12 @@ def test_add_with_keys_stores_chosen_outputs() -> None:
     buffer = EpisodeReplayBuffer(10)
     buffer.add(episode, keys=["vf_preds"])
     assert buffer.sample(3, keys=["vf_preds"]).vf_preds.max() < 3
+    both = {"vf_preds": [1.0], "a": [1]}
+    other_episode = SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], extra_model_outputs=both)
     with pytest.raises(TrackMismatch, match="keys="):
-        buffer.add(
-            SingleAgentEpisode.from_arrays(
-                np.arange(2.0), [0], [1.0], extra_model_outputs={"vf_preds": [1.0], "a": [1]}
-            )
-        )
+        buffer.add(other_episode, keys=["vf_preds", "a"])
+    buffer.add(other_episode)  # by default, the outputs that are stored already
+    assert buffer.extra_model_outputs == ("vf_preds",)
     with pytest.raises(UnknownKey, match="no_such"):
         buffer.add(episode, keys=["no_such"])
     with pytest.raises(WrongType, match="list of names"):

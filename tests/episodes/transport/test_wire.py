@@ -159,7 +159,8 @@ def test_packs_of_one_schema_share_its_id() -> None:
     third = encoded([pack_of(1, 5, item=(3,))], schemas)
     assert first.schema_id == second.schema_id == Schemas().of([pack_of(2, 1)])[1]
     assert first.schema_id != third.schema_id
-    spaced = pack_of(1, 5, observation_space=spaces.Box(-1, 1, (4,)))
+    camera, pair = spaces.Box(-1, 1, (4,)), spaces.Tuple((spaces.Box(-1, 1, (4,)), spaces.MultiBinary(1)))
+    spaced = pack_of(1, 5, observation_space=spaces.Dict({"camera": camera, "pair": pair}))
     assert encoded([spaced], schemas).schema_id != first.schema_id
 
 
