@@ -8,8 +8,10 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,17 +191,51 @@ def _play(chosen: argparse.Namespace) -> int:
     if (target / DATASET_FILE).exists():
         stored = EpisodeDataset(target).metadata  # the id of an agent's episode, and of its multi-agent episode
         known = {*stored["id"], *stored["multi_agent_episode_id"]} - {None}
-    evaluation = _evaluate_policy(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)
-    twice = [episode.id_ for episode in evaluation.episodes if episode.id_ in known]
+    seed = _fresh_seed(len(known)) if chosen.seed is None else chosen.seed
+    evaluation = _evaluate_policy(chosen, seed)
+    ids = _ids_of(evaluation.episodes)
+    twice = [id_ for id_ in ids if id_ in known]
     if twice:
         raise InvalidArgument(
             f"{target} already has {len(twice)} of the {evaluation.num_episodes} episodes of this seed, such as "
             f"{twice[0]}: leave --seed out, give another seed, or write to another data set with --out"
         )
     with EpisodeWriter(target, env_spec=_read_run(chosen.folder).env) as writer:
-        writer.add(evaluation.episodes)
+        writer.add(_with_ids(evaluation.episodes, ids))
     print(f"{evaluation}, stored in {target}")
     return 0
+
+
+def _ids_of(episodes: Any) -> list[str]:
+    """Return ids that follow from what happened in the episodes, so that the same episodes get the same ids again."""
+    import numpy as np
+
+    from episodes.tracks import nested
+
+    counts: Counter[str] = Counter()
+    ids = []
+    for episode in episodes:
+        digest = blake2b(digest_size=16)
+        for part in getattr(episode, "agent_episodes", {"": episode}).values():
+            for leaf in nested.leaves((part.get_observations(), part.get_actions())):
+                digest.update(np.ascontiguousarray(leaf).tobytes())
+        name = digest.hexdigest()
+        ids.append(f"{name}-{counts[name]}" if counts[name] else name)
+        counts[name] += 1
+    return ids
+
+
+def _with_ids(episodes: Any, ids: list[str]) -> Any:
+    """Return the episodes of an `Evaluation` with other ids: a pack, or the same list of multi-agent episodes."""
+    from episodes import EpisodePack
+
+    if isinstance(episodes, EpisodePack):
+        return episodes.replace(ids=ids)
+    for episode, id_ in zip(episodes, ids, strict=True):
+        episode.id_ = id_
+        for agent_id, agent in episode.agent_episodes.items():
+            agent.id_, agent.multi_agent_episode_id = f"{id_}_{agent_id}", id_
+    return episodes
 
 
 def _export(chosen: argparse.Namespace) -> int:

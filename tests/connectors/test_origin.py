@@ -51,14 +51,13 @@ chunks = shapes.map(lambda them: [chunk(i, *own) for i, own in enumerate(them)])
 
 
 def assert_read_again(batch: Any, width: int = 1) -> int:
-    """Check each row that is not padding against its origin, and return the number of checked rows."""
+    """Check each row that has an origin, and return the number of checked rows. Others are padding or context."""
     origin: Origin = batch.origin
     observations, actions, rewards = (np.asarray(batch[name]) for name in ("obs", "actions", "rewards"))
     assert origin.numbers.shape == actions.shape
     assert origin.numbers.dtype == np.int64
     for row, number in np.ndenumerate(origin.numbers):
         if number < 0:
-            assert not observations[row].any()
             assert origin[row] is None
             continue
         step, episode = origin[row], origin.episode(row)
@@ -121,7 +120,10 @@ def test_origin_of_sampled_row(episodes: list[SingleAgentEpisode], n: int, capac
             assert batch.rewards[i] == pytest.approx(rewards @ GAMMA ** np.arange(len(rewards)))
             assert np.array_equal(batch.new_obs[i], episode.get_observations(stop))
         assert assert_read_again(Batch.cat([part[::-1] for part in batch.split(4)])) == 9
-        sequences = buffer.sample_sequences(4, 3, burn_in=1)
+        try:
+            sequences = buffer.sample_sequences(4, 3, burn_in=1)
+        except EpisodeStateError:  # no stored step has a step before it
+            continue
         assert assert_read_again(sequences) == int((sequences.origin.numbers >= 0).sum()) >= 4
         assert buffer.at(np.array([-1, buffer.get_ring().head - 1])).origin[0] is None
 

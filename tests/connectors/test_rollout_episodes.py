@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -168,7 +170,7 @@ def test_simulator_rollouts_become_recorded_episodes(mode, rate, blocks, num_env
                 whole[chunk.id_].concat_episode(chunk)
             else:
                 assert chunk.t_started == 0
-                whole[chunk.id_] = chunk
+                whole[chunk.id_] = copy.copy(chunk)
     assert sum(map(len, whole.values())) == simulation.env.steps_taken
 
 

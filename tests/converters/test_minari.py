@@ -109,11 +109,13 @@ def test_to_minari_leaves_out_values_that_minari_would_change() -> None:
 
 
 def test_to_minari_rejects_wrong_arguments_and_losses_and_leaves_no_data_set() -> None:
-    keyed = spaces.Dict({"a/b": BOX})
+    rows = {"a/b": np.zeros((3, 2), np.float32)}
+    facts = {"observation_space": spaces.Dict({"a/b": BOX}), "action_space": spaces.Discrete(2)}
+    with_slash = SingleAgentEpisode.from_arrays(rows, [0, 1], [1.0, 1.0], **facts)
     for episodes, options, error, text in (
         ([], {}, InvalidArgument, "no episodes with a step"),
         ([some(observation_space=None)], {}, InvalidArgument, "give observation_space="),
-        ([some(observation_space=keyed)], {}, InvalidArgument, "'a/b'"),
+        ([with_slash], {}, InvalidArgument, "'a/b'"),
         ([some(extra_model_outputs={"vf": np.zeros(3)})], {"strict": True}, LostInConversion, "'vf'.*first is a"),
         ([some(agent_id=("a", 1))], {"strict": True}, LostInConversion, "agent_id"),
     ):

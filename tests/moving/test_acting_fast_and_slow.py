@@ -206,8 +206,8 @@ def as_called_one_by_one(pipeline: ModuleToEnvPipeline, seed: int, log_probs: bo
     return ModuleToEnvPipeline(None, pipeline.input_action_space, connectors=pieces)
 
 
-def programs(seed: int, fast: bool) -> tuple[list[EpisodePack], Spoiler]:
-    """Return the samples of a random program, with normal pipelines or with connectors called in sequence."""
+def programs(seed: int, fast: bool) -> tuple[list[EpisodePack], list[bool], Spoiler]:
+    """Return the samples of a random program, and whether each explored, with normal pipelines or with connectors called in sequence."""
     rng = np.random.default_rng(seed)
     space = ACTION_SPACES[int(rng.integers(len(ACTION_SPACES)))] if rng.random() < 0.5 else ACTION_SPACES[seed % 2]
     env = Odd(int(rng.integers(1, 5)), space, str(rng.choice(LAYOUTS)))
@@ -223,7 +223,7 @@ def programs(seed: int, fast: bool) -> tuple[list[EpisodePack], Spoiler]:
     if not fast:
         sees.prepend(Nothing())
     runner = SingleAgentEnvRunner(env, policy, env_to_module=sees, module_to_env=pipeline, seed=seed)
-    packs, put_in = [], []
+    packs, put_in, explored = [], [], []
     for number in range(int(rng.integers(2, 5))):
         if put_in and rng.random() < 0.4:
             pipeline.remove(put_in.pop(int(rng.integers(len(put_in)))))
@@ -237,25 +237,31 @@ def programs(seed: int, fast: bool) -> tuple[list[EpisodePack], Spoiler]:
         if number == 1 and rng.random() < 0.3:
             pipeline.remove("UnbatchItems")
         count = int(rng.integers(1, 40))
-        packs.append(runner.sample(num_timesteps=count, explore=bool(rng.random() < 0.7)))
-    return packs, policy
+        explore = bool(rng.random() < 0.7)
+        packs.append(runner.sample(num_timesteps=count, explore=explore))
+        explored.append(explore)
+    return packs, explored, policy
 
 
-def columns_of(pack: EpisodePack) -> list[Any]:
+def columns_of(pack: EpisodePack, numbers: dict[str, int]) -> list[Any]:
+    """Return all columns of a pack. `numbers` has a number for each id of earlier packs, since ids are random."""
     tracks = (pack.observations, pack.actions, pack.rewards, dict(sorted(pack.extra_model_outputs.items())))
     leaves = [leaf for track in tracks for leaf in nested.leaves(track)]
+    ids = np.array([numbers.setdefault(id_, len(numbers)) for id_ in pack.ids])
     ages = [info["age"] for info in pack.infos.take(np.arange(len(pack.infos)))]
-    return [*leaves, pack.lengths, pack.lookbacks, pack.t_started, pack.terminated, pack.ids, np.array(ages)]
+    return [*leaves, pack.lengths, pack.lookbacks, pack.t_started, pack.terminated, ids, np.array(ages)]
 
 
 @pytest.mark.parametrize("first", range(30, 60, 15))
 def test_random_pipelines_sample_equal_episodes_fast_and_slow(first: int) -> None:
     for seed in range(first, first + 15):
-        packs, policy = programs(seed, fast=True)
-        expected, _ = programs(seed, fast=False)
-        for pack, expected_pack in zip(packs, expected, strict=True):
+        packs, all_explored, policy = programs(seed, fast=True)
+        expected, _, _ = programs(seed, fast=False)
+        numbers: tuple[dict[str, int], dict[str, int]] = {}, {}
+        for pack, expected_pack, explored in zip(packs, expected, all_explored, strict=True):
             assert sorted(pack.extra_model_outputs) == sorted(expected_pack.extra_model_outputs), seed
-            for column, same in zip(columns_of(pack), columns_of(expected_pack), strict=True):
+            both = columns_of(pack, numbers[0]), columns_of(expected_pack, numbers[1])
+            for column, same in zip(*both, strict=True):
                 assert column.dtype == same.dtype, seed
                 np.testing.assert_array_equal(column, same, err_msg=f"seed {seed}")
             if not policy.in_between:
@@ -268,4 +274,6 @@ def test_random_pipelines_sample_equal_episodes_fast_and_slow(first: int) -> Non
                     for length, before in zip(pack.lengths, pack.lookbacks, strict=True)
                     for at in [False] * before + [True] * length
                 ]  # a lookback may be from before an edit
+                if not explored:  # the policy that acted was deterministic
+                    log_probs = np.zeros_like(log_probs)
                 np.testing.assert_allclose(log_probs[steps], got[steps], rtol=1e-5, atol=1e-5, err_msg=f"seed {seed}")

@@ -100,9 +100,7 @@ def test_turn_based_environment_episode_equals_plain_loop(make, chunk_size):
             assert rows(agent_episode) == list(observations)
             assert agent_episode.get_rewards().tolist() == list(rewards[1:])
             assert (agent_episode.is_terminated, agent_episode.is_truncated) == (terminations[-1], truncations[-1])
-        assert episode.get_return() == sum(
-            reward for agent_episode in turns.values() for _, reward, _, _ in agent_episode[1:]
-        )
+        assert episode.get_return() == sum(reward for agent_turns in turns.values() for _, reward, _, _ in agent_turns)
 
 
 def rows(agent_episode: Any) -> list[Any]:
