@@ -96,7 +96,7 @@ class NormalizeObservations(ViewPiece):
                 f"{self.name} has seen no observation: sample with explore=True first, restore its state, share the "
                 "views of the actor (views=actor.views), or call its learn(observations) on recorded data"
             )
-        return {Columns.OBS: self._filter.rewrite(history.observations(), None, False)}
+        return {Columns.OBS: self._filter.normalized(history.observations())}
 
     def spaces(self, input_spaces: HistorySpaces) -> Mapping[str, gym.Space]:
         """Return the space of the column "obs": each Box becomes a float32 Box that is bounded by the clip limits."""
