@@ -299,7 +299,7 @@ def test_what_a_view_asks_about_the_past_counts_as_its_lookback(
     buffer.add(whole)
     t = np.arange(20)[:, None] - np.arange(k)[::-1]
     expected = t >= (0 if method == "observed" else 1)
-    sampled = buffer.sample(60, views=views, keys=["t"])
+    sampled = buffer.sample(200, views=views, keys=["obs", "t"])
     assert set(sampled.t.tolist()) == {*range(10 + lookback, 20)}
     assert (sampled.exists == expected[sampled.t]).all()
     pipeline = learner_pipeline(BOX, ACTIONS, views=views)
