@@ -709,7 +709,8 @@ class SingleAgentEnvRunner(EnvRunner):
         """Return the recorded steps of an interrupted call as a pack, and count its episode returns.
         No hooks are called.
         """
-        return self._select_and_count(self._recorder.take(), None)
+        recorded = self._recorder.take()
+        return self._select_and_count(self._with_log_probs(recorded, self._recorder.taken_envs), None)
 
     def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
         """Return the recorded episodes as a pack, after they were counted and hooks were called.
@@ -718,6 +719,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         recorded = self._recorder.take()
         try:
+            recorded = self._with_log_probs(recorded, self._recorder.taken_envs)
             pack = self._select_and_count(recorded, num_episodes)
             left = self._interrupted if self.returns_interrupted and num_episodes is None else []
             if left:
@@ -743,7 +745,7 @@ class SingleAgentEnvRunner(EnvRunner):
             whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])
             pack, envs, self._last_rows = pack.select(whole), envs[whole], self._last_rows[whole]
         self._running.add_pack(pack, envs)
-        return self._with_log_probs(pack, envs)
+        return pack
 
     def for_evaluation(
         self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()

@@ -80,7 +80,9 @@ class History(ABC):
 
     @cached_property
     def depth(self) -> np.ndarray:
-        """Number of steps before each observation that are still stored, int [B]."""
+        """Number of steps before each observation that are still stored, int [B]. It depends on the storage, so views
+        read `t` or `observed` instead.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no depth")
 
     @property
@@ -136,10 +138,12 @@ class History(ABC):
 
     def observed(self, k: int) -> np.ndarray:
         """Return which of the last `k` observations lie within the episode (and are not padding), bool [B, k]."""
+        self._check("observed", k, k - 1)
         return self.depth[:, None] >= back(k)
 
     def stepped(self, k: int) -> np.ndarray:
         """Return which of the last `k` steps lie within the episode (and are not padding), bool [B, k]."""
+        self._check("stepped", k, k)
         return self.depth[:, None] > back(k)
 
     def observations(self, k: int | None = None) -> Any:
@@ -255,6 +259,12 @@ class OtherObservations(History):
     @property
     def t(self) -> np.ndarray:
         return self._source.t
+
+    def observed(self, k: int) -> np.ndarray:
+        return self._source.observed(k)
+
+    def stepped(self, k: int) -> np.ndarray:
+        return self._source.stepped(k)
 
     def _reaches(self, num_steps: int) -> bool:
         return self._source._reaches(num_steps)

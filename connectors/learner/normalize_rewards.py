@@ -13,6 +13,7 @@ from connectors.learner.running_returns import RunningReturns
 from connectors.learner.step_returns import StepReturns
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+from episodes.facts.chunk_order import keys_of
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
 
@@ -68,7 +69,9 @@ class NormalizeRewards(Connector):
                 f"{self.name}: episode {episodes.ids[owner]} has the reward {rewards[step]} at step {t}; rewards must "
                 "be finite: correct or remove the episode"
             )
-        self._returns.add(rewards, episodes.ids, episodes.t_started, episodes.lengths)
+        facts = episodes.facts
+        keys = keys_of(facts.ids, facts.agent_ids, facts.multi_agent_episode_ids)
+        self._returns.add(rewards, keys, episodes.t_started, episodes.lengths)
         known = self._returns.moments()
         deviation = float(np.sqrt(known.squares / known.count)) if known.count > 1 else 1.0
         scaled = rewards / max(deviation, 1e-8)

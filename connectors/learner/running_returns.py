@@ -14,7 +14,7 @@ and p + g determine those of the returns for each s, so a range of any length is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -58,12 +58,12 @@ class RunningReturns:
         self._ranges: dict[Any, list[_Range]] = {}  # by episode id, the episode of the newest chunk last
         self._waiting: set[Any] = set()  # episodes with a range whose first return is unknown
 
-    def add(self, rewards: np.ndarray, ids: Sequence[Any], t_started: np.ndarray, lengths: np.ndarray) -> None:
+    def add(self, rewards: np.ndarray, ids: Sequence[Hashable], t_started: np.ndarray, lengths: np.ndarray) -> None:
         """Count the steps of n chunks that were not counted before.
 
         Args:
             rewards: rewards of all steps, one chunk after the other, float64 [S].
-            ids: ids of the episodes [n].
+            ids: what identifies the episode of each chunk, [n].
             t_started: step of its episode with which each chunk begins, [n].
             lengths: number of steps of each chunk, [n].
         """
@@ -181,6 +181,7 @@ class RunningReturns:
         returns._known = Moments.from_state(state)
         for id_, first, stop, last, fade, moments in state.get("ranges", ()):
             part = _Range(first, stop, last, fade, moments and Moments.from_state(moments))
+            id_ = tuple(id_) if isinstance(id_, list) else id_  # a file of plain values has lists
             returns._ranges.setdefault(id_, []).append(part)
             if moments:
                 returns._waiting.add(id_)

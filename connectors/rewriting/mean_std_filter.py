@@ -127,7 +127,17 @@ class MeanStdFilter(ObservationRewriter):
         filtered = self._filtered_paths(rows)
         if update and self.update_stats:
             self._update_statistics({path: np.asarray(rows[path]) for path in filtered})
-        for path in filtered:
+        if any(self._lacks(path) and len(rows[path]) for path in filtered):
+            raise StateMismatch(
+                f"{self.name} has seen no observation, and does not learn from these: restore its state "
+                "(Actor.load, or set_state of its pipeline), or sample with explore=True first"
+            )
+        return self.normalized(observations)
+
+    def normalized(self, observations: Any) -> Any:
+        """Return the observations [N, ...] normalized by the running statistics, or as float32 if there are none."""
+        rows = nested.flatten(observations)
+        for path in self._filtered_paths(rows):
             rows[path] = self._normalize(path, as_any_array(rows[path]))
         return nested.unflatten_like(observations, list(rows.values()))
 
@@ -160,18 +170,18 @@ class MeanStdFilter(ObservationRewriter):
             self._total[path] = self._own[path] if synced is None else synced.merge(self._own[path])
         self._affine = {}
 
+    def _lacks(self, path: str) -> bool:
+        """Return True if there are no statistics of the part of observations at `path`."""
+        known = self._total.get(path)
+        return known is None or not known.count
+
     def _normalize(self, path: str, rows: np.ndarray) -> np.ndarray:
         """Return rows of one part of the observations, the part at `path`, normalized and clipped as float32."""
         affine = self._affine  # another thread that samples from replay may normalize, too
         if path not in affine:
-            known = self._total.get(path)
-            if known is None or not known.count:
-                if rows.shape[0] == 0:
-                    return rows.astype(np.float32)
-                raise StateMismatch(
-                    f"{self.name} has seen no observation, and does not learn from these: restore its state "
-                    "(Actor.load, or set_state of its pipeline), or sample with explore=True first"
-                )
+            if self._lacks(path):
+                return rows.astype(np.float32)
+            known = self._total[path]
             affine[path] = (known.mean, 1 / (known.deviation() + _EPSILON))
         mean, scale = affine[path]
         values = rows - mean if self.de_mean_to_zero else rows.astype(np.float64)

@@ -91,16 +91,12 @@ class NormalizeObservations(ViewPiece):
         Raises:
             StateMismatch: there are no statistics yet.
         """
-        if self.is_empty_filter:
-            if not isinstance(history, SampleHistory):
-                raise StateMismatch(
-                    f"{self.name} has seen no observation: sample with explore=True first, restore its state, share "
-                    "the views of the actor (views=actor.views), or call its learn(observations) on recorded data"
-                )
-            # a pipeline that is created looks at structure and dtypes only
-            unchanged = MeanStdFilter(self._filter.input_observation_space, de_mean_to_zero=False, de_std_to_one=False)
-            return {Columns.OBS: unchanged.rewrite(history.observations(), None, True)}
-        return {Columns.OBS: self._filter.rewrite(history.observations(), None, False)}
+        if self.is_empty_filter and not isinstance(history, SampleHistory):
+            raise StateMismatch(
+                f"{self.name} has seen no observation: sample with explore=True first, restore its state, share the "
+                "views of the actor (views=actor.views), or call its learn(observations) on recorded data"
+            )
+        return {Columns.OBS: self._filter.normalized(history.observations())}
 
     def spaces(self, input_spaces: HistorySpaces) -> Mapping[str, gym.Space]:
         """Return the space of the column "obs": each Box becomes a float32 Box that is bounded by the clip limits."""

@@ -41,21 +41,31 @@ class SampleHistory(History):
         self._offset = 0  # how far windows went back to come here
         self.reach = 0
 
-    @cached_property
-    def depth(self) -> np.ndarray:
-        return _DEPTHS[self._numbers % 3] - self._before
+    def __len__(self) -> int:
+        return len(self._numbers)
 
     @property
-    def t(self) -> np.ndarray:
-        return self.depth
+    def depth(self) -> np.ndarray:  # type: ignore[override]
+        raise InvalidArgument(
+            "history.depth is the number of steps that happen to be stored; a view reads history.t for the time in the "
+            "episode, or history.observed(k) for which of the last k observations exist"
+        )
+
+    @cached_property
+    def t(self) -> np.ndarray:  # type: ignore[override]
+        return _DEPTHS[self._numbers % 3] - self._before
+
+    @cached_property
+    def _least_depth(self) -> int:
+        return int(self.t.min(initial=_DEPTHS[0]))
 
     def observed(self, k: int) -> np.ndarray:
         self._record_reach(k - 1)
-        return super().observed(k)
+        return self.t[:, None] >= back(k)
 
     def stepped(self, k: int) -> np.ndarray:
         self._record_reach(k)
-        return super().stepped(k)
+        return self.t[:, None] > back(k)
 
     def newest(self) -> Any:
         return frozen(nested.take(self._first.observation_pool, (7 * self._numbers + self._before) % _POOL))
@@ -77,7 +87,7 @@ class SampleHistory(History):
 
     def window(self, k: int) -> SampleHistory:
         self._record_reach(k - 1)
-        backs = np.minimum(back(k), self.depth[:, None])
+        backs = np.minimum(back(k), self.t[:, None])
         window = SampleHistory(self.spaces, np.repeat(self._numbers, k), before=(self._before[:, None] + backs).ravel())
         window._first, window._offset = self._first, self._offset + k - 1
         return window

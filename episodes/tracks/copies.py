@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -15,7 +17,9 @@ _CONTAINERS = (list, dict, tuple, set, np.ndarray)
 
 
 def copied(item: Any) -> Any:
-    """Return a copy of an item: of its arrays, torch tensors, dicts, lists, tuples and sets. Other parts are shared.
+    """Return a deep copy of an item. Mappings that are no dicts become dicts, and buffers such as `memoryview` arrays.
+
+    Only objects that Python cannot copy, such as locks and open files, are shared.
 
     >>> buffer = np.zeros(2)
     >>> copy = copied({"position": buffer})
@@ -40,4 +44,11 @@ def copied(item: Any) -> Any:
         return deepcopy(item)
     if hasattr(item, "untyped_storage"):  # a torch tensor
         return item.clone()
-    return item
+    if isinstance(item, Mapping):
+        return {key: copied(part) for key, part in item.items()}
+    if isinstance(item, (memoryview, array)):
+        return np.array(item)
+    try:
+        return deepcopy(item)
+    except Exception:  # what `__deepcopy__` and `__reduce__` of any class raise
+        return item

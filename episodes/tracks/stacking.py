@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import struct
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,8 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
         if not any(hasattr(item, "detach") for item in column):
             raise
         return _stacked([_tensor_to_array(item, i, name) for i, item in enumerate(column, -lookback)], name, lookback)
+    if any(isinstance(item, Mapping) for item in column[:1]):
+        raise WrongType(f"{name}: item {-lookback} is a {type(column[0]).__name__}; give dicts, not other mappings")
     if array.dtype.kind == "O":
         raise _first_misfit(column, name, lookback, lambda item: np.asarray(item).dtype.kind != "O")
     if array.dtype.kind in "US":

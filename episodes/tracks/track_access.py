@@ -38,7 +38,7 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
         return item.shape
     try:
         if nested.is_leaf(item):
-            return np.shape(item)
+            return shape_of(dict(item), label) if isinstance(item, Mapping) else np.shape(item)
         return nested.map_leaves(lambda leaf: list(np.shape(leaf)), item)  # lists, since a tuple would be nested
     except ValueError:
         raise ShapeMismatch(f"{label()}: the item is ragged; give an array of numbers") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import numpy as np
@@ -118,3 +119,21 @@ def test_normalized_rewards_are_clipped_and_statistics_are_restored():
     assert np.array_equal(*same)
     with pytest.raises(InvalidArgument, match="clip is 0"):
         NormalizeRewards(clip=0)
+
+
+def test_agents_with_one_id_are_several_episodes():
+    """Rewards of the second agent count, in one pack and in two, also after the state was written to a file."""
+    agents = [
+        SingleAgentEpisode.from_arrays(
+            np.zeros((4, 2), np.float32), [0, 1, 0], rewards, id_="x", agent_id=agent, multi_agent_episode_id="m"
+        )
+        for agent, rewards in (("a", [1.0, 1.0, 1.0]), ("b", [9.0, 8.0, 7.0]))
+    ]
+    expected = 1 / deviation_of(agents, 0.99)
+    together = learner_pipeline(*SPACES, pieces=[NormalizeRewards(clip=None)])
+    assert together(episodes=EpisodePack.from_episodes(agents))["rewards"][0] == pytest.approx(expected)
+    first, second = NormalizeRewards(clip=None), NormalizeRewards(clip=None)
+    learner_pipeline(*SPACES, pieces=[first])(episodes=EpisodePack.from_episodes(agents))
+    second.set_state(json.loads(json.dumps(first.get_state(), default=float)))
+    batch = learner_pipeline(*SPACES, pieces=[second])(episodes=EpisodePack.from_episodes(agents))
+    assert batch["rewards"][0] == pytest.approx(expected)

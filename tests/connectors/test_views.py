@@ -15,6 +15,7 @@ from numbered_envs import Numbered
 from own_views import joint
 from reference_connectors import WholeEpisode, whole_episodes
 
+from connectors import learner_pipeline
 from connectors.env_to_module import (
     FlattenObservations,
     FrameStacking,
@@ -27,6 +28,7 @@ from connectors.views.view import Views
 from episodes.errors import ContractViolation, InvalidArgument, ShapeMismatch, WrongType
 from episodes.history import History, HistorySpaces
 from episodes.pack import EpisodePack, PackHistory
+from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import EpisodesHistory, SingleAgentEpisode
 
 BOX, ACTIONS = spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(3)
@@ -266,3 +268,41 @@ class Loud(Numbered):
 
     def _show(self) -> np.ndarray:
         return super()._show() * np.float32(1e5)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda history: history.depth,
+        lambda history: history.observed(1)[:, 0] & (history.depth == 0),
+        lambda history: history.window(2).depth[::2],
+    ],
+    ids=["alone", "with observed", "in a window"],
+)
+@pytest.mark.parametrize("first", [[], [FrameStacking(num_frames=2).see]], ids=["first", "second"])
+def test_views_do_not_read_how_many_steps_happen_to_be_stored(read: Any, first: list[Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"history.depth .* reads history.t"):
+        Views([*first, lambda history: {"value": read(history)}], BOX, ACTIONS)
+
+
+@pytest.mark.parametrize(("method", "k", "lookback"), [("observed", 4, 3), ("stepped", 4, 4)])
+@pytest.mark.parametrize("first", [[], [FrameStacking(num_frames=2).see]], ids=["first", "second"])
+def test_what_a_view_asks_about_the_past_counts_as_its_lookback(
+    method: str, k: int, lookback: int, first: list[Any]
+) -> None:
+    """All sources agree: the reset is as far away in a buffer, in a chunk and in a whole episode."""
+    views = Views([*first, lambda history: {"exists": getattr(history, method)(k)}], BOX, ACTIONS)
+    assert views.lookback == lookback
+    observations = np.arange(42, dtype=np.float32).reshape(21, 2)
+    whole = SingleAgentEpisode.from_arrays(observations, np.zeros(20, int), np.ones(20), id_="e")
+    buffer = EpisodeReplayBuffer(10, seed=0)
+    buffer.add(whole)
+    t = np.arange(20)[:, None] - np.arange(k)[::-1]
+    expected = t >= (0 if method == "observed" else 1)
+    sampled = buffer.sample(200, views=views, keys=["obs", "t"])
+    assert set(sampled.t.tolist()) == {*range(10 + lookback, 20)}
+    assert (sampled.exists == expected[sampled.t]).all()
+    pipeline = learner_pipeline(BOX, ACTIONS, views=views)
+    for start in (0, 2, 12):
+        pack = EpisodePack.from_episodes([whole.window(start, 20, min(start, lookback), False)])
+        assert (np.asarray(pipeline(episodes=pack)["exists"]) == expected[start:]).all()

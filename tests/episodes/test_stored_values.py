@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
+from collections import ChainMap, OrderedDict, UserDict, deque
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -17,8 +20,9 @@ from gymnasium import spaces
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
 from episode_runners.serial_envs import CheckedEnv
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
-from episodes.errors import EpisodeStateError, ShapeMismatch
+from episodes.errors import EpisodeStateError, ShapeMismatch, WrongType
 from episodes.storage import EpisodeDataset, RecordEpisodes
+from episodes.tracks import nested
 
 STEPS = 4
 DICT = spaces.Dict(x=spaces.Box(-99, 99, (2,), np.float64), y=spaces.Tuple([spaces.Box(-99, 99, (1,), np.float64)]))
@@ -372,3 +376,73 @@ def test_every_setter_is_in_the_table() -> None:
     }
     methods = {name for name in dir(SingleAgentEpisode) if name.startswith("set_")}
     assert properties | methods <= SETTERS.keys()
+
+
+class Landmark:
+    """An object of a user, with an array that changes."""
+
+    def __init__(self, at: np.ndarray) -> None:
+        self.at = at
+
+
+# --- kinds of values, in observations and in infos: what makes one of an array, and how its first number is read
+KINDS: dict[str, tuple[Callable[[np.ndarray], Any], Callable[[Any], Any]]] = {
+    "UserDict": (lambda array: UserDict(a=array), lambda item: item["a"][0]),
+    "mapping proxy": (lambda array: MappingProxyType({"a": array}), lambda item: item["a"][0]),
+    "ChainMap in a dict": (lambda array: {"c": ChainMap({"a": array})}, lambda item: item["c"]["a"][0]),
+    "OrderedDict": (lambda array: OrderedDict(a=array), lambda item: item["a"][0]),
+    "memoryview": (memoryview, lambda item: item[0]),
+    "tuple of a mapping": (lambda array: (UserDict(a=array),), lambda item: item[0]["a"][0]),
+}
+OBJECTS: dict[str, tuple[Callable[[np.ndarray], Any], Callable[[Any], Any]]] = {
+    "object": (Landmark, lambda item: item.at[0]),
+    "list of objects": (lambda array: [Landmark(array)], lambda item: item[0].at[0]),
+    "deque": (lambda array: deque([array]), lambda item: item[0][0]),
+}
+
+
+PLACES = [
+    *[(kind, place) for kind in KINDS for place in ("observation", "info", "agent's info", "extra model output")],
+    *[(kind, place) for kind in OBJECTS for place in ("info", "agent's info")],
+]
+
+
+@pytest.mark.parametrize(("kind", "place"), PLACES)
+def test_values_of_all_kinds_are_copied(kind: str, place: str) -> None:
+    make, read = (KINDS | OBJECTS)[kind]
+    array = np.zeros(2)
+    episode, several = SingleAgentEpisode(), MultiAgentEpisode()
+    observation = make(array) if place == "observation" else 0
+    episode.add_env_reset(observation, {"value": make(array)})
+    several.add_env_reset(observations={"a": 0}, infos={"a": {"value": make(array)}})
+    for t in range(1, 4):
+        array[:] = t
+        item = make(array)
+        extra = {"value": item} if place == "extra model output" else None
+        observation = item if place == "observation" else 0
+        episode.add_env_step(observation, 0, 1.0, {"value": item}, extra_model_outputs=extra)
+        several.add_env_step({"a": 0}, {"a": 0}, {"a": 1.0}, {"a": {"value": item}})
+    array[:] = 9
+    if place == "observation":
+        assert [read(stored) for stored in episode.get_observations()] == [0, 1, 2, 3]
+        (column,) = nested.leaves(episode.to_numpy().get_observations())
+        assert column[:, 0].tolist() == [0, 1, 2, 3]
+    elif place == "extra model output":
+        assert [read(stored) for stored in episode.get_extra_model_outputs("value")] == [1, 2, 3]
+    else:
+        recorded = episode if place == "info" else several.agent_episodes["a"]
+        assert [read(info["value"]) for info in recorded.get_infos()] == [0, 1, 2, 3]
+
+
+def test_mappings_that_are_not_copied_are_refused_when_they_are_stacked() -> None:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(UserDict(a=np.zeros(2)), copy=False)
+    episode.add_env_step(UserDict(a=np.ones(2)), 0, 1.0, copy=False)
+    with pytest.raises(WrongType, match="item 0 is a UserDict; give dicts"):
+        episode.to_numpy()
+
+
+def test_objects_that_cannot_be_copied_are_kept() -> None:
+    lock, episode = threading.Lock(), SingleAgentEpisode()
+    episode.add_env_reset(0, {"lock": lock})
+    assert episode.get_infos(0)["lock"] is lock

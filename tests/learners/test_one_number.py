@@ -33,7 +33,7 @@ from episode_learners import (
     SACPolicy,
 )
 from episode_learners.algorithms.minibatches import shuffled
-from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
+from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes import gae
 from episodes.errors import EpisodeStateError
 from episodes.replay import EpisodeReplayBuffer
@@ -228,3 +228,34 @@ def test_all_rewards_of_the_environment_count_in_every_return(num_timesteps: int
     result = evaluate(runner, num_episodes=2, seed=1)
     assert [episode.get_return() for episode in result.episodes] == result.returns.tolist() == [555.0, 555.0]
     assert result.episodes[0].get_return(include_pending=False) == 25.0
+
+
+@pytest.mark.parametrize("fails_in", ["hook", "environment", "nothing"])
+@pytest.mark.parametrize("explore", [False, True])
+def test_log_probabilities_of_a_failed_call_are_those_of_a_call_that_succeeds(fails_in: str, explore: bool):
+    class Failing(Hook):
+        def on_sample_end(self, runner: Any, sampled: Any) -> Any:
+            raise ZeroDivisionError
+
+    class Breaking(gym.Wrapper):
+        def step(self, action: Any) -> Any:
+            if len(steps) == 11:
+                raise ZeroDivisionError
+            steps.append(1)
+            return self.env.step(action)
+
+    steps: list[int] = []
+    make = (lambda: Breaking(gym.make("CartPole-v1"))) if fails_in == "environment" else "CartPole-v1"
+    env = gym.make("CartPole-v1")
+    policy = MLPPolicy(env.observation_space, env.action_space)
+    hooks = [Failing()] if fails_in == "hook" else []
+    runner = SingleAgentEnvRunner(make, policy, num_envs=2, seed=0, hooks=hooks)
+    if fails_in == "nothing":
+        pack = runner.sample(num_timesteps=12, explore=explore)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            runner.sample(num_timesteps=12, explore=explore)
+        pack = runner.take()
+    log_probs = pack.extra_model_outputs["action_logp"]
+    assert len(log_probs) >= 10
+    assert (log_probs < 0).all() if explore else (log_probs == 0).all()

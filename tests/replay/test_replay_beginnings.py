@@ -430,3 +430,45 @@ def test_ragged_chunk_that_begins_later_is_told_to_begin_at_0() -> None:
         buffer = EpisodeReplayBuffer(capacity, seed=0)
         with pytest.raises(ChunkMismatch, match="from t=0 on"):
             buffer.add(part)
+
+
+def changed(track: str, at: int) -> SingleAgentEpisode:
+    """Return a chunk from t=12 on with a lookback of 4 steps, whose item at `at` is another one than in `whole`."""
+    tracks = {"observations": np.arange(1.0, T + 2, dtype=np.float32)[:, None], "actions": np.arange(T)}
+    tracks[track][at] += 7
+    other = SingleAgentEpisode.from_arrays(
+        tracks["observations"],
+        tracks["actions"],
+        np.arange(0.5, T, dtype=np.float32),
+        extra_model_outputs={"state_out": np.arange(10.0, 10 + T)[:, None]},
+        infos=[{"n": t} for t in range(T + 1)],
+        id_="e",
+        truncated=True,
+    )
+    return other.window(12, T, 4, True)
+
+
+@pytest.mark.parametrize("way", ["one after another", "in one call", "in a data set", "after smaller chunks"])
+@pytest.mark.parametrize("track", ["observations", "actions"])
+@pytest.mark.parametrize("at", [8, 10, 11])
+def test_chunk_whose_lookback_differs_is_of_another_episode(way: str, track: str, at: int, tmp_path: Path) -> None:
+    def add(part: SingleAgentEpisode) -> EpisodeReplayBuffer:
+        parts = [[chunk(0, 12, 0)], [part]]
+        if way == "after smaller chunks":
+            parts = [[chunk(t, t + 3, min(t, 5))] for t in range(0, 12, 3)] + [[part]]
+        if way == "in one call":
+            parts = [parts[0] + parts[1]]
+        if way == "in a data set":
+            return from_dataset(EpisodeReplayBuffer, parts, 100, tmp_path)
+        return plain(EpisodeReplayBuffer, parts, 100, tmp_path)
+
+    with pytest.raises(ChunkMismatch, match="its lookback differs"):
+        add(changed(track, at))
+
+
+@pytest.mark.parametrize(("track", "at"), [("observations", 7), ("actions", 7), ("actions", 12)])
+def test_what_is_outside_of_a_lookback_is_not_compared(track: str, at: int) -> None:
+    buffer = plain(EpisodeReplayBuffer, [[chunk(0, 12, 0)], [changed(track, at)]], 100, Path())
+    assert len(buffer) == T
+    buffer = plain(EpisodeReplayBuffer, [[chunk(0, 12, 0)], [changed(track, at)]], 5, Path())
+    assert len(buffer) == 5

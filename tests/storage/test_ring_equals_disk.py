@@ -63,7 +63,7 @@ class LastTwo:
             "extra": history.extra("observations", 1, np.zeros(())),
             "length": np.array([len(history.episode(i)) for i in range(len(history))]),
             "t": history.t,
-            "depth": np.minimum(history.depth, 2),
+            "observed": history.observed(3),
             "agent": history.agent_ids,
             "info": np.array([info.get("n", 0.0) for info in history.infos]),
         }
