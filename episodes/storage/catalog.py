@@ -197,7 +197,7 @@ def process_start_id(pid: int) -> str:
     """Return the start time of the process with the id `pid` as a text, "running" if the system does not report it, or
     "" if there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         pass
     if not HAS_POSIX_FILES:  # on Windows signal 0 is Ctrl-C

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from episodes.errors import InvalidArgument
-from episodes.storage.locks import Lock, try_lock
+from episodes.storage.locks import HAS_POSIX_FILES, Lock, try_lock
 
 _IPC = "ipc://"
 
@@ -20,11 +20,13 @@ def lock_of_path(address: str) -> list[Callable[[], None]]:
         A function that removes the lock, and may be called twice; nothing for other addresses.
 
     Raises:
-        InvalidArgument: another receiver listens at the path, or the lock file cannot be created.
+        InvalidArgument: another receiver listens at the path, the lock file cannot be created, or this is Windows.
     """
     path = address.removeprefix(_IPC)
     if path == address or path.startswith(("@", "*")) or not path:
         return []
+    if not HAS_POSIX_FILES:
+        raise InvalidArgument(f"address {address!r}: ipc:// needs Linux or macOS; give tcp://127.0.0.1:*")
     file = f"{path}.lock"
     while True:
         try:
