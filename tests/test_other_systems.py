@@ -103,7 +103,7 @@ def data_sets() -> None:
         writer.add(packs[3])
     merge(path, other)
     assert len(EpisodeDataset(path, verify=True)) == 12
-    assert len(EpisodeDataset(path).sampler(seed=0).sample(8).obs) == 8
+    assert len(EpisodeDataset(path).sampler(steps=8, seed=0).draw().obs) == 8
 
 
 def ledger() -> None:
