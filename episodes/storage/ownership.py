@@ -76,8 +76,9 @@ class Owner:
 
     def release(self) -> None:
         """Let other objects write the files. It has no effect in a forked process, or if they were not claimed."""
-        if self.is_active:
-            lock, self._lock, self._process = self._lock, None, None
+        if self._process in (None, os.getpid()):
+            self._process = None  # first: an interrupt leaves at most a lock that nobody uses, until the next call
+            lock, self._lock = self._lock, None
             if lock is not None:
                 lock.release()
 

@@ -14,6 +14,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,9 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.ledger import Ledger
 from episodes.storage.ledger.ledger_reader import LedgerReader
+from episodes.storage.ownership import Owner
 from episodes.transport.journal import Journal
+from tests.interrupts import Breaking
 
 warnings.filterwarnings("ignore", message=".*use of fork.. may lead to deadlocks")
 
@@ -267,6 +270,23 @@ def test_run_of_a_second_trainer_in_one_folder_is_refused(tmp_path: Path) -> Non
     assert [file.name for file in sorted(tmp_path.glob(".checkpoint*"))] == [".checkpoint-000001.pt.notes"]
     first.save()
     assert trainer(tmp_path).resume()
+
+
+def test_interrupted_owner_is_never_one_of_two(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(150):
+        first, second_one = (Owner("", tmp_path / str(number), refusal="another") for _ in range(2))
+        for _ in range(8):
+            owner = (first, second_one)[rng.integers(2)]
+            call = (owner.claim, owner.claim, owner.release)[rng.integers(3)]
+            with suppress(InvalidArgument):
+                Breaking(KeyboardInterrupt, int(rng.integers(1, 60)), rooms=("/storage/",)).run(call)
+            assert not (first.is_active and second_one.is_active)
+        first.release()
+        second_one.claim()
+        with pytest.raises(InvalidArgument, match="another"):
+            first.claim()
+        second_one.release()
 
 
 def test_file_system_without_locks_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
