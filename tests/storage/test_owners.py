@@ -221,7 +221,8 @@ def test_kill_frees_the_files_while_a_child_lives(kind: str, tmp_path: Path) -> 
     reader, writer = os.pipe()
     killed = os.fork()
     if killed == 0:
-        write(make(path), 1)
+        owner = make(path)
+        write(owner, 1)
         if os.fork() == 0:  # lives on, as a worker may
             os.close(writer)
             os.read(reader, 1)
