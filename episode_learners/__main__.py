@@ -147,7 +147,7 @@ def _read_run(folder: Path) -> Run:
     if not path.exists():
         raise FileNotFoundError(f"{folder} contains no run: it has no {RUN}")
     try:
-        table = dict(json.loads(path.read_text())["configuration"])
+        table = dict(json.loads(path.read_text(encoding="utf-8"))["configuration"])
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableData(f"{path} does not describe a run ({type(error).__name__}: {error})") from error
     return Run.of_table(table, str(path))

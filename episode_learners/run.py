@@ -169,7 +169,7 @@ class Run:
             UnknownKey, InvalidArgument: see `of_table`.
         """
         try:
-            table = tomllib.loads(Path(path).read_text())
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
             raise UnreadableData(f"{path} is not valid TOML: {error}") from error
         return cls.of_table(table, str(path))
@@ -384,7 +384,7 @@ def presets() -> dict[tuple[str, str], Path]:
     """Return the TOML files of tested settings, by (name of the algorithm, id of the environment)."""
     paths = {}
     for path in sorted(SETTINGS.glob("*.toml")):
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
         paths[table["algo"], table["env"]] = path
     return paths
 

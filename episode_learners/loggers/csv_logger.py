@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from episode_learners.loggers.logger import SCOPES, Logger
-from episodes.storage.files import append, put, sync
+from episodes.storage.files import append, put, remove_drafts, sync
+from episodes.storage.ownership import Owner
 
 __all__ = ["CSVLogger"]
 
@@ -22,9 +23,16 @@ class CSVLogger(Logger):
     Each file has a column "step". A new metric adds a column, for which the file is rewritten. Missing values are
     empty cells.
 
+    One logger writes to a folder at a time: from its first row until `close`, or until the run of its trainer ends.
+    Others may read.
+
     Args:
         folder: folder of the files, which is created if it does not exist.
         intervals: see `Logger`.
+
+    Raises:
+        InvalidArgument: by calls that write: another logger, of this or another process, writes to the folder.
+        EpisodeStateError: by calls that write: this is a process that was forked from the logger's.
     """
 
     def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
@@ -32,6 +40,27 @@ class CSVLogger(Logger):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._columns: dict[str, list[str]] = {}  # of the scopes that this logger has written to
+        self._owner = Owner(  # from the first row until `release`
+            f"CSVLogger({str(folder)!r})",
+            self.folder / ".tables.lock",
+            refusal=f"CSVLogger({str(folder)!r}): another logger writes there; close() it, or give another folder",
+            remedy="make a CSVLogger of another folder there",
+        )
+
+    def _take(self) -> None:
+        """Become the only logger that writes to the folder, and remove the drafts of killed ones."""
+        if not self._owner.is_active:
+            self._owner.claim()
+            for name in (*(f"{scope}.csv" for scope in SCOPES), "run.json"):
+                remove_drafts(self.folder / name)
+
+    def release(self) -> None:
+        self._columns.clear()  # another logger may add columns
+        self._owner.release()
+
+    def close(self) -> None:
+        self.flush()
+        self.release()
 
     def _path(self, scope: str) -> Path:
         return self.folder / f"{scope}.csv"
@@ -42,7 +71,7 @@ class CSVLogger(Logger):
         """
         if not self._path(scope).exists():
             return []
-        with self._path(scope).open(newline="") as file:
+        with self._path(scope).open(newline="", encoding="utf-8") as file:
             text = file.read()
         whole = text[: text.rfind("\n") + 1]  # a process that was killed may have left half a row
         return list(csv.DictReader(io.StringIO(whole, newline="")))
@@ -54,6 +83,7 @@ class CSVLogger(Logger):
         Raises:
             OSError: for example a full disk. The row is not written then.
         """
+        self._take()
         row = {"step": step, **metrics}
         if scope not in self._columns:
             self._rewrite(scope, self.rows(scope))
@@ -70,10 +100,12 @@ class CSVLogger(Logger):
         self._columns[scope] = columns
 
     def describe(self, description: Mapping[str, Any]) -> None:
+        self._take()
         put(self.folder / "run.json", json.dumps(description, indent=2, default=str) + "\n", fsync=True)
 
     def resume(self, step: int) -> None:
         """Continue an interrupted run after `step`: remove the rows with later steps from all files."""
+        self._take()
         for scope in SCOPES:
             rows = self.rows(scope)
             rows_before = [row for row in rows if int(row["step"]) <= step]

@@ -74,6 +74,11 @@ class Logger:
     def flush(self) -> None:
         """Write buffered rows to disk or to the service. By default it does nothing."""
 
+    def release(self) -> None:
+        """Let other loggers write to the same place, after a run. The next row claims the place again. By default it
+        does nothing.
+        """
+
     def close(self) -> None:
         """Write buffered rows, and close all files."""
         self.flush()
@@ -136,6 +141,9 @@ class MultiLogger(Logger):
 
     def flush(self) -> None:
         self._call_all("flush")
+
+    def release(self) -> None:
+        self._call_all("release")
 
     def close(self) -> None:
         for logger in self._failed:

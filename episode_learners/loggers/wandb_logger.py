@@ -51,10 +51,10 @@ class WandbLogger(Logger):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         known = self.folder / _ID
-        known_id = known.read_text().strip() if known.exists() else None
+        known_id = known.read_text(encoding="utf-8").strip() if known.exists() else None
         location: dict[str, Any] = {"project": project, "dir": str(self.folder), "mode": mode, "name": name}
         self.run = wandb.init(**location, id=known_id, resume="allow", reinit="create_new")
-        known.write_text(f"{self.run.id}\n")
+        known.write_text(f"{self.run.id}\n", encoding="utf-8")
         self.run.define_metric(STEP)
         self.run.define_metric("*", step_metric=STEP)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -36,7 +37,9 @@ from episode_runners.multi_agent_stats import MultiAgentCollectStats
 from episode_runners.seeds import independent_seed
 from episode_runners.stats import CollectStats
 from episodes.errors import InvalidArgument, StateMismatch
+from episodes.storage.files import remove_drafts
 from episodes.storage.ledger import Ledger
+from episodes.storage.ownership import Owner
 
 __all__ = ["Trainer", "bytes_of", "check_acts", "evaluate_elsewhere"]
 
@@ -115,6 +118,12 @@ class Trainer(ABC, Generic[Config]):
         self.seconds = 0.0
         self.is_stopped = False
         self._has_started = False
+        self._owner = Owner(  # of the folder, during calls that write to it
+            f"the trainer of {folder}",
+            None if self.folder is None else self.folder / ".trainer.lock",
+            refusal=f"{folder}: another trainer writes checkpoints there; end its run, or give another folder",
+            remedy="make a trainer with another folder there",
+        )
         self._acting = policies_of(algorithm)  # the policies that the runner acts with
         self._progress = Progress(0, 0, is_shown=False)
 
@@ -148,8 +157,14 @@ class Trainer(ABC, Generic[Config]):
         Another call continues the run.
 
         Raises:
-            InvalidArgument: a new run has a folder with checkpoints of another run.
+            InvalidArgument: a new run has a folder with checkpoints of another run, or another trainer, of this or
+                another process, trains in the folder now.
         """
+        with self._folder_owned():
+            return self._run()
+
+    def _run(self) -> TrainResult:
+        """Train until the run ends, and return the result. The folder belongs to this trainer."""
         if self.config.checkpoint_every is not None and not self.num_epochs and self._checkpoints():
             raise InvalidArgument(
                 f"{self.folder} has checkpoints of an earlier run: call resume(), or give this trainer another folder"
@@ -169,6 +184,7 @@ class Trainer(ABC, Generic[Config]):
         finally:  # also where a hook raises
             self.seconds = before + time.perf_counter() - began
             self.logger.flush()
+            self.logger.release()
             if self.ledger is not None:
                 self.ledger.close()
         counts = (self.num_epochs, self.num_steps, self.num_updates)
@@ -288,6 +304,26 @@ class Trainer(ABC, Generic[Config]):
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _folder_owned(self) -> Iterator[None]:
+        """Context manager in which no other trainer writes to the folder. Drafts of killed trainers are removed.
+
+        Raises:
+            InvalidArgument: another trainer, of this or another process, writes to the folder.
+            EpisodeStateError: this is a process that was forked from the one that trains.
+        """
+        if self.folder is None or self._owner.is_active:
+            yield
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._owner.claim()
+            for draft in self.folder.glob(".checkpoint-*.pt.*.*"):
+                remove_drafts(draft.with_name(draft.name[1:].rpartition(".pt.")[0] + ".pt"))
+            yield
+        finally:
+            self._owner.release()
+
     def save(self) -> Path:
         """Write a checkpoint of the whole run, and return its path. New episodes begin afterwards, as in a run that is
         resumed from it.
@@ -296,10 +332,15 @@ class Trainer(ABC, Generic[Config]):
         this checkpoint.
 
         Raises:
-            InvalidArgument: the trainer has no folder.
+            InvalidArgument: the trainer has no folder, or another trainer writes to it now.
         """
         if self.folder is None:
             raise InvalidArgument("save: this trainer has no folder; create it with folder=")
+        with self._folder_owned():
+            return self._save()
+
+    def _save(self) -> Path:
+        """Write a checkpoint into the folder, which belongs to this trainer, and remove old ones."""
         self.logger.flush()  # before the checkpoint: rows that come after it are written again
         if self.ledger is not None:
             self.ledger.flush(fsync=True)  # as what comes after it is learned again
@@ -349,10 +390,12 @@ class Trainer(ABC, Generic[Config]):
             StateMismatch: a setting differs that may not; the error names it.
             UnknownKey: `allow` has a name that is not a setting, or may not change.
             UnreadableData: there are checkpoints, and all of them are damaged.
+            InvalidArgument: another trainer writes to the folder now.
         """
-        newest = newest_checkpoint(self._checkpoints())
-        if newest is not None:
-            self._continue_from(*newest, allow)
+        with self._folder_owned():
+            newest = newest_checkpoint(self._checkpoints())
+            if newest is not None:
+                self._continue_from(*newest, allow)
         return newest is not None
 
     def load(self, path: str | Path, allow: Iterable[str] = ()) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -12,6 +10,8 @@ from typing import Any, ClassVar
 
 from episode_runners.remote.start import is_ray_running, loaded_ray, start_ray
 from episodes.errors import EpisodeStateError
+from episodes.storage.locks import try_lock
+from episodes.storage.ownership import Owner
 
 __all__ = ["RaySession"]
 
@@ -25,7 +25,7 @@ class _Started:
     identity: tuple[str, str]
     is_cluster: bool  # joined, so that others may use it too
     temp_dir: str
-    lock: int  # descriptor that locks `temp_dir`
+    lock: Owner  # of `temp_dir`
     num_holds: int = 0
 
 
@@ -105,7 +105,7 @@ class RaySession:
         if self.is_there:
             self.ray.shutdown()
         shutil.rmtree(self.started.temp_dir, ignore_errors=True)
-        os.close(self.started.lock)
+        self.started.lock.release()
 
 
 def _identity() -> tuple[str, str]:
@@ -114,11 +114,11 @@ def _identity() -> tuple[str, str]:
     return context.get_node_id(), context.get_job_id()
 
 
-def _lock_of(folder: str) -> int:
-    """Lock a temporary folder for this process, and return the file descriptor. Closing it releases the lock."""
-    descriptor = os.open(Path(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return descriptor
+def _lock_of(folder: str) -> Owner:
+    """Lock a temporary folder for this process, and return the owner of the lock."""
+    owner = Owner("Ray's folder", Path(folder, _LOCK), refusal=f"{folder} is the folder of another process")
+    owner.claim()
+    return owner
 
 
 def _remove_abandoned() -> None:
@@ -128,7 +128,7 @@ def _remove_abandoned() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             with (folder / _LOCK).open("r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                if try_lock(file.fileno()):
+                    shutil.rmtree(folder, ignore_errors=True)
         except OSError:  # a folder in use, of another user, or without a lock file
             continue

@@ -254,8 +254,8 @@ class _Writer:
         self._metas.close()
         meta, stats = self._root / "meta", {key: part.to_json() for key, part in self._stats.items()}
         parquet().write_table(_tasks_table(self._tasks), meta / "tasks.parquet")
-        (meta / "stats.json").write_text(json.dumps(stats, indent=4))
-        (meta / "info.json").write_text(json.dumps(self._info(), indent=4))
+        (meta / "stats.json").write_text(json.dumps(stats, indent=4), encoding="utf-8")
+        (meta / "info.json").write_text(json.dumps(self._info(), indent=4), encoding="utf-8")
 
     def _info(self) -> dict[str, Any]:
         """Return the content of the data set's info.json."""

@@ -93,7 +93,7 @@ def _info_of(root: Path) -> dict[str, Any]:
     """
     file = root / "meta/info.json"
     try:
-        info = json.loads(file.read_text())
+        info = json.loads(file.read_text(encoding="utf-8"))
         version = info["codebase_version"]
     except FileNotFoundError:
         raise UnreadableData(f"{root} is not a data set of LeRobot: it has no meta/info.json") from None

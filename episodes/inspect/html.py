@@ -37,7 +37,7 @@ def templates() -> Environment:
 @cache
 def style() -> Markup:
     """Return the style sheet of all notebook views."""
-    text = files("episodes.inspect").joinpath("templates/style.css").read_text()
+    text = files("episodes.inspect").joinpath("templates/style.css").read_text(encoding="utf-8")
     return Markup(" ".join(text.split()))
 
 

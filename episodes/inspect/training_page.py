@@ -162,7 +162,7 @@ class RunFiles:
     def _configuration(self) -> dict[str, Any]:
         """Return the settings of the run, or an empty dict if it has stored none."""
         try:
-            return dict(json.loads((self.path / "run.json").read_text())["configuration"])
+            return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8"))["configuration"])
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 

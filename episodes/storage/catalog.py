@@ -24,7 +24,7 @@ from typing import Any
 from episodes.errors import UnreadableData
 from episodes.storage.checksums import signed_line, verify_json, with_checksum
 from episodes.storage.files import append, put, put_locked, read_file, sync
-from episodes.storage.locks import is_locked
+from episodes.storage.locks import HAS_POSIX_FILES, Lock, is_locked
 
 SEALED, UNFINISHED, MADE = ".arrow", ".arrow.partial", ".arrow.new"
 MANIFEST = ".manifest"
@@ -90,7 +90,7 @@ class Manifest:
     lock: bool = False
     data_set: str | None = None  # the id of the data set that it was written for
     shards: dict[str, dict[str, Any]] = field(default_factory=dict)  # open, episodes
-    _descriptor: int | None = None  # of the locked file, if this is the writer's
+    _held: Lock | None = None  # on the file, if this is the writer's
     _is_complete: bool = False  # the file has all of `shards`
 
     @staticmethod
@@ -141,9 +141,9 @@ class Manifest:
             self.lock = is_locked
             return "".join(map(signed_line, [self._head, *map(self._entry, self.shards)]))
 
-        descriptor = put_locked(path, make_text)
+        held = put_locked(path, make_text)
         self.release()
-        self._descriptor = descriptor
+        self._held = held
 
     @property
     def is_damaged(self) -> bool:
@@ -151,10 +151,10 @@ class Manifest:
         return bool(self.shards) and not self._is_complete
 
     def release(self) -> None:
-        """Close and thereby unlock the manifest file, which shows other processes that the writer has ended."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        """Unlock the manifest file, which shows other processes that the writer has ended."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
 
     def path(self, directory: Path) -> Path:
         """Return the path of the manifest file in `directory`."""
@@ -197,9 +197,11 @@ def process_start_id(pid: int) -> str:
     """Return the start time of the process with the id `pid` as a text, "running" if the system does not report it, or
     "" if there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         pass
+    if not HAS_POSIX_FILES:  # on Windows signal 0 is Ctrl-C
+        return "running"
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -20,7 +20,7 @@ from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import MADE, SEALED, Catalog, Commit, Manifest, ShardFile, next_order
 from episodes.storage.chunk_checks import conflict_texts, order_of
 from episodes.storage.episode_rows import EpisodeRows
-from episodes.storage.files import local_path, sync
+from episodes.storage.files import left_if_open, local_path, sync
 from episodes.storage.header import NAME, Header, create_or_load_header, read_header
 from episodes.storage.id_prefixes import prefixed_name, with_prefix
 from episodes.storage.locks import locked
@@ -136,21 +136,23 @@ def finish_commits(directory: Path) -> Catalog:
     for name in catalog.made:
         waiting = directory / (name + MADE)
         if name not in catalog.replaced and waiting.exists():
-            with suppress(FileNotFoundError):  # another process did it
+            with suppress(FileNotFoundError), left_if_open():  # another process did it
                 os.rename(waiting, directory / (name + SEALED))
             changed = True
     for file in catalog.leftovers:
         name = file.name.partition(".")[0]
         if name in catalog.replaced:
             if name in catalog.aside:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError), left_if_open():
                     os.replace(file, file.with_name(file.name + DAMAGED))
             else:
-                file.unlink(missing_ok=True)
+                with left_if_open():
+                    file.unlink(missing_ok=True)
             changed = True
     for manifest in catalog.manifests.values():
         if manifest.shards.keys() <= catalog.replaced.keys() and manifest.is_abandoned(directory):
-            manifest.path(directory).unlink(missing_ok=True)
+            with left_if_open():
+                manifest.path(directory).unlink(missing_ok=True)
     return Catalog.of(directory) if changed else catalog
 
 

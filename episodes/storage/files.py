@@ -7,6 +7,7 @@ import errno
 import glob
 import mmap
 import os
+import re
 import shutil
 import stat
 import sys
@@ -19,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import InvalidArgument, UnreadableData
-from episodes.storage.locks import is_locked, locked, try_lock
+from episodes.storage.locks import HAS_POSIX_FILES, Lock, is_locked, locked
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _BINARY = getattr(os, "O_BINARY", 0)
+_DRAFT_ENDING = re.compile(r"\.[0-9]+\.[0-9a-f]{8}")  # process and random number, see `_temporary_name`
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wait for its writer
 
 
@@ -165,30 +167,34 @@ def put(path: Path, text: str | memoryview, *, new: bool = False, fsync: bool = 
         sync(path)
 
 
-def put_locked(path: Path, make_text: Callable[[bool], str]) -> int | None:
-    """Write a text file atomically and lock this file. Return the descriptor that holds the lock.
+def put_locked(path: Path, make_text: Callable[[bool], str]) -> Lock | None:
+    """Write a text file atomically and lock this file. Return the lock.
 
     Args:
         path: of the file.
         make_text: returns the text, given whether the file is locked.
 
     Returns:
-        The descriptor, or None if the file system has no locks.
+        The lock, or None if the file system has no locks, or the system cannot rename an open file (Windows).
     """
+    if not HAS_POSIX_FILES:
+        put(path, make_text(False))
+        return None
     draft = _temporary_name(path)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     try:
-        could = try_lock(descriptor)
+        lock = Lock(descriptor)
+        could = bool(lock.acquire())
         _write_all(descriptor, make_text(could))
         if not could:
-            os.close(descriptor)
+            lock.close()
         os.replace(draft, path)
     except BaseException:
         with suppress(OSError):
             os.close(descriptor)
         Path(draft).unlink(missing_ok=True)
         raise
-    return descriptor if could else None
+    return lock if could else None
 
 
 def append(path: Path, text: str) -> None:
@@ -317,6 +323,23 @@ def draft_beside(target: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def remove_drafts(path: Path) -> None:
+    """Remove the temporary files of killed processes that were to become the file `path`. Only its owner may do so."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*.*"):
+        if _DRAFT_ENDING.fullmatch(draft.name.removeprefix(f".{path.name}")):
+            draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def left_if_open() -> Iterator[None]:
+    """Context manager around the renaming or removal of a file, which on Windows stays as it is if it is open."""
+    try:
+        yield
+    except PermissionError:
+        if HAS_POSIX_FILES:
+            raise
+
+
 def sync(file: Path) -> None:
     """Flush a file and its directory entry to disk (fsync), so that the file survives a crash of the machine."""
     _sync(file)
@@ -325,7 +348,9 @@ def sync(file: Path) -> None:
 
 def _sync(path: Path) -> None:
     """Wait until the system has written a file or directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if not HAS_POSIX_FILES and path.is_dir():  # Windows opens no directories
+        return
+    descriptor = os.open(path, os.O_RDONLY if HAS_POSIX_FILES else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

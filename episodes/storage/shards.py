@@ -22,7 +22,7 @@ from episodes.storage.arrow_message import check_message
 from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile, next_order
 from episodes.storage.checksums import NAMES, algorithm, damaged_columns, digest_of, sums_of
 from episodes.storage.episode_rows import num_columns
-from episodes.storage.files import read_or_map, reserve, sync
+from episodes.storage.files import left_if_open, read_or_map, reserve, sync
 from episodes.storage.layout import Layout
 
 _MAGIC_BYTES = 8  # before the stream in an Arrow file
@@ -145,7 +145,8 @@ class ShardWriter:
         self._writer.close()
         self._file.close()
         try:
-            os.rename(self.path, self._sealed)
+            with left_if_open():  # then it stays an unfinished file, which `seal` finishes later
+                os.rename(self.path, self._sealed)
         except FileNotFoundError:
             raise UnreadableData(
                 f"{self.path} is not there any more: the directory was moved, or seal(force=True) took the shard while "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from episodes.storage.header import NAME as HEADER
 from episodes.storage.header import Header, create_or_load_header, read_header
 from episodes.storage.known_chunks import KnownChunks, NewChunks
 from episodes.storage.layout import Layout
+from episodes.storage.ownership import Owner
 from episodes.storage.shards import ShardWriter, writer_name
 from episodes.storage.small_episodes import SmallEpisodes
 from episodes.storage.track_schema import (
@@ -133,7 +133,9 @@ class EpisodeWriter:
         if existing is not None:
             existing.check_given(header)
         self._header, self._is_there = existing or header, existing is not None
-        self._num_shards, self._process = 0, os.getpid()
+        self._num_shards = 0
+        self._owner = Owner("this writer", remedy="create a writer for the same path in each process")
+        self._owner.claim()
         self._shard: ShardWriter | None = None
         self._manifest: Any = None  # a `Manifest`, from the first shard on
         self._untold: ShardWriter | None = None  # the manifest could not be written for this shard
@@ -255,7 +257,7 @@ class EpisodeWriter:
             self._release()
 
     def __del__(self) -> None:
-        if self._closed or self._process != os.getpid():
+        if self._closed or not self._owner.is_active:
             return
         waiting = self._queued.state
         num = len(waiting.small) + sum(batch.num_rows for batch in waiting.batches)
@@ -291,11 +293,7 @@ class EpisodeWriter:
         """Raise `EpisodeStateError` if the writer is closed, or was created in another process."""
         if self._closed:
             raise EpisodeStateError(f"the writer of {self.path} is closed; make another EpisodeWriter to append")
-        if self._process != os.getpid():
-            raise EpisodeStateError(
-                f"this writer was created in process {self._process} and cannot be used in process {os.getpid()}; "
-                "create a writer for the same path in each process"
-            )
+        self._owner.check()
 
     def _packed(self, episodes: Sequence[Any]) -> EpisodePack:
         """Return the episodes as one pack.

@@ -12,16 +12,17 @@ and holds the state before the message that was not returned yet.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import struct
 import time
 import warnings
 import zlib
+from pathlib import Path
 from typing import NamedTuple
 
-from episodes.errors import InvalidArgument, UnreadableData
+from episodes.errors import UnreadableData
+from episodes.storage.ownership import Owner
 
 _MAGIC = b"REjournal2\n"
 _RECORD = struct.Struct("<8sQQd8x")  # sender, messages taken, messages finished, time
@@ -70,23 +71,24 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._owner = Owner(
+            f"the journal {name}",
+            Path(os.path.realpath(path)),
+            refusal=f"{name} is the journal of another receiver; each receiver needs a separate journal",
+            remedy="make a receiver with a separate journal there",
+            mode=0o600,
+        )
+        self._owner.claim()
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = os.fstat(handle).st_size
-            if size not in (0, _SIZE) or os.pread(handle, _FIRST, 0).strip(b"\0") not in (_MAGIC, b""):
-                raise UnreadableData(f"{name} is not a journal of a receiver; give another path")
-            os.ftruncate(handle, _SIZE)
-            self._map = mmap.mmap(handle, _SIZE)
-        except BlockingIOError:
-            os.close(handle)
-            raise InvalidArgument(
-                f"{name} is the journal of another receiver; each receiver needs a separate journal"
-            ) from None
+            with open(name, "r+b", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size not in (0, _SIZE) or (file.read(_FIRST) or b"").strip(b"\0") not in (_MAGIC, b""):
+                    raise UnreadableData(f"{name} is not a journal of a receiver; give another path")
+                file.truncate(_SIZE)
+                self._map = mmap.mmap(file.fileno(), _SIZE)
         except BaseException:
-            os.close(handle)
+            self._owner.release()
             raise
-        self._handle = handle
         self._slots: dict[bytes, _Slot] = {}
         self._free: list[int] = []
         try:
@@ -150,7 +152,12 @@ class Journal:
 
     def note(self, sender: bytes, num_taken: int, num_done: int) -> None:
         """Write the message counts of a sender to the file: how many were taken, and how many of these
-        the user has finished with."""
+        the user has finished with.
+
+        Raises:
+            EpisodeStateError: this is a process that was forked from the journal's.
+        """
+        self._owner.check()
         slot = self._slots.get(sender)
         if slot is None:
             slot = self._new_slot()
@@ -179,10 +186,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the file. Closing it again has no effect."""
-        if self._handle >= 0:
+        if not self._map.closed:
             self._map.close()
-            os.close(self._handle)
-            self._handle = -1
+            self._owner.release()
 
 
 def _read_record(data: mmap.mmap, start: int) -> tuple[bytes, int, int, float] | tuple[()] | None:

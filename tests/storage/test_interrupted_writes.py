@@ -110,12 +110,14 @@ def play(program: Any, at: int, breaking: Breaking) -> tuple[list[str], list[str
     return certain, uncertain
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python ignores them in `__del__`
 @pytest.mark.parametrize("make", [WriterProgram, LedgerProgram])
 def test_interrupted_call_neither_loses_nor_doubles(make: Any, tmp_path: Path) -> None:
     assert sum(run(make, tmp_path / str(seed), seed) for seed in range(120)) > 80
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python ignores them in `__del__`
 @pytest.mark.parametrize("make", [WriterProgram, LedgerProgram])
 def test_interrupted_call_neither_loses_nor_doubles_often(make: Any, tmp_path: Path) -> None:
     assert sum(run(make, tmp_path / str(seed), seed) for seed in range(1000, 3500)) > 2000

@@ -66,7 +66,7 @@ def test_truncated_ledger_reads_complete_batches(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger", every=1)
     for update in range(8):
         ledger.note(update, rows(update))
-    (file,) = (tmp_path / "ledger").iterdir()
+    (file,) = (tmp_path / "ledger").glob("*.arrow*")
     data, counts = file.read_bytes(), []
     ledger.close()
     for size in range(len(data), 0, -97):
@@ -80,7 +80,7 @@ def test_truncated_ledger_reads_complete_batches(tmp_path: Path) -> None:
 
 
 def test_changed_byte_in_ledger_raises(tmp_path: Path) -> None:
-    (file,) = noted(tmp_path / "ledger", [(i, "", [i, i]) for i in range(9)]).iterdir()
+    (file,) = noted(tmp_path / "ledger", [(i, "", [i, i]) for i in range(9)]).glob("*.arrow")
     data = bytearray(file.read_bytes())
     whole = [(*update[:4], update.content.tolist()) for update in LedgerReader(tmp_path)]
     for at in range(0, len(data), 61):

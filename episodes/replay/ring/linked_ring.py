@@ -29,6 +29,7 @@ from episodes.replay.ring.step_log import StepLog
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
 from episodes.replay.ring.step_versions import StepVersions
 from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers_at, positions, put
+from episodes.storage.ownership import OwnedLock
 from episodes.storage.sampling.n_step import as_summable
 from episodes.tracks import nested
 
@@ -89,7 +90,8 @@ class LinkedRing:
         self.capacity = capacity
         self.allocator = allocator
         self.resume_point: ResumePoint | None = None
-        self.lock = RLock()
+        files = allocator.files
+        self.lock = RLock() if files is None else OwnedLock(files.owner)
         self.staged: StagedSource | None = None
         self.work: Callable[[], None] | None = None
         self.num_rows = capacity + capacity // 32 + 1

@@ -1,13 +1,12 @@
 """`MappedFiles`: directory of a replay buffer's memory-mapped arrays, locked while the buffer uses it.
 
-lock            held (flock) by the buffer that uses the directory
+lock            locked by the buffer that uses the directory
 ring_1.npy ...  the arrays, of full size from the beginning
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import math
 import os
 import re
@@ -21,8 +20,12 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import EpisodeStateError, InvalidArgument, UnreadableData
+from episodes.storage.files import left_if_open
+from episodes.storage.ownership import Owner
 
 _ARRAY_NAME = re.compile(r"ring_[1-9][0-9]{0,17}\.npy", re.ASCII)
+REGULAR = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""Flags of `os.open` for regular files: no symbolic link is followed, a pipe does not wait, no line ends change."""
 _LARGEST_HEADER = 4096  # bytes; numpy writes 128 for arrays of plain numbers
 _CHUNK = 1 << 20  # bytes that are written at once where the system cannot reserve space
 
@@ -30,7 +33,8 @@ _CHUNK = 1 << 20  # bytes that are written at once where the system cannot reser
 class MappedFiles:
     """Directory of memory-mapped `.npy` files with a lock that excludes other replay buffers.
 
-    The directory stays locked until `close`. An object that is dropped without `close` releases the lock, with a
+    The directory stays locked until `close`. A forked process neither writes nor reads: its parent's steps would change
+    while it reads them. An object that is dropped without `close` releases the lock, with a
     `ResourceWarning`.
 
     Args:
@@ -46,18 +50,22 @@ class MappedFiles:
         """Names of the files in use, oldest first."""
         self._num_files = 0
         self._reopened: list[str] | None = None
-        self._lock: int | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(folder / "lock")
+        self.owner = Owner(
+            f"the replay buffer with files in {folder}",
+            folder / "lock",
+            refusal=f"path={str(folder)!r}: another replay buffer uses these files; close() it, or give another path",
+            remedy="sample in that process, and send the batches",
+        )
+        self.owner.claim()
 
     def close(self) -> None:
         """Release the lock on the directory. Existing arrays stay readable, but no new array can be created."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self.owner.release()
 
     def __del__(self) -> None:
-        if getattr(self, "_lock", None) is not None:
+        owner = getattr(self, "owner", None)
+        if owner is not None and owner.is_active:
             self.close()
             text = f"a replay buffer with files in {self.folder} was dropped without close()"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
@@ -90,7 +98,8 @@ class MappedFiles:
             EpisodeStateError: the directory was closed.
             InvalidArgument: there is a file of this name that was not announced.
         """
-        if self._lock is None:
+        self.owner.check()
+        if not self.owner.is_active:
             raise EpisodeStateError(f"the replay buffer of {self.folder} is closed; open another one")
         if self._reopened is None:
             return self._created(shape, dtype)
@@ -113,7 +122,7 @@ class MappedFiles:
         file = self.folder / f"ring_{self._num_files}.npy"
         header = _header(shape, dtype)
         try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | REGULAR, 0o666)
         except FileExistsError:
             raise InvalidArgument(
                 f"{file} exists: another buffer may use it; give a separate directory, or resume=True"
@@ -121,7 +130,7 @@ class MappedFiles:
         try:
             try:
                 _reserve(descriptor, len(header) + dtype.itemsize * math.prod(shape))
-                os.pwrite(descriptor, header, 0)
+                _write_at(descriptor, header, 0)
             finally:
                 os.close(descriptor)
             array = _mapped(file, shape, dtype)
@@ -134,7 +143,8 @@ class MappedFiles:
     def remove(self, names: Iterable[str]) -> None:
         """Delete the files `names`. Arrays mapped from these files stay readable."""
         for name in list(names):
-            (self.folder / name).unlink(missing_ok=True)
+            with left_if_open():  # the next buffer of this directory removes it
+                (self.folder / name).unlink(missing_ok=True)
             if name in self.names:
                 self.names.remove(name)
 
@@ -147,7 +157,8 @@ class MappedFiles:
         """Delete array files in the directory that the buffer does not use, such as files of a killed process."""
         for file in self.folder.iterdir():
             if _ARRAY_NAME.fullmatch(file.name) and file.name not in self.names:
-                file.unlink(missing_ok=True)
+                with left_if_open():
+                    file.unlink(missing_ok=True)
 
 
 def file_name_of(array: np.ndarray) -> str | None:
@@ -156,22 +167,6 @@ def file_name_of(array: np.ndarray) -> str | None:
     while base is not None and not (isinstance(base, np.memmap) and base.filename is not None):
         base = getattr(base, "base", None)
     return None if base is None else Path(str(base.filename)).name
-
-
-def _locked(file: Path) -> int:
-    """Open and lock a file, and return its descriptor. Raise `InvalidArgument` if another process holds the lock."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InvalidArgument(
-            f"path={str(file.parent)!r}: another replay buffer uses these files; close() it, or give another path"
-        ) from None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
@@ -190,7 +185,13 @@ def _reserve(descriptor: int, size: int) -> None:
         if getattr(error, "errno", errno.EOPNOTSUPP) not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
         for start in range(0, size, _CHUNK):
-            os.pwrite(descriptor, bytes(min(_CHUNK, size - start)), start)
+            _write_at(descriptor, bytes(min(_CHUNK, size - start)), start)
+
+
+def _write_at(descriptor: int, data: bytes, start: int) -> None:
+    """Write bytes to an open file at byte `start`."""
+    os.lseek(descriptor, start, os.SEEK_SET)  # Windows has no `os.pwrite`
+    os.write(descriptor, data)
 
 
 def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -202,7 +203,7 @@ def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         UnreadableData: the file cannot be opened, or is damaged, or holds another array.
     """
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(file, os.O_RDWR | REGULAR)
     except OSError as error:
         raise UnreadableData(f"{file} cannot be opened: {error.strerror}") from None
     status = os.fstat(descriptor)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData
-from episodes.replay.ring.mapped_files import MappedFiles
+from episodes.replay.ring.mapped_files import REGULAR, MappedFiles
 from episodes.tracks.infos import msgpack_codec
 
 _STATE, _TAIL, _MOVED = "state.msgpack", "tail", "moved.msgpack"
@@ -174,7 +174,7 @@ def _digest_of(document: bytes) -> bytes:
 def _bytes_of(file: Path) -> bytes:
     """Return the content of a regular file. Raise `UnreadableData` for symbolic links and pipes."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(file, os.O_RDONLY | REGULAR)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableData(f"{file} is no regular file")

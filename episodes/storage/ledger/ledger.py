@@ -5,7 +5,7 @@
 
 A batch row takes 16 bytes: the number of its episode (`named` has the ids of episodes that are new in the shard, which
 get the next numbers), its time, and a hash of its columns. A ledger is a directory of shards like a data set, with the
-same checksums. Each process writes a shard.
+same checksums. One object at a time writes it.
 
 Updates are only ever appended. An update whose number occurred before shows that the run was resumed from a checkpoint:
 it replaces that update and all later ones.
@@ -29,6 +29,7 @@ from episodes.storage.arrow import list_column, pyarrow
 from episodes.storage.files import local_path
 from episodes.storage.handing_on import Queued
 from episodes.storage.ledger.row_hashes import hash_of_arrays, hash_of_values, row_hashes
+from episodes.storage.ownership import Owner
 from episodes.storage.shards import ShardWriter, writer_name
 
 UNKNOWN = -1  # episode of a row without a known origin
@@ -65,8 +66,9 @@ class _Note(NamedTuple):
 class Ledger:
     """Log, on disk, of the batches that each update of a training run learned from. Threads may share it.
 
-    The directory is created with the first note. `flush` makes notes survive a killed process. A ledger that is dropped
-    without `close` loses only notes that were not flushed, with a `ResourceWarning`.
+    The directory is created with the first note. From that note until `close`, no other ledger writes to it. `flush`
+    makes notes survive a killed process. A ledger that is dropped without `close` loses only notes that were not
+    flushed, with a `ResourceWarning`.
 
     Args:
         path: the directory. An existing ledger is continued.
@@ -97,6 +99,12 @@ class Ledger:
         self._numbers: dict[str, int] = {}  # numbers of the shard's episodes, by id
         self._queued: Queued[list[_Note]] = Queued([])
         self._shard: ShardWriter | None = None
+        self._owner = Owner(  # from the first note until `close`
+            f"Ledger({str(path)!r})",
+            self.path / ".lock",
+            refusal=f"Ledger({str(path)!r}): another ledger writes there; close() it, or give another path",
+            remedy="make a Ledger of another path there",
+        )
         self._lock = RLock()
         hash_of_values(None)  # raise MissingExtra now
 
@@ -123,6 +131,8 @@ class Ledger:
         Raises:
             WrongType: the number is no integer of 64 bits, the module is no text, or the batch is neither a `Batch` nor
                 a dict of columns.
+            InvalidArgument: another ledger, of this or another process, writes to the directory.
+            EpisodeStateError: this is a process that was forked from the ledger's.
         """
         if not isinstance(update, (int, np.integer)) or not -(2**63) <= update < 2**63 or not isinstance(module, str):
             raise WrongType(f"update {update!r} of module {module!r}: give an integer of 64 bits, and text")
@@ -130,7 +140,10 @@ class Ledger:
             raise WrongType(f"a batch that is a {type(batch).__name__}: give columns")
         content = row_hashes(batch)
         hashes = hash_of_arrays(weights), hash_of_values(settings)
+        self._owner.check()
         with self._lock:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._owner.claim()
             note = _Note(int(update), _utf8_text(module), *hashes, *_row_origins(batch, len(content)), content)
             self._queued.state.append(note)
             if len(self._queued.state) >= self._every:
@@ -142,7 +155,9 @@ class Ledger:
 
         Raises:
             OSError: for example a full disk. The records stay queued.
+            EpisodeStateError: this is a process that was forked from the ledger's.
         """
+        self._owner.check()
         with self._lock:
             if self._queued.state:
                 self._write(self._queued.state)
@@ -155,7 +170,7 @@ class Ledger:
         """Write records as one batch of the current file, or of a new one. After an error, the next batch starts
         another file, which numbers its episodes anew."""
         if self._shard is None:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)  # it may have been removed
             self._numbers = {}
             self._shard = ShardWriter(self.path, writer_name(self.path), self._schema)
         shard, number, numbers = self._shard, self._shard.num_batches, self._numbers
@@ -183,14 +198,17 @@ class Ledger:
 
         Raises:
             OSError: for example a full disk. The records stay queued.
+            EpisodeStateError: this is a process that was forked from the ledger's.
         """
+        self._owner.check()
         with self._lock:
             self.flush()
             self._seal()
+            self._owner.release()
 
     def __del__(self) -> None:
-        queued = getattr(self, "_queued", None)
-        if queued is not None and (queued.state or self._shard is not None):
+        queued, owner = getattr(self, "_queued", None), getattr(self, "_owner", None)
+        if queued is not None and owner is not None and owner.is_active and (queued.state or self._shard is not None):
             num = len(queued.state)
             lost = f": the notes of {num} updates are lost" if num else ""
             warnings.warn(
