@@ -14,9 +14,12 @@ and p + g determine those of the returns for each s, so a range of any length is
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -95,9 +98,8 @@ class RunningReturns:
                 continue
             seen.add(id_)
             ranges = self._ranges[id_] = self._ranges.pop(id_, [])  # now the newest
-            low, high = _first_gap(ranges, first, stop)
+            low, high, before = _first_gap(ranges, first, stop) if ranges else (first, stop, None)
             if low < high:
-                before = next((part for part in ranges if part.stop == low), None)
                 carried = (0.0, float(low > 0)) if before is None else (before.last, before.fade)
                 gaps.append((id_, start + low - first, low, high, *carried, before))
             if low < high < stop:
@@ -135,12 +137,16 @@ class RunningReturns:
     ) -> None:
         """Store counted steps of an episode, and determine the returns of a range that waited for them."""
         ranges = self._ranges[id_]
-        if before is None:
-            before = _Range(low, high, last, fade, moments)
-            ranges.append(before)
-            ranges.sort(key=lambda part: part.first)
-        else:
+        if before is not None:
             before.extend(high, last, fade, moments)
+        else:
+            before = _Range(low, high, last, fade, moments)
+            if not ranges:
+                ranges.append(before)
+                if moments is not None:
+                    self._waiting.add(id_)
+                return
+            insort(ranges, before, key=attrgetter("first"))
         after = next((part for part in ranges if part.first == high), None)
         if after is not None and after.moments is not None:
             if before.moments is None:
@@ -159,11 +165,12 @@ class RunningReturns:
 
     def _forget(self, most: int) -> None:
         """Forget the episodes without new chunks for the longest time. Their statistics stay."""
-        while len(self._ranges) > most:
-            id_ = next(iter(self._ranges))
-            for part in self._ranges.pop(id_):
-                self._known = self._known.merge(_moments_for(part.moments, 0.0))
-            self._waiting.discard(id_)
+        for id_ in [*islice(self._ranges, max(len(self._ranges) - most, 0))]:
+            ranges = self._ranges.pop(id_)
+            if id_ in self._waiting:
+                self._waiting.discard(id_)
+                for part in ranges:
+                    self._known = self._known.merge(_moments_for(part.moments, 0.0))
 
     def get_state(self) -> dict[str, Any]:
         """Return the moments, and what is known of each episode, as plain values."""
@@ -188,13 +195,17 @@ class RunningReturns:
         return returns
 
 
-def _first_gap(ranges: list[_Range], first: int, stop: int) -> tuple[int, int]:
-    """Return the first of the steps `first` to `stop` that no range contains, and the end of this gap."""
+def _first_gap(ranges: list[_Range], first: int, stop: int) -> tuple[int, int, _Range | None]:
+    """Return the first of the steps `first` to `stop` that no range contains, the end of this gap, and the range that
+    stops where it begins, or None.
+    """
+    before = None
     for part in ranges:
         if first < part.first:
-            return first, min(part.first, stop)
-        first = max(first, part.stop)
-    return first, stop
+            stop = min(part.first, stop)
+            break
+        first, before = max(first, part.stop), part
+    return first, stop, before if before is not None and before.stop == first else None
 
 
 def _moments_for(moments: Moments | None, start: float) -> Moments:

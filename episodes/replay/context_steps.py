@@ -83,7 +83,9 @@ def are_complete(ring: LinkedRing, slots: np.ndarray, reach: int | None) -> np.n
     """
     begin = begins(ring, ring.links.entry[slots])
     known = begin <= 0
-    return known if reach is None else known | (ring.links.t[slots] - begin >= reach)
+    if reach is not None and np.count_nonzero(known) < len(known):
+        known |= ring.links.t[slots] - begin >= reach
+    return known
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

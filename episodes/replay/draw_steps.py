@@ -13,6 +13,7 @@ from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.ring.linked_ring import LinkedRing
 
 _ROUNDS = 4  # if most steps satisfy the conditions, few are sampled again
+_NONE = np.zeros(0, np.int64)
 
 Drawn = tuple[np.ndarray, np.ndarray]
 
@@ -109,8 +110,10 @@ def draw_steps(
 def _violating(slots: np.ndarray, required: Sequence[Condition]) -> np.ndarray:
     """Return the indices of the steps at `slots` [n] that do not satisfy all conditions."""
     if not required:
-        return np.zeros(0, np.int64)
+        return _NONE
     holds = required[0].holds(slots)
     for condition in required[1:]:
         holds &= condition.holds(slots)
+    if np.count_nonzero(holds) == len(holds):
+        return _NONE
     return (~holds).nonzero()[0]

@@ -30,11 +30,13 @@ def copied(item: Any) -> Any:
     kind = type(item)
     if kind in IMMUTABLE:
         return item
-    if kind is np.ndarray and item.dtype != object:
-        return item.copy()
     if kind is np.ndarray:
+        if item.dtype.kind != "O":
+            return item.copy()
         return np.fromiter(map(copied, item.reshape(-1)), object, item.size).reshape(item.shape)
     if kind is dict:
+        if IMMUTABLE.issuperset(map(type, item.values())):
+            return item.copy()
         return {key: copied(part) for key, part in item.items()}
     if kind is list:
         return list(item) if IMMUTABLE.issuperset(map(type, item)) else [copied(part) for part in item]
