@@ -22,8 +22,11 @@ import zlib
 from typing import NamedTuple
 
 from episodes.errors import InvalidArgument, UnreadableData
+from episodes.format_versions import JOURNAL, check_magic
 
-_MAGIC = b"REjournal2\n"
+_KIND = b"REjournal"  # and the version of the format
+_MAGIC = b"%s%d\n" % (_KIND, JOURNAL)
+_REMEDY = "finish its messages with the version that wrote it, then remove the file"
 _RECORD = struct.Struct("<8sQQd8x")  # sender, messages taken, messages finished, time
 _SUM = struct.Struct("<Q")
 _RECORD_SIZE = _RECORD.size + _SUM.size
@@ -74,6 +77,7 @@ class Journal:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             size = os.fstat(handle).st_size
+            check_magic(os.pread(handle, _FIRST, 0), _KIND, JOURNAL, f"{name}, a journal", _REMEDY)
             if size not in (0, _SIZE) or os.pread(handle, _FIRST, 0).strip(b"\0") not in (_MAGIC, b""):
                 raise UnreadableData(f"{name} is not a journal of a receiver; give another path")
             os.ftruncate(handle, _SIZE)
