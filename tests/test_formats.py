@@ -92,7 +92,9 @@ def replay(folder: Path) -> bool:
 
 def tables(folder: Path) -> bool:
     rows = CSVLogger(folder / "ppo").rows("update")
-    return [row["step"] for row in rows] == ["8", "16"] and json.loads((folder / "ppo" / "run.json").read_text())["configuration"] == {"kind": "ppo"}
+    return [row["step"] for row in rows] == ["8", "16"] and json.loads((folder / "ppo" / "run.json").read_text())[
+        "configuration"
+    ] == {"kind": "ppo"}
 
 
 def actor(folder: Path) -> bool:
@@ -135,8 +137,14 @@ READS: dict[str, tuple[Callable[[Path], bool], dict[str, str]]] = {
     "tables": (tables, {}),
     "actor": (actor, {"development-1": NOT_YET}),
     "exported model": (model, {"development-1": NOT_YET}),
-    "replay files": (replay, {"development-1": "state.msgpack is not the state of a replay buffer of a released version"}),
-    "journal": (journal, {"development-1": "format 1; this version of rl-episodes reads format 2; finish its messages"}),
+    "replay files": (
+        replay,
+        {"development-1": "state.msgpack is not the state of a replay buffer of a released version"},
+    ),
+    "journal": (
+        journal,
+        {"development-1": "format 1; this version of rl-episodes reads format 2; finish its messages"},
+    ),
     "message": (message, {}),
     "pickled episode": (unpickled("growing_episode"), dict.fromkeys(VERSIONS[:2], NO_NUMBER)),
     "pickled pack": (unpickled("pack"), dict.fromkeys(VERSIONS[:2], NO_NUMBER)),
@@ -399,7 +407,7 @@ def test_other_numbers_of_headers_are_checked(tmp_path: Path) -> None:
             split(tmp_path, seed=value)
     assert discrete(start=-(2**40)).start == -(2**40)
     for parts in ({"from": True}, {"to": 2}, {"to": 0.0}, {"from": float("nan")}, {"to": "1"}):
-        with pytest.raises(UnreadableData, match="splits.json"):
+        with pytest.raises(UnreadableData, match=r"splits\.json"):
             split(tmp_path, **parts)
     with pytest.raises(UnreadableData):  # -1 stands for items of different lengths at the beginning alone
         TrackField.from_json({"dtype": "<f4", "shape": [4, -1], "compression": "none"})
@@ -420,6 +428,6 @@ def test_state_without_a_version_is_refused_and_changes_nothing() -> None:
     buffer = files.buffer()
     before = stored(buffer)
     state = {name: part for name, part in buffer.get_state().items() if name != "format"}
-    with pytest.raises(StateMismatch, match="EpisodeReplayBuffer: a format without a number.*to_dataset"):
+    with pytest.raises(StateMismatch, match=r"EpisodeReplayBuffer: a format without a number.*to_dataset"):
         buffer.set_state(state)
     assert stored(buffer) == before

@@ -80,7 +80,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             raise UnreadableData(f"{path} is not a checkpoint of a trainer: its format is {format_number!r}")
         remedy = "resume the run with the version that wrote it, or train again"
         check_version(format_number, CHECKPOINT, str(path), remedy, oldest=CHECKPOINT, error=StateMismatch)
-        state = _from_plain(content["state"])
+        try:
+            state = _from_plain(content["state"])
+        except UnreadableData as error:  # of a space or a shape, without the path
+            raise ValueError(str(error)) from None
         if not isinstance(state, dict):
             raise UnreadableData(f"{path} is not a checkpoint of a trainer: its state is a {type(state).__name__}")
         return state

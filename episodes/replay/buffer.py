@@ -914,7 +914,7 @@ def _known(before: Any, now: Any) -> Any:
 def check_state_format(state: dict[str, Any], buffer: Any) -> None:
     """Raise `StateMismatch` if the state of a buffer has another format version."""
     source = f"the state of a {type(buffer).__name__}"
-    remedy = "write the episodes with to_dataset in the version that made it, and add that data set here"
+    remedy = "write the episodes with to_dataset in the version that made it, and read that with from_dataset here"
     check_version(state.get("format"), REPLAY_STATE, source, remedy, oldest=REPLAY_STATE, error=StateMismatch)
 
 

@@ -13,8 +13,8 @@ from gymnasium.spaces import Box
 
 from episode_learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from episodes.errors import InvalidArgument, UnreadableData
-from episodes.format_versions import CHECKPOINT
 from episodes.facts import Ending
+from episodes.format_versions import CHECKPOINT
 from tests.interrupts import Breaking
 
 

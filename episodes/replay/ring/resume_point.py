@@ -27,7 +27,7 @@ from episodes.tracks.infos import msgpack_codec
 _STATE, _TAIL, _MOVED = "state.msgpack", "tail", "moved.msgpack"
 _KIND = b"rl-episodes replay "  # and the version of the format
 _MAGIC = b"%s%d\n" % (_KIND, REPLAY_FILES)
-_REMEDY = "write its episodes with to_dataset in the version that made it, and add that data set to a new buffer"
+_REMEDY = "write its episodes with to_dataset in the version that made it, and read that with from_dataset here"
 _DIGEST_BYTES = 16
 _TAIL_BITS = 48
 
