@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,11 +30,13 @@ from connectors.module_to_env import ModuleToEnvPipeline
 from connectors.tensors import NumpyToTensor
 from connectors.views.piece import ViewPiece
 from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
+from episodes.format_versions import ACTOR, check_magic, checked_integer, checked_shape
 from episodes.storage import space_json
 
 __all__ = ["as_unreadable", "read_actor", "build_pieces", "build_module_to_env", "state_of", "write_actor"]
 
-_MAGIC = b"RLACTOR1"
+_KIND = b"RLACTOR"  # and the version of the format, one digit
+_MAGIC = b"%s%d" % (_KIND, ACTOR)
 _HEAD = len(_MAGIC) + 32 + 8
 _KINDS = "biufc"  # dtypes of arrays in a file
 
@@ -178,6 +181,7 @@ def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
         UnreadableData: the file is damaged, or is not an actor's.
     """
     data = Path(path).read_bytes()
+    check_magic(data[: len(_MAGIC)], _KIND, ACTOR, str(path), "save the actor again with Actor.save")
     if data[: len(_MAGIC)] != _MAGIC or len(data) < _HEAD:
         raise UnreadableData(f"{path} is not a file of Actor.save: it does not begin with {_MAGIC.decode()}")
     if hashlib.sha256(data[len(_MAGIC) + 32 :]).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
@@ -213,9 +217,9 @@ def _read_array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]
     Raises:
         ValueError: dtype or shape is not allowed, or the data end before the array.
     """
-    if dtype.kind not in _KINDS or any(type(size) is not int or size < 0 for size in shape):
-        raise ValueError(f"an array of dtype {dtype} and shape {shape}")
-    count = int(np.prod(shape, dtype=object))
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"an array of dtype {dtype}")
+    count = math.prod(checked_shape(shape, "the shape of an array"))
     end = place + count * dtype.itemsize
     if end > len(data):
         raise ValueError("an array is longer than the file")
@@ -261,13 +265,13 @@ def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
     ((kind, content),) = value.items()
     match kind:
         case "array":
-            return arrays[content]
+            return arrays[checked_integer(content, "the number of an array")]
         case "scalar":
-            return arrays[content][()]
+            return arrays[checked_integer(content, "the number of an array")][()]
         case "tensor":
-            return torch.from_numpy(arrays[content])
+            return torch.from_numpy(arrays[checked_integer(content, "the number of an array")])
         case "bfloat16":
-            return torch.from_numpy(arrays[content]).view(torch.bfloat16)
+            return torch.from_numpy(arrays[checked_integer(content, "the number of an array")]).view(torch.bfloat16)
         case "bytes":
             return base64.b64decode(content, validate=True)
         case "dict":

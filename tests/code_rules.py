@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Iterator
+from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("episodes", "connectors", "episode_runners", "episode_learners")
@@ -42,6 +46,60 @@ def public_names() -> list[str]:
     return sorted(
         f"{package}.{name}" for package in public_packages() for name in importlib.import_module(package).__all__
     )
+
+
+def public_signatures() -> list[str]:
+    """Return all public names with their arguments and defaults, and those of the public methods of classes."""
+    lines = []
+    for path in public_names():
+        package, _, name = path.rpartition(".")
+        value = getattr(importlib.import_module(package), name)
+        lines.append(path + _arguments(value))
+        if inspect.isclass(value):
+            lines += [f"{path}.{method}{_arguments(function)}" for method, function in _own_methods(value)]
+    return lines
+
+
+def _own_methods(cls: type) -> list[tuple[str, Any]]:
+    """Return the public methods, class methods and properties of a class that this library defines, by name."""
+    own = [base for base in reversed(cls.__mro__) if base.__module__.partition(".")[0] in PACKAGES]
+    found = {name: value for base in own for name, value in vars(base).items() if not name.startswith("_")}
+    kinds = (FunctionType, classmethod, staticmethod, property)
+    return sorted((name, value) for name, value in found.items() if isinstance(value, kinds))
+
+
+def _arguments(value: Any) -> str:
+    """Return the arguments of a function or constructor of this library, without annotations, or "" without any."""
+    value = getattr(value, "__func__", value)
+    if inspect.isclass(value):
+        init = value.__init__ if "__init__" in {name for base in value.__mro__[:-1] for name in vars(base)} else None
+        is_own = init is not None and (getattr(init, "__module__", None) or "").partition(".")[0] in PACKAGES
+        value = init if is_own and not issubclass(value, (Enum, BaseException)) else None
+    if not isinstance(value, FunctionType):
+        return ""
+    signature = inspect.signature(value)
+    parameters = [
+        parameter.replace(annotation=parameter.empty, default=_Shown.of(parameter.default))
+        for parameter in signature.parameters.values()
+    ]
+    return str(inspect.Signature(parameters))
+
+
+class _Shown:
+    """Default of an argument, shown as plain values are written, and else as the name of its class."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @staticmethod
+    def of(default: Any) -> Any:
+        is_plain = default is None or type(default) in (bool, int, float, str, tuple, list, dict)
+        if default is inspect.Parameter.empty or is_plain:
+            return default
+        return _Shown(getattr(default, "__name__", f"<{type(default).__name__}>"))
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def foreign_private_reads() -> list[str]:

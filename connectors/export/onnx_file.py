@@ -21,13 +21,13 @@ from connectors.export.traced_history import ACTIONS, OBSERVATIONS, REWARDS
 from episodes import __version__
 from episodes.columns import Columns
 from episodes.errors import NotExportable, needing
+from episodes.format_versions import EXPORTED_MODEL
 from episodes.storage import space_json
 from episodes.tracks import nested
 from episodes.tracks.spaces import dtypes_of, empty_items
 
 __all__ = ["METADATA", "build_onnx", "to_bytes"]
 
-FORMAT = 1
 METADATA = "rl_episodes"  # the key of the metadata
 _NO_SUM = "0" * 64
 _MANY = 3  # rows of the traced batch; 1 and 2 are sizes that torch treats as constants
@@ -305,7 +305,7 @@ def _metadata(
     """
     states = {name: value for name, value in nested.flatten(initial, "state").items() if name in inputs}
     return {
-        "format": FORMAT,
+        "format": EXPORTED_MODEL,
         "inputs": inputs,
         "initial_state": {name: np.asarray(value).tolist() if np.any(value) else 0 for name, value in states.items()},
         "noise": graph.draws,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+_FORMAT = 1  # of the metadata
 _NOISE = {"exponential": "standard_exponential", "normal": "standard_normal", "uniform": "random"}
 
 
@@ -48,8 +49,12 @@ class ServedPolicy:
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         self.about = json.loads(self.session.get_modelmeta().custom_metadata_map.get("rl_episodes", "{}"))
-        if self.about.get("format") != 1:
-            raise ValueError(f"{path} was not exported by this version of rl-episodes: export it again, with serve.py")
+        version = self.about.get("format")
+        if type(version) is not int or version != _FORMAT:
+            raise ValueError(
+                f"{path}: format {version!r}; this serve.py reads format {_FORMAT}; export the actor again, and "
+                "copy the serve.py of the version that exported it"
+            )
         self.num_envs, self.generator, self.outputs = num_envs, np.random.default_rng(seed), {}
         self._names = [output.name for output in self.session.get_outputs()]
         self._forms = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in self.about["inputs"].items()}

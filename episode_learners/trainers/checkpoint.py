@@ -7,6 +7,7 @@ A file is read with `weights_only=True`: nothing in it can run code. Arrays are 
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import struct
 import zipfile
@@ -19,14 +20,15 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from episodes import __version__
 from episodes.errors import InvalidArgument, StateMismatch, UnreadableData
 from episodes.facts import Ending
+from episodes.format_versions import CHECKPOINT, check_version, checked_integer, checked_shape
 from episodes.storage import space_json
 from episodes.storage.files import put
 
 __all__ = ["load_checkpoint", "newest_checkpoint", "save_checkpoint"]
 
-FORMAT = 1
 _ARRAY = "__array__"  # key of a dict that stands for an array
 _ENDING = "__ending__"  # of an `Ending`
 _SPACE = "__space__"  # of a space
@@ -52,7 +54,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         OSError: the file cannot be written. An existing file at `path` is unchanged.
     """
     buffer = io.BytesIO()  # torch turns a KeyboardInterrupt that arrives while it writes to a file into a RuntimeError
-    torch.save({"format": FORMAT, "state": _to_plain(state, "")}, buffer)
+    torch.save({"format": CHECKPOINT, "library": __version__, "state": _to_plain(state, "")}, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
     put(path, buffer.getbuffer(), fsync=True)
 
@@ -72,11 +74,16 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             raise UnreadableData(f"{path} is damaged: the checksum of its part {damaged} is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True)
         format_number = content.get("format") if isinstance(content, dict) else None
-        if type(format_number) is not int:
+        if format_number is None:
             raise UnreadableData(f"{path} is not a checkpoint of a trainer: it has no format number")
-        if format_number != FORMAT:
-            raise StateMismatch(f"{path} has format {format_number}; this version reads format {FORMAT}")
-        state = _from_plain(content["state"])
+        if type(format_number) is not int:
+            raise UnreadableData(f"{path} is not a checkpoint of a trainer: its format is {format_number!r}")
+        remedy = "resume the run with the version that wrote it, or train again"
+        check_version(format_number, CHECKPOINT, str(path), remedy, oldest=CHECKPOINT, error=StateMismatch)
+        try:
+            state = _from_plain(content["state"])
+        except UnreadableData as error:  # of a space or a shape, without the path
+            raise ValueError(str(error)) from None
         if not isinstance(state, dict):
             raise UnreadableData(f"{path} is not a checkpoint of a trainer: its state is a {type(state).__name__}")
         return state
@@ -147,11 +154,11 @@ def _from_plain(value: Any) -> Any:
     if isinstance(value, dict):
         if _ARRAY in value:
             dtype = np.lib.format.descr_to_dtype(value["dtype"])
-            count = int(np.prod(value["shape"], dtype=np.int64))
-            array = np.frombuffer(value[_ARRAY].numpy().tobytes(), dtype, count)
-            return array.reshape(value["shape"]).copy()
+            shape = checked_shape(value["shape"], "the shape of an array")
+            array = np.frombuffer(value[_ARRAY].numpy().tobytes(), dtype, math.prod(shape))
+            return array.reshape(shape).copy()
         if _ENDING in value:
-            return Ending(value[_ENDING])
+            return Ending(checked_integer(value[_ENDING], "the code of an ending"))
         if _SPACE in value:
             return space_json.from_json(value[_SPACE])
         items = value[_DICT] if _DICT in value else value.items()

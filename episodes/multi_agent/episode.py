@@ -27,6 +27,7 @@ from episodes.errors import (
 from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import checked_start, new_id, own_data
 from episodes.facts.short_id import short_id
+from episodes.format_versions import PickleVersion, check_mark
 from episodes.multi_agent.agents import ALL, COMMON, Agents, ByAgent, Endings
 from episodes.multi_agent.getters import MultiAgentGetters
 from episodes.multi_agent.timeline import NOTHING, WAITS, Chunk, complete_steps, place_of
@@ -633,13 +634,23 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
         """Raise `TrackMismatch` unless every observation and action of each agent has its env step."""
         self.agents.validate()
 
-    def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Return the attributes to pickle. Ended and cut episodes leave out the mapping from agents to modules."""
+    def __getstate__(self) -> tuple[PickleVersion, dict[str, Any]]:
+        """Return the format version, and the attributes to pickle.
+
+        Ended and cut episodes leave out the mapping from agents to modules.
+        """
         names = [name for cls in type(self).__mro__ for name in getattr(cls, "__slots__", ())]
         slots = {name: getattr(self, name) for name in names} | {"_began": None, "_duration": self.get_duration_s()}
         if self.is_done or self.agents.passed_on is not None:
             slots["agent_to_module_mapping_fn"] = default_module
-        return None, slots
+        return PickleVersion(type(self).__name__), slots
+
+    def __setstate__(self, state: Any) -> None:
+        """Set the attributes that `__getstate__` returned. Raise `UnreadableData` for another format version."""
+        version, slots = state
+        check_mark(version, type(self).__name__)
+        for name, value in slots.items():
+            setattr(self, name, value)
 
     def get_state(self) -> dict[str, Any]:
         """Return the episode as a dict of plain values and copied arrays, without `agent_to_module_mapping_fn`."""

@@ -37,6 +37,7 @@ from episodes.facts.facts import (
     random_ids,
 )
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
+from episodes.format_versions import PICKLE, PickleVersion, check_mark, check_pickle
 from episodes.pack import pickling
 from episodes.pack.from_episodes import parts_of
 from episodes.single_agent import SingleAgentEpisode
@@ -545,8 +546,8 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """
         counts = self.lengths, self.lookbacks
         if protocol >= 5:
-            return _from_pieces, pickling.to_pickle_parts(self.columns, self.facts, *counts)
-        return EpisodePack.of, (self.columns, pickling.unseeded(self.facts), *counts)
+            return _from_pieces, (PICKLE, *pickling.to_pickle_parts(self.columns, self.facts, *counts))
+        return _from_tracks, (PickleVersion("EpisodePack"), self.columns, pickling.unseeded(self.facts), *counts)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EpisodePack):
@@ -604,5 +605,11 @@ def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
         return np.add.reduceat(values, starts, dtype=np.float64)
 
 
-def _from_pieces(*pieces: Any) -> EpisodePack:
+def _from_pieces(version: Any, *pieces: Any) -> EpisodePack:
+    check_pickle(version, "EpisodePack")
     return EpisodePack.of(*pickling.from_pickle_parts(*pieces))
+
+
+def _from_tracks(version: Any, *parts: Any) -> EpisodePack:
+    check_mark(version, "EpisodePack")
+    return EpisodePack.of(*parts)

@@ -35,6 +35,7 @@ from episodes.errors import (
     StateMismatch,
     StepOutOfRange,
 )
+from episodes.format_versions import REPLAY_STATE, check_version
 from episodes.history import BoundViews
 from episodes.pack import EpisodePack
 from episodes.replay import link_traversal
@@ -787,7 +788,7 @@ class EpisodeReplayBuffer(SampleCounts):
     @locked
     def get_state(self) -> dict[str, Any]:
         """Return a checkpoint: all stored steps and the random generator's state, as a dict of copies."""
-        return {"ring": ring_state(self.get_ring()), **self._rest_of_state()}
+        return {"format": REPLAY_STATE, "ring": ring_state(self.get_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
         """Return the part of a checkpoint other than the stored steps, such as the random generator's state. Subclasses
@@ -804,12 +805,13 @@ class EpisodeReplayBuffer(SampleCounts):
 
         Raises:
             InvalidArgument: the state has another capacity.
-            StateMismatch: the state belongs to a buffer of another class, or is malformed.
+            StateMismatch: the state belongs to a buffer of another class or format version, or is malformed.
         """
         with self.lock:
             ring = self._ring
             point, names = ring.resume_point, ring.allocator.names
             try:
+                check_state_format(state, self)
                 self._check_kind(state)
                 attributes = self._checked_rest(state)
                 restored = ring_of_state(ring, state["ring"])
@@ -907,6 +909,13 @@ def checked_capacity(capacity: Any) -> int:
 def _known(before: Any, now: Any) -> Any:
     """Return the newly given space `now`, or the earlier space `before` if no space is given."""
     return before if now is None else now
+
+
+def check_state_format(state: dict[str, Any], buffer: Any) -> None:
+    """Raise `StateMismatch` if the state of a buffer has another format version."""
+    source = f"the state of a {type(buffer).__name__}"
+    remedy = "write the episodes with to_dataset in the version that made it, and read that with from_dataset here"
+    check_version(state.get("format"), REPLAY_STATE, source, remedy, oldest=REPLAY_STATE, error=StateMismatch)
 
 
 def _place(path: Path | str) -> str:

@@ -14,11 +14,12 @@ from episodes.batch import Batch
 from episodes.batch.sampling_checks import check_counts, reach_of, unknown_steps
 from episodes.columns import Columns
 from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, TrackMismatch, UnknownKey
+from episodes.format_versions import REPLAY_STATE, PickleVersion, check_mark
 from episodes.history import BoundViews
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import as_sequence, check_pack
-from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, checked_capacity
+from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, check_state_format, checked_capacity
 from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.env_steps import AgentModule, EnvSteps
 from episodes.replay.locking import locked
@@ -364,6 +365,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         """Return a checkpoint: all stored steps and the random generator's state, as a dict of copies."""
         modules = {module_id: (b.capacity, b.get_state()) for module_id, b in self.modules.items()}
         return {
+            "format": REPLAY_STATE,
             "capacity": self.capacity,
             "modules": modules,
             "seats": list(self._agent_modules),
@@ -378,9 +380,10 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
         Raises:
             InvalidArgument: the state has another capacity.
-            StateMismatch: the state is malformed.
+            StateMismatch: the state has another format version, or is malformed.
         """
         try:
+            check_state_format(state, self)
             if state["capacity"] != self.capacity:
                 raise InvalidArgument(
                     f"a state of a buffer with capacity={state['capacity']}, this one has capacity={self.capacity}; "
@@ -409,10 +412,12 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     @locked
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"lock": None, "_held": self._stored}
+        version = PickleVersion(type(self).__name__)
+        return {"format": version, **self.__dict__, "lock": None, "_held": self._stored}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        check_mark(state.get("format"), type(self).__name__)
+        self.__dict__.update({name: value for name, value in state.items() if name != "format"})
         self.lock = RLock()
         for buffer in self.modules.values():
             buffer.generator = self.generator

@@ -21,6 +21,7 @@ from episodes.facts.ending import Ending
 from episodes.facts.facts import EpisodeFacts, HasEnding, checked_start, new_id, own_data
 from episodes.facts.policy_versions import VersionRuns
 from episodes.facts.short_id import short_id
+from episodes.format_versions import PickleVersion, check_mark
 from episodes.single_agent.attributes import FixedData, fact_of, record_of, track_of
 from episodes.single_agent.duration import HasDuration
 from episodes.single_agent.getters import TrackGetters
@@ -766,7 +767,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         """Return the pickled form: the episode's metadata, time series and custom data, without cached lists."""
         custom_data = own_data(self._custom_data) if type(self._custom_data) is FixedData else self._custom_data
         attributes = (custom_data, self._shape, self.get_duration_s(), self._is_cut)
-        return _restored, (type(self), self._facts, self._tracks, *attributes)
+        return _restored, (PickleVersion(type(self).__name__), type(self), self._facts, self._tracks, *attributes)
 
     def get_state(self) -> dict[str, Any]:
         """Return the whole episode as a dict of plain values and copied arrays."""
@@ -804,10 +805,10 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         )
 
 
-def _restored(
-    cls: Any, facts: Any, tracks: Any, custom_data: Any, shape: Any, duration: float, is_cut: Any = None
-) -> SingleAgentEpisode:
-    """Return an episode from its pickled parts. For older pickles without `is_cut`, it is `None`."""
+def _restored(version: Any, *parts: Any) -> SingleAgentEpisode:
+    """Return an episode from its pickled parts. Raise `UnreadableData` if they have another format version."""
+    check_mark(version, "SingleAgentEpisode")
+    cls, facts, tracks, custom_data, shape, duration, is_cut = parts
     episode = cls.of(facts, tracks, custom_data)
     episode._shape, episode._duration, episode._is_cut = shape, duration, is_cut
     return episode

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
+from episodes.format_versions import DATA_SET, check_version
 from episodes.storage import space_json
 from episodes.storage.arrow import as_unreadable_data
 from episodes.storage.checksums import algorithm, checksum_of_text, sorted_json, verify_value
@@ -23,7 +24,7 @@ from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.infos import same_info
 
 NAME = "episodes.json"
-FORMAT, VERSION = "rl-episodes", 2  # the newest version; only data sets with a ragged track have it
+FORMAT = "rl-episodes"
 
 
 class TrackKnowledge(IntEnum):
@@ -59,7 +60,7 @@ class Header:
         """Return the header as a JSON value. Raise `WrongType` if JSON cannot represent an attribute."""
         return {
             "format": FORMAT,
-            "version": VERSION if any(known.is_ragged for known in self.tracks.values()) else 1,
+            "version": DATA_SET if any(known.is_ragged for known in self.tracks.values()) else 1,
             "observation_space": space_json.to_json(self.observation_space, "observation_space"),
             "action_space": space_json.to_json(self.action_space, "action_space"),
             "env_spec": _spec_to_json(self.env_spec),
@@ -149,10 +150,7 @@ def header_of(text: bytes, file: str) -> Header:
     with as_unreadable_data(file):
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise UnreadableData(f"it is not the header of a data set: it has no 'format': {FORMAT!r}")
-        if value["version"] > VERSION:
-            raise UnreadableData(
-                f"it has version {value['version']} of the format; this library reads up to {VERSION}: update it"
-            )
+        check_version(value["version"], DATA_SET, "it", "write it again")
         return _from_json(verify_value(value, "it"))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from episodes.format_versions import checked_shape
 from episodes.storage.arrow import (
     array_of,
     check_offsets,
@@ -51,7 +52,7 @@ class InfoField:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> InfoField:
-        return InfoField(value["dtype"], tuple(value["shape"]), value["plain"])
+        return InfoField(value["dtype"], checked_shape(value["shape"], "the shape of an info"), value["plain"])
 
     def to_json(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "shape": list(self.shape), "plain": self.plain}

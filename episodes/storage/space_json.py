@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.errors import UnreadableData, WrongType
+from episodes.format_versions import checked_integer, checked_shape
 from episodes.tracks.policy_box import PolicyBox
 
 Json = dict[str, Any]
@@ -70,7 +71,7 @@ def _array_to_json(array: np.ndarray) -> Json:
 
 def _array_of(value: Json) -> np.ndarray:
     """Return the array that a JSON object describes. Data of one number fill the whole array."""
-    dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
+    dtype, shape = np.dtype(value["dtype"]), checked_shape(value["shape"], "the shape of an array of a space")
     array = np.frombuffer(base64.b64decode(value["data"]), dtype)
     return np.full(shape, array[0]) if len(array) == 1 else array.reshape(shape).copy()
 
@@ -93,13 +94,26 @@ def _text(space: Any) -> Json:
 
 def _read_discrete(value: Json) -> spaces.Discrete:
     """Return a Discrete space. Gymnasium before 1.2.2 has such spaces of int64 alone, and no argument `dtype`."""
-    dtype = np.dtype(value["dtype"])
+    dtype, n = np.dtype(value["dtype"]), checked_integer(value["n"], "n of a Discrete space", 1)
+    start = checked_integer(value["start"], "the start of a Discrete space", None)
     if dtype == np.int64:
-        return spaces.Discrete(value["n"], start=value["start"])
+        return spaces.Discrete(n, start=start)
     try:
-        return spaces.Discrete(value["n"], start=value["start"], dtype=dtype.type)
+        return spaces.Discrete(n, start=start, dtype=dtype.type)
     except TypeError as error:
         raise UnreadableData(f"a Discrete space of dtype {dtype} needs gymnasium>=1.2.2: {error}") from None
+
+
+def _read_multi_binary(value: Json) -> spaces.MultiBinary:
+    n = value["n"]
+    if isinstance(n, list):
+        return spaces.MultiBinary(list(checked_shape(n, "the shape of a MultiBinary space")))
+    return spaces.MultiBinary(checked_integer(n, "n of a MultiBinary space", 1))
+
+
+def _read_text(value: Json) -> spaces.Text:
+    least, most = (checked_integer(value[name], f"{name} of a Text space") for name in ("min_length", "max_length"))
+    return spaces.Text(most, min_length=least, charset=value["characters"])
 
 
 _WRITERS = {
@@ -117,6 +131,6 @@ _READERS = {
     "MultiDiscrete": lambda v: spaces.MultiDiscrete(
         _array_of(v["nvec"]), dtype=np.dtype(v["dtype"]).type, start=_array_of(v["start"])
     ),
-    "MultiBinary": lambda v: spaces.MultiBinary(v["n"]),
-    "Text": lambda v: spaces.Text(v["max_length"], min_length=v["min_length"], charset=v["characters"]),
+    "MultiBinary": _read_multi_binary,
+    "Text": _read_text,
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import TrackMismatch, UnreadableData, WrongType
+from episodes.format_versions import checked_shape
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 from episodes.tracks.field import ACTIONS
@@ -59,11 +60,10 @@ class TrackField:
         """Return the field that a JSON object describes.
 
         Raises:
-            UnreadableData: it shares the lengths of another array's items, but cannot.
+            UnreadableData: its shape is not one, or it shares the lengths of another array's items, but cannot.
         """
-        field = TrackField(
-            value["dtype"], tuple(value["shape"]), value["compression"], value.get("fill"), value.get("bounds")
-        )
+        shape = checked_shape(value["shape"], "the shape of a track", ragged=True)
+        field = TrackField(value["dtype"], shape, value["compression"], value.get("fill"), value.get("bounds"))
         smallest = min(field.value_shape, default=1)
         if smallest < field.is_ragged or field.bounds not in (None, ACTIONS.path if field.is_ragged else None):
             raise UnreadableData(

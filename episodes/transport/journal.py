@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from episodes.errors import UnreadableData
+from episodes.format_versions import JOURNAL, check_magic
 from episodes.storage.ownership import Owner
 
-_MAGIC = b"REjournal2\n"
+_KIND = b"REjournal"  # and the version of the format
+_MAGIC = b"%s%d\n" % (_KIND, JOURNAL)
+_REMEDY = "finish its messages with the version that wrote it, then remove the file"
 _RECORD = struct.Struct("<8sQQd8x")  # sender, messages taken, messages finished, time
 _SUM = struct.Struct("<Q")
 _RECORD_SIZE = _RECORD.size + _SUM.size
@@ -81,8 +84,9 @@ class Journal:
         self._owner.claim()
         try:
             with open(name, "r+b", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size not in (0, _SIZE) or (file.read(_FIRST) or b"").strip(b"\0") not in (_MAGIC, b""):
+                size, head = os.fstat(file.fileno()).st_size, file.read(_FIRST) or b""
+                check_magic(head, _KIND, JOURNAL, f"{name}, a journal", _REMEDY)
+                if size not in (0, _SIZE) or head.strip(b"\0") not in (_MAGIC, b""):
                     raise UnreadableData(f"{name} is not a journal of a receiver; give another path")
                 file.truncate(_SIZE)
                 self._map = mmap.mmap(file.fileno(), _SIZE)

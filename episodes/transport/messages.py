@@ -23,8 +23,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from episodes.facts.policy_versions import UNKNOWN
+from episodes.format_versions import MESSAGE
 
-MAGIC, PROTOCOL = b"REps", 1
+MAGIC, PROTOCOL = b"REps", MESSAGE
 _OURS = MAGIC, PROTOCOL
 _HEAD = struct.Struct("<4sBBH8sQQdqq8x")
 SIZE = _HEAD.size  # a multiple of 8, so that arrays after it are aligned
@@ -68,5 +69,5 @@ def read_head(data: bytes | memoryview) -> Head | str:
         return "no header"
     values = _HEAD.unpack_from(data)
     if values[:2] != _OURS:
-        return f"protocol {values[1]}" if values[0] == MAGIC else "no header"
+        return f"protocol {values[1]}, not {PROTOCOL}" if values[0] == MAGIC else "no header"
     return Head(*values[2:])

@@ -30,6 +30,7 @@ import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData, WrongType
 from episodes.facts.facts import PackFacts
+from episodes.format_versions import checked_shape
 from episodes.pack import EpisodePack
 from episodes.storage import space_json, track_schema
 from episodes.storage.layout import LENGTHS
@@ -346,9 +347,10 @@ def _dtype(text: Any) -> np.dtype:
 
 def _shape(shape: Any) -> tuple[int, ...]:
     """Return a received item shape. Raise `UnreadableData` if it is invalid or too large."""
-    if len(shape) > 32 or not all(isinstance(size, int) and 0 <= size < 1 << 32 for size in shape):
+    sizes = checked_shape(shape, "the shape of an item")
+    if len(sizes) > 32 or max(sizes, default=0) >= 1 << 32:
         raise UnreadableData(f"items of shape {shape!r}")
-    return tuple(shape)
+    return sizes
 
 
 def _num_items(space: Any) -> int:
@@ -361,7 +363,7 @@ def _num_items(space: Any) -> int:
 
 def checked_field(dtype: Any, shape: Any) -> TrackField:
     """Return the schema of one array. Raise `UnreadableData` if the received dtype or shape is invalid."""
-    if shape[:1] != [LENGTH]:
+    if shape[:1] != [LENGTH] or type(shape[0]) is not int:
         return TrackField(_dtype(dtype).str, _shape(shape))
     if _dtype(dtype).kind not in "biufc":
         raise UnreadableData(f"ragged items of dtype {dtype!r}")

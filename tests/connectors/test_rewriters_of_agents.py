@@ -17,6 +17,7 @@ from connectors import (
 )
 from connectors.env_to_module import FlattenObservations, ForEachAgent, FrameStacking, MeanStdFilter
 from episode_runners import MultiAgentEnvRunner, evaluate
+from episodes import EpisodePack
 from episodes.errors import InvalidArgument, WrongType
 from episodes.tracks import nested
 from tests.reference import numbered

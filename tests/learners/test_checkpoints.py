@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 from episode_learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.facts import Ending
+from episodes.format_versions import CHECKPOINT
 from tests.interrupts import Breaking
 
 
@@ -61,18 +62,18 @@ def test_checkpoint_restores_every_supported_value(tmp_path: Path):
 @pytest.mark.parametrize(
     "content",
     [
-        {"format": 1},
+        {"format": CHECKPOINT},
         {"format": True, "state": {}},
         {"format": "1", "state": {}},
-        {"format": 1, "state": 7},
-        {"format": 1, "state": {"a": {"__array__": 7}}},
-        {"format": 1, "state": {"a": {"__array__": torch.zeros(3), "dtype": "no dtype", "shape": (3,)}}},
-        {"format": 1, "state": {"a": {"__array__": torch.zeros(3), "dtype": "<f8", "shape": (1 << 40,)}}},
-        {"format": 1, "state": {"a": {"__array__": torch.zeros(3), "dtype": "<f8", "shape": None}}},
-        {"format": 1, "state": {"a": {"__ending__": 4}}},
-        {"format": 1, "state": {"a": {"__space__": "nonsense"}}},
-        {"format": 1, "state": {"a": {"__dict__": 7}}},
-        {"format": 1, "state": {"a": {"__dict__": [1, 2]}}},
+        {"format": CHECKPOINT, "state": 7},
+        {"format": CHECKPOINT, "state": {"a": {"__array__": 7}}},
+        {"format": CHECKPOINT, "state": {"a": {"__array__": torch.zeros(3), "dtype": "no dtype", "shape": (3,)}}},
+        {"format": CHECKPOINT, "state": {"a": {"__array__": torch.zeros(3), "dtype": "<f8", "shape": (1 << 40,)}}},
+        {"format": CHECKPOINT, "state": {"a": {"__array__": torch.zeros(3), "dtype": "<f8", "shape": None}}},
+        {"format": CHECKPOINT, "state": {"a": {"__ending__": 4}}},
+        {"format": CHECKPOINT, "state": {"a": {"__space__": "nonsense"}}},
+        {"format": CHECKPOINT, "state": {"a": {"__dict__": 7}}},
+        {"format": CHECKPOINT, "state": {"a": {"__dict__": [1, 2]}}},
         [1, 2],
     ],
     ids=str,

@@ -207,7 +207,10 @@ def as_called_one_by_one(pipeline: ModuleToEnvPipeline, seed: int, log_probs: bo
 
 
 def programs(seed: int, fast: bool) -> tuple[list[EpisodePack], list[bool], Spoiler]:
-    """Return the samples of a random program, and whether each explored, with normal pipelines or with connectors called in sequence."""
+    """Return the samples of a random program, and whether each explored.
+
+    Pipelines are the normal ones (`fast`), or their connectors are called in sequence.
+    """
     rng = np.random.default_rng(seed)
     space = ACTION_SPACES[int(rng.integers(len(ACTION_SPACES)))] if rng.random() < 0.5 else ACTION_SPACES[seed % 2]
     env = Odd(int(rng.integers(1, 5)), space, str(rng.choice(LAYOUTS)))

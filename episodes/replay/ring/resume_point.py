@@ -20,11 +20,14 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData
+from episodes.format_versions import REPLAY_FILES, check_magic
 from episodes.replay.ring.mapped_files import REGULAR, MappedFiles
 from episodes.tracks.infos import msgpack_codec
 
 _STATE, _TAIL, _MOVED = "state.msgpack", "tail", "moved.msgpack"
-_MAGIC = b"rl-episodes replay 2\n"
+_KIND = b"rl-episodes replay "  # and the version of the format
+_MAGIC = b"%s%d\n" % (_KIND, REPLAY_FILES)
+_REMEDY = "write its episodes with to_dataset in the version that made it, and read that with from_dataset here"
 _DIGEST_BYTES = 16
 _TAIL_BITS = 48
 
@@ -155,7 +158,8 @@ def read_document(file: Path) -> tuple[bytes, dict[str, Any]]:
     start = len(_MAGIC) + _DIGEST_BYTES
     digest, document = data[len(_MAGIC) : start], data[start:]
     if data[: len(_MAGIC)] != _MAGIC:
-        raise UnreadableData(f"{file} is not the state of a replay buffer, or one of another version")
+        check_magic(data, _KIND, REPLAY_FILES, str(file), _REMEDY)
+        raise UnreadableData(f"{file} is not the state of a replay buffer of a released version")
     if _digest_of(document) != digest:
         raise UnreadableData(f"{file} is damaged: its checksum is another one")
     try:

@@ -68,7 +68,8 @@ def checked_numbers(numbers: dict[str, Any]) -> dict[str, int]:
     """Return the sizes and counters of a saved ring. Raise `ValueError` if they are inconsistent."""
     capacity, num_rows, tail, head, skipped, rows_head, lost_rows, window, _ = (numbers[name] for name in NUMBERS)
     is_sound = (
-        all(isinstance(number, int) for number in numbers.values())
+        all(type(number) is int for name, number in numbers.items() if name != "rewards_are_finite")
+        and type(numbers["rewards_are_finite"]) is bool
         and 0 <= tail <= head <= tail + capacity
         and num_rows > capacity
         and 0 <= skipped <= head

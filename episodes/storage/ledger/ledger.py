@@ -25,6 +25,7 @@ import numpy as np
 from episodes.batch import Batch
 from episodes.batch.origin import Origin
 from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
+from episodes.format_versions import LEDGER
 from episodes.storage.arrow import list_column, pyarrow
 from episodes.storage.files import local_path
 from episodes.storage.handing_on import Queued
@@ -33,7 +34,8 @@ from episodes.storage.ownership import Owner
 from episodes.storage.shards import ShardWriter, writer_name
 
 UNKNOWN = -1  # episode of a row without a known origin
-FORMAT = {b"rl-episodes.ledger": b"1"}
+KEY = b"rl-episodes.ledger"  # of the metadata of the schema
+FORMAT = {KEY: b"%d" % LEDGER}
 _MOST_NAMES = 1 << 16  # number of episodes at which a new shard starts, since their numbers are kept in memory
 
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from episodes.errors import UnreadableData
+from episodes.format_versions import LEDGER, check_version
 from episodes.storage.arrow import as_unreadable_data
 from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
 from episodes.storage.files import local_path
-from episodes.storage.ledger.ledger import FORMAT, UNKNOWN, schema
+from episodes.storage.ledger.ledger import KEY, UNKNOWN, schema
 from episodes.storage.shards import read_shard
 
 
@@ -157,8 +158,13 @@ def _batches(file: ShardFile) -> list[Any]:
 
 def _check_schema(file: ShardFile, column_types: Any) -> None:
     """Raise `UnreadableData` unless a file has the columns of a ledger of this version."""
-    if not column_types.equals(schema()) or not FORMAT.items() <= (column_types.metadata or {}).items():
-        raise UnreadableData(f"{file.path.name} is not of a ledger, or of one of another version")
+    number = (column_types.metadata or {}).get(KEY)
+    if number is None:
+        raise UnreadableData(f"{file.path.name} is not of a ledger")
+    version = int(number) if number.isdigit() else number
+    check_version(version, LEDGER, file.path.name, "compare the runs with the version that wrote them", oldest=LEDGER)
+    if not column_types.equals(schema()):
+        raise UnreadableData(f"{file.path.name} does not have the columns of a ledger of format {LEDGER}")
 
 
 def _episode_ids(batches: list[Any]) -> list[str]:

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, UnknownKey
+from episodes.errors import InvalidArgument, UnknownKey, UnreadableData
+from episodes.format_versions import checked_integer
 from episodes.storage.checksums import verify_json, with_checksum
 from episodes.storage.files import put, read_file
 
@@ -34,7 +35,21 @@ def read_splits(directory: Path) -> dict[str, Split]:
         data = read_file(directory / NAME)
     except FileNotFoundError:
         return {}
-    return verify_json(data, str(directory / NAME))
+    splits = verify_json(data, str(directory / NAME))
+    for name, split in splits.items():
+        _check_split(split, f"{directory / NAME}: split {name!r}")
+    return splits
+
+
+def _check_split(split: Any, source: str) -> None:
+    """Raise `UnreadableData` unless `split` is a list of ids, or a part of [0, 1] and a seed."""
+    parts: Split = split if isinstance(split, dict) else {}
+    begin, end, ids = parts.get("from", -1), parts.get("to", -1), parts.get("ids")
+    if isinstance(ids, list) and all(isinstance(id_, str) for id_ in ids):
+        return
+    if type(begin) not in (int, float) or type(end) not in (int, float) or not 0 <= begin < end <= 1:
+        raise UnreadableData(f"{source} is {split!r}: neither a list of ids nor a part of 0 to 1")
+    checked_integer(parts.get("seed"), f"{source}: the seed", None)
 
 
 def put_splits(directory: Path, splits: Mapping[str, Split]) -> None:

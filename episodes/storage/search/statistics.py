@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import UnreadableData
+from episodes.format_versions import checked_shape
 from episodes.returns.checks import check_fraction
 from episodes.storage.checksums import verify_json, with_checksum
 from episodes.storage.files import put, read_file
@@ -125,7 +126,9 @@ class TrackStatistics:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> TrackStatistics:
         """Create the statistics from a JSON value that `to_json` returned."""
-        arrays = np.frombuffer(base64.b64decode(value["numbers"]), "<f8").reshape(len(_ARRAYS), *value["shape"])
+        arrays = np.frombuffer(base64.b64decode(value["numbers"]), "<f8").reshape(
+            len(_ARRAYS), *checked_shape(value["shape"], "the shape of an item")
+        )
         fields = dict(zip(_ARRAYS, arrays, strict=True))
         counts = {name: fields[name].astype(np.int64) for name in ("count", "num_nan")}
         sketches = tuple(map(Sketch.of_text, value["sketches"]))

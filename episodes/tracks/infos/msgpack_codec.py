@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 
 from episodes.errors import UnreadableData, WrongType
+from episodes.format_versions import checked_shape
 from episodes.tracks.nested import host_array
 
 _ARRAY, _SCALAR, _TUPLE, _STRING, _INTEGER = 1, 2, 3, 4, 5
@@ -111,7 +112,7 @@ def _from_ext(depth: int, code: int, data: bytes) -> Any:
         return int(data, 16)
     if code in (_ARRAY, _SCALAR):
         dtype, shape, body = msgpack.unpackb(data)
-        array = np.frombuffer(body, np.dtype(dtype)).reshape(shape)
+        array = np.frombuffer(body, np.dtype(dtype)).reshape(checked_shape(shape, "the shape of an array"))
         return array.copy() if code == _ARRAY else array[()]
     raise UnreadableData(f"msgpack extension {code} is unknown here; the data was written by something else")
 

@@ -273,7 +273,7 @@ def test_decode_wrong_sizes_allocates_nothing() -> None:
 def test_read_head_returns_the_packed_head() -> None:
     head = Head(Kind.DATA, 2, b"12345678", 5, 2**63, 1.5, -3, 7)
     assert read_head(head.packed()) == head
-    assert read_head(b"REps" + bytes([99]) + head.packed()[5:]) == "protocol 99"
+    assert read_head(b"REps" + bytes([99]) + head.packed()[5:]) == "protocol 99, not 1"
 
 
 def test_decoded_weights_equal_encoded_ones() -> None:
