@@ -213,13 +213,13 @@ class EpisodeSender(Endpoint):
         while True:
             now = time.monotonic()
             with self.lock(), self.busy(), self.section():
+                self._poll()
                 if self._send_queue() and not self._unacked:
                     self._raise_refusals()
                     return
                 if now >= deadline:
                     raise self._too_late()
                 is_idle = not self.wait(min(deadline, self._retry_at))
-                self._poll()
             if is_idle:
                 self.pause()
 

@@ -49,6 +49,7 @@ class Program:
             with contextlib.suppress(TransportTimeout):
                 if name == "send":
                     self.sender.send(pack if "pack" in self.kind else pack[0], 0)
+                    self.certain.add(self.num)
                 elif name == "recv":
                     result.append(self.receiver.recv(0))
                 elif name == "sample":
@@ -60,7 +61,7 @@ class Program:
 
         is_interrupted = Breaking(KeyboardInterrupt, place, rooms=ROOMS, where_signals_come=True).run(work)
         if name == "send":
-            (self.uncertain if is_interrupted else self.certain).add(self.num)
+            self.uncertain |= {self.num} if is_interrupted else set()
             self.num += 1
         elif name in ("recv", "sample") and is_interrupted and not result and not self.receiver.is_interrupted:
             returned = self.receiver._in_use.get(threading.get_ident(), [])
@@ -85,9 +86,8 @@ class Program:
         assert len(arrived) == len(self.received), "an episode arrived twice"
         assert arrived <= self.certain | self.uncertain
         assert self.certain - arrived <= self.handed, "an episode is lost"
-        assert len(self.handed) < 0.1 * self.num
         assert self.sender.stats.sent == self.sender.stats.taken
-        assert self.receiver.stats.refused == {}
+        assert self.receiver.stats.refused.keys() <= {"handshake", "unknown sender"}  # whose hello was interrupted
 
 
 def numbers_of(pack: Any) -> list[int]:
