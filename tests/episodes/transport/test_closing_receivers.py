@@ -1,4 +1,4 @@
-"""Receivers that close, and senders that are killed: what was sent right before arrives, and no process dies with them."""
+"""Receivers that close and senders that are killed: what was sent right before arrives, and no other process dies."""
 
 from __future__ import annotations
 
