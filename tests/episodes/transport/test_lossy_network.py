@@ -1,4 +1,4 @@
-"""Senders and receivers in network namespaces that lose and delay packets, and are cut off: each message arrives once."""
+"""Senders and receivers in network namespaces that lose packets and are cut off: each message arrives once."""
 
 from __future__ import annotations
 
