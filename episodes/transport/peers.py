@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from episodes.facts.policy_versions import UNKNOWN
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.pack import EpisodePack
 from episodes.transport.connections import Connection
 from episodes.transport.messages import Head
 from episodes.transport.parts import Buffer
+
+Received = EpisodePack | list[MultiAgentEpisode]
 
 _MOST_PEERS = 4096
 _MOST_PLACES = 1 << 16
@@ -51,6 +55,15 @@ class Arrived(NamedTuple):
     connection: Connection
 
 
+class Taken(NamedTuple):
+    """Message that was taken, until the caller of `recv` or `sample` calls again."""
+
+    peer: Peer
+    sender: bytes
+    number: int
+    result: Received
+
+
 class Peers(OrderedDict[bytes, Peer]):
     """Dict of a receiver's senders by id. The sender that has sent nothing for the longest time comes first.
 
@@ -63,9 +76,11 @@ class Peers(OrderedDict[bytes, Peer]):
         self._archived: OrderedDict[bytes, int] = OrderedDict()  # next message numbers of archived senders
 
     def next_number(self, sender: bytes, first: int) -> int:
-        """Remove a sender from the archive, and return the number of the message it must send next,
-        or `first` if it is not archived."""
-        return self._archived.pop(sender, first)
+        """Return the number of the message that an archived sender must send next, or `first` if it is not archived.
+
+        It stays in the archive until the sender is archived again, in case that the caller is interrupted.
+        """
+        return self._archived.get(sender, first)
 
     def oldest_idle(self) -> bytes | None:
         """Return the id of the longest silent sender without pending messages, whose state can be archived,
@@ -80,6 +95,7 @@ class Peers(OrderedDict[bytes, Peer]):
     def archive(self, sender: bytes) -> None:
         """Discard the state of a sender, except for the number of its next message."""
         self._archived[sender] = self[sender].next
+        self._archived.move_to_end(sender)
         del self[sender]
         if len(self._archived) > _MOST_PLACES:
             self._archived.popitem(last=False)

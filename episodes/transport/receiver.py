@@ -37,7 +37,7 @@ from episodes.errors import (
     UnreadableData,
 )
 from episodes.facts.policy_versions import UNKNOWN, checked_version
-from episodes.multi_agent import MultiAgentEpisode, unpack_agents
+from episodes.multi_agent import unpack_agents
 from episodes.pack import EpisodePack
 from episodes.storage.track_schema import Fields, check_same
 from episodes.tracks.validation import checked_count, checked_place
@@ -47,12 +47,10 @@ from episodes.transport.journal import Journal
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.parts import Buffer
 from episodes.transport.path_locks import lock_of_path
-from episodes.transport.peers import Arrived, Incoming, Peer, Peers
+from episodes.transport.peers import Arrived, Incoming, Peer, Peers, Received, Taken
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
 from episodes.transport.wire import DAMAGES, MOST_SPACE_ITEMS, PackLayout, decoded, expected_fields, id_of, layouts_of
-
-Received = EpisodePack | list[MultiAgentEpisode]
 
 _MOST_STRANGERS = 4096
 _MOST_AT_ALL = 1 << 30  # ZeroMQ's limit
@@ -66,6 +64,8 @@ _ACKNOWLEDGE_S = 0.02
 _MOST_AHEAD = 256
 _MOST_CONNECTIONS = 4096
 _NOBLOCK = 1  # ZeroMQ's flag
+_LINGER_MS = 5000  # limit of the time for the last acknowledgements and weights
+_UNANSWERED_MS = 30_000  # a sender whose machine does not confirm what was sent to it is gone
 _SLACK = 1 << 20  # bytes in the kernel and of small messages, in addition to the limit of a connection
 _BIND_S = 5.0  # the system frees the port of a killed receiver a moment later
 
@@ -110,10 +110,11 @@ class EpisodeReceiver(Endpoint):
     file on the same machine that the next receiver is given too, no message is received twice, and `stats.lost` counts
     the messages that the killed process had just returned.
 
-    Messages stay in the socket and at the senders until `recv` is called. Any number of threads may call it. A call
-    that is interrupted, for example by Ctrl-C, loses at most the message in progress. Nothing is ever unpickled. A
-    message that is not a valid pack, and a sender without a key if there are keys, is rejected and counted in
-    `stats.refused`. Arrays are read-only views of the received bytes.
+    Messages stay in the socket and at the senders until `recv` is called. Any number of threads may call it. If a call
+    is interrupted, for example by Ctrl-C, the next call returns the messages that it had taken. Only an interrupt in
+    the last instructions of a call loses what the call returns. Nothing is ever unpickled. A message that is not a
+    valid pack, and a sender without a key if there are keys, is rejected and counted in `stats.refused`. Arrays are
+    read-only views of the received bytes.
 
     A thread closes TCP connections that make this process hold more than `max_message_bytes`, for example with a
     message that never ends. For `ipc://` addresses the system does not count these bytes.
@@ -164,13 +165,14 @@ class EpisodeReceiver(Endpoint):
         self._counts = Counter[str]()
         self._last: Head | None = None  # of the newest message
         self._lag: float | None = None
-        self._in_use: dict[int, list[bytes]] = {}  # by thread: senders of the messages that it was returned last
+        self._in_use: dict[int, list[Taken]] = {}  # by thread: the messages that it was returned last
         self._queue: deque[Arrived] = deque()  # messages that came, and were not taken
-        self._taken: deque[Received] = deque()  # messages that were taken, until a call returns them
+        self._taken: deque[Taken] = deque()  # messages that were taken, until a call returns them
         self._unacknowledged: dict[bytes, Peer] = {}  # senders of messages that were taken, and not acknowledged
         self._unacknowledged_since = 0.0  # time at which the first of these was taken
-        self._batch: list[Received] = []  # results of an incomplete sample
+        self._batch: list[Taken] = []  # messages of an incomplete sample
         self._num_steps = 0  # of `_batch`
+        self._returned: list[Taken] | None = None  # messages that the current call returns, unless it is interrupted
         self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
         self._journal: Journal | None = None
         try:
@@ -194,6 +196,7 @@ class EpisodeReceiver(Endpoint):
         self._sockets.closers += lock_of_path(address)
         socket = self.open(zmq.ROUTER, max_message_bytes)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a peer that is gone is an error, and not silence
+        socket.setsockopt(zmq.TCP_MAXRT, _UNANSWERED_MS)
         socket.setsockopt(zmq.RCVHWM, min(max_queued_messages, _MOST_AT_ALL))
         if keys is not None:
             pair = curve.own_pair(keys)
@@ -240,7 +243,7 @@ class EpisodeReceiver(Endpoint):
                 if not self._taken and (self._queue or self._next(deadline)):
                     self._decode_and_take(0)
                 if self._taken:
-                    return self._taken.popleft()
+                    return self._return([self._taken[0]])[0]
             if time.monotonic() >= deadline:
                 raise TransportTimeout(f"nothing came within {timeout} s from {len(self._peers)} senders")
             self.pause()
@@ -277,14 +280,12 @@ class EpisodeReceiver(Endpoint):
             with self.lock(), self.busy(), self.section():
                 if self._published is None:
                     raise EpisodeStateError("sample(max_age=...): nothing was published; publish(weights, 0) first")
-                if not self._batch:
-                    self._release_returned()
+                self._release_returned()
                 newest = self._published[1]
                 missing = self._collect(num_steps, newest - max_age, deadline)
                 if missing is None:
                     self._acknowledge_all()  # the caller learns from them now, and its next call comes late
-                    batch, self._batch, self._num_steps = self._batch, [], 0
-                    return batch
+                    return self._return(self._batch)
             if time.monotonic() >= deadline:
                 raise TransportTimeout(f"after {timeout} s: {missing}")
             self.pause()
@@ -448,8 +449,8 @@ class EpisodeReceiver(Endpoint):
         peer.connection = head.schema
         peer.address, peer.who_address, peer.has_unconfirmed_weights, peer.weights = address, b"", False, -1
         if head.number > peer.next:  # the messages between were never sent, or given up
-            self._counts["lost"] += head.number - peer.next
-            peer.next = head.number
+            num_lost, peer.next = head.number - peer.next, head.number
+            self._counts["lost"] += num_lost
         self._requested.pop(address, None)
         self._acknowledge(peer)
         self._share_weights(peer)
@@ -575,16 +576,17 @@ class EpisodeReceiver(Endpoint):
         """
         peer, head, parts, nbytes, connection = self._queue[index]
         steps = _steps_of(result) if into_batch and result is not None else 0
+        number = peer.next
+        connection.done += nbytes + PART_BYTES * len(parts)  # a number that is too large is corrected
         del self._queue[index]
-        peer.num_waiting -= 1
-        peer.next += 1
-        connection.waiting -= nbytes
-        connection.done += nbytes + PART_BYTES * len(parts)
         if result is not None:
+            taken = Taken(peer, head.sender, number, result)
+            (self._batch if into_batch else self._taken).append(taken)  # from here on it is taken: see `mend`
             self._num_steps += steps
-            (self._batch if into_batch else self._taken).append(result)
             peer.num_in_use += 1
-            self._in_use.setdefault(threading.get_ident(), []).append(head.sender)
+        peer.next = number + 1
+        peer.num_waiting -= 1
+        connection.waiting -= nbytes
         self._journal_progress(head.sender, peer)
         self._schedule_acknowledgement(head.sender, peer)
         self._peek()
@@ -595,6 +597,28 @@ class EpisodeReceiver(Endpoint):
         if peer.has_dropped and not peer.num_waiting:
             peer.has_dropped, peer.who_address = False, b""
             self._request_hello(peer.address, peer)
+
+    def _return(self, messages: list[Taken]) -> list[Received]:
+        """Return the results of messages from the current call. If the call is interrupted, the next one returns them.
+
+        Args:
+            messages: the first taken message, or the batch.
+        """
+        self._in_use[threading.get_ident()] = list(messages)
+        self._returned = messages
+        return [message.result for message in messages]
+
+    def settle(self) -> None:
+        """Remove the messages that the last call has returned. An interrupted call of this is repeated."""
+        returned = self._returned
+        if returned is None:
+            return
+        if returned is self._batch:
+            self._num_steps = 0
+            self._batch = []
+        elif self._taken and self._taken[0] is returned[0]:
+            self._taken.popleft()
+        self._returned = None
 
     def _journal_progress(self, sender: bytes, peer: Peer) -> None:
         """Write the message counts of a sender to the receiver's journal file, if a journal is used."""
@@ -610,11 +634,12 @@ class EpisodeReceiver(Endpoint):
 
     def _release_returned(self) -> None:
         """Count the messages that this thread's previous call returned as finished, and write this to the journal."""
-        senders = self._in_use.get(threading.get_ident())
-        while senders:
-            peer = self._peers[senders[-1]]
+        messages = self._in_use.get(threading.get_ident())
+        while messages:
+            peer, sender, *_ = messages[-1]
             peer.num_in_use -= 1
-            self._journal_progress(senders.pop(), peer)
+            messages.pop()
+            self._journal_progress(sender, peer)
 
     def _acknowledge(self, peer: Peer) -> None:
         peer.num_unacknowledged = 0
@@ -716,8 +741,10 @@ class EpisodeReceiver(Endpoint):
         return ReceiverStats(**self._counts, refused=refused, senders=len(self._peers), lag=self._lag, age=age)
 
     def close(self) -> None:
-        """Acknowledge all taken messages, and close the socket. Later calls have no effect.
+        """Acknowledge all taken messages, send the newest weights to the senders that lack them, and close the socket.
+        Later calls have no effect.
 
+        Acknowledgements and weights are sent for at most 5 seconds, which is only needed for senders that read nothing.
         Loops over this receiver end.
         """
         if self.is_over:
@@ -727,19 +754,35 @@ class EpisodeReceiver(Endpoint):
                 with self.section():
                     self._release_returned()
                     self._acknowledge_all()
-                    self.socket.linger = 200  # ms, for the acknowledgements
+                    for peer in self._peers.values():  # also senders that have not read the weights before these
+                        peer.has_unconfirmed_weights = False
+                        self._share_weights(peer)
+                    self.socket.linger = _LINGER_MS
             self.release()
 
     def mend(self) -> None:
-        """Recover from an interrupted call: drop queued messages, and ask all senders to send them again."""
+        """Recover from an interrupted call: drop queued messages, and ask all senders to send them again.
+
+        A message is taken once it is among the taken ones or in the batch. The counts follow from that.
+        """
         self.end_parts()
+        self._returned = None
+        kept = [*self._taken, *self._batch]
+        for peer, _, number, _ in kept:
+            peer.next = max(peer.next, number + 1)
+        self._num_steps = sum(_steps_of(message.result) for message in self._batch)
+        identities = set(map(id, kept))
+        for messages in self._in_use.values():  # without those that the interrupted call did not return
+            messages[:] = [message for message in messages if id(message) not in identities]
         for arrived in self._queue:
             arrived.connection.done += arrived.nbytes
         for connection in self._connections.values():
             connection.waiting = 0
         self._queue.clear()
+        in_use = Counter(message.sender for messages in (kept, *self._in_use.values()) for message in messages)
         for sender, peer in list(self._peers.items()):
             peer.num_waiting, peer.has_dropped, peer.who_address = 0, False, b""
+            peer.num_in_use = in_use[sender]
             self._journal_progress(sender, peer)
             self._request_hello(peer.address, peer)
 

@@ -19,11 +19,29 @@ _ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind i
 """Function that returns the metadata columns of a pack that may have dtype object: the id columns."""
 
 
+class _Queued:
+    """Items that are queued, and those of them that are sent next, in one object that is replaced by one assignment."""
+
+    __slots__ = ("alike", "episodes", "joined", "nbytes", "number", "packs")
+
+    def __init__(
+        self, joined: list[EpisodePack], number: int, packs: list[EpisodePack], nbytes: int, episodes: SmallEpisodes
+    ) -> None:
+        self.joined, self.number = joined, number  # packs that are sent as one message next, and its number
+        self.packs, self.nbytes, self.episodes = packs, nbytes, episodes  # bytes of `packs`, at least
+        self.alike: Any = None  # schema key and policy versions of `packs`
+
+    def __bool__(self) -> bool:
+        return bool(self.joined or self.packs or len(self.episodes))
+
+
 class SendQueue:
     """Queue of small episodes (or small packs) of equal dtypes and shapes that a sender will send as one message.
 
     An episode or pack is small if it has at most a quarter of the bytes that are sent together. Queued packs also have
     the same policy versions, and no custom data or info values of other types than numbers and strings.
+
+    An interrupt at any instruction leaves each item queued, or in the sender's messages, but not both: see `mend`.
 
     Args:
         coalesce: bytes of episodes to send together; 0 queues no episodes.
@@ -34,21 +52,18 @@ class SendQueue:
 
     def __init__(self, coalesce: int, join: int, max_delay: float, schemas: Schemas) -> None:
         self._coalesce, self._join, self._max_delay, self._schemas = coalesce, join, max_delay, schemas
-        self._episodes = SmallEpisodes()
-        self._packs: list[EpisodePack] = []
-        self._nbytes = 0  # of `_packs`
-        self._alike: Any = None  # schema key and policy versions of `_packs`
+        self._now = _Queued([], 0, [], 0, SmallEpisodes())
         self._since = 0.0  # time at which the oldest was added, or 0 if the queue is empty
-        self._joined: list[EpisodePack] = []  # packs that are sent as one message next
 
     def __bool__(self) -> bool:
         """Return True if the queue contains episodes or packs."""
-        return bool(self._joined or self._packs or len(self._episodes))
+        return bool(self._now)
 
     @property
     def is_full(self) -> bool:
         """Whether the queue has reached its size limit, so that it must be sent before more is added."""
-        return bool(self._joined) or self._nbytes >= self._join > 0 or self._episodes.nbytes >= self._coalesce > 0
+        now = self._now
+        return bool(now.joined) or now.nbytes >= self._join > 0 or now.episodes.nbytes >= self._coalesce > 0
 
     @property
     def is_late(self) -> bool:
@@ -61,8 +76,9 @@ class SendQueue:
 
         If `is_idle` is True, queued packs are sent at once; queued episodes still wait for more.
         """
-        if self._packs:
-            return is_idle or self._nbytes >= self._join or self.is_late
+        now = self._now
+        if now.packs:
+            return is_idle or now.nbytes >= self._join or self.is_late
         return self.is_full or self.is_late
 
     def take(self, episodes: Any) -> bool:
@@ -75,55 +91,73 @@ class SendQueue:
 
     def _take_episode(self, episode: Any) -> bool:
         """Queue a small episode, to be packed with the queued episodes. Return False if that is not possible."""
-        if not self._coalesce or not isinstance(episode, SingleAgentEpisode) or self._packs:
+        now = self._now
+        if not self._coalesce or not isinstance(episode, SingleAgentEpisode) or now.packs:
             return False
-        if not self:
-            self._episodes.accept_like([episode])
-        return self._episodes.take([episode], self._coalesce // 4)
+        if not now:
+            now.episodes.accept_like([episode])
+        return now.episodes.take([episode], self._coalesce // 4)
 
     def _take_pack(self, pack: EpisodePack) -> bool:
         """Queue a small pack, to be sent with the packs that are queued. Return False if it must be sent alone, or
         if the queue must be sent before.
         """
-        if not self._join or len(self._episodes):
+        now = self._now
+        if not self._join or len(now.episodes):
             return False
         arrays = arrays_of(pack)
         nbytes = sum([array.nbytes for array in arrays]) + _infos_nbytes(pack.infos)
         if nbytes > self._join // 4 or not _is_plain(pack):
             return False
         alike = schema_key(pack, arrays), version_bounds([pack])
-        if not self._packs:
+        if not now.packs:
             self._schemas.of([pack])  # raises if the pack cannot be encoded
-        elif alike != self._alike:
+        elif alike != now.alike:
             return False
-        self._nbytes += nbytes
-        self._alike = alike
-        self._packs.append(pack)
+        now.nbytes += nbytes
+        now.alike = alike
+        now.packs.append(pack)
         return True
 
-    def together(self) -> list[EpisodePack]:
-        """Return the packs that form the next message. Until `clear` is called, the same packs are returned again."""
-        if not self._joined:
-            packs = self._packs
-            if not packs:
-                pack = self._episodes.pack()
-                packs = [pack] if pack is not None else []
-                self._episodes = self._episodes.emptied()
-            self._joined, self._packs, self._nbytes = packs, [], 0
-        return self._joined
+    def together(self, number: int) -> list[EpisodePack]:
+        """Return the packs that form the next message. Until `clear` is called, the same packs are returned again.
+
+        Args:
+            number: number of the message.
+        """
+        now = self._now
+        if now.joined:
+            now.number = number
+        elif now.packs:
+            self._now = _Queued(now.packs, number, [], 0, now.episodes)
+        elif (pack := now.episodes.pack()) is not None:
+            self._now = _Queued([pack], number, [], 0, now.episodes.emptied())
+        return self._now.joined
 
     def halve(self) -> bool:
         """Move half of the next message back to the queue, because the message is too large.
         Return False if it is a single episode."""
-        packs = self._joined if len(self._joined) > 1 else [half for pack in self._joined for half in _halves(pack)]
+        now = self._now
+        packs = now.joined if len(now.joined) > 1 else [half for pack in now.joined for half in _halves(pack)]
         half = len(packs) // 2
         if half:
-            self._joined, self._packs = packs[:half], packs[half:] + self._packs
+            self._now = _Queued(packs[:half], now.number, packs[half:] + now.packs, now.nbytes, now.episodes)
         return half > 0
 
     def clear(self) -> None:
         """Remove the packs of the message that was just sent from the queue."""
-        self._joined, self._since = [], 0.0
+        now = self._now
+        after = _Queued([], 0, now.packs, now.nbytes, now.episodes)
+        after.alike = now.alike
+        self._now = after
+        if not after:
+            self._since = 0.0
+
+    def mend(self, number: int) -> None:
+        """Repair the queue after an interrupted call. All messages before `number` are sent."""
+        if self._now.joined and self._now.number < number:
+            self.clear()
+        self._since = time.monotonic() if self else 0.0
 
 
 def _halves(pack: EpisodePack) -> list[EpisodePack]:

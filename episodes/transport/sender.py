@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter, OrderedDict
@@ -26,6 +27,9 @@ from episodes.transport.wire import Message, Schemas, encoded, encoded_as_one
 _EVENTS, _POLLIN = 15, 1  # ZeroMQ's numbers of `zmq.EVENTS` and `zmq.POLLIN`
 _CONNECT_S = 5.0  # longest wait of the first message for a connection
 _POLL_S = 0.0002  # poll interval of `send`: each poll is a system call, which costs as much as encoding a small pack
+_RETRY_S = 0.02, 0.5  # shortest and longest time between two attempts to connect
+_CONNECT_MS = 10_000  # limit of one attempt, so that a lost packet does not delay it by the minutes of TCP
+_NEVER_MS = 1 << 29  # ZeroMQ itself does not connect again
 _ENCODED = {False: encoded, True: encoded_as_one}
 
 
@@ -75,9 +79,10 @@ class EpisodeSender(Endpoint):
     small episodes. With `join`, small packs are queued too while other messages are unacknowledged, and arrive as one
     pack. There is no thread: the queue is sent by the next call, or by `flush`.
 
-    All methods may be called from several threads. A call that is interrupted, for example by Ctrl-C, loses at most the
-    message in progress: the next call connects again, and sends what was not acknowledged. Arrays of a pack are not
-    copied, so their memory must not be changed until the receiver has acknowledged the pack.
+    All methods may be called from several threads. If `send` is interrupted, for example by Ctrl-C, its episodes are
+    sent once or not at all, and earlier ones are sent once: the next call connects again, and sends what was not
+    acknowledged. Arrays of a pack are not copied, so their memory must not be changed until the receiver has
+    acknowledged the pack.
 
     Args:
         address: address of the receiver, such as "tcp://127.0.0.1:5555".
@@ -132,7 +137,9 @@ class EpisodeSender(Endpoint):
         self._queue = SendQueue(coalesce, min(join, limit // 4), max_delay, self._schemas)
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
-        self._is_connected = self._is_new = False  # HELLO was sent; there is a connection without a HELLO
+        self._is_connected = False  # HELLO was sent
+        self._retry_s = _RETRY_S[0]  # time to the next attempt to connect, after one has failed
+        self._retry_at = math.inf  # in `time.monotonic()`; infinite unless the last attempt or connection has ended
         self._failed_handshakes = 0
         self._next_poll = 0.0  # in `time.monotonic()`
         self._counts = Counter[str]()
@@ -186,7 +193,7 @@ class EpisodeSender(Endpoint):
                     return
                 if now >= deadline:
                     raise self._too_late()
-                is_idle = not self.wait(deadline)
+                is_idle = not self.wait(min(deadline, self._retry_at))
                 self._poll()
             if is_idle:
                 self.pause()
@@ -206,13 +213,13 @@ class EpisodeSender(Endpoint):
         while True:
             now = time.monotonic()
             with self.lock(), self.busy(), self.section():
+                self._poll()
                 if self._send_queue() and not self._unacked:
                     self._raise_refusals()
                     return
                 if now >= deadline:
                     raise self._too_late()
-                is_idle = not self.wait(deadline)
-                self._poll()
+                is_idle = not self.wait(min(deadline, self._retry_at))
             if is_idle:
                 self.pause()
 
@@ -241,14 +248,15 @@ class EpisodeSender(Endpoint):
                 if self._weights is not None or now >= deadline:
                     weights, self._weights = self._weights, None
                     return weights
-                is_idle = not self.wait(deadline)
+                is_idle = not self.wait(min(deadline, self._retry_at))
             if is_idle:
                 self.pause()
 
     @property
     def stats(self) -> SenderStats:
         """Statistics of the messages since the sender was created. They remain available after `close`."""
-        return SenderStats(**self._counts)
+        num_sent = self._next  # each message has the next number
+        return SenderStats(**self._counts, sent=num_sent, taken=num_sent - len(self._unacked))
 
     def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
         """Add a small episode or pack to the queue, and send the queue if it is due. Return False if the item cannot be
@@ -274,7 +282,7 @@ class EpisodeSender(Endpoint):
         while queue:
             if len(self._unacked) >= self._window:
                 return False
-            packs = queue.together()
+            packs = queue.together(self._next)
             try:
                 outgoing, message = self._encode(Kind.DATA, packs, as_one=len(packs) > 1)
             except (InvalidArgument, WrongType):
@@ -302,14 +310,13 @@ class EpisodeSender(Endpoint):
         packs, nbytes, unacked, number = outgoing.packs, outgoing.nbytes, self._unacked, self._next
         if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
             return False
+        unacked[number] = outgoing  # from this instruction on it is sent: see `mend`
+        self._next = number + 1
+        self._unacked_bytes += nbytes
         if queue is not None:
             queue.clear()
-        unacked[number] = outgoing
-        self._unacked_bytes += nbytes
-        self._next = number + 1
         self._post(number, outgoing, message)  # otherwise it is sent after the hello, as all that is unacknowledged
         counts = self._counts
-        counts["sent"] += 1
         counts["episodes"] += len(packs[0]) if len(packs) == 1 else sum(map(len, packs))
         counts["bytes"] += nbytes - SIZE
         return True
@@ -337,7 +344,12 @@ class EpisodeSender(Endpoint):
             self._sent_schemas.add(schema_id)
 
     def _put(self, frames: list[Any]) -> bool:
-        """Pass the parts of a message to the socket. Return False if there is no connection."""
+        """Pass the parts of a message to the socket. Return False if there is no connection.
+
+        ZeroMQ drops what it has not sent when the connection ends, because the socket is closed then.
+        """
+        if not self._is_connected:
+            return False
         try:
             self.put(None, frames)
         except self.zmq.Again:
@@ -349,21 +361,23 @@ class EpisodeSender(Endpoint):
     def _connect(self) -> None:
         """Connect a new socket to the receiver. Once it is connected, unacknowledged messages are sent again.
 
+        Each socket has one connection: ZeroMQ would send what is left in the socket to the next receiver, although the
+        message was acknowledged since. With IMMEDIATE, it would drop what the receiver sent right before it closed.
+
         Raises:
             InvalidArgument: ZeroMQ does not accept the address.
         """
         self._sockets.close_socket()
         zmq = self.zmq
         socket = self.open(zmq.DEALER, self._most)
-        socket.setsockopt(zmq.IMMEDIATE, 1)  # without a connection, nothing is queued
         socket.setsockopt(zmq.SNDHWM, 0)  # the window is the limit
-        socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
         if self._keys is not None:
             socket.curve_publickey, socket.curve_secretkey = curve.own_pair(self._keys)
             socket.curve_serverkey = curve.public_key(self._keys, curve.RECEIVER)
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        events |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        events |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_CONNECT_RETRIED
         self._monitor = self.monitor(events)
         self.set_polled(socket, self._monitor)
         try:
@@ -373,9 +387,17 @@ class EpisodeSender(Endpoint):
                 f"address {self.address!r}: {error}; give one such as 'tcp://127.0.0.1:5555'"
             ) from None
         self._sent_schemas.clear()
-        self._is_connected = self._is_new = False
+        self._is_connected, self._retry_at = False, math.inf
 
     def mend(self) -> None:
+        """Complete what an interrupted call has begun with a message, and connect again.
+
+        A message is sent once it is among the unacknowledged ones. The rest follows from that.
+        """
+        if self._unacked:
+            self._next = max(self._next, next(reversed(self._unacked)) + 1)
+        self._unacked_bytes = sum(sent.nbytes for sent in self._unacked.values())
+        self._queue.mend(self._next)
         self._connect()
 
     def _too_late(self) -> Exception:
@@ -392,8 +414,12 @@ class EpisodeSender(Endpoint):
         now = time.monotonic()
         if not self._is_connected or now >= self._next_poll:
             self._next_poll = now + _POLL_S
-            if not self._is_connected or self.has_message():
+            if not self._is_connected or self.has_message() or self._has_event():
                 self._poll()
+
+    def _has_event(self) -> bool:
+        """Return True if the connection has changed."""
+        return bool(self._monitor.getsockopt(_EVENTS) & _POLLIN)
 
     def _poll(self) -> None:
         """Process connection events and all messages that the receiver has sent, such as acknowledgements.
@@ -401,25 +427,44 @@ class EpisodeSender(Endpoint):
         Raises:
             NotAdmitted: the receiver rejects the sender's key.
         """
-        zmq = self.zmq
-        while self._monitor.getsockopt(_EVENTS) & _POLLIN:
-            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
-            self._is_connected, self._is_new = False, event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            if self._is_new:
-                self._counts["connections"] += 1
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                raise NotAdmitted(
-                    f"the receiver at {self.address} does not admit this key; give keys= that its folder has"
-                )
-            else:
-                self._failed_handshakes += 1
-        if self._is_new:
+        is_new, error = self._handle_events()
+        if is_new:
             self._send_hello()
-        while self.has_message():
+        while self.has_message():  # also if the connection has ended
             parts: list[Any] = []
             while self.recv_frame(parts).more:
                 pass
             self._handle_message(parts)
+        if time.monotonic() >= self._retry_at:
+            self._connect()
+        if error is not None:
+            raise error
+
+    def _handle_events(self) -> tuple[bool, NotAdmitted | None]:
+        """Process connection events: note when to connect again.
+
+        Returns:
+            Whether there is a new connection, and the error to raise if the receiver rejects the sender's key.
+        """
+        zmq, is_new, error = self.zmq, False, None
+        while self._has_event():
+            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
+            is_new, self._is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED, False
+            if is_new:
+                self._is_connected = True
+                self._retry_s = _RETRY_S[0]
+                self._counts["connections"] += 1
+                continue
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                error = NotAdmitted(
+                    f"the receiver at {self.address} does not admit this key; give keys= that its folder has"
+                )
+            if event != zmq.EVENT_CONNECT_RETRIED:
+                self._failed_handshakes += 1
+            if self._retry_at == math.inf:  # the first event of this end
+                self._retry_at = time.monotonic() + self._retry_s
+                self._retry_s = min(2 * self._retry_s, _RETRY_S[1])
+        return is_new, error
 
     def _handle_message(self, parts: list[Any]) -> None:
         """Process a message of the receiver: an acknowledgement, a request for a hello, a refusal of a schema, or
@@ -432,7 +477,6 @@ class EpisodeSender(Endpoint):
             while self._unacked and next(iter(self._unacked)) <= head.number:
                 _, sent = self._unacked.popitem(last=False)
                 self._unacked_bytes -= sent.nbytes
-                self._counts["taken"] += 1
         elif head.kind == Kind.WHO:
             self._send_hello()
         elif head.kind == Kind.REFUSED:
@@ -452,9 +496,7 @@ class EpisodeSender(Endpoint):
         """Introduce this sender to the receiver by a HELLO message, and send all unacknowledged messages again."""
         self._sent_schemas.clear()
         first, connection = next(iter(self._unacked), self._next), self._counts["connections"]
-        if not self._put([Head(Kind.HELLO, 1, self._id, first, connection).packed()]):
-            return  # the monitor reports the connection before the socket has it; a later call tries again
-        self._is_connected, self._is_new = True, False
+        self._put([Head(Kind.HELLO, 1, self._id, first, connection).packed()])
         for number, sent in list(self._unacked.items()):
             self._post(number, sent, _ENCODED[sent.as_one](sent.packs, self._schemas))
 

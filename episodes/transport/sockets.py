@@ -150,6 +150,9 @@ class Endpoint:
         """Repair the connection after an interrupted call, which may have sent or received only part of a message."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Discard what a call has returned. An interrupt may prevent this: the next section does it then."""
+
     def closed_error(self) -> EpisodeStateError:
         """Return the `EpisodeStateError` for a call on a closed sender or receiver."""
         return EpisodeStateError(f"this {type(self).__name__} is closed; make another one")
@@ -162,8 +165,11 @@ class Endpoint:
         socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
         socket.linger = 0
         socket.setsockopt(zmq.MAXMSGSIZE, min(max_message_bytes, 1 << 62))
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)  # a process that computes answers through its io thread
+        # The kernel notices within 30 s that a silent peer is gone. ZeroMQ's heartbeats would abort this process
+        # ("!_io_error") when a connection breaks while its queue is full, and peers with full queues do not answer.
+        for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 10), (zmq.TCP_KEEPALIVE_INTVL, 5)):
+            socket.setsockopt(option, value)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, 4)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 10_000)
         return socket
 
@@ -260,12 +266,17 @@ class _Section:
             raise endpoint.closed_error()
         if endpoint.is_interrupted:
             endpoint.mend()
+        else:
+            endpoint.settle()
         endpoint.is_interrupted = True
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         endpoint = self._endpoint
         is_expected = kind is None or issubclass(kind, EpisodeError) or endpoint.is_waiting
-        endpoint.is_interrupted, endpoint.is_waiting = not is_expected, False
+        endpoint.is_waiting = False
+        endpoint.is_interrupted = not is_expected
+        if is_expected:
+            endpoint.settle()
 
 
 def deadline_of(timeout: float | None) -> float:

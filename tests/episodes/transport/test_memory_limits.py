@@ -138,10 +138,14 @@ def test_sender_with_a_large_window_is_limited_and_loses_nothing() -> None:
             fast.flush(None)
 
         sending = pool.submit(send)
-        for _ in range(20):
+
+        def sample() -> None:
             with contextlib.suppress(TransportTimeout):
-                receiver.sample(1, max_age=1, timeout=0.05)
+                receiver.sample(1, max_age=1, timeout=0.05)  # `slow` is behind, so all messages are queued
             assert sum(arrived.nbytes for arrived in receiver._queue) <= limit
+
+        until(lambda: receiver.stats.refused, sample)  # the limit is reached
+        sample()
         numbers = [0]  # `sample` has taken this one
         while numbers[-1] < 199:
             numbers.append(number_of(receiver.recv(SECONDS)))

@@ -92,7 +92,7 @@ def state_of(sender: EpisodeSender, receiver: EpisodeReceiver) -> Any:
     """Return everything that decides what later calls do."""
     queue = sender._queue
     return (
-        (sender.stats, sender._next, list(sender._unacked), sender._unacked_bytes, bool(queue), queue._nbytes),
+        (sender.stats, sender._next, list(sender._unacked), sender._unacked_bytes, bool(queue), queue._now.nbytes),
         (receiver.stats, receiver._published and receiver._published[:2], len(receiver._queue), receiver._num_steps),
     )
 

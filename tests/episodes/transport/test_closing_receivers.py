@@ -1,0 +1,109 @@
+"""Receivers that close and senders that are killed: what was sent right before arrives, and no other process dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from episodes.errors import TransportTimeout
+from episodes.transport import EpisodeReceiver, EpisodeSender
+from tests.episodes.transport.traffic import PATIENCE_S, drained, number_of, pack_of, started
+
+ME, RUNS = "test_closing_receivers", 25
+
+
+def receive(kind: str, runs: int) -> None:
+    """Run a process with one receiver after another. Each closes right after its last message."""
+    for run in range(runs):
+        with EpisodeReceiver() as receiver:
+            print(receiver.address, flush=True)
+            if kind == "behind":  # the sender has not confirmed these weights when the next ones are published
+                receiver.publish({"w": np.zeros(10)}, 0)
+            for _ in range(3):
+                receiver.recv(PATIENCE_S)
+            if kind != "acknowledged":
+                receiver.publish({"w": np.full(500_000 if run % 2 else 10, run + 1)}, run + 1)
+        print("closed", flush=True)
+
+
+@pytest.mark.parametrize("kind", ["acknowledged", "weights", "behind"])
+def test_what_a_receiver_sends_right_before_it_closes_arrives(
+    processes: list[subprocess.Popen[str]], kind: str
+) -> None:
+    receivers = started(ME, "receive", kind, RUNS)
+    processes.append(receivers)
+    assert receivers.stdout is not None
+    for run in range(RUNS):
+        with EpisodeSender(receivers.stdout.readline().strip()) as sender:
+            for number in range(3):
+                sender.send(pack_of(number), PATIENCE_S)
+            assert receivers.stdout.readline() == "closed\n"
+            sender.flush(PATIENCE_S)  # there is no receiver any more
+            assert sender.stats.taken == 3
+            if kind != "acknowledged":
+                weights = sender.latest_weights(PATIENCE_S)  # large ones may be on the way
+                if weights is not None and weights.version == 0:
+                    weights = sender.latest_weights(PATIENCE_S)
+                assert weights is not None
+                assert weights.version == run + 1
+                assert (weights.values["w"] == run + 1).all()
+
+
+@pytest.mark.parametrize("num_sent", [0, 1, 5])
+def test_messages_of_a_closed_receiver_go_to_the_next_one_once(num_sent: int) -> None:
+    with EpisodeReceiver("tcp://127.0.0.1:*") as first:
+        address = first.address
+        sender = EpisodeSender(address)
+        for number in range(num_sent):
+            sender.send(pack_of(number))
+        result = [number_of(first.recv(PATIENCE_S)) for _ in range(num_sent)]
+    sender.flush(PATIENCE_S)
+    for number in range(num_sent, 10):
+        sender.send(pack_of(number), timeout=None if number > num_sent else 0.1)
+    with EpisodeReceiver(address) as second, contextlib.closing(sender):
+        while 9 not in result:
+            sender.latest_weights()
+            with contextlib.suppress(TransportTimeout):
+                result.append(number_of(second.recv(0.01)))
+        assert second.stats.lost == second.stats.duplicates == 0
+        assert second.stats.refused == {}
+    assert result == list(range(10))
+
+
+def send_and_die(address: str) -> None:
+    """Run a process that sends more than the receiver queues, and is killed."""
+    with EpisodeSender(address, window=4000, max_message_bytes=1 << 30) as sender:
+        for number in range(3000):
+            sender.send(pack_of(number, 1000), PATIENCE_S)
+        time.sleep(2)  # its io thread fills the queue of the receiver
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_killed_sender_with_a_full_queue_does_not_abort_the_receiver(processes: list[subprocess.Popen[str]]) -> None:
+    with EpisodeReceiver() as receiver:
+        sender = started(ME, "send_and_die", receiver.address)
+        processes.append(sender)
+        sender.wait(PATIENCE_S)
+        time.sleep(7)  # the learner computes; a heartbeat of ZeroMQ would end this process
+        assert [number_of(pack) for pack in drained(receiver)][:10] == list(range(10))
+
+
+@pytest.mark.parametrize("make", [EpisodeReceiver, lambda: EpisodeSender("tcp://127.0.0.1:9")], ids=["recv", "send"])
+def test_sockets_have_no_heartbeats_of_zeromq(make: type[EpisodeReceiver]) -> None:
+    end = make()
+    assert end.socket.getsockopt(end.zmq.HEARTBEAT_IVL) == 0
+    assert end.socket.getsockopt(end.zmq.TCP_KEEPALIVE) == 1
+    end._sockets.release()
+
+
+if __name__ == "__main__":
+    _, work, *arguments = sys.argv
+    globals()[work](*(int(value) if value.isdigit() else value for value in arguments))
