@@ -8,6 +8,7 @@ from contextlib import suppress
 from threading import Timer
 from typing import Any
 
+from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AsyncVectorEnv
 
 from episodes.errors import EnvironmentLost
@@ -25,7 +26,7 @@ def raise_if_died(env: AsyncVectorEnv, error: BaseException) -> None:
         env: the environment.
         error: what the environment raised.
     """
-    if not isinstance(error, (EOFError, OSError, AttributeError)):
+    if not isinstance(error, (EOFError, OSError, AttributeError, AlreadyPendingCallError)):
         return
     for index, (process, pipe) in enumerate(zip(env.processes, env.parent_pipes, strict=True)):
         if pipe is None:

@@ -123,11 +123,15 @@ class EnvCopies:
             env.env.kill()
             self.envs[i] = self._make(i)
         try:
-            return self.envs[i].reset(seed)
+            try:
+                return self.envs[i].reset(seed)
+            except Exception as error:
+                if not self.restart_failed:
+                    raise advised(error) from error.__cause__
+                return self.replace(i, error)
         except Exception as error:
-            if not self.restart_failed:
-                raise advised(error) from error.__cause__
-            return self.replace(i, error)
+            error.add_note(f"environment {i}, its reset")
+            raise
 
     def replace(self, i: int, error: Exception) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Replace copy `i`, which failed with `error`, and return the first observations and infos of the new one."""

@@ -108,7 +108,7 @@ class FaultyTogether:
     """The same for two agents, with dicts by agent."""
 
     possible_agents = ["a", "b"]
-    observation_spaces = {agent: SPACE for agent in "ab"}
+    observation_spaces = dict.fromkeys("ab", SPACE)
     action_spaces = {agent: gym.spaces.Discrete(2) for agent in "ab"}
 
     def __init__(self, *args: Any) -> None:
@@ -116,22 +116,22 @@ class FaultyTogether:
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         result = self.env.reset(seed=seed)
-        return result and ({agent: result[0] for agent in "ab"}, {})
+        return result and (dict.fromkeys("ab", result[0]), {})
 
     def step(self, actions: Any) -> Any:
         row = self.env.step(0)
-        return row and tuple({agent: part for agent in "ab"} for part in row)
+        return row and tuple(dict.fromkeys("ab", part) for part in row)
 
 
 def single(vectorization: str) -> Callable[..., SingleAgentEnvRunner]:
     return lambda make, **options: SingleAgentEnvRunner(
-        lambda: make(Faulty), num_envs=3, vectorization=vectorization, seed=0, **options
+        lambda: make(Faulty), num_envs=2, vectorization=vectorization, seed=0, **options
     )
 
 
 def several(vectorization: str) -> Callable[..., MultiAgentEnvRunner]:
     return lambda make, **options: MultiAgentEnvRunner(
-        lambda: make(FaultyTogether), num_envs=3, vectorization=vectorization, seed=0, **options
+        lambda: make(FaultyTogether), num_envs=2, vectorization=vectorization, seed=0, **options
     )
 
 
