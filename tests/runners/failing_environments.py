@@ -95,7 +95,7 @@ class Faulty(gym.Env):
         super().reset(seed=seed)
         self.first_seed = seed if self.first_seed is None else self.first_seed
         self.episode += 1
-        self.t, self.number = 0, int(self.np_random.integers(1e6))
+        self.t, self.number = 0, int(self.np_random.integers(10**6))
         return None if self._may_fail() is None else (self._seen(), {})
 
     def step(self, action: Any) -> Any:
