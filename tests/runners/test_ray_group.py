@@ -222,36 +222,6 @@ def test_killed_runner_is_replaced_in_sample_async() -> None:
         assert _count(group.statistics()) > metadata  # also what the one told of that is gone
 
 
-def make_late(index: int, seed: int) -> Any:
-    """Make a runner that takes longer to start than `lost_after_s` of its group."""
-    time.sleep(2.5)
-    return make_filtered(index, seed)
-
-
-@pytest.mark.slow
-def test_many_killed_runners_are_replaced_while_the_machine_is_busy() -> None:
-    """Kill runners 20 times, while other processes use all cores. Starts do not count as time without a reply."""
-    policy = Constant()
-    policy.number.data.fill_(4.0)
-    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
-    try:
-        with RayRunnerGroup(make_late, 4, lost_after_s=2.0, merge_every=10**6) as group:
-            group.set_weights(policy)
-            samples = group.sample_async(num_timesteps=20, in_flight=1)
-            for kill in range(20):
-                index, num_before = kill % 4, len(group.replacements)
-                while group._workers[index].starting is not None:
-                    assert numbers_of(next(samples)) == {4.0}
-                os.kill(pid_in(group, index), signal.SIGKILL)
-                while index not in {replacement.index for replacement in group.replacements[num_before:]}:
-                    assert numbers_of(next(samples)) == {4.0}
-            assert len({next(samples).index for _ in range(200)}) == 4
-    finally:
-        for process in load:
-            process.kill()
-            process.wait()
-
-
 def pid_in(group: RayRunnerGroup, index: int) -> int:
     return ray.get(group._workers[index].actor.__ray_call__.remote(lambda actor: os.getpid()))
 
