@@ -12,6 +12,9 @@ from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv
 
+from episode_runners.async_envs import kill_async_env
+from episode_runners.process_envs import ProcessVectorEnv
+
 
 def makes_envs(env: Any) -> bool:
     """Return True if `env` is a class or function that makes environments, False if it is an environment."""
@@ -44,10 +47,9 @@ def _close_dropped(envs: Sequence[Any], name: str, process: int) -> None:
     for env in envs:
         inner = getattr(env, "unwrapped", env)
         try:
-            if isinstance(inner, AsyncVectorEnv):
+            if isinstance(inner, (AsyncVectorEnv, ProcessVectorEnv)):
                 if not inner.closed:
-                    with warnings.catch_warnings(action="ignore", category=UserWarning):  # about a pending step
-                        inner.close(terminate=True)
+                    inner.terminate() if isinstance(inner, ProcessVectorEnv) else kill_async_env(inner)
                     warnings.warn(
                         f"a {name} with environments in {inner.num_envs} processes was dropped without close(); the "
                         "processes are terminated now",

@@ -13,8 +13,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
+from episode_runners.async_envs import raise_if_died
+from episode_runners.process_envs import ProcessVectorEnv
 from episodes.errors import ShapeMismatch, TrackMismatch, WrongType
 from episodes.tracks.fitting import space_mismatches
 
@@ -38,10 +40,13 @@ def raise_or_annotate(
     Raises:
         TrackMismatch: an environment returned a value that does not match its space.
         WrongType, ShapeMismatch: an environment returned a reward that is not a number, or a flag that is not a bool.
+        EnvironmentLost: a process of an `AsyncVectorEnv` has died.
     """
     if not isinstance(error, Exception):
         return
     vector_env: Any = env.unwrapped
+    if isinstance(vector_env, AsyncVectorEnv):
+        raise_if_died(vector_env, error)
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     index = next((_index_in(frame) for frame in reversed(frames) if _owner(frame) is vector_env), None)
     if index is not None and any(isinstance(_owner(frame), gym.Env) for frame in frames):
@@ -67,6 +72,11 @@ def _name_environment(error: Exception, env: VectorEnv, index: int, ages: np.nda
         WrongType, ShapeMismatch: the vector environment raised such an error.
     """
     vector_env: Any = env.unwrapped
+    if isinstance(vector_env, ProcessVectorEnv):
+        if isinstance(error, (WrongType, ShapeMismatch, TrackMismatch)):
+            raise type(error)(f"{_where(env, index, ages)}: {error}") from error
+        error.add_note(_where(env, index, ages))
+        return
     if not isinstance(vector_env, SyncVectorEnv):
         error.add_note(f"{_where(env, index, ages)}; vectorization='sync' names the leaf, too")
         return

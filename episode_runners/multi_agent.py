@@ -14,10 +14,12 @@ from connectors.actor import Actor
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_interface, module_of
 from episode_runners.dropped_envs import close_when_dropped, makes_envs
-from episode_runners.multi_agent_envs import EnvStep, as_multi_agent_env
+from episode_runners.multi_agent_envs import EnvStep
 from episode_runners.multi_agent_pipelines import Answers, ByAgent, RunnerPipelines, checked_pipelines, split_actors
+from episode_runners.multi_agent_restarts import EnvCopies
 from episode_runners.multi_agent_stats import MultiAgentCollectStats, ReturnCounter, stats_of
 from episode_runners.multi_agent_versions import carry_versions, checked_versions, switch_versions, write_versions
+from episode_runners.restarts import EnvReplacement, advised
 from episode_runners.runner import EnvRunner, check_counts, copy_pipeline, quotas
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
@@ -57,6 +59,11 @@ class MultiAgentEnvRunner(EnvRunner):
         returns_interrupted: return the steps of an interrupted or failed call with the next `sample`. Otherwise only
             `take` returns them.
         missing_final_observation: "raise" or "repeat"; see `MultiAgentEpisode`.
+        vectorization: "sync" steps the copies one after another, "async" runs a process for each.
+        restart_failed: replace a copy that raises an error, or whose process dies or does not reply in time. Its
+            episode is cut at the last observations and never continued. The attribute `replacements` lists what
+            happened.
+        env_timeout_s: seconds within which a copy must be made, be reset, or step ("async" only). None: no limit.
 
     Policies are called for agents that must act only. Other outputs of a policy are recorded. Sampling keeps no
     gradients.
@@ -85,6 +92,9 @@ class MultiAgentEnvRunner(EnvRunner):
         check_pipeline: bool = True,
         returns_interrupted: bool = False,
         missing_final_observation: str = "raise",
+        vectorization: str = "sync",
+        restart_failed: bool = False,
+        env_timeout_s: float | None = None,
     ) -> None:
         super().__init__(hooks, seed, update_stats)
         seed = self.seed
@@ -100,10 +110,12 @@ class MultiAgentEnvRunner(EnvRunner):
             check_interface(policy, "MultiAgentEnvRunner")
         self._made_of = env
         self.num_envs = num_envs
-        self.envs = [as_multi_agent_env(env) for _ in range(num_envs)]
+        self._copies = EnvCopies(env, num_envs, vectorization, restart_failed, env_timeout_s)
+        self._care = {"vectorization": vectorization, "restart_failed": restart_failed, "env_timeout_s": env_timeout_s}
+        self.envs = self._copies.envs
         self._open = self.envs
         if makes_envs(env):
-            self._keep_env = close_when_dropped(self, [env.env for env in self.envs])
+            self._keep_env = close_when_dropped(self, self.envs)
         if not (agent_to_module_mapping_fn is None or callable(agent_to_module_mapping_fn)):
             raise WrongType(f"agent_to_module_mapping_fn={agent_to_module_mapping_fn!r}: give a function, or None")
         checks = checked_flag("check_pipeline", check_pipeline)
@@ -119,6 +131,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
         self._interrupted: list[MultiAgentEpisode] = []  # chunks of calls that failed or were interrupted
         self._failed = False  # the last call failed, and its steps are not in `_interrupted` yet
+        self._restarted: dict[int, tuple[dict[Any, Any], dict[Any, Any]]] = {}  # first observations of new copies
         self._in_step: list[tuple[int, int]] = []  # (copy, env step before it) for each step that is being recorded
         self._counters = [ReturnCounter() for _ in self.envs]
         self._taken: list[MultiAgentEpisode] = []  # chunks that ended or were cut in this call
@@ -224,10 +237,9 @@ class MultiAgentEnvRunner(EnvRunner):
         """
         num_envs = len(self.envs)
         if num_timesteps is not None:
-            for _ in range(-(-num_timesteps // num_envs)):
-                self._step_all(range(num_envs), *act(explore))
-                if self._interrupts.pending:
-                    break
+            num_steps = 0
+            while num_steps < num_timesteps and not self._interrupts.pending:
+                num_steps += self._step_all(range(num_envs), *act(explore))
             self._cut_all()
             return
         missing = quotas(num_episodes or 0, num_envs)[0].tolist()
@@ -329,7 +341,10 @@ class MultiAgentEnvRunner(EnvRunner):
     def _reset_copy(self, i: int) -> MultiAgentEpisode:
         """Reset environment copy `i`, and return the new episode with its first observations."""
         seed, self._seeds[i] = self._seeds[i], None
-        observations, infos = self.envs[i].reset(seed=seed)
+        return self._begin_episode(i, *self._copies.reset(i, seed))
+
+    def _begin_episode(self, i: int, observations: dict[Any, Any], infos: dict[Any, Any]) -> MultiAgentEpisode:
+        """Return the new episode of environment copy `i`, which was reset."""
         episode = self._new_episode()
         rows = [(i, episode, observations)]
         self._pipelines.add_agents(rows)
@@ -375,10 +390,11 @@ class MultiAgentEnvRunner(EnvRunner):
         outputs: list[ByAgent],
         *,
         missing: list[int] | None = None,
-    ) -> None:
+    ) -> int:
         """Take and record one env step in each of the environment copies with the indices `going`.
 
-        Copies whose episode ended are reset, if they contribute another episode.
+        Return the number of steps, which is smaller if copies failed and were replaced. Copies whose episode ended are
+        reset, if they contribute another episode.
 
         Args:
             going: indices of the copies that are stepped.
@@ -389,7 +405,11 @@ class MultiAgentEnvRunner(EnvRunner):
         """
         if self._resuming:
             self._match_recorded_outputs(actions, outputs)
-        steps = [(i, self._step_copy(i, for_env[i])) for i in going]
+        for i in going:
+            self.envs[i].begin_step(for_env[i])
+        results = [(i, self._step_copy(i)) for i in going]
+        steps = [(i, step) for i, step in results if step is not None]
+        failed = [i for i, step in results if step is None]
         rows = [(i, self.episodes[i], step.observations) for i, step in steps]
         self._pipelines.add_agents(rows)
         self._in_step = [(i, episode.env_t) for i, episode, _ in rows]
@@ -397,9 +417,11 @@ class MultiAgentEnvRunner(EnvRunner):
             self._record(self.episodes[i], step, actions[i], outputs[i])
         self._pipelines.rewrite(rows, self._updates)
         self._in_step = []
+        for i in failed:
+            self._begin_again(i, keeps=missing is None)
         for call in self._on_step:
             call(self)
-        for i in going:
+        for i, _ in steps:
             if self.episodes[i].is_done:
                 self._end(i, self.episodes[i])
                 if missing is not None:
@@ -407,16 +429,39 @@ class MultiAgentEnvRunner(EnvRunner):
                 if missing is None or missing[i] > 0:
                     self.episodes[i] = self._reset_copy(i)
                     self._call_start_hooks(i)
+        return len(steps)
 
-    def _step_copy(self, i: int, actions: ByAgent) -> EnvStep:
-        """Step environment copy `i` with the agents' actions, and return the result.
+    def _step_copy(self, i: int) -> EnvStep | None:
+        """Return the result of the env step of copy `i`, or None if the copy has failed and was replaced.
+
         Errors get a note that names the copy.
         """
         try:
-            return self.envs[i].step(actions)
+            try:
+                return self.envs[i].finish_step()
+            except Exception as error:
+                if not self._copies.restart_failed:
+                    raise advised(error) from error.__cause__
+                self._restarted[i] = self._copies.replace(i, error)
+                return None
         except Exception as error:
             error.add_note(f"environment {i}, env step {self.episodes[i].env_t + 1} of its episode")
             raise
+
+    def _begin_again(self, i: int, *, keeps: bool) -> None:
+        """Cut the episode of copy `i`, which failed and was replaced, and begin an episode of the new environment.
+
+        Args:
+            i: index of the copy.
+            keeps: whether the cut chunk is one of those that `sample` returns.
+        """
+        episode = self.episodes[i]
+        if keeps and len(episode):
+            self._taken.append(episode)
+        self._counters[i].so_far = {}
+        self._resuming = {place for place in self._resuming if place[0] != i}
+        self.episodes[i] = self._begin_episode(i, *self._restarted.pop(i))
+        self._call_start_hooks(i)
 
     def _match_recorded_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
         """Change the extra outputs recorded for agents so that they have the keys of the agents' new outputs.
@@ -468,6 +513,7 @@ class MultiAgentEnvRunner(EnvRunner):
         )
 
     def _end(self, i: int, episode: MultiAgentEpisode) -> None:
+        self._copies.note_end(i)
         self._counters[i].add(episode)
         self._taken.append(episode)
         self._resuming = {place for place in self._resuming if place[0] != i}
@@ -499,6 +545,7 @@ class MultiAgentEnvRunner(EnvRunner):
             reward_dtype=self.reward_dtype,
             check_pipeline=self._pipelines.checks,
             missing_final_observation=self._missing,
+            **self._care,
         )
 
     @property
@@ -543,6 +590,11 @@ class MultiAgentEnvRunner(EnvRunner):
     # --- state ---------------------------------------------------------------------------------------------------
 
     @property
+    def replacements(self) -> Sequence[EnvReplacement]:
+        """All failed copies that were replaced (`restart_failed=True`), with the reasons."""
+        return self._copies.replacements
+
+    @property
     def num_env_steps(self) -> int:
         """Number of env steps in all calls of `sample` so far."""
         return self._num_steps
@@ -581,8 +633,8 @@ class MultiAgentEnvRunner(EnvRunner):
         The next `sample` resets the environments with the same seeds, and filters learn nothing here.
         """
         if not self.episodes and not self._closed:
-            for i, env in enumerate(self.envs):
-                observations, _ = env.reset(seed=self._seeds[i])
+            for i in range(len(self.envs)):
+                observations, _ = self._copies.reset(i, self._seeds[i])
                 self._pipelines.add_agents([(i, self._new_episode(), observations)])
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
@@ -593,6 +645,7 @@ class MultiAgentEnvRunner(EnvRunner):
     def _close(self) -> None:
         """Close all environments, also if one fails, and raise the first error afterwards."""
         errors = []
+        self._copies.close_processes()
         while self._open:  # close all, also if one fails
             try:
                 self._open[0].close()

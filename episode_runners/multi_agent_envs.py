@@ -39,6 +39,14 @@ class MultiAgentEnv:
         """Reset the environment, and return the observations and infos, by agent id, of the agents that act first."""
         raise NotImplementedError
 
+    def begin_step(self, actions: Mapping[Any, Any]) -> None:
+        """Begin an env step, whose result `finish_step` returns. An environment in another process works meanwhile."""
+        self._actions = actions
+
+    def finish_step(self) -> EnvStep:
+        """Return the result of the env step that `begin_step` has begun."""
+        return self.step(self._actions)
+
     def step(self, actions: Mapping[Any, Any]) -> EnvStep:
         """Take one env step with the actions, by agent id, of the agents that must act, and return its result."""
         raise NotImplementedError

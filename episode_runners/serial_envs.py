@@ -1,8 +1,10 @@
-"""`SerialVectorEnv` and `CheckedEnv`: environments whose results are checked before they are stacked."""
+"""`SerialVectorEnv`, and checks of what environments return."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, cast
 
 import gymnasium as gym
@@ -11,48 +13,61 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
-from episodes.errors import EpisodeStateError, WrongType
+from episode_runners.restarts import EnvPlace, EnvReplacement, RestartedEnv
+from episodes.errors import EpisodeStateError, TrackMismatch, WrongType
 from episodes.tracks.casting import REAL_TYPES, checked_reward
 from episodes.tracks.copies import copied
 from episodes.tracks.fitting import check_fits
 
 _BOOLS = (bool, np.bool_)
+_STEP = "(observation, a number, bool, bool, dict)"
 
 
-class CheckedEnv(gym.Wrapper):
-    """Environment wrapper that raises an error if an observation does not fit its space, or a reward is no number.
+def checked_reset(result: Any, space: gym.Space) -> tuple[Any, dict[str, Any]]:
+    """Return what `reset` of an environment returned, after a check.
 
-    An `AsyncVectorEnv` casts observations into shared memory, where 0.5 becomes 0 and 300 becomes 44. This wrapper
-    checks them before, in the process of the environment.
+    A later cast into shared memory would hide misfits: 0.5 becomes 0 and 300 becomes 44.
 
-    Args:
-        env: the environment.
+    Raises:
+        TrackMismatch: there are not two parts.
+        WrongType: the infos are not a dict.
+        ShapeMismatch: the observation does not fit the space.
     """
+    observation, infos = _parts("reset", result, "(observation, dict)", 2)
+    check_fits(observation, space, lambda: "reset", "observations")
+    return observation, infos
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment and check the observation.
 
-        Raises:
-            ShapeMismatch: the observation does not fit the space.
-        """
-        observation, infos = self.env.reset(seed=seed, options=options)
-        check_fits(observation, self.env.observation_space, lambda: "reset", "observations")
-        return observation, infos
+def checked_step(result: Any, space: gym.Space) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    """Return what `step` of an environment returned, after a check.
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment and check its result.
+    Raises:
+        TrackMismatch: there are not five parts.
+        ShapeMismatch: the observation does not fit the space, or the reward is an array.
+        WrongType: the reward is not a number, a flag is not a bool, or the infos are not a dict.
+    """
+    observation, reward, terminated, truncated, infos = _parts("step", result, _STEP, 5)
+    check_fits(observation, space, lambda: "step", "observations")
+    reward = checked_reward(reward, lambda: "step")
+    terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
+    if terminated or truncated:  # a same-step autoreset sends them after `reset`, which may reuse their arrays
+        observation, infos = copied(observation), copied(infos)
+    return observation, reward, terminated, truncated, infos
 
-        Raises:
-            ShapeMismatch: the observation does not fit the space, or the reward is an array.
-            WrongType: the reward is not a number, or a flag is not a bool.
-        """
-        observation, reward, terminated, truncated, infos = self.env.step(action)
-        check_fits(observation, self.env.observation_space, lambda: "step", "observations")
-        reward = checked_reward(reward, lambda: "step")
-        terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
-        if terminated or truncated:  # a same-step autoreset sends them after `reset`, which may reuse their arrays
-            observation, infos = copied(observation), copied(infos)
-        return observation, reward, terminated, truncated, infos
+
+def _parts(call: str, result: Any, wanted: str, num_parts: int) -> Any:
+    """Return the result of an environment's `reset` or `step` if it has `num_parts` parts, of which the last is a dict.
+
+    Raises:
+        TrackMismatch: it has not.
+        WrongType: the last part is not a dict.
+    """
+    if not isinstance(result, (tuple, list)) or len(result) != num_parts:
+        returned = f"{len(result)} items" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+        raise TrackMismatch(f"{call} returned {returned}; its {call} must return {wanted}")
+    if not isinstance(result[-1], dict):
+        raise WrongType(f"{call}: infos are a {type(result[-1]).__name__}; its {call} must return {wanted}")
+    return result
 
 
 def as_flag(name: str, flag: Any) -> bool:
@@ -62,7 +77,7 @@ def as_flag(name: str, flag: Any) -> bool:
         WrongType: the flag is neither a bool nor 0 or 1.
     """
     if type(flag) not in _BOOLS and (np.ndim(flag) or np.asarray(flag).dtype.kind not in "biuf" or flag not in (0, 1)):
-        raise WrongType(f"step: {name}={flag!r}; step must return (observation, a number, bool, bool, dict)")
+        raise WrongType(f"step: {name}={flag!r}; step must return {_STEP}")
     return bool(flag)
 
 
@@ -72,10 +87,27 @@ class SerialVectorEnv(SyncVectorEnv):
 
     `SyncVectorEnv` spends two thirds of a CartPole row on work that only some spaces and modes need: dispatch by the
     kind of space, deep copies, empty infos. This class skips most of this work for plain arrays.
+
+    Args:
+        env_fns: functions that make the environments.
+        restart_failed: replace an environment that raises an error (next-step autoreset only).
+        kwargs: other arguments of `SyncVectorEnv`.
+
+    Attributes:
+        replaced: as in `ProcessVectorEnv`.
+        replacements: all replacements.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, env_fns: Sequence[Callable[[], gym.Env]], *, restart_failed: bool = False, **kwargs: Any
+    ) -> None:
+        self.restart_failed, self._makers = restart_failed, env_fns
+        self.replaced: list[int] = []
+        self.replacements: list[EnvReplacement] = []
+        if restart_failed:
+            places = [EnvPlace(i, make, self.replacements) for i, make in enumerate(env_fns)]
+            env_fns = [partial(RestartedEnv, make, place) for make, place in zip(env_fns, places, strict=True)]
+        super().__init__(env_fns, **kwargs)
         self._is_plain = type(self.single_observation_space) is spaces.Box and self.copy
         self._acts_plain = isinstance(self.single_action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete)
 
@@ -94,6 +126,7 @@ class SerialVectorEnv(SyncVectorEnv):
         observations, rewards, infos = self._env_obs, self._rewards, {}
         terminations, truncations, ended = self._terminations, self._truncations, self._autoreset_envs
         mode = self.autoreset_mode
+        self.replaced = []
         for i, env in enumerate(self.envs):
             if ended[i] and mode is AutoresetMode.NEXT_STEP:
                 observations[i], info = env.reset()
@@ -101,7 +134,13 @@ class SerialVectorEnv(SyncVectorEnv):
             else:
                 if ended[i] and mode is AutoresetMode.DISABLED:
                     raise EpisodeStateError(f"environment {i} has ended; reset it before the next step")
-                observation, reward, terminated, truncated, info = env.step(actions[i])
+                try:
+                    result = env.step(actions[i])
+                except Exception as error:
+                    if not self.restart_failed:
+                        raise
+                    result = self._replace(i, error)
+                observation, reward, terminated, truncated, info = result
                 if type(reward) not in REAL_TYPES:
                     reward = checked_reward(reward, lambda: "step")
                 if type(terminated) is not bool or type(truncated) is not bool:
@@ -115,6 +154,9 @@ class SerialVectorEnv(SyncVectorEnv):
             if info:
                 infos = self._add_info(infos, info, i)
         self._autoreset_envs = terminations | truncations
+        if self.restart_failed:
+            for i in self._autoreset_envs.nonzero()[0].tolist():
+                cast(RestartedEnv, self.envs[i]).place.note_end()
         if self._is_plain:
             self._observations = self._stacked(observations)
             row = self._observations.copy()
@@ -124,6 +166,17 @@ class SerialVectorEnv(SyncVectorEnv):
             self._observations = concatenate(self.single_observation_space, observations, self._observations)
             row = deepcopy(self._observations) if self.copy else self._observations
         return row, rewards.copy(), terminations.copy(), truncations.copy(), infos
+
+    def _replace(self, i: int, error: Exception) -> Any:
+        """Replace environment `i`, and return its row: the first observation, which is the result of no step."""
+        observation, info = cast(RestartedEnv, self.envs[i]).replace(error)
+        self.replaced.append(i)
+        return observation, 0.0, False, False, info
+
+    def with_num_envs(self, num_envs: int) -> SerialVectorEnv:
+        """Return a vector environment of other environments of the same kind."""
+        makers = self._makers[:num_envs]
+        return SerialVectorEnv(makers, autoreset_mode=self.autoreset_mode, restart_failed=self.restart_failed)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environments and check their observations.

@@ -24,8 +24,11 @@ from connectors.fingerprint import (
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
 from episode_runners.dropped_envs import close_when_dropped, makes_envs
 from episode_runners.environment_errors import raise_or_annotate
+from episode_runners.process_envs import ProcessVectorEnv
 from episode_runners.random_actions import sample_random_actions
+from episode_runners.restarts import EnvReplacement
 from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
+from episode_runners.serial_envs import SerialVectorEnv
 from episode_runners.stats import CollectStats, RunningReturns
 from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, make_vector_env
 from episodes.columns import Columns
@@ -74,6 +77,10 @@ class SingleAgentEnvRunner(EnvRunner):
         autoreset_mode: autoreset mode of environments made here, or of a vector environment that does not state its
             own.
         env_kwargs: arguments for `gymnasium.make`; see `make_vector_env`.
+        restart_failed: replace an environment that fails; see `make_vector_env`. Its episode is cut at the last
+            observation and never continued: it is not terminated, and no episode that ended in `stats`. The attribute
+            `replacements` lists what happened.
+        env_timeout_s: seconds after which an environment that does not reply has failed; see `make_vector_env`.
 
     Other outputs of the policy are recorded as extra model outputs. The env-to-module pipeline rewrites each
     observation once, before it is recorded. Sampling keeps no gradients.
@@ -106,10 +113,14 @@ class SingleAgentEnvRunner(EnvRunner):
         vectorization: str = "sync",
         autoreset_mode: AutoresetMode | str | None = None,
         env_kwargs: dict[str, Any] | None = None,
+        restart_failed: bool = False,
+        env_timeout_s: float | None = None,
     ) -> None:
         super().__init__(hooks, seed, update_stats)
         seed = self.seed
-        self._make_envs(env, num_envs, autoreset_mode, {"vectorization": vectorization, "env_kwargs": env_kwargs})
+        options = {"vectorization": vectorization, "env_kwargs": env_kwargs}
+        options |= {"restart_failed": restart_failed, "env_timeout_s": env_timeout_s}
+        self._make_envs(env, num_envs, autoreset_mode, options)
         if isinstance(policy, Actor):
             if env_to_module is not None or module_to_env is not None:
                 raise InvalidArgument(
@@ -163,6 +174,17 @@ class SingleAgentEnvRunner(EnvRunner):
             self._keep_env = close_when_dropped(self, [self.env])
         self.autoreset_mode = autoreset_mode_of(self.env, mode)
         self.num_envs = self.env.num_envs
+        inner = self.env.unwrapped
+        self._restarting: ProcessVectorEnv | SerialVectorEnv | None = (
+            None  # the environments, if failed ones are replaced
+        )
+        if isinstance(inner, (ProcessVectorEnv, SerialVectorEnv)) and inner.restart_failed:
+            if inner is not self.env:
+                raise InvalidArgument(
+                    f"restart_failed=True below {self.env}: a vector wrapper takes the first observation of a new "
+                    "environment for a step; wrap each environment in the callable instead"
+                )
+            self._restarting = inner
 
     def _make_pipelines(
         self, env_to_module: EnvToModule | None, module_to_env: ModuleToEnv | None, checks: bool
@@ -224,6 +246,11 @@ class SingleAgentEnvRunner(EnvRunner):
         not included.
         """
         return np.argsort(self._last_rows, kind="stable")
+
+    @property
+    def replacements(self) -> Sequence[EnvReplacement]:
+        """All failed environments that were replaced (`restart_failed=True`), with the reasons."""
+        return () if self._restarting is None else self._restarting.replacements
 
     @property
     def num_steps(self) -> int:
@@ -595,6 +622,8 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         self._row = self.env.step(copied(actions_for_env))  # environments may clip or scale them in place
         observations, rewards, terminateds, truncateds, infos = self._row
+        if self._restarting is not None and self._restarting.replaced:
+            self._cut(np.array(self._restarting.replaced))
         last = self._last_observations(infos, np.logical_or(terminateds, truncateds)) if self._is_same_step else None
         if type(observations) is not np.ndarray:
             observations = self._as_rows(observations)
@@ -619,6 +648,11 @@ class SingleAgentEnvRunner(EnvRunner):
             self._call_step_hooks()
         if self._resets_itself:
             self._reset_where(np.logical_or(terminateds, truncateds))
+
+    def _cut(self, envs: np.ndarray) -> None:
+        """Cut the episodes of environments `envs` [k], which failed: their row is the reset of new environments."""
+        for part in (self._sink, self._boundaries, self._running):
+            part.cut(envs)
 
     # --- hooks -----------------------------------------------------------------------------------------------------
 
@@ -741,8 +775,10 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         envs, self._last_rows = self._recorder.taken_envs, self._recorder.taken_rows
         if num_episodes is not None:
-            ranks = np.arange(len(envs)) - np.searchsorted(envs, envs)
-            whole = (pack.terminated | pack.truncated) & (ranks < self._quotas[envs])
+            whole = pack.terminated | pack.truncated
+            num_before = np.concatenate([[0], np.cumsum(whole)])[:-1]  # whole episodes before each chunk
+            ranks = num_before - num_before[np.searchsorted(envs, envs)]
+            whole &= ranks < self._quotas[envs]
             pack, envs, self._last_rows = pack.select(whole), envs[whole], self._last_rows[whole]
         self._running.add_pack(pack, envs)
         return pack

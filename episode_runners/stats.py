@@ -107,6 +107,10 @@ class RunningReturns:
         self._boundaries.reset(mask)
         self._begin(mask)
 
+    def cut(self, envs: np.ndarray) -> None:
+        """Cut the ongoing episodes of the environments `envs`, int [k]: their next row is a reset and no step."""
+        self._boundaries.cut(envs)
+
     def _begin(self, envs: np.ndarray) -> None:
         """Start new episodes in the environments `envs`: set their returns and lengths to 0."""
         self._returns[envs] = 0.0

@@ -6,21 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from episode_runners.serial_envs import CheckedEnv, SerialVectorEnv
+from episode_runners.async_envs import close_async_env
+from episode_runners.process_envs import ProcessVectorEnv
+from episode_runners.serial_envs import SerialVectorEnv
 from episodes.errors import InvalidArgument, WrongType
 from episodes.recorder.boundaries import checked_mode
-from episodes.tracks.validation import checked_count
+from episodes.tracks.validation import checked_count, checked_flag, checked_number
 
 __all__ = ["EnvLike", "autoreset_mode_of", "close_vector_env", "env_like", "make_vector_env"]
 
 EnvLike = str | VectorEnv | gym.Env | Callable[[], gym.Env | VectorEnv]
 
-_KINDS = {"sync": SerialVectorEnv, "async": AsyncVectorEnv}
+_KINDS = ("sync", "async")
 
 
 def make_vector_env(
@@ -30,6 +32,8 @@ def make_vector_env(
     vectorization: str = "sync",
     autoreset_mode: AutoresetMode | str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    restart_failed: bool = False,
+    env_timeout_s: float | None = None,
 ) -> VectorEnv:
     """Return a vector environment, made from a Gymnasium id, a function that makes environments, or one environment.
 
@@ -41,14 +45,20 @@ def make_vector_env(
             "vector_entry_point" makes the environment's own vector environment.
         autoreset_mode: autoreset mode of the environments made here, next-step by default.
         env_kwargs: keyword arguments for `gymnasium.make`, if `env` is an id.
+        restart_failed: replace an environment that raises an error, or whose process dies or does not reply in time.
+            It must be made here, with next-step autoreset. Values that do not fit the spaces stay errors.
+        env_timeout_s: seconds within which an environment must be made, be reset, or step. None: no limit. It needs
+            "async", since an environment can only be stopped in a process of its own.
 
     Raises:
         InvalidArgument: an id, vectorization or mode is unknown, a given vector environment has another number of
-            environments, or one environment is given for several or for "async".
+            environments, or one environment is given for several or for "async". Or `restart_failed` or `env_timeout_s`
+            is not possible with these environments.
         WrongType: `env` is not an id, callable, vector environment or environment, a callable returns no environment,
             or `env_kwargs` is not a dict.
     """
     _check_needs_no_adapter(env)
+    care = _checked_care(env, vectorization, autoreset_mode, restart_failed, env_timeout_s)
     if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
         raise WrongType(f"env_kwargs={env_kwargs!r}: give a dict of arguments for `gymnasium.make`")
     if isinstance(env, VectorEnv):
@@ -71,9 +81,53 @@ def make_vector_env(
         raise WrongType(
             f"env is a {type(env).__name__}; give an id, a callable that makes an environment, or a vector environment"
         )
-    return _vectorize(
-        maker, num_envs, vectorization, AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
-    )
+    mode = AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
+    return _vectorize(maker, num_envs, vectorization, mode, care)
+
+
+class _Care(NamedTuple):
+    """What happens to environments that fail. See `make_vector_env`."""
+
+    restart_failed: bool
+    env_timeout_s: float | None
+
+    def check_possible_with(self, envs: str) -> None:
+        """Raise `InvalidArgument` if any of this is wanted, with the reason: the environments are `envs`."""
+        wanted = [name for name, value in self._asdict().items() if value not in (False, None)]
+        if wanted:
+            raise InvalidArgument(
+                f"{wanted[0]}= with {envs}: give an id, or a callable that makes one environment, so that it can be "
+                "made again"
+            )
+
+
+def _checked_care(
+    env: EnvLike, vectorization: str, mode: AutoresetMode | str | None, restart_failed: bool, timeout_s: float | None
+) -> _Care:
+    """Return what is to happen to failed environments, after a check that it is possible.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    restart_failed = checked_flag("restart_failed", restart_failed)
+    if timeout_s is not None:
+        timeout_s = checked_number("env_timeout_s", timeout_s, low=0)
+    care = _Care(restart_failed, timeout_s)
+    if isinstance(env, (VectorEnv, gym.Env)):
+        care.check_possible_with("environments that were made before")
+    if vectorization == "vector_entry_point":
+        care.check_possible_with("the environment's own vector environment")
+    if restart_failed and mode is not None and checked_mode(mode) is not AutoresetMode.NEXT_STEP:
+        raise InvalidArgument(
+            f"restart_failed=True with autoreset_mode={mode!r}: only next-step autoreset has rows that are no steps, "
+            "as the first row of a new environment is; leave autoreset_mode out"
+        )
+    if timeout_s is not None and vectorization != "async":
+        raise InvalidArgument(
+            f"env_timeout_s={timeout_s:g} with vectorization={vectorization!r}: an environment can only be stopped in "
+            "a process of its own; give vectorization='async'"
+        )
+    return care
 
 
 def _check_needs_no_adapter(env: Any) -> None:
@@ -137,7 +191,7 @@ def _make_own_vector_env(env_id: str, num_envs: int, env_kwargs: Mapping[str, An
 
 
 def _vectorize(
-    maker: Callable[[], Any], num_envs: int | None, vectorization: str, mode: AutoresetMode | str
+    maker: Callable[[], Any], num_envs: int | None, vectorization: str, mode: AutoresetMode | str, care: _Care
 ) -> VectorEnv:
     """Return a vector environment of `num_envs` environments created by `maker`. A vector environment that `maker`
     returns is returned itself.
@@ -153,19 +207,17 @@ def _vectorize(
     mode = checked_mode(mode)
     first = maker()
     if isinstance(first, VectorEnv):
+        care.check_possible_with("a callable that makes a vector environment")
         return _checked_count(first, num_envs)
     if not isinstance(first, gym.Env):
         raise WrongType(f"the callable returned a {type(first).__name__}; it must return a Gymnasium environment")
     if vectorization == "async":
         first.close()
-        return AsyncVectorEnv([partial(_make_checked, maker)] * count, autoreset_mode=mode)
+        restarts, timeout_s = care
+        return ProcessVectorEnv(maker, count, first, autoreset_mode=mode, timeout_s=timeout_s, restart_failed=restarts)
     made = [first]
-    return SerialVectorEnv([lambda: made.pop() if made else maker()] * count, autoreset_mode=mode)
-
-
-def _make_checked(maker: Callable[[], Any]) -> gym.Env:
-    """Create an environment that checks its results, for a process of an `AsyncVectorEnv`."""
-    return CheckedEnv(maker())
+    makers = [lambda: made.pop() if made else maker()] * count
+    return SerialVectorEnv(makers, autoreset_mode=mode, restart_failed=care.restart_failed)
 
 
 def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
@@ -190,10 +242,10 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
             return partial(gym.make, env.spec)
     elif not isinstance(env, VectorEnv):
         return env
-    elif isinstance(env, (SyncVectorEnv, AsyncVectorEnv)) and isinstance(env.env_fns, Sequence):
-        return type(env)(env.env_fns[:num_envs], autoreset_mode=autoreset_mode_of(env))
     elif (make_others := getattr(env, "with_num_envs", None)) is not None:
         return make_others(num_envs)
+    elif isinstance(env, (SyncVectorEnv, AsyncVectorEnv)) and isinstance(env.env_fns, Sequence):
+        return type(env)(env.env_fns[:num_envs], autoreset_mode=autoreset_mode_of(env))
     elif not isinstance(env, VectorWrapper) and env.spec is not None and "num_envs" in env.spec.kwargs:
         options = dict(env.spec.kwargs)
         del options["num_envs"]
@@ -205,18 +257,11 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
 
 
 def close_vector_env(env: VectorEnv) -> None:
-    """Close a vector environment. If one of its processes was killed, its other processes are terminated."""
-    try:
+    """Close a vector environment. Processes of environments that do not close within seconds are killed."""
+    if isinstance(env.unwrapped, AsyncVectorEnv):
+        close_async_env(env)
+    else:
         env.close()
-    except (BrokenPipeError, ConnectionResetError, EOFError):
-        unwrapped = env.unwrapped
-        if not isinstance(unwrapped, AsyncVectorEnv):
-            raise
-        for process, pipe in zip(unwrapped.processes, unwrapped.parent_pipes, strict=True):
-            process.terminate()
-            process.join()
-            pipe.close()
-        unwrapped.closed = True
 
 
 def autoreset_mode_of(env: VectorEnv, default: AutoresetMode | str | None = None) -> AutoresetMode:

@@ -126,3 +126,7 @@ class NotAdmitted(EpisodeError, ConnectionError):
 
 class RunnerLost(EpisodeError, RuntimeError):
     """Error raised if a runner process could not be started, or died repeatedly."""
+
+
+class EnvironmentLost(EpisodeError, RuntimeError):
+    """Error raised if an environment's process has died or does not reply, or an environment has failed repeatedly."""

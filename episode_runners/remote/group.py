@@ -65,6 +65,7 @@ class _Worker:
 
     index: int
     actor: Any
+    starting: Any = None  # Ray's reference to the start of a replacement, until it has started
     statistics: Any = None  # its newest statistics since the last merge
     needs_statistics: bool = False  # it is new or has failed: the next request restores its statistics
     num_weights: int = 0  # the group's `_num_weights` when it was last sent weights
@@ -99,8 +100,9 @@ class RayRunnerGroup(Closeable):
         seed: seed from which the runners' seeds are derived.
         slow_after_s: seconds that `sample` waits for the other runners after the first reply; samples of slower runners
             are part of a later sample. None waits for all.
-        lost_after_s: seconds without a reply after which a runner is replaced; a runner that takes longer to start is
-            an error (`RunnerLost`).
+        lost_after_s: seconds without a reply after which a runner is replaced.
+        start_within_s: seconds within which a runner must start. If the first ones take longer, this is an error
+            (`RunnerLost`). A replacement that takes longer is replaced again.
         merge_every: number of samples of a runner after which `sample_async` merges the pipelines' statistics. It waits
             until no request is pending.
         num_cpus_each: CPUs that Ray reserves for each runner, if others use Ray too.
@@ -121,6 +123,7 @@ class RayRunnerGroup(Closeable):
         seed: int = 0,
         slow_after_s: float | None = None,
         lost_after_s: float = 600.0,
+        start_within_s: float = 600.0,
         merge_every: int = 10,
         num_cpus_each: float = 1,
         address: str | None = None,
@@ -130,6 +133,7 @@ class RayRunnerGroup(Closeable):
         self.make_runner, self.seed = make_runner, seed
         self.slow_after_s = None if slow_after_s is None else checked_number("slow_after_s", slow_after_s, low=0)
         self.lost_after_s = checked_number("lost_after_s", lost_after_s, low=0)
+        self.start_within_s = checked_number("start_within_s", start_within_s, low=0)
         self.merge_every = checked_count("merge_every", merge_every)
         self.policy_version: int | None = None
         self.replacements: list[RunnerReplacement] = []
@@ -280,21 +284,30 @@ class RayRunnerGroup(Closeable):
         """Wait until a worker replies or dies, and return the worker. Return None if that takes until the time `until`.
 
         If several have replied, the worker with the longest waiting request is returned. A worker whose request
-        waits for longer than `lost_after_s` is killed and returned.
+        waits for longer than `lost_after_s` after its start is killed and returned.
         """
-        heads = {
-            worker.pending[0].ref: worker for worker in sorted(workers, key=lambda worker: worker.pending[0].since)
-        }
-        oldest = next(iter(heads.values()))
-        lost_at = oldest.pending[0].since + self.lost_after_s
-        first = min(until, lost_at)
-        timeout = None if math.isinf(first) else max(0.0, first - monotonic())
-        ready, _ = self._ray.wait(list(heads), num_returns=1, timeout=timeout)
+        while True:
+            heads = {worker.pending[0].ref: worker for worker in sorted(workers, key=self._lost_at)}
+            starting = {worker.starting: worker for worker in workers if worker.starting is not None}
+            oldest = next(iter(heads.values()))
+            lost_at = self._lost_at(oldest)
+            first = min(until, lost_at)
+            timeout = None if math.isinf(first) else max(0.0, first - monotonic())
+            ready, _ = self._ray.wait([*starting, *heads], num_returns=1, timeout=timeout)
+            if not (ready and ready[0] in starting):
+                break
+            started = starting[ready[0]]
+            started.starting, started.pending[0].since = None, monotonic()
         is_lost = monotonic() >= lost_at or (not ready and lost_at <= until)
         if is_lost and oldest.pending[0].ref not in ready:  # the oldest comes first of those that are ready
             self._ray.kill(oldest.actor, no_restart=True)  # its request fails then
             return oldest
         return heads[ready[0]] if ready else None
+
+    def _lost_at(self, worker: _Worker) -> float:
+        """Return the time at which a worker with a request is lost. The time in which it starts has its own limit."""
+        limit = self.lost_after_s if worker.starting is None else self.start_within_s
+        return worker.pending[0].since + limit
 
     def _fetch(self, worker: _Worker) -> bool:
         """Store the sample from a worker's reply. Return False if the worker has died and was replaced instead.
@@ -309,7 +322,7 @@ class RayRunnerGroup(Closeable):
             answer: SampleReply = self._ray.get(request.ref)
         except (errors.RayActorError, errors.ObjectLostError) as error:
             taken_s = monotonic() - request.since
-            was_slow = taken_s > self.lost_after_s
+            was_slow = monotonic() >= self._lost_at(worker)
             self._replace(worker, f"pending for {taken_s:.0f} s" if was_slow else str(error), error)
             return False
         except Exception as error:  # raised by the runner
@@ -435,16 +448,16 @@ class RayRunnerGroup(Closeable):
         self._removed_statistics += [worker.statistics for worker in removed if worker.statistics is not None]
         self._end(removed)
         new = [_Worker(index, self._start_actor(index)) for index in range(len(self._workers), num_runners)]
-        limit = None if math.isinf(self.lost_after_s) else self.lost_after_s
+        limit = None if math.isinf(self.start_within_s) else self.start_within_s
         try:
             self._ray.get([worker.actor.__ray_ready__.remote() for worker in new], timeout=limit)
         except self._ray.exceptions.GetTimeoutError as error:
             self._end(new)
             has, free = self._ray.cluster_resources().get("CPU", 0), self._ray.available_resources().get("CPU", 0)
             raise RunnerLost(
-                f"{len(new)} runners did not start within {self.lost_after_s:g} s; Ray has {has:g} CPUs, {free:g} "
-                "of them free; start Ray with more CPUs, reserve fewer with num_cpus_each=, or raise lost_after_s= if "
-                "make_runner or this machine is slow"
+                f"{len(new)} runners did not start within {self.start_within_s:g} s; Ray has {has:g} CPUs, {free:g} "
+                "of them free; start Ray with more CPUs, reserve fewer with num_cpus_each=, or raise start_within_s= "
+                "if make_runner or this machine is slow"
             ) from error
         except self._ray.exceptions.RayActorError as error:
             self._end(new)
@@ -473,6 +486,7 @@ class RayRunnerGroup(Closeable):
                 f"runner {worker.index} died {_MOST_DEATHS + 1} times without a sample: {reason}"
             ) from error
         worker.actor = self._start_actor(worker.index)
+        worker.starting = worker.actor.__ray_ready__.remote()
         worker.send_all_again()
         self.replacements.append(RunnerReplacement(worker.index, reason))
         _log.warning("runner %d is replaced: %s", worker.index, reason)

@@ -55,8 +55,8 @@ class Boundaries:
     Attributes:
         mode: the autoreset mode.
         last_lies_apart: whether last observations of episodes are not in the rows (same-step autoreset).
-        waiting: environments [k] whose episode has ended and whose next one has not begun: their next row is a reset
-            (next-step autoreset), or `reset` must come before it (disabled).
+        waiting: environments [k] whose episode has ended or was cut, and whose next one has not begun: their next row
+            is a reset (next-step autoreset), or `reset` must come before it (disabled).
         num_rows: number of rows so far.
         num_steps: number of steps so far over all environments, without resets.
 
@@ -97,6 +97,18 @@ class Boundaries:
         """Start new episodes in the environments selected by the mask, bool [N]."""
         self.waiting = self.waiting[~mask[self.waiting]]
         self._begin(mask, self.num_rows)
+
+    def cut(self, envs: np.ndarray) -> None:
+        """Cut the ongoing episodes of the environments `envs` [k]: their next row is a reset and no step.
+
+        Raises:
+            EpisodeStateError: the autoreset mode has no rows that are resets.
+        """
+        if self.mode is not AutoresetMode.NEXT_STEP:
+            raise EpisodeStateError(
+                f"cut with {self.mode}: only next-step autoreset has rows that are resets; call reset"
+            )
+        self.waiting = np.union1d(self.waiting, envs).astype(np.intp)
 
     def _begin(self, envs: np.ndarray, rows: Any) -> None:
         """Set the vector step at which new episodes of the environments `envs` begin."""

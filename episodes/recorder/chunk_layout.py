@@ -1,9 +1,9 @@
 """Index arithmetic that finds where the episodes of each environment begin and end in recorded vector steps.
 
 Row 0 has the newest observations at the last take (or the reset). Each later row is a step of every environment that is
-not reset in it. The next episode begins at row r + 1 (a reset), or at row r itself if the last observation was stored
-elsewhere (`replaced`: same-step autoreset, and calls of reset). So a chunk is one contiguous run of rows of one
-environment, and the runs of all environments follow each other:
+not reset in it. An episode ends at row r, or was cut there. The next one begins at row r + 1 (a reset), or at row r
+itself if the last observation was stored elsewhere (`replaced`: same-step autoreset, and calls of reset). So a chunk is
+one contiguous run of rows of one environment, and the runs of all environments follow each other:
 
     row          0  1  2  3  4  5
     env 0        a  a  a* r  b  b         a* ends, r is the reset observation of b
@@ -71,14 +71,16 @@ def find_chunks(done: np.ndarray, replaced: np.ndarray, resets: np.ndarray, room
     """
     num_rows = len(done) - 1
     ends = done[1:] | replaced[1:]
+    ends[:-1] |= resets[2:]  # it ended, or it was cut
     ends[-1:] = True
     ends &= ~resets[1:]
     envs, rows = np.divmod(ends.T.reshape(-1).nonzero()[0], max(num_rows, 1))
-    # Each run begins at the end of the run before it, or at the base row, and one row later after a reset row.
+    # Each run begins at the end of the run before it, or at the base row, and later by the reset rows there.
     first = np.ones(len(envs), bool)
     np.not_equal(envs[1:], envs[:-1], out=first[1:])
     ends_at, starts = rows + 1, np.zeros(len(envs), np.intp)
     starts[1:] = ends_at[:-1]
     starts[first] = 0
-    starts += resets[1:][starts, envs]
+    while np.count_nonzero(later := resets[1:][starts, envs]):  # several if an environment failed right after its reset
+        starts += later
     return Chunks(envs, ends_at + base, ends_at - starts, np.where(first & (starts == 0), room[envs], 0))

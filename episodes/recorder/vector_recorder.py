@@ -172,6 +172,17 @@ class VectorRecorder:
         boundaries.reset(mask)
         self._classified = self._classified._replace(boundaries=boundaries)
 
+    def cut(self, envs: np.ndarray) -> None:
+        """Cut the ongoing episodes of the environments `envs`, int [k]: in their next row they were reset, for example
+        because an environment failed and was replaced. The action, reward and flags of that row are ignored.
+
+        Raises:
+            EpisodeStateError: the autoreset mode is not next-step.
+        """
+        boundaries = self._classify().copy()
+        boundaries.cut(envs)
+        self._classified = self._classified._replace(boundaries=boundaries)
+
     def step(
         self,
         observations: Any,

@@ -216,6 +216,23 @@ class ReplayRecorder:
         else:
             recent.replace(observations, infos, envs)
 
+    def cut(self, envs: np.ndarray) -> None:
+        """Cut the ongoing episodes of the environments `envs`, as `VectorRecorder.cut` does.
+
+        Raises:
+            EpisodeStateError: the autoreset mode is not next-step.
+        """
+        with self._ring.lock:
+            self._ring.flush_staged()
+            tails = self._staged.tails
+            previous, boundaries = tails.previous.copy(), tails.boundaries.copy()
+            boundaries.cut(envs)
+            previous[envs] = NONE
+            cut = {int(env) for env in envs}
+            unstarted = {env: data for env, data in self._staged.unstarted.items() if env not in cut}
+            after = tails._replace(previous=previous, boundaries=boundaries)
+            self._staged.proceed(Continuation(after, self._staged.classified.newest, unstarted))
+
     def _checked_mask(self, reset_mask: np.ndarray | None) -> np.ndarray:
         """Return the environments to reset, bool [N]. Raise `EpisodeStateError` if the first reset is not of all."""
         mask = self._staged.tails.boundaries.checked_mask(reset_mask)

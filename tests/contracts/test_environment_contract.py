@@ -81,8 +81,14 @@ def test_every_environment_adapter_is_checked() -> None:
             if not module.name.endswith("__main__"):
                 members = vars(importlib.import_module(module.name)).values()
                 shipped |= {kind.__name__ for kind in members if is_env(kind) and kind.__module__ == module.name}
-    internal = {"_Filmed", "CheckedEnv", "GuardedVectorEnv"}  # wrappers that the library adds itself
-    assert shipped - internal == {*WRAPPERS, "SerialVectorEnv", "EnvPoolVectorEnv", "TorchVectorEnv"}
+    internal = {"_Filmed", "CheckedEnv", "GuardedVectorEnv", "RestartedEnv"}  # wrappers that the library adds itself
+    assert shipped - internal == {
+        *WRAPPERS,
+        "SerialVectorEnv",
+        "ProcessVectorEnv",
+        "EnvPoolVectorEnv",
+        "TorchVectorEnv",
+    }
     assert isinstance(make_vector_env("CartPole-v1", 2), SerialVectorEnv)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
 from episode_runners.random_actions import sample_random_action
-from episode_runners.serial_envs import CheckedEnv
+from episode_runners.serial_envs import checked_reset, checked_step
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
 from episodes.errors import EpisodeError, InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.storage import RecordEpisodes
@@ -108,9 +108,9 @@ def runner(space: Any, item: Any, at_reset: bool, tmp_path: Path) -> None:
 
 def worker(space: Any, item: Any, at_reset: bool, tmp_path: Path) -> None:
     """Run what a process of an asynchronous vector environment runs before it writes to shared memory."""
-    env = CheckedEnv(Returning(space, item, at_reset))
-    env.reset()
-    env.step(0)
+    env = Returning(space, item, at_reset)
+    checked_reset(env.reset(), space)
+    checked_step(env.step(0), space)
 
 
 class OneAgent:
@@ -161,7 +161,6 @@ def test_observation_that_does_not_fit_is_refused(misfit: str, path: str, at_res
     assert isinstance(raised.value, (ShapeMismatch, TrackMismatch, WrongType))
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium prints the traceback of the process
 def test_async_environment_refuses_an_image_of_floats() -> None:
     space, item = MISFITS["image in 0..1"]
     env = make_vector_env(lambda: Returning(space, item, False), 2, vectorization="async")
@@ -170,7 +169,7 @@ def test_async_environment_refuses_an_image_of_floats() -> None:
         with pytest.raises(ShapeMismatch, match=r"float32; the space has uint8, which cannot"):
             env.step(np.zeros(2, int))
     finally:
-        env.close(terminate=True)
+        env.close()
 
 
 FITTING: dict[str, tuple[spaces.Space, Any]] = {
@@ -224,7 +223,9 @@ def test_flag_that_is_no_bool_is_refused(flag: Any, name: str, tmp_path: Path) -
     def make() -> gym.Env:
         return Flagging(PAIR, np.zeros(2, np.float32), True)
 
-    for env in (make_vector_env(make, 2), CheckedEnv(make()), RecordEpisodes(make(), tmp_path)):
+    with pytest.raises(WrongType):
+        checked_step(make().step(0), PAIR)
+    for env in (make_vector_env(make, 2), RecordEpisodes(make(), tmp_path)):
         env.reset(seed=0)
         with pytest.raises((WrongType, InvalidArgument)):
             env.step(env.action_space.sample())

@@ -18,7 +18,7 @@ import torch
 from gymnasium import spaces
 
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
-from episode_runners.serial_envs import CheckedEnv
+from episode_runners.serial_envs import checked_step
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
 from episodes.errors import EpisodeStateError, ShapeMismatch, WrongType
 from episodes.storage import EpisodeDataset, RecordEpisodes
@@ -290,10 +290,12 @@ def test_reward_array_is_refused_with_fitting_advice(reward: Any, advice: str) -
     episode.add_env_reset(0)
     with pytest.raises(ShapeMismatch, match=advice):
         episode.add_env_step(1, 0, reward)
-    for env in (make_vector_env(Paying, 1), CheckedEnv(Paying())):
-        env.reset(seed=0)
-        with pytest.raises(ShapeMismatch, match=f"the reward has shape .*{advice}"):
-            env.step(env.action_space.sample())
+    env, alone = make_vector_env(Paying, 1), Paying()
+    env.reset(seed=0), alone.reset(seed=0)
+    with pytest.raises(ShapeMismatch, match=f"the reward has shape .*{advice}"):
+        env.step(env.action_space.sample())
+    with pytest.raises(ShapeMismatch, match=f"the reward has shape .*{advice}"):
+        checked_step(alone.step(alone.action_space.sample()), alone.observation_space)
 
 
 def packed() -> EpisodePack:

@@ -10,7 +10,7 @@ import pytest
 
 from episode_runners import RayRunnerGroup
 from episode_runners.remote import group as group_module
-from tests.runners.in_process_ray import InProcessRay
+from tests.runners.in_process_ray import InProcessRay, _Ref
 from tests.runners.test_statistics_of_groups import Hold, make_runner
 
 
@@ -34,3 +34,13 @@ def test_hanging_runner_is_replaced_while_another_one_replies(group: RayRunnerGr
     assert len(list(islice(samples, 20))) == 20
     assert [replacement.index for replacement in group.replacements] == [0]
     assert "pending for 3" in group.replacements[0].reason
+
+
+def test_start_of_a_replacement_is_no_time_without_a_reply(group: RayRunnerGroup) -> None:
+    samples = group.sample_async(num_timesteps=2)
+    while not group.replacements:
+        next(samples)
+    group._workers[0].starting = _Ref()  # the replacement takes long to start
+    Hold.ray.choose = lambda working: 0  # the other one, which is lost earlier
+    assert len(list(islice(samples, 100))) == 100  # each takes a second
+    assert len(group.replacements) == 1

@@ -282,7 +282,7 @@ def test_group_with_failing_make_runner_raises() -> None:
 @pytest.mark.slow
 def test_group_without_enough_cpus_raises() -> None:
     with pytest.raises(RunnerLost, match="1 runners did not start within 1 s; Ray has 6 CPUs"):
-        RayRunnerGroup(make_plain, 1, num_cpus_each=100, lost_after_s=1.0)
+        RayRunnerGroup(make_plain, 1, num_cpus_each=100, start_within_s=1.0)
 
 
 def test_group_of_multi_agent_runners_leaves_nothing_behind() -> None:

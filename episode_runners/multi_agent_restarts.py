@@ -1,0 +1,147 @@
+"""Copies of a multi-agent environment in processes of their own, and copies that are replaced when they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from episode_runners.dropped_envs import makes_envs
+from episode_runners.env_process import EnvProcess, close_processes
+from episode_runners.multi_agent_envs import EnvStep, MultiAgentEnv, as_multi_agent_env
+from episode_runners.restarts import EnvPlace, EnvReplacement, advised
+from episodes.errors import InvalidArgument
+from episodes.tracks.validation import checked_choice, checked_flag, checked_number
+
+__all__ = ["EnvCopies", "ProcessMultiAgentEnv"]
+
+
+class ProcessMultiAgentEnv(MultiAgentEnv):
+    """Adapter of an environment in a process of its own. Its errors are those of `EnvProcess`.
+
+    Args:
+        make: makes the environment, in the process.
+        label: name of the environment in errors.
+        timeout_s: seconds within which the environment must be made, be reset, or step. None: no limit.
+    """
+
+    def __init__(self, make: Callable[[], Any], label: str, timeout_s: float | None) -> None:
+        process = EnvProcess(partial(as_multi_agent_env, make), label, timeout_s)
+        super().__init__(process)
+        try:
+            process.receive()
+        except BaseException:
+            process.kill()
+            raise
+
+    def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Reset the environment, and return the observations and infos of the agents that act first."""
+        return self.env.call("reset", seed)
+
+    def step(self, actions: Mapping[Any, Any]) -> EnvStep:
+        """Take one env step."""
+        self.begin_step(actions)
+        return self.finish_step()
+
+    def begin_step(self, actions: Mapping[Any, Any]) -> None:
+        """Send the actions to the process."""
+        self.env.send("step", dict(actions))
+
+    def finish_step(self) -> EnvStep:
+        """Wait for the result of the step."""
+        return self.env.receive()
+
+    def space(self, kind: str, agent_id: Any) -> gym.Space:
+        """Return an agent's space."""
+        return self.env.call("space", kind, agent_id)
+
+    def close(self) -> None:
+        """Close the environment and end its process within seconds."""
+        self.env.close()
+
+
+class EnvCopies:
+    """Copies of a multi-agent environment. Failed ones are replaced, if that is wanted.
+
+    Args:
+        env: an environment, or a callable that makes one.
+        num_envs: number of copies.
+        vectorization: "sync", or "async" for a process for each copy.
+        restart_failed: replace a copy that raises an error, or whose process dies or does not reply in time.
+        timeout_s: seconds within which a copy must be made, be reset, or step. None: no limit.
+
+    Attributes:
+        envs: the copies. A replaced one is replaced in this list.
+        replacements: all replacements.
+
+    Raises:
+        InvalidArgument: an argument is unknown or not possible with these environments.
+    """
+
+    def __init__(
+        self, env: Any, num_envs: int, vectorization: str, restart_failed: bool, timeout_s: float | None
+    ) -> None:
+        self.restart_failed = checked_flag("restart_failed", restart_failed)
+        self._is_async = checked_choice("vectorization", vectorization, ("sync", "async")) == "async"
+        self._timeout_s = None if timeout_s is None else checked_number("env_timeout_s", timeout_s, low=0)
+        if (restart_failed or self._is_async) and not makes_envs(env):
+            raise InvalidArgument(
+                f"restart_failed={restart_failed}, vectorization={vectorization!r} with one environment: give a "
+                "callable that makes it"
+            )
+        if timeout_s is not None and not self._is_async:
+            raise InvalidArgument(
+                f"env_timeout_s={timeout_s:g} with vectorization='sync': an environment can only be stopped in a "
+                "process of its own; give vectorization='async'"
+            )
+        self._env = env
+        self.replacements: list[EnvReplacement] = []
+        self._places = [EnvPlace(i, partial(self._make, i), self.replacements) for i in range(num_envs)]
+        self.envs: list[MultiAgentEnv] = []
+        try:
+            for i in range(num_envs):
+                self.envs.append(self._make(i))
+        except BaseException:
+            for made in self.envs:
+                made.close()
+            raise
+
+    def _make(self, i: int) -> MultiAgentEnv:
+        """Make copy `i`."""
+        if self._is_async:
+            return ProcessMultiAgentEnv(self._env, f"environment {i}", self._timeout_s)
+        return as_multi_agent_env(self._env)
+
+    def reset(self, i: int, seed: int | None) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Reset copy `i`, or a new one in its place, and return its first observations and infos."""
+        if seed is not None:
+            self._places[i].seed = seed
+        env = self.envs[i]
+        if isinstance(env, ProcessMultiAgentEnv) and env.env.is_torn:  # by a second Ctrl-C
+            env.env.kill()
+            self.envs[i] = self._make(i)
+        try:
+            try:
+                return self.envs[i].reset(seed)
+            except Exception as error:
+                if not self.restart_failed:
+                    raise advised(error) from error.__cause__
+                return self.replace(i, error)
+        except Exception as error:
+            error.add_note(f"environment {i}, its reset")
+            raise
+
+    def replace(self, i: int, error: Exception) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Replace copy `i`, which failed with `error`, and return the first observations and infos of the new one."""
+        self.envs[i], first = self._places[i].replace(error, self.envs[i].close, lambda env, seed: env.reset(seed))
+        return first
+
+    def close_processes(self) -> None:
+        """Close all copies that have processes of their own, at the same time."""
+        close_processes([env.env for env in self.envs if isinstance(env, ProcessMultiAgentEnv)])
+
+    def note_end(self, i: int) -> None:
+        """Note that an episode of copy `i` has ended."""
+        self._places[i].note_end()
