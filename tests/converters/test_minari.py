@@ -109,11 +109,13 @@ def test_to_minari_leaves_out_values_that_minari_would_change() -> None:
 
 
 def test_to_minari_rejects_wrong_arguments_and_losses_and_leaves_no_data_set() -> None:
-    keyed = spaces.Dict({"a/b": BOX})
+    columns = {"a/b": np.zeros((4, 2), np.float32)}, np.arange(3), np.zeros(3)
+    spaces_of_keyed = {"observation_space": spaces.Dict({"a/b": BOX}), "action_space": spaces.Discrete(9)}
+    keyed = SingleAgentEpisode.from_arrays(*columns, **spaces_of_keyed)
     for episodes, options, error, text in (
         ([], {}, InvalidArgument, "no episodes with a step"),
         ([some(observation_space=None)], {}, InvalidArgument, "give observation_space="),
-        ([some(observation_space=keyed)], {}, InvalidArgument, "'a/b'"),
+        ([keyed], {}, InvalidArgument, "'a/b'"),
         ([some(extra_model_outputs={"vf": np.zeros(3)})], {"strict": True}, LostInConversion, "'vf'.*first is a"),
         ([some(agent_id=("a", 1))], {"strict": True}, LostInConversion, "agent_id"),
     ):

@@ -159,7 +159,7 @@ def test_packs_of_one_schema_share_its_id() -> None:
     third = encoded([pack_of(1, 5, item=(3,))], schemas)
     assert first.schema_id == second.schema_id == Schemas().of([pack_of(2, 1)])[1]
     assert first.schema_id != third.schema_id
-    spaced = pack_of(1, 5, observation_space=spaces.Box(-1, 1, (4,)))
+    spaced = pack_of(1, 5, action_space=spaces.Discrete(9))
     assert encoded([spaced], schemas).schema_id != first.schema_id
 
 
