@@ -109,6 +109,8 @@ def test_sampled_windows_equal_the_episodes(
     drawn: dict[str, Any], n: int, length: int, lookback: int, burn_in: int
 ) -> None:
     assume(any(map(len, drawn["episodes"])))
+    have_beginnings = all(episode.t_started == episode.lookback for episode in drawn["episodes"])
+    assume(have_beginnings or not lookback + burn_in)  # steps before the data set's first raise an error
     with stored(**drawn) as dataset:
         reference, left = ReferenceSteps(dataset), lookback + burn_in
         kind = WindowBatches(n, length, lookback=lookback, burn_in=burn_in, keys=KEYS)
