@@ -26,8 +26,10 @@ test: $(READY) browser
 	$(PYTEST) $(ARGS)
 
 # A part of the tests with the lowest versions that pyproject.toml declares. Old packages warn with newer ones of others.
+# With them the warning of a buffer that a program never closes is not printed at its end: that test is left out.
 test-lowest: $(LOWEST_READY)
-	HYPOTHESIS_PROFILE=quick .venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning $(LOWEST_TESTS) $(ARGS)
+	HYPOTHESIS_PROFILE=quick .venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning $(LOWEST_TESTS) \
+		--deselect 'tests/replay/test_replay_files.py::test_dropped_buffer_releases_files_with_warning[exit]' $(ARGS)
 
 # Tests that take minutes: whole training runs, Atari and MuJoCo.
 slow: $(READY)

@@ -6,4 +6,5 @@ Run `python -m benchmarks` (all), `python -m benchmarks growing replay/uniform` 
 
 import os
 
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported: its ports are on 127.0.0.1
+# Ray reads it when it is imported. Benchmarks of RLlib import Ray before `start_ray` sets it.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

@@ -25,7 +25,10 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, suppress
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 torch.set_num_threads(1)
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # tests import ray before `start_ray`
+# One process runs many tests, and some import ray before another calls `start_ray`, which raises an error then.
+# Programs in fresh processes start without the variable (test_fresh_processes.py), and
+# test_ray_is_started_before_it_is_imported checks that `start_ray` sets it in time.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background processes so
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

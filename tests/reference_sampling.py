@@ -30,7 +30,7 @@ class ReferenceSteps:
             "terminateds": last and episode.is_terminated,
             "truncateds": last and episode.is_truncated,
             "t": episode.t_started + t,
-            "is_first": at == 0,
+            "is_first": episode.t_started + t == 0,
             "indices": self.first[e] + t if t >= 0 else -1,
         }
         if column in facts:

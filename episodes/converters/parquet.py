@@ -76,8 +76,9 @@ def parquet_episodes(path: str | Path, report: LossReport, prefix: str | None = 
         UnreadableData: there are no Parquet files, one is damaged, or rows are missing.
     """
     for file in files_of(path):
+        schema = schema_of(file)
         with as_unreadable_data(str(file)):
-            unknown = unknown_columns(schema_of(file), str(file))
+            unknown = unknown_columns(schema, str(file))
         for name in unknown:
             report.add(name, "to_parquet did not write it", file.name)
         for table in _whole_tables(file):

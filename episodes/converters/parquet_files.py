@@ -1,7 +1,12 @@
-"""Directories of Parquet files: row groups are read one at a time, and a new directory appears when it is complete."""
+"""Directories of Parquet files: row groups are read one at a time, and a new directory appears when it is complete.
+
+Parquet has checksums of pages, but none of the names and types of columns and of other metadata. Files that are written
+here have a checksum of these too, which is verified when they are read.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +14,12 @@ from typing import Any
 
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
+from episodes.storage.checksums import verify_json, with_checksum
 from episodes.storage.files import local_path, whole_directory
 
+SCHEMA = (
+    b"rl-episodes-schema"  # key in the schema's metadata: its columns and other metadata as written, with a checksum
+)
 GROUP_BYTES = 1 << 22  # as soon as so many bytes wait, they are written as one row group
 PART_BYTES = 1 << 28  # a new file is begun when one has so many, before they are compressed
 
@@ -67,8 +76,8 @@ class Parts:
             path = self._name(self.number)
             path.parent.mkdir(parents=True, exist_ok=True)
             options = {"compression": "zstd", "write_page_checksum": True}
-            self._file = parquet().ParquetWriter(path, self._schema, **options)
-        whole = pyarrow().concat_tables(self._waiting)
+            self._file = parquet().ParquetWriter(path, _signed(self._schema), **options)
+        whole = pyarrow().concat_tables(self._waiting).replace_schema_metadata(self._file.schema.metadata)
         self._file.write_table(whole, row_group_size=max(len(whole), 1))
         self._waiting, self._waiting_bytes = [], 0
 
@@ -111,20 +120,71 @@ def schema_of(file: Path) -> Any:
     """Return the Arrow schema of a Parquet file.
 
     Raises:
-        UnreadableData: the file is not Parquet.
+        UnreadableData: the file is not Parquet, or its schema is not as it was written.
     """
     with as_unreadable_data(str(file)):
-        return parquet().read_schema(file)
+        schema = parquet().read_schema(file)
+    return _verified(schema, file)
 
 
 def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
     """Yield the row groups of a Parquet file as Arrow tables, with one in memory at a time. `columns` are the names of
     the columns to read, or None for all.
+
+    Raises:
+        UnreadableData: the file is damaged.
     """
     with as_unreadable_data(str(file)):
         parts = parquet().ParquetFile(file, page_checksum_verification=True)
     with parts as opened:
-        for number in range(opened.num_row_groups):
+        metadata = _verified(opened.schema_arrow, file).metadata
+        announced = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
+        if sum(announced) != opened.metadata.num_rows:
+            raise UnreadableData(
+                f"{file}: {sum(announced)} rows in its row groups, {opened.metadata.num_rows} announced"
+            )
+        for number in range(len(announced)):
             with as_unreadable_data(str(file)):
                 table = opened.read_row_group(number, columns=columns, use_threads=False)
-            yield table
+            if len(table) != announced[number]:
+                raise UnreadableData(f"{file}: {len(table)} of {announced[number]} rows in row group {number}")
+            yield table.replace_schema_metadata(metadata)  # a table's own is read from another place of the file
+
+
+def _signed(schema: Any) -> Any:
+    """Return an Arrow schema with its columns, its other metadata, and a checksum of both under the key `SCHEMA`."""
+    metadata = {key: value for key, value in (schema.metadata or {}).items() if key != SCHEMA}
+    return schema.with_metadata({**metadata, SCHEMA: json.dumps(with_checksum(_parts_of(schema, metadata)))})
+
+
+def _parts_of(schema: Any, metadata: dict[bytes, bytes]) -> dict[str, dict[str, str]]:
+    """Return the types of the columns of an Arrow schema and the other metadata as texts, by name.
+
+    Parquet calls the values of lists "element", and Arrow calls them "item".
+    """
+    texts = {key.decode("latin-1"): value.decode("latin-1") for key, value in metadata.items()}
+    return {
+        "columns": {field.name: str(field.type).replace("element: ", "item: ") for field in schema},
+        "metadata": texts,
+    }
+
+
+def _verified(schema: Any, file: Path) -> Any:
+    """Return the Arrow schema of a file. Columns and metadata that others added are not looked at, and neither are
+    files without the key `SCHEMA`.
+
+    Raises:
+        UnreadableData: a column or metadata of the file is not as it was written.
+    """
+    metadata = schema.metadata or {}
+    if SCHEMA not in metadata:
+        return schema
+    written, found = verify_json(metadata[SCHEMA], f"{file}: the schema"), _parts_of(schema, metadata)
+    for kind, parts in written.items():
+        for name, value in parts.items():
+            if found[kind].get(name) != value:
+                raise UnreadableData(
+                    f"{file}: {name!r} of its {kind} is not as it was written; if you changed it on purpose, remove "
+                    f"{SCHEMA.decode()!r} from the metadata of its schema"
+                )
+    return schema

@@ -29,7 +29,7 @@ def as_unreadable_data(source: str) -> Iterator[None]:
     names `source`. These are Arrow's errors, and builtin ones such as `ValueError`, `KeyError` and `OSError`.
     """
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
-    damages = (*damages, MemoryError, RecursionError, AttributeError)
+    damages = (*damages, MemoryError, RecursionError, AttributeError, SyntaxError)
     try:
         yield
     except (*damages, pyarrow().ArrowException) as error:

@@ -252,8 +252,9 @@ def test_read_of_damaged_parquet_raises_or_returns_equal_episodes(tmp_path: Path
     write(episodes, tmp_path / "x", name)
     (file,) = (tmp_path / "x").rglob("*.parquet")
     whole = file.read_bytes()
-    for at in range(5, len(whole), len(whole) // 60):
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")  # names, types and metadata: no page, no checksum
+    for at in (*range(5, footer, footer // 30), *range(footer, len(whole), 17)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         try:
             restored = list(read(file, name)[0])
         except UnreadableData:
@@ -262,6 +263,46 @@ def test_read_of_damaged_parquet_raises_or_returns_equal_episodes(tmp_path: Path
     file.write_bytes(b"x")
     with pytest.raises(UnreadableData, match=r"part-00000\.parquet: ArrowInvalid"):
         list(read(file, name)[0])
+
+
+CHANGES: dict[str, tuple[Any, str | None]] = {  # of a file that to_parquet wrote; words of the error, or None
+    "a column is added": (lambda table: table.append_column("new", pa.array(np.arange(len(table)))), None),
+    "metadata are added": (lambda table: table.replace_schema_metadata({**table.schema.metadata, b"x": b"y"}), None),
+    "rows are in another order": (lambda table: table.take(list(range(len(table)))[::-1]), None),
+    "a column is left out": (lambda table: table.drop_columns(["terminated"]), "'terminated' of its columns is not as"),
+    "a column has another name": (
+        lambda table: table.rename_columns(
+            [name.replace("terminated", "ended") for name in table.column_names]
+        ).replace_schema_metadata(table.schema.metadata),
+        "'terminated' of its columns is not as",
+    ),
+    "a column has another type": (
+        lambda table: table.set_column(
+            table.column_names.index("rewards"), "rewards", table["rewards"].cast(pa.float32())
+        ),
+        "'rewards' of its columns is not as it was written; if you changed it on purpose",
+    ),
+    "the description is another": (
+        lambda table: table.replace_schema_metadata({**table.schema.metadata, b"rl-episodes-steps": b"{}"}),
+        "'rl-episodes-steps' of its metadata is not as it was written",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_parquet_whose_columns_were_changed_is_read_or_named(change: str, tmp_path: Path) -> None:
+    made = [some(steps, id_=f"e{steps}") for steps in (2, 3)]
+    to_parquet(made, tmp_path / "x")
+    file = tmp_path / "x" / "part-00000.parquet"
+    make, words = CHANGES[change]
+    pq.write_table(make(pq.read_table(file)), file)
+    if words is not None:
+        with pytest.raises(UnreadableData, match=words):
+            from_parquet(tmp_path / "x")
+    else:
+        back, report = from_parquet(tmp_path / "x")
+        assert all(a.equals(b) for a, b in zip(sorted(back, key=len), made, strict=True))
+        assert bool(report) == (change == "a column is added")
 
 
 def test_from_rllib_parquet_with_pickle_raises(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
+from typer.testing import CliRunner
 
 from connectors.learner.generalized_advantage_estimation import standardized
 from episode_learners import (
@@ -33,11 +37,16 @@ from episode_learners import (
     SACPolicy,
 )
 from episode_learners.algorithms.minibatches import shuffled
+from episode_learners.episode_history import EpisodeHistory
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
-from episodes import gae
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, gae
+from episodes.command.app import app
 from episodes.errors import EpisodeStateError
+from episodes.inspect import plot_episodes
+from episodes.inspect.html_report import episode_data
 from episodes.replay import EpisodeReplayBuffer
 from episodes.returns import discounted_returns, n_step_returns, vtrace
+from episodes.storage import EpisodeDataset, EpisodeWriter
 
 CARTPOLE, PENDULUM = gym.make("CartPole-v1"), gym.make("Pendulum-v1")
 OF_REPLAY: dict[str, tuple[Any, Any, Any]] = {
@@ -259,3 +268,84 @@ def test_log_probabilities_of_a_failed_call_are_those_of_a_call_that_succeeds(fa
     log_probs = pack.extra_model_outputs["action_logp"]
     assert len(log_probs) >= 10
     assert (log_probs < 0).all() if explore else (log_probs == 0).all()
+
+
+class Cancelling(gym.Env):
+    """Environment whose rewards, 1e8, 1, -1e8, have the sum 1 in float64 and 0 in float32."""
+
+    observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.full(1, self.t, np.float32), (1e8, 1.0, -1e8)[self.t - 1], self.t == 3, False, {}
+
+
+def growing_of(episode: SingleAgentEpisode) -> SingleAgentEpisode:
+    """Return an episode with the same steps in lists."""
+    growing = SingleAgentEpisode()
+    growing.add_env_reset(np.zeros(1, np.float32))
+    for reward in episode.get_rewards():
+        growing.add_env_step(np.zeros(1, np.float32), 0, reward)
+    return growing
+
+
+def several_of(episode: SingleAgentEpisode) -> MultiAgentEpisode:
+    """Return a multi-agent episode with one agent, which has the same rewards."""
+    several = MultiAgentEpisode()
+    several.add_env_reset(observations={"a": np.zeros(1, np.float32)})
+    for reward in episode.get_rewards():
+        several.add_env_step({"a": np.zeros(1, np.float32)}, {"a": 0}, {"a": reward})
+    return several
+
+
+def history_of(pack: EpisodePack) -> EpisodeHistory:
+    history = EpisodeHistory()
+    history.add(pack)
+    return history
+
+
+def printed(*words: object) -> Any:
+    """Return the JSON that a command prints."""
+    return json.loads(CliRunner().invoke(app, [*map(str, words), "--json"]).output)
+
+
+RETURNS: dict[str, Callable[[SingleAgentEnvRunner, EpisodePack, EpisodeDataset], Any]] = {  # of whole episodes
+    "get_return": lambda runner, pack, dataset: [episode.get_return() for episode in (*pack, *dataset)],
+    "get_return of lists": lambda runner, pack, dataset: [growing_of(episode).get_return() for episode in pack],
+    "get_return of agents": lambda runner, pack, dataset: [several_of(episode).get_return() for episode in pack],
+    "get_returns": lambda runner, pack, dataset: [several_of(episode).get_returns()["a"] for episode in pack],
+    "pack": lambda runner, pack, dataset: [*pack.returns(), *dataset.pack().returns()],
+    "CollectStats of sample": lambda runner, pack, dataset: runner.stats.returns,
+    "CollectStats of sample_into": lambda runner, pack, dataset: (
+        runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=6).returns
+    ),
+    "evaluate": lambda runner, pack, dataset: evaluate(runner, num_episodes=2, seed=1).returns,
+    "EpisodeHistory": lambda runner, pack, dataset: history_of(pack).returns,
+    "metadata": lambda runner, pack, dataset: dataset.metadata["return"],
+    "metadata of whole episodes": lambda runner, pack, dataset: dataset.metadata["episode_return"],
+    "SQL of episodes": lambda runner, pack, dataset: dataset.sql('select "return" from episodes').table["return"],
+    "SQL of steps": lambda runner, pack, dataset: dataset.sql(
+        "select sum(rewards) as total from steps group by episode"
+    ).table["total"],
+    "episodes ls": lambda runner, pack, dataset: [row["return"] for row in printed("ls", dataset.path)],
+    "episodes show": lambda runner, pack, dataset: [printed("show", dataset.path)["return"]],
+    "page": lambda runner, pack, dataset: [episode_data(episode)["return"] for episode in pack],
+    "plot": lambda runner, pack, dataset: [line.get_ydata()[-1] for line in plot_episodes([*pack]).lines[::2]],
+}
+
+
+@pytest.mark.parametrize("place", RETURNS)
+def test_returns_are_sums_in_float64_everywhere(place: str, tmp_path: Path):
+    policy = MLPPolicy(Cancelling.observation_space, Cancelling.action_space)
+    runner = SingleAgentEnvRunner(Cancelling, policy, num_envs=2, seed=0)
+    pack = runner.sample(num_episodes=2)
+    assert pack.rewards.dtype == np.float32
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add(pack)
+    returns = [float(value) for value in RETURNS[place](runner, pack, EpisodeDataset(tmp_path / "data"))]
+    assert returns
+    assert set(returns) == {1.0}

@@ -55,7 +55,7 @@ FORMS = {"package": "{}/__init__.py", "file": "{}.py"}
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("package", "foreign"), [(user, name) for user, names in IMPORTS.items() for name in names])
 def test_own_package_beside_the_script_is_named(package: str, foreign: str, form: str, tmp_path: Path) -> None:
-    """RLlib: a project had a folder `connectors` beside the script, and imports failed with `No module named ...`."""
+    """Ray: a project had a file `ray.py`, which Python imported as Ray, so that `ray.tune` was no module."""
     file = tmp_path / FORMS[form].format(foreign)
     file.parent.mkdir(exist_ok=True)
     file.write_text("raise SystemExit('it was run')")
@@ -69,7 +69,7 @@ def test_own_package_beside_the_script_is_named(package: str, foreign: str, form
 
 
 def test_own_package_that_is_not_imported_does_not_matter(tmp_path: Path) -> None:
-    """RLlib: a project with its own `connectors` wanted only the episodes."""
+    """Ray: as before, but the program does not import the package whose name is taken."""
     (tmp_path / "connectors").mkdir()
     (tmp_path / "connectors" / "__init__.py").write_text("mine = True")
     code = "import connectors, episodes.replay, episodes.storage; print(connectors.mine)"
@@ -137,7 +137,7 @@ RELOADED: dict[str, tuple[type, Callable[[Any, Path], Any]]] = {
 
 @pytest.mark.parametrize("place", RELOADED)
 def test_object_of_a_reloaded_class_is_named_as_such(place: str, tmp_path: Path) -> None:
-    """Jupyter: after autoreload, `isinstance` was False for an object of the very class that the message named."""
+    """fastai and IPython: after autoreload, `isinstance` was False for an object of the class of the same name."""
     kind, use = RELOADED[place]
     with pytest.raises(
         EpisodeError, match=f"{kind.__name__} of another {kind.__module__}, which was reloaded: restart"
@@ -150,7 +150,7 @@ def test_object_of_a_reloaded_class_is_named_as_such(place: str, tmp_path: Path)
 
 @pytest.mark.parametrize("algorithm", [PPO, DQN, SAC])
 def test_update_with_another_default_device(algorithm: Any) -> None:
-    """Stable-Baselines3 and PyTorch: `torch.set_default_device` broke generators, `randperm` and buffers."""
+    """TorchRec and PyTorch: with another default device, such as `meta`, random draws and `randperm` failed."""
     env = make_vector_env("Pendulum-v1" if algorithm is SAC else "CartPole-v1", 2)
     make = {PPO: MLPPolicy, DQN: QPolicy, SAC: SACPolicy}[algorithm]
     learner = algorithm(make(env.single_observation_space, env.single_action_space, hidden_sizes=[4]))
@@ -167,7 +167,7 @@ def test_update_with_another_default_device(algorithm: Any) -> None:
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_update_without_gradients_is_named(mode: Any) -> None:
-    """PyTorch: a training step in `torch.no_grad()` raised `element 0 of tensors does not require grad`."""
+    """Lightning: gradients in a step in inference mode raised `element 0 of tensors does not require grad`."""
     env = make_vector_env("CartPole-v1", 2)
     ppo = PPO(MLPPolicy(env.single_observation_space, env.single_action_space, hidden_sizes=[4]))
     pack = SingleAgentEnvRunner(env, ppo.policy, seed=0).sample(num_timesteps=32)
@@ -179,7 +179,7 @@ def test_update_without_gradients_is_named(mode: Any) -> None:
 
 @pytest.mark.parametrize("gamma", [0.1, 1e-30])
 def test_returns_with_floating_point_errors_raised(gamma: float) -> None:
-    """NumPy: programs with `np.seterr(all="raise")` stopped at underflows that have no effect."""
+    """librosa and PyDDM: programs that raise floating-point errors stopped at underflows that have no effect."""
     pack = EpisodePack.from_episodes([episode(3000)])
     with np.errstate(all="raise"):
         batch = ComputeReturnsToGo(gamma=gamma)(batch={}, episodes=pack)
@@ -197,7 +197,7 @@ class OldDiscrete(spaces.Discrete):
 
 
 def test_discrete_space_without_dtype_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minari and Gymnasium: a space that one version stored had an argument that another version did not have."""
+    """Minari: a stored `Discrete` space lost its dtype, for which older versions of Gymnasium have no argument."""
     stored, of_32_bits = to_json(spaces.Discrete(3, start=1), "a"), to_json(spaces.Discrete(3, dtype=np.int32), "a")
     monkeypatch.setattr(spaces, "Discrete", OldDiscrete)
     space = from_json(stored)
@@ -207,7 +207,7 @@ def test_discrete_space_without_dtype_is_read(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_shard_is_written_without_descriptors_of_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hugging Face and pyarrow: a library called a method that older versions of pyarrow declare and cannot answer."""
+    """Hugging Face Datasets: with an older pyarrow, `pyarrow.lib has no attribute 'IpcReadOptions'`."""
     pa = pytest.importorskip("pyarrow")
     monkeypatch.setattr(pa, "OSFile", None)
     with EpisodeWriter(tmp_path) as writer:
@@ -216,10 +216,11 @@ def test_shard_is_written_without_descriptors_of_arrow(tmp_path: Path, monkeypat
 
 
 def test_size_of_a_selection_is_its_own(tmp_path: Path) -> None:
-    """Minari: after `filter_episodes`, the size of the data set was that of the whole file."""
+    """Minari: the number of steps of a filtered data set was computed from other episodes too."""
     with EpisodeWriter(tmp_path) as writer:
         writer.add([episode(9) for _ in range(8)])
     dataset = EpisodeDataset(tmp_path)
+    assert dataset.select([1, 5]).num_steps == 18
     assert dataset.select([1, 5]).nbytes == pytest.approx(dataset.nbytes / 4, abs=1)
     assert dataset.select(np.ones(8, bool)).nbytes == dataset.nbytes
     assert dataset.select([]).nbytes == 0

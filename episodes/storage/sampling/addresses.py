@@ -60,7 +60,7 @@ class MappedColumn:
         self._memory = np.asarray(_Memory(lo, hi, present)) if present else np.zeros(0, np.uint8)
         self._views: dict[int, np.ndarray] = {}
         self._each = self._items(1) if self._bytes_of_item else self._memory
-        self._is_each = self._each.dtype == dtype
+        self._is_each = self._each.dtype == dtype and not shape
         self.bases = np.array(
             [(array.ctypes.data - lo) // self._unit if array is not None and array.nbytes else 0 for array in arrays],
             np.int64,
