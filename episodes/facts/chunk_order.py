@@ -162,6 +162,20 @@ def conflict_message(key: Any, first: Span, second: Span) -> str:
     return f"episode {id_}{owner}: {what}; an id belongs to one episode: {REMEDY}"
 
 
+def contents_message(id_: Any, difference: str, t_started: int) -> str:
+    """Return the error message for a chunk that begins at `t_started` and differs from the steps before it.
+
+    Args:
+        id_: the id of both.
+        difference: in what they differ, such as "rewards at t=3".
+        t_started: the time at which the chunk begins.
+    """
+    return (
+        f"episode {id_}: {difference}: the chunk from t={t_started} on does not continue the steps before it; "
+        f"an id belongs to one episode: {REMEDY}"
+    )
+
+
 def spans_of(t_started: np.ndarray, lengths: np.ndarray, ended: np.ndarray) -> Iterable[Span]:
     """Return the spans of n chunks, given as columns [n]."""
     return map(_new_span, zip(t_started.tolist(), (t_started + lengths).tolist(), ended.tolist(), strict=True))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from episodes.errors import ChunkMismatch
+from episodes.facts.chunk_order import contents_message
 from episodes.pack import EpisodePack
 from episodes.replay.ring.linked_ring import ACTIONS, LinkedRing
+from episodes.single_agent.overlap import first_unequal_row
 from episodes.tracks import nested
+from episodes.tracks.indexing import ranges
 
 
 def check_contents(ring: LinkedRing, pack: EpisodePack, ids: list[str]) -> None:
     """Raise `ChunkMismatch` if a chunk does not begin with the newest observation of the episode that it continues, has
-    a lookback that differs from the stored steps, or is of another agent.
+    other values in its lookback than the steps before it, or is of another agent.
+
+    Rewards are not compared, since they may be changed before they are added, for example normalized.
 
     Args:
         ring: where the chunks are to be added.
@@ -24,33 +28,22 @@ def check_contents(ring: LinkedRing, pack: EpisodePack, ids: list[str]) -> None:
     """
     entries = ring.table.find(ids)
     if len(set(ids)) == len(ids):
-        stored, inside = np.flatnonzero((entries >= 0) & (pack.lengths > 0)).tolist(), []
+        stored, inside = np.flatnonzero((entries >= 0) & (pack.lengths > 0)), []
     else:
         stored, inside = _continued(pack, ids, entries)
-    firsts = pack.observation_offsets[:-1] + pack.lookbacks
-    if stored:
-        for i in stored:
+    if len(stored):
+        for i in stored.tolist():
             _check_agent(ids[i], ring.table.facts[int(entries[i])], pack.facts.at(i))
-        rows = ring.links.next_row[ring.table.last[entries[stored]]]
-        _check_equal(ring.observations.take(rows), nested.take(pack.observations, firsts[stored]), pack, stored)
-        with_lookback = [i for i in stored if pack.lookbacks[i]]
-        if with_lookback:
-            _check_lookbacks(ring, pack, with_lookback, entries[with_lookback])
+        _check_stored(ring, pack, stored, entries[stored])
     if inside:
-        before, later = (list(part) for part in zip(*inside, strict=True))
         for i, j in inside:
             _check_agent(ids[j], pack.facts.at(i), pack.facts.at(j))
-        lasts = nested.take(pack.observations, (firsts + pack.lengths)[before])
-        _check_equal(lasts, nested.take(pack.observations, firsts[later]), pack, later)
-        for i, j in inside:
-            count = int(min(pack.lengths[i], pack.lookbacks[j]))
-            if count:
-                _check_inside(pack, i, j, count)
+        _check_inside(pack, *np.array(inside).T)
 
 
-def _continued(pack: EpisodePack, ids: list[str], entries: np.ndarray) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the chunks that continue stored episodes, and the pairs of chunks of which the second continues the
-    first.
+def _continued(pack: EpisodePack, ids: list[str], entries: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Return the chunks that continue stored episodes, int64 [n], and the pairs of chunks of which the second continues
+    the first.
     """
     newest: dict[str, int] = {}
     stored, inside = [], []
@@ -60,41 +53,7 @@ def _continued(pack: EpisodePack, ids: list[str], entries: np.ndarray) -> tuple[
         elif entries[i] >= 0:
             stored.append(i)
         newest[ids[i]] = i
-    return stored, inside
-
-
-def _check_lookbacks(ring: LinkedRing, pack: EpisodePack, chunks: list[int], entries: np.ndarray) -> None:
-    """Raise `ChunkMismatch` if the lookback of a chunk has other observations or actions than the stored steps.
-
-    Rewards are not compared, since they may be changed before they are added, for example normalized.
-
-    Args:
-        chunks: indices of chunks with a lookback, [n].
-        entries: table entries of the episodes that they continue, [n].
-    """
-    picked, lengths = np.array(chunks), pack.lookbacks[chunks]
-    most, links = int(lengths.max()), ring.links
-    path = [ring.table.last[entries]]  # the newest step first
-    for _ in range(most - 1):
-        path.append(links.previous[path[-1]])
-    slots = np.array(path)  # [most, n]
-    back = np.arange(most)[:, None]
-    inside = (back < lengths) & (links.t[slots] == pack.t_started[picked] - 1 - back)
-    back, owner = inside.nonzero()
-    steps = (pack.offsets[picked] + lengths - 1)[owner] - back
-    stored, own = slots[inside], steps + picked[owner]  # each chunk before has one observation more
-    _check_equal(ring.observations.take(links.row[stored]), nested.take(pack.observations, own), pack, picked[owner])
-    _check_equal(ring.tracks[ACTIONS].take(stored), nested.take(pack.actions, steps), pack, picked[owner])
-
-
-def _check_inside(pack: EpisodePack, i: int, j: int, count: int) -> None:
-    """Raise `ChunkMismatch` if the `count` last steps of chunk `i` differ from the lookback of the next chunk `j`."""
-    back = np.arange(count, 0, -1)
-    before, later = (int(pack.offsets[k] + pack.lookbacks[k]) + add - back for k, add in ((i, pack.lengths[i]), (j, 0)))
-    chunks = np.full(count, j)
-    rows = [nested.take(pack.observations, steps + k) for steps, k in ((before, i), (later, j))]
-    _check_equal(rows[0], rows[1], pack, chunks)
-    _check_equal(nested.take(pack.actions, before), nested.take(pack.actions, later), pack, chunks)
+    return np.array(stored, np.int64), inside
 
 
 def _check_agent(id_: str, before: Any, later: Any) -> None:
@@ -108,21 +67,65 @@ def _check_agent(id_: str, before: Any, later: Any) -> None:
             )
 
 
-def _check_equal(newest: Any, first: Any, pack: EpisodePack, chunks: Sequence[int] | np.ndarray) -> None:
-    """Raise `ChunkMismatch` if an item differs.
+def _check_stored(ring: LinkedRing, pack: EpisodePack, chunks: np.ndarray, entries: np.ndarray) -> None:
+    """Raise `ChunkMismatch` if a chunk has an item that differs from the stored one of the same time.
 
     Args:
-        newest: last observations of the stored steps, or earlier items, [n, ...].
-        first: first observations of the chunks that continue them, or items of their lookbacks, [n, ...].
+        ring: of the stored steps.
         pack: of the chunks.
-        chunks: indices of the chunks, [n].
+        chunks: indices of the chunks, int64 [n].
+        entries: entries of the episodes that they continue, int64 [n].
     """
-    if nested.equal(newest, first):
-        return
-    for k, i in enumerate(chunks):
-        if not nested.equal(nested.take(newest, slice(k, k + 1)), nested.take(first, slice(k, k + 1))):
-            raise ChunkMismatch(
-                f"episode {pack.ids[i]}: the first observation of the chunk that begins at t={pack.t_started[i]} is "
-                "not the one at which the steps before it stop, or its lookback differs from them; an id belongs to "
-                "one episode: give each one its own"
-            )
+    links, last = ring.links, ring.table.last[entries]
+    columns = {"observations": (ring.observations.take(links.next_row[last]), pack.observations)}
+    _compare(pack, chunks, np.zeros(len(chunks), np.int64), columns)
+    wanted = pack.lookbacks[chunks]
+    of, slots, back = np.flatnonzero(wanted), last[wanted > 0], 1
+    while len(of):
+        rows = {
+            "observations": (ring.observations.take(links.row[slots]), pack.observations),
+            "actions": (ring.tracks[ACTIONS].take(slots), pack.actions),
+        }
+        _compare(pack, chunks[of], np.full(len(of), -back), rows)
+        goes_on = (wanted[of] > back) & (slots != ring.table.first[entries[of]])
+        of, slots, back = of[goes_on], links.previous[slots[goes_on]], back + 1
+
+
+def _check_inside(pack: EpisodePack, before: np.ndarray, later: np.ndarray) -> None:
+    """Raise `ChunkMismatch` if chunks have an item that differs from that of the chunk before them in the pack.
+
+    Args:
+        pack: of the chunks.
+        before, later: indices of the chunks, int64 [n] each.
+    """
+    num = np.minimum(pack.lookbacks[later], pack.lookbacks[before] + pack.lengths[before])
+    for name, begins in (("observations", pack.observation_offsets), ("actions", pack.offsets)):
+        counts = num + (name == "observations")
+        of, back = np.repeat(np.arange(len(later)), counts), ranges(-num, counts)
+        rows = (begins[:-1] + pack.lookbacks + pack.lengths)[before[of]] + back
+        items = getattr(pack, name)
+        _compare(pack, later[of], back, {name: (nested.take(items, rows), items)})
+
+
+def _compare(pack: EpisodePack, chunks: np.ndarray, times: np.ndarray, earlier: dict[str, tuple[Any, Any]]) -> None:
+    """Raise `ChunkMismatch` if items of chunks differ from the earlier ones.
+
+    Args:
+        pack: of the chunks.
+        chunks: the chunk of each item, int64 [n].
+        times: the time of each item after the beginning of its chunk, int64 [n]. It is negative in the lookback.
+        earlier: by name the items [n, ...] that the earlier steps have, and the track of the pack.
+    """
+    rows = {
+        name: (pack.observation_offsets if name == "observations" else pack.offsets)[chunks]
+        + pack.lookbacks[chunks]
+        + times
+        for name in earlier
+    }
+    found = first_unequal_row(
+        {name: (items, nested.take(track, rows[name])) for name, (items, track) in earlier.items()}
+    )
+    if found is not None:
+        i, t_started = chunks[found[1]], int(pack.t_started[chunks[found[1]]])
+        at = f"{found[0]} at t={t_started + int(times[found[1]])}"
+        raise ChunkMismatch(contents_message(pack.ids[i], at, t_started))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from threading import RLock
@@ -227,11 +228,25 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             buffer.checked_sample_keys(n, **options)
             if not len(buffer):
                 raise buffer.empty_error()
-        drawn = {
-            module_id: self._buffer(module_id).sample(n, views=views.get(module_id), **options) for module_id in chosen
-        }
+        with self._undo_at_error():
+            drawn = {m: self._buffer(m).sample(n, views=views.get(m), **options) for m in chosen}
         self.num_sampled += n
         return drawn
+
+    @contextmanager
+    def _undo_at_error(self) -> Iterator[None]:
+        """Context manager that restores the random generator and the counts of sampled steps if the work in it fails,
+        such as in a view of a later module.
+        """
+        before = self.generator.bit_generator.state
+        counts = [(buffer, buffer.num_sampled) for buffer in self.modules.values()]
+        try:
+            yield
+        except BaseException:
+            self.generator.bit_generator.state = before
+            for buffer, num_sampled in counts:
+                buffer.num_sampled = num_sampled
+            raise
 
     @locked
     def sample_synchronized(
@@ -281,15 +296,16 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             if len(buffer):
                 columns = buffer.checked_sample_keys(n, n_step, gamma, include_infos, keys)
                 reaches[agent_id, module_id] = reach_of(views.get(module_id), columns)
-        rows = self._draw_rows(n, reaches)
         batches: dict[Hashable, Batch] = {}
-        for agent_id, module_id in agent_modules:
-            numbers = self._env_steps.numbers[agent_id, module_id][rows]
-            has_acted = numbers != NONE
-            options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": views.get(module_id)}
-            batch = self.modules[module_id].at(numbers, keys=keys, include_infos=include_infos, **options)
-            batch[Columns.LOSS_MASK] = has_acted
-            batches[agent_id] = batch
+        with self._undo_at_error():
+            rows = self._draw_rows(n, reaches)
+            for agent_id, module_id in agent_modules:
+                numbers = self._env_steps.numbers[agent_id, module_id][rows]
+                has_acted = numbers != NONE
+                options: dict[str, Any] = {"n_step": n_step, "gamma": gamma, "views": views.get(module_id)}
+                batch = self.modules[module_id].at(numbers, keys=keys, include_infos=include_infos, **options)
+                batch[Columns.LOSS_MASK] = has_acted
+                batches[agent_id] = batch
         for module_id in chosen:
             self.modules[module_id].num_sampled += n
         self.num_sampled += n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from episodes.tracks import nested
@@ -28,4 +29,20 @@ def first_difference(first: Any, second: Any) -> str | None:
         at = next((i for i, both in enumerate(items) if not nested.equal(*both)), None)
         if at is not None:
             return f"{name} at t={begin + at}"
+    return None
+
+
+def first_unequal_row(tracks: Mapping[str, tuple[Any, Any]]) -> tuple[str, int] | None:
+    """Return the name and the row of the first items that differ, or None if all are equal. NaN equals NaN.
+
+    Args:
+        tracks: by name two nested arrays [n, ...] with items of the same times.
+    """
+    for name, (first, second) in tracks.items():
+        if nested.equal(first, second):
+            continue
+        for row in range(len(nested.first_leaf(first))):
+            if not nested.equal(*(nested.take(items, slice(row, row + 1)) for items in (first, second))):
+                return name, row
+        return name, 0  # of another structure
     return None

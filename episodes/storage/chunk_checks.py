@@ -10,10 +10,10 @@ import numpy as np
 
 from episodes.facts.chunk_order import (
     KEY_COLUMNS,
-    REMEDY,
     ChunkOrder,
     codes_of_table,
     conflict_message,
+    contents_message,
     keys_of,
     spans_of,
 )
@@ -84,10 +84,7 @@ def _differences(dataset: StoredChunks, chunks: ChunkOrder) -> Iterator[str]:
     for first, second in chunks.pairs(~chunks.is_conflict & (chunks.follows | has_lookback)):
         found = difference(dataset, first, second)
         if found is not None:
-            yield (
-                f"episode {table['id'][second]}: {found}: the chunk from t={table['t_started'][second]} on does not "
-                f"continue the chunk from t={table['t_started'][first]} on; an id belongs to one episode: {REMEDY}"
-            )
+            yield contents_message(table["id"][second], found, table["t_started"][second])
 
 
 def _shortened(texts: Iterable[str]) -> list[str]:

@@ -153,17 +153,21 @@ class Tracks(NamedTuple):
             self.rewards.data[:] = checked_rewards(self.rewards.data, label, -self.lookback)
 
     def check_shapes(self, observation_space: Any, action_space: Any, label: str) -> None:
-        """Raise `ShapeMismatch` unless finished observations and actions have the structures and shapes of their
-        spaces.
+        """Raise `ShapeMismatch` unless finished observations and actions have the structures, shapes and dtypes of
+        their spaces, as in `check_fits`.
 
         Args:
             label: first words of the error message.
         """
         for track, space in ((self.observations, observation_space), (self.actions, action_space)):
             data, total = track.data, track.total
-            if space is None or not total or (type(data) is np.ndarray and data.shape[1:] == space.shape):
+            if (
+                space is None
+                or not total
+                or (type(data) is np.ndarray and data.shape[1:] == space.shape and data.dtype == space.dtype)
+            ):
                 continue
-            for mismatch in space_mismatches(space, data, track.field.label, (total,), dtypes=False):
+            for mismatch in space_mismatches(space, data, track.field.label, (total,)):
                 raise ShapeMismatch(
                     f"{label}: {mismatch}; give items of the space, or declare the space of these items"
                 )

@@ -390,3 +390,24 @@ def test_agents_may_change_their_modules_between_episodes() -> None:
         ring.add(episode)
     assert len(ring) == 6
     assert {module_id: len(each_buffer) for module_id, each_buffer in ring.modules.items()} == {"main": 6, "other": 6}
+
+
+@pytest.mark.parametrize("maker", [MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer])
+@pytest.mark.parametrize("call", ["sample", "sample_synchronized"])
+def test_error_in_a_later_module_leaves_the_generator_where_it_was(maker: Any, call: str) -> None:
+    class Failing:
+        """View of which only the columns fail, which are computed last."""
+
+        lookback = 0
+        names = ("obs",)
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("a view fails")
+
+    buffer = maker(100, seed=0)
+    buffer.add([play_games("g", 20)])
+    before, counts = buffer.get_state(), [each.num_sampled for each in buffer.modules.values()]
+    with pytest.raises(RuntimeError, match="a view fails"):
+        getattr(buffer, call)(4, views={[*buffer.modules][-1]: Failing()})
+    assert buffer.get_state()["generator"] == before["generator"]
+    assert [each.num_sampled for each in buffer.modules.values()] == counts

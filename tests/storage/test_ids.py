@@ -20,6 +20,8 @@ from episodes.errors import ChunkMismatch, EpisodeStateError
 from episodes.facts.chunk_order import ChunkOrder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, merge
+from episodes.transport import EpisodeReceiver, EpisodeSender
+from tests.episodes.transport.traffic import received
 
 
 def chunk(id_: Any, t: int, num: int, value: float = 0.0, lookback: int = 0, **options: Any) -> SingleAgentEpisode:
@@ -27,7 +29,17 @@ def chunk(id_: Any, t: int, num: int, value: float = 0.0, lookback: int = 0, **o
     times = np.arange(t - lookback, t + num + 1)
     arrays = times + value, times[:-1], np.ones(num + lookback)
     made = SingleAgentEpisode.from_arrays(*arrays, id_=id_, t_started=t - lookback, **options)
-    return made[lookback:] if lookback else made
+    return made.slice(slice(lookback, None), len_lookback_buffer=lookback)
+
+
+def with_other(name: str) -> SingleAgentEpisode:
+    """Return a chunk that follows at t=5, but whose item at t=3, in its lookback, is another one."""
+    times = np.arange(2, 11)
+    arrays = {"observations": times + 0.0, "actions": times[:-1].copy(), "rewards": np.ones(8)}
+    arrays[name][1] += 50
+    return SingleAgentEpisode.from_arrays(*arrays.values(), id_="a", t_started=2).slice(
+        slice(3, None), len_lookback_buffer=3
+    )
 
 
 PAIRS: dict[str, tuple[SingleAgentEpisode, SingleAgentEpisode]] = {
@@ -44,16 +56,19 @@ PAIRS: dict[str, tuple[SingleAgentEpisode, SingleAgentEpisode]] = {
     "after end and a gap": (chunk("a", 0, 5, terminated=True), chunk("a", 7, 3)),
     "other observation": (chunk("a", 0, 5), chunk("a", 5, 5, 100.0)),
     "other lookback": (chunk("a", 0, 5), chunk("a", 5, 5, 100.0, lookback=2)),
+    "other observation in the lookback": (chunk("a", 0, 5), with_other("observations")),
+    "other action in the lookback": (chunk("a", 0, 5), with_other("actions")),
+    "other reward in the lookback": (chunk("a", 0, 5), with_other("rewards")),
 }
 FINE = {"follows", "follows with lookback", "later first", "gap", "other agent"}
 REPEATED = {"same twice", "overlap"}  # equal where they overlap
-BY_CONTENT = {"other observation", "other lookback"}
+BY_CONTENT = {name for name in PAIRS if name.startswith("other ") and name != "other agent"}
 BY_FACTS = PAIRS.keys() - FINE - BY_CONTENT
 
 
-def stored(path: Path, *chunks: SingleAgentEpisode) -> Path:
+def stored(path: Path, *chunks: SingleAgentEpisode, **options: Any) -> Path:
     """Write each chunk with a writer of its own, none of which sees the others."""
-    writers = [EpisodeWriter(path) for _ in chunks]
+    writers = [EpisodeWriter(path, **options) for _ in chunks]
     for writer, each in zip(writers, chunks, strict=True):
         writer.add([each])
     for writer in writers:
@@ -133,10 +148,30 @@ def join_episodes(path: Path, first: Any, second: Any) -> None:
     first.concat_episode(second)
 
 
-def sample_from_disk(path: Path, first: Any, second: Any) -> None:
-    dataset = EpisodeDataset(stored(path / "data", first, second))
+def sample_from_disk(path: Path, first: Any, second: Any, **options: Any) -> None:
+    dataset = EpisodeDataset(stored(path / "data", first, second, **options))
     for batch, _ in zip(dataset.sampler(windows=(4, 3), seed=0), range(20), strict=False):
         assert len(batch) > 0
+
+
+def sample_compressed(path: Path, first: Any, second: Any) -> None:
+    sample_from_disk(path, first, second, compression="zstd")
+
+
+def sample_packs(path: Path, first: Any, second: Any) -> None:
+    dataset = EpisodeDataset(stored(path / "data", first, second))
+    for pack, _ in zip(dataset.sampler(episodes=1, seed=0), range(4), strict=False):
+        assert len(pack) == 1
+
+
+def receive(path: Path, first: Any, second: Any) -> None:
+    buffer = EpisodeReplayBuffer(100)
+    with EpisodeReceiver() as receiver:
+        for each in (first, second):  # a process each
+            with EpisodeSender(receiver.address) as sender:
+                sender.send(each)
+                for pack in received(receiver, sender, 1):
+                    buffer.add(pack)
 
 
 PLACES: dict[Callable[[Path, Any, Any], None], set[str]] = {
@@ -148,12 +183,15 @@ PLACES: dict[Callable[[Path, Any, Any], None], set[str]] = {
     open_verified: BY_FACTS | BY_CONTENT,
     check_compacted: BY_FACTS | BY_CONTENT,
     read_metadata: BY_FACTS,
-    from_dataset: BY_FACTS - REPEATED | {"other observation", "other lookback", "other agent"},
+    from_dataset: BY_FACTS - REPEATED | BY_CONTENT | {"other agent"},
     add_to_replay: BY_FACTS | BY_CONTENT | {"gap", "later first", "other agent"},
     add_pack_to_replay: BY_FACTS | BY_CONTENT | {"gap", "later first", "other agent"},
     join_episodes: BY_FACTS | BY_CONTENT | {"gap", "later first", "other agent"},
     # chunks that begin at 0 are never joined to others, so the ids do not matter
-    sample_from_disk: BY_FACTS - {"same twice", "same steps, other content"},
+    sample_from_disk: BY_FACTS - {"same twice", "same steps, other content"} | BY_CONTENT,
+    sample_compressed: BY_FACTS - {"same twice", "same steps, other content"} | BY_CONTENT,
+    sample_packs: BY_FACTS - {"same twice", "same steps, other content"} | BY_CONTENT,
+    receive: BY_FACTS | BY_CONTENT | {"gap", "later first", "other agent"},
 }
 """For each place the relations that are an error there. All others have a right result."""
 

@@ -86,7 +86,8 @@ class Sampler:
     `sample_sequences` have the arguments, columns and errors of `EpisodeReplayBuffer`. All methods but `at` advance one
     position, which `state_dict` returns; the batches depend on it and on the data only. Threads may share a sampler.
 
-    Chunks that continue each other are one episode. The sampler uses the data set as it was opened, about 100 bytes of
+    Chunks that continue each other are one episode. Their first observations and lookbacks are read and compared with
+    the chunk before them when the sampler is made. The sampler uses the data set as it was opened, about 100 bytes of
     memory per chunk, and reads files that are removed or replaced meanwhile.
 
     Args:
@@ -109,6 +110,7 @@ class Sampler:
         InvalidArgument: `order` is unknown or does not fit `weights` or whole episodes, or a number is out of range.
         EpisodeStateError: the data set has nothing to sample.
         TrackMismatch: an extra model output has the name of a column that batches have anyway.
+        ChunkMismatch: two chunks have one id and are not of one episode.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,9 +13,17 @@ import numpy as np
 
 from episodes.columns import Columns
 from episodes.errors import ChunkMismatch, TrackMismatch
-from episodes.facts.chunk_order import ChunkOrder, conflict_message, episode_codes, keys_of, spans_of
+from episodes.facts.chunk_order import (
+    ChunkOrder,
+    conflict_message,
+    contents_message,
+    episode_codes,
+    keys_of,
+    spans_of,
+)
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.single_agent import SingleAgentEpisode
+from episodes.single_agent.overlap import first_unequal_row
 from episodes.storage.compressed_tracks import rows_per_block
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
@@ -33,9 +42,13 @@ from episodes.storage.sampling.step_index import (
 )
 from episodes.storage.sampling.window_grid import WindowGrid
 from episodes.storage.track_schema import TrackField, assemble, is_observed
+from episodes.tracks.indexing import ranges
 
 SUMS = (np.dtype(np.float32), np.dtype(np.float64))
 """Dtypes that sums of rewards fit into."""
+
+_COMPARED = ("observations", "actions", "rewards")
+_COMPARED_BYTES = 1 << 24  # of items that are compared at a time
 
 
 class Column(Protocol):
@@ -164,7 +177,8 @@ class StoredTracks:
         no chunk continues another.
 
         Raises:
-            ChunkMismatch: two chunks with one id cannot be of one episode.
+            ChunkMismatch: two chunks with one id cannot be of one episode, or a chunk differs from the one that it
+                continues in the observation at which it begins or in its lookback.
         """
         starts, lengths, ended = known[T_STARTED], known[LENGTH], known[FLAGS] > 0
         if not (starts > 0).any():
@@ -175,8 +189,34 @@ class StoredTracks:
             if self.numbers[pair[0]] != self.numbers[pair[1]]:  # a selection may hold a chunk twice
                 at = np.array(pair)
                 raise ChunkMismatch(conflict_message(keys[pair[1]], *spans_of(starts[at], lengths[at], ended[at])))
+        self._check_joins(known, chunks)
         heads = chunks.heads(len(keys))
         return None if (heads == np.arange(len(heads))).all() else heads
+
+    def _check_joins(self, known: np.ndarray, chunks: ChunkOrder) -> None:
+        """Raise `ChunkMismatch` if a chunk differs from the one that it continues in an item that both have.
+
+        Of ragged tracks nothing is compared here, but when the chunks of an episode are concatenated.
+        """
+        before, later = chunks.before[chunks.follows], chunks.order[chunks.follows]
+        num = np.minimum(known[LOOKBACK][later], known[LENGTH][before] + known[LOOKBACK][before])
+        for track, (path, column) in enumerate(zip(self.paths, self.columns, strict=True), FIRST_BASE):
+            name = path.split("/")[0]
+            if name not in _COMPARED or isinstance(column, RaggedColumn):
+                continue
+            counts = num + is_observed(path)
+            pairs, back = np.repeat(np.arange(len(later)), counts), ranges(-num, counts)
+            bases, shifts = known[track], known[LENGTH][before]
+            at_once = max(_COMPARED_BYTES // max(column.dtype.itemsize * math.prod(column.shape), 1), 1)
+            for begin in range(0, len(pairs), at_once):
+                of, times = pairs[begin : begin + at_once], back[begin : begin + at_once]
+                first = column.take(bases[before[of]] + (shifts[of] + times) * column.step)
+                second = column.take(bases[later[of]] + times * column.step)
+                found = first_unequal_row({name: (first, second)})
+                if found is not None:
+                    chunk, t = later[of[found[1]]], known[T_STARTED]
+                    at = f"{name} at t={t[chunk] + times[found[1]]}"
+                    raise ChunkMismatch(contents_message(self.facts("ids")[chunk], at, t[chunk]))
 
     def _episodes_without_track(
         self, path: str, field: TrackField, dtype: np.dtype
