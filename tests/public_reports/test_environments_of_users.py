@@ -5,6 +5,7 @@ Each test has a sentence on what the person did with the library that is named, 
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 import subprocess
@@ -218,7 +219,10 @@ def test_shard_is_written_without_descriptors_of_arrow(tmp_path: Path, monkeypat
 def test_size_of_a_selection_is_its_own(tmp_path: Path) -> None:
     """Minari: the number of steps of a filtered data set was computed from other episodes too."""
     with EpisodeWriter(tmp_path) as writer:
-        writer.add([episode(9) for _ in range(8)])
+        for i in range(8):
+            each = copy.copy(episode(9))
+            each.id_ = str(i)
+            writer.add(each)
     dataset = EpisodeDataset(tmp_path)
     assert dataset.select([1, 5]).num_steps == 18
     assert dataset.select([1, 5]).nbytes == pytest.approx(dataset.nbytes / 4, abs=1)

@@ -183,7 +183,7 @@ def test_end_of_sequence_is_learned_if_pad_and_eos_are_one_token() -> None:
     batch = token_batch(pack, layout="padded", pad_id=EOS)
     assert (batch["labels"] == EOS).sum() == 2
     assert batch["attention_mask"].sum(1).tolist() == [4, 6]
-    for restored, episode in zip(from_verl(to_verl(pack, pad_id=EOS)[0]), pack, strict=True):
+    for restored, episode in zip(from_verl(to_verl(pack, pad_id=EOS)[0])[0], pack, strict=True):
         assert restored.get_actions(-1).tolist() == episode.get_actions(-1).tolist()
 
 

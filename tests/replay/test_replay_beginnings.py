@@ -462,7 +462,7 @@ def test_chunk_whose_lookback_differs_is_of_another_episode(way: str, track: str
             return from_dataset(EpisodeReplayBuffer, parts, 100, tmp_path)
         return plain(EpisodeReplayBuffer, parts, 100, tmp_path)
 
-    with pytest.raises(ChunkMismatch, match="its lookback differs"):
+    with pytest.raises(ChunkMismatch, match="does not continue the steps before it"):
         add(changed(track, at))
 
 
