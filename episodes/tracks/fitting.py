@@ -11,6 +11,7 @@ from gymnasium import spaces
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.casting import try_cast
+from episodes.tracks.policy_box import PolicyBox
 from episodes.tracks.ragged import Ragged
 
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -56,6 +57,8 @@ def space_mismatches(
 
     The arguments are those of `check_fits`. With `dtypes=False`, only structure and shapes are compared.
     """
+    if isinstance(space, PolicyBox) and space.mapping == "recorded":
+        return  # a connector maps the policy's actions, which may be of any kind
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping):
             yield f"{name} are {_brief(value)}; the space is a Dict with {list(space.spaces)}"

@@ -158,7 +158,8 @@ class OneByOne(GetActions):
                 actions = distribution.sample(inputs, self._generator_for(inputs))
             batch["actions"] = actions
             if self.adds_log_probs:
-                batch["action_logp"] = distribution.log_prob(inputs, actions)
+                log_probs = distribution.log_prob(inputs, actions)
+                batch["action_logp"] = torch.zeros_like(log_probs) if explore is False else log_probs
         return batch
 
 
