@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from benchmarks.figure import Counted, Figure, Side, Size, Timed, at_most
 
@@ -27,6 +28,7 @@ def _exported() -> tuple[Any, Path]:
     env = gym.make("CartPole-v1")
     pieces = [MeanStdFilter(), FrameStacking(num_frames=4)]
     actor = Actor(LSTMPolicy, env.observation_space, env.action_space, pieces=pieces)
+    actor.env_to_module.rewrite(np.array([env.observation_space.sample() for _ in range(9)]), None, True)
     path = Path(tempfile.mkdtemp()) / "policy.onnx"
     export(actor, path, num_steps=20)
     return actor, path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ class ReferenceReplay:
 
     capacity: int
     steps: list[Transition] = field(default_factory=list)  # all that were ever added
+    contexts: dict[int, list[Transition]] = field(default_factory=dict)  # lookbacks by `id` of the step after them
 
     @property
     def tail(self) -> int:
@@ -40,8 +42,11 @@ class ReferenceReplay:
     def alive(self) -> list[Transition]:
         return self.steps[self.tail :]
 
-    def add_chunk(self, transitions: list[Transition]) -> None:
-        """Add successive steps of an episode, which follow its newest step if this step is still stored."""
+    def add_chunk(self, transitions: list[Transition], lookback: Sequence[Transition] = ()) -> None:
+        """Add successive steps of an episode, which follow its newest step if this step is still stored.
+
+        If it is not, the steps `lookback` before them are known, too.
+        """
         stored = self.steps[max(len(self.steps) + len(transitions) - self.capacity, 0) :]
         before = next((s for s in reversed(stored) if s.id_ == transitions[0].id_), None)
         for step in transitions:
@@ -49,6 +54,8 @@ class ReferenceReplay:
                 before.next, step.previous = step, before
             self.steps.append(step)
             before = step
+        if transitions[0].previous is None:
+            self.contexts[id(transitions[0])] = list(lookback)
         alive = set(map(id, self.alive()))
         for step in self.alive():
             if step.previous is not None and id(step.previous) not in alive:
@@ -78,9 +85,19 @@ class ReferenceReplay:
             result.insert(0, step)
         return result
 
+    def known_before(self, step: Transition) -> list[Transition]:
+        """Return all known steps before the step, oldest first: stored ones, and the lookback before these."""
+        stored = self.backward(step, 10**6)
+        return [*self.contexts.get(id(stored[0] if stored else step), []), *stored]
+
+    def is_complete(self, step: Transition, reach: int) -> bool:
+        """Return True if the `reach` steps before the step are known, or all of its episode."""
+        known = self.known_before(step)
+        return len(known) >= reach or (known[0] if known else step).t == 0
+
     def stack(self, step: Transition, k: int, *, after: bool) -> list[float]:
         """Return the last k observations up to the step, or up to its next observation, with zeros before the start."""
-        observed = [s.obs for s in [*self.backward(step, k), step]] + ([step.new_obs] if after else [])
+        observed = [s.obs for s in [*self.known_before(step), step]] + ([step.new_obs] if after else [])
         return ([0.0] * k + observed)[-k:]
 
 

@@ -133,8 +133,8 @@ class _Incoming(SingleAgentEpisode):
         return getattr(self, name)
 
     def __reduce__(self) -> Any:
-        restored, (_, *parts) = super().__reduce__()
-        return restored, (SingleAgentEpisode, *parts)
+        restored, (version, _, *parts) = super().__reduce__()
+        return restored, (version, SingleAgentEpisode, *parts)
 
 
 def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:

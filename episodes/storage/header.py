@@ -150,7 +150,7 @@ def header_of(text: bytes, file: str) -> Header:
     with as_unreadable_data(file):
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise UnreadableData(f"it is not the header of a data set: it has no 'format': {FORMAT!r}")
-        check_version(value["version"], DATA_SET, "it", "write it again")
+        check_version(value["version"], DATA_SET, "the header", "write the data set again")
         return _from_json(verify_value(value, "it"))
 
 

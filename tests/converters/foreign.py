@@ -146,7 +146,7 @@ def lerobot(path: Path, scale: float = 1.0) -> Source:
     (root / "meta/info.json").write_text(json.dumps(info))
     (root / "planted_file.md").write_text("x")
     file = root / "data/chunk-000/file-000.parquet"
-    table = pq.read_table(file)
+    table = pq.read_table(file).replace_schema_metadata(None)
     tasks = table["task_index"].to_pylist()
     tasks[-1] = 0
     table = table.set_column(table.column_names.index("task_index"), "task_index", pa.array(tasks))
@@ -156,7 +156,7 @@ def lerobot(path: Path, scale: float = 1.0) -> Source:
     table = table.set_column(table.column_names.index("timestamp"), "timestamp", pa.array(times))
     pq.write_table(table, file)
     metas = root / "meta/episodes/chunk-000/file-000.parquet"
-    table = pq.read_table(metas)
+    table = pq.read_table(metas).replace_schema_metadata(None)
     table = table.drop_columns(["rl_episodes"]).append_column("planted_meta", pa.array(["planted_of_episode", "b"]))
     pq.write_table(table, metas)
     names = [

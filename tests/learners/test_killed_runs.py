@@ -20,6 +20,7 @@ import torch
 from episode_learners.loggers import CSVLogger
 from episode_learners.trainers import checkpoint
 from episode_learners.trainers.checkpoint import load_checkpoint
+from episodes.storage import files
 from episodes.storage.ledger import difference
 from episodes.storage.ledger.ledger_reader import LedgerReader
 from tests.learners import test_league, test_multi_agent_trainers, test_trainers
@@ -49,16 +50,21 @@ class KillsInTheMiddle:
 
     def on_epoch(self, trainer: Any) -> None:
         if trainer.num_epochs == EPOCHS and self.place == "checkpoint":
-            checkpoint.os = _HalfWay()  # type: ignore[attr-defined]
+            checkpoint.put = _put_half  # type: ignore[attr-defined]
 
 
-class _HalfWay:
-    """Replacement of the module `os` whose `fsync` halves the file and kills the process."""
+def _put_half(path: Path, data: memoryview, **options: Any) -> None:
+    """Write half of a file as `put` begins, and kill the process."""
+    monkey = os.write
 
-    def fsync(self, descriptor: int) -> None:
-        os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+    def half(descriptor: int, part: Any) -> int:
+        monkey(descriptor, part[: len(part) // 2])
         os.fsync(descriptor)
         killed()
+        return 0
+
+    files.os.write = half  # type: ignore[attr-defined]
+    files.put(path, data, **options)
 
 
 def run_all(folder: Path) -> None:

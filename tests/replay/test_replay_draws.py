@@ -166,7 +166,7 @@ def test_period_follows_clear_and_set_state() -> None:
     buffer.add([episode(2, "late", t_started=4)])
     with pytest.raises(EpisodeStateError, match="no stored step has a `t` at which a sequence begins"):
         buffer.sample_sequences(1, 4, period=3)
-    buffer.add([episode(2, "late", t_started=6)])
+    buffer.add([episode(2, "late", start=2.0, t_started=6)])
     assert set(buffer.sample_sequences(50, 4, period=3, keys=["t"]).t[:, 0]) == {6}
     buffer.set_state(state)
     assert set(buffer.sample_sequences(50, 4, period=3, keys=["t"]).t[:, 0]) == {0, 3, 6}
@@ -269,7 +269,6 @@ UNEQUAL = {
         ChunkMismatch,
         "ended at t=2",
     ),
-    "another extra output": ([episode(2, "o", extra_model_outputs={"vf": np.zeros(2)})], TrackMismatch, "vf"),
     "another shape": (
         [SingleAgentEpisode.from_arrays(np.zeros((3, 2)), np.zeros(2, int), np.zeros(2))],
         ShapeMismatch,

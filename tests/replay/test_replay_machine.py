@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from episodes.batch import Batch
+from episodes.errors import EpisodeStateError
 from episodes.pack import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
@@ -98,7 +100,7 @@ class ReplayMachine(RuleBasedStateMachine):
             )
             lookback = data.draw(st.integers(0, min(3, len(past))))
             chunks.append(chunk_of([*past[len(past) - lookback :], *steps], self.kind, self.has_infos, lookback))
-            self.reference.add_chunk(steps)
+            self.reference.add_chunk(steps, past[len(past) - lookback :])
         self.buffer.add(EpisodePack.from_episodes(chunks) if as_pack else chunks)
 
     @rule(data=st.data())
@@ -137,19 +139,24 @@ class ReplayMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.buffer) > 0)
     def sample(self, least: int, extra: int, stack: int) -> None:
         keys = ["obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "vf_preds", "t", "eps_id", "infos"]
-        batch = self.buffer.sample(
-            20,
-            n_step=least if extra < 0 else (least, least + extra),
-            gamma=GAMMA,
-            views=LastObservations(stack) if stack > 1 else None,
-            keys=[*keys, "agent_id", "is_first"],
-        )
+        options = {
+            "n_step": least if extra < 0 else (least, least + extra),
+            "gamma": GAMMA,
+            "views": LastObservations(stack) if stack > 1 else None,
+            "keys": [*keys, "agent_id", "is_first"],
+        }
+        if not any(self.reference.is_complete(step, stack - 1) for step in self.reference.alive()):
+            with pytest.raises(EpisodeStateError, match="no stored step can be sampled"):
+                self.buffer.sample(20, **options)
+            return
+        batch = self.buffer.sample(20, **options)
         batch["obs"], batch["new_obs"] = shown(batch.obs, self.kind), shown(batch.new_obs, self.kind)
         for i, step in enumerate(self.drawn(batch.indices)):
             path = self.reference.forward(step, least + max(extra, 0))
             assert min(least, len(path)) <= batch.n_step[i] <= len(path)
             path = path[: batch.n_step[i]] if extra > 0 else path
-            assert batch.is_first[i] == (step.previous is None)
+            assert self.reference.is_complete(step, stack - 1)
+            assert batch.is_first[i] == (step.t == 0)
             stacked = self.reference.stack(step, stack, after=False), self.reference.stack(path[-1], stack, after=True)
             assert np.array_equal(batch.obs[i], stacked[0] if stack > 1 else step.obs)
             assert np.array_equal(batch.new_obs[i], stacked[1] if stack > 1 else path[-1].new_obs)
@@ -174,6 +181,11 @@ class ReplayMachine(RuleBasedStateMachine):
         if boundary == "stop" or not begins:
             period = None
         options = {"burn_in": burn_in, "lookback": lookback, "boundary": boundary, "period": period}
+        left = lookback + burn_in
+        if not any(self.reference.is_complete(step, left) for step in begins or self.reference.alive()):
+            with pytest.raises(EpisodeStateError, match="no stored step"):
+                self.buffer.sample_sequences(6, length, **options)
+            return
         batch = self.buffer.sample_sequences(6, length, **options)
         batch["obs"], batch["new_obs"] = shown(batch.obs, self.kind), shown(batch.new_obs, self.kind)
         for i in range(6):
@@ -181,18 +193,21 @@ class ReplayMachine(RuleBasedStateMachine):
             assert np.array_equal(learned, np.arange(learned[0], learned[-1] + 1))
             first = self.drawn(batch.indices[i, learned[:1]])[0]
             onward = self.reference.forward(first, length)
+            assert self.reference.is_complete(first, left)
             before = self.reference.backward(first, 10**6)
             if boundary == "stop" and len(onward) < length:
-                assert not before
-            left = lookback + burn_in
-            stacked = before[max(len(before) - left, 0) :]
-            self.check_row(batch[i], [*stacked, *onward], left - len(stacked))
+                assert not before or not self.reference.is_complete(before[-1], left)
+            known = self.reference.known_before(first)
+            stacked = known[max(len(known) - left, 0) :]
+            self.check_row(batch[i], [*stacked, *onward], left - len(stacked), len(known) - len(before))
             assert learned.tolist() == list(range(left, left + len(onward)))
             assert batch.seq_lens[i] == burn_in + len(onward)
-            assert np.flatnonzero(batch.is_first[i]).tolist() == [left - len(stacked)] * (len(stacked) == len(before))
+            is_whole = (stacked[0] if stacked else first).t == 0
+            assert np.flatnonzero(batch.is_first[i]).tolist() == [left - len(stacked)] * is_whole
             assert boundary != "pad" or period is None or first.t % period == 0
 
-    def check_row(self, row: Batch, steps: list[Transition], start: int) -> None:
+    def check_row(self, row: Batch, steps: list[Transition], start: int, num_context: int) -> None:
+        """Check the columns of a sequence from `start` on. Its first steps may be of a lookback, and have no index."""
         width = len(row.rewards)
         stop = start + len(steps)
         columns = np.arange(start, stop)
@@ -202,7 +217,11 @@ class ReplayMachine(RuleBasedStateMachine):
         assert row.rewards[columns].tolist() == [s.reward for s in steps]
         assert row.terminateds[columns].tolist() == [s.terminated for s in steps]
         assert row.truncateds[columns].tolist() == [s.truncated for s in steps]
-        assert self.drawn(row.indices[columns]) == steps
+        is_stored = row.indices[columns] >= 0
+        assert is_stored[num_context:].all()
+        assert self.drawn(row.indices[columns][is_stored]) == [
+            s for s, has in zip(steps, is_stored, strict=True) if has
+        ]
         padding = np.setdiff1d(np.arange(width), columns)
         assert not row.obs[padding].any()
         assert not row.rewards[padding].any()
@@ -227,7 +246,7 @@ class ReplayMachine(RuleBasedStateMachine):
             assert episode.get_rewards().tolist() == [s.reward for s in steps]
             assert episode.get_extra_model_outputs("vf_preds").tolist() == [2 * s.obs for s in steps]
             stacked = [steps[0].obs, *(s.new_obs for s in steps)]
-            assert list(episode.infos) == [info_of(x, self.has_infos) for x in stacked]
+            assert list(episode.get_infos()) == [info_of(x, self.has_infos) for x in stacked]
             assert episode.t_started == steps[0].t
             assert (episode.is_terminated, episode.is_truncated) == (steps[-1].terminated, steps[-1].truncated)
             assert episode.agent_id == f"agent of {episode.id_}"

@@ -328,7 +328,7 @@ def test_add_with_keys_stores_chosen_outputs() -> None:
     other_episode = SingleAgentEpisode.from_arrays(np.arange(2.0), [0], [1.0], extra_model_outputs=both)
     with pytest.raises(TrackMismatch, match="keys="):
         buffer.add(other_episode, keys=["vf_preds", "a"])
-    buffer.add(other_episode)  # by default, the outputs that are stored already
+    EpisodeReplayBuffer(10).add(other_episode)
     assert buffer.extra_model_outputs == ("vf_preds",)
     with pytest.raises(UnknownKey, match="no_such"):
         buffer.add(episode, keys=["no_such"])

@@ -63,6 +63,7 @@ PAIRS: dict[str, tuple[SingleAgentEpisode, SingleAgentEpisode]] = {
 FINE = {"follows", "follows with lookback", "later first", "gap", "other agent"}
 REPEATED = {"same twice", "overlap"}  # equal where they overlap
 BY_CONTENT = {name for name in PAIRS if name.startswith("other ") and name != "other agent"}
+CHANGED_REWARDS = "other reward in the lookback"  # replay accepts it: rewards may be normalized before they are added
 BY_FACTS = PAIRS.keys() - FINE - BY_CONTENT
 
 
@@ -183,15 +184,15 @@ PLACES: dict[Callable[[Path, Any, Any], None], set[str]] = {
     open_verified: BY_FACTS | BY_CONTENT,
     check_compacted: BY_FACTS | BY_CONTENT,
     read_metadata: BY_FACTS,
-    from_dataset: BY_FACTS - REPEATED | BY_CONTENT | {"other agent"},
-    add_to_replay: BY_FACTS | BY_CONTENT | {"gap", "later first", "other agent"},
-    add_pack_to_replay: BY_FACTS | BY_CONTENT | {"gap", "later first", "other agent"},
+    from_dataset: BY_FACTS - REPEATED | BY_CONTENT - {CHANGED_REWARDS} | {"other agent"},
+    add_to_replay: BY_FACTS | BY_CONTENT - {CHANGED_REWARDS} | {"gap", "later first", "other agent"},
+    add_pack_to_replay: BY_FACTS | BY_CONTENT - {CHANGED_REWARDS} | {"gap", "later first", "other agent"},
     join_episodes: BY_FACTS | BY_CONTENT | {"gap", "later first", "other agent"},
     # chunks that begin at 0 are never joined to others, so the ids do not matter
     sample_from_disk: BY_FACTS - {"same twice", "same steps, other content"} | BY_CONTENT,
     sample_compressed: BY_FACTS - {"same twice", "same steps, other content"} | BY_CONTENT,
     sample_packs: BY_FACTS - {"same twice", "same steps, other content"} | BY_CONTENT,
-    receive: BY_FACTS | BY_CONTENT | {"gap", "later first", "other agent"},
+    receive: BY_FACTS | BY_CONTENT - {CHANGED_REWARDS} | {"gap", "later first", "other agent"},
 }
 """For each place the relations that are an error there. All others have a right result."""
 

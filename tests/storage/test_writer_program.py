@@ -115,7 +115,7 @@ BAD = OTHER_TRACKS | {
         "the episodes of a pack need the same shapes",
     ),
     "surrogate": (lambda i: [episode(i, id_="\ud800")], WrongType, "lone surrogate"),
-    "number": (lambda i: 5, WrongType, r"add\(5\): give an episode"),
+    "number": (lambda i: 5, WrongType, r"add\(5\), a int: give an episode"),
     "numbers": (lambda i: [episode(i), 5], WrongType, "not a int"),
     "nothing": (lambda i: None, WrongType, "give an episode"),
     "text": (lambda i: "abc", WrongType, "give an episode"),

@@ -117,7 +117,8 @@ def converted(name: str) -> Callable[[Path], EpisodePack]:
     def convert(path: Path) -> EpisodePack:
         rows, report = getattr(converters, f"to_{name}")(one_pack(path))
         assert not report, report
-        return EpisodePack.from_episodes(getattr(converters, f"from_{name}")(rows))
+        episodes, _ = getattr(converters, f"from_{name}")(rows)
+        return EpisodePack.from_episodes(episodes)
 
     return convert
 
