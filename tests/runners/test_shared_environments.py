@@ -56,7 +56,7 @@ RUNNERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("make", RUNNERS.values(), ids=list(RUNNERS))
 def test_environments_of_a_runner_are_distinct(make: Callable[[], Any]) -> None:
-    with pytest.raises(InvalidArgument, match="two environments are one object, a (Count|Together)"):
+    with pytest.raises(InvalidArgument, match=r"two environments are one object, a (Count|Together)"):
         make()
 
 
