@@ -6,7 +6,7 @@ numpy's error, which does not say where it came from. These functions run only a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from traceback import walk_tb
 from types import FrameType
 from typing import Any
@@ -17,10 +17,25 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from episode_runners.async_envs import raise_if_died
 from episode_runners.process_envs import ProcessVectorEnv
-from episodes.errors import ShapeMismatch, TrackMismatch, WrongType
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.tracks.fitting import space_mismatches
 
 _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
+
+
+def check_distinct(envs: Sequence[Any], others: Sequence[Any] = ()) -> None:
+    """Raise `InvalidArgument` if two environments are one object, so that each would step and reset the other.
+
+    Args:
+        envs: environments of a runner. Wrappers are ignored.
+        others: environments of another runner, from which they must differ, too.
+    """
+    objects = [getattr(env, "unwrapped", env) for env in (*others, *envs)]
+    if len({id(env) for env in objects}) < len(objects):
+        raise InvalidArgument(
+            f"two environments are one object, a {type(objects[-1]).__name__}, and each would step the other; give a "
+            "callable that makes a new environment in each call"
+        )
 
 
 def raise_or_annotate(

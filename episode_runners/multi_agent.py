@@ -14,6 +14,7 @@ from connectors.actor import Actor
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_interface, module_of
 from episode_runners.dropped_envs import close_when_dropped, makes_envs
+from episode_runners.environment_errors import check_distinct
 from episode_runners.multi_agent_envs import EnvStep
 from episode_runners.multi_agent_pipelines import Answers, ByAgent, RunnerPipelines, checked_pipelines, split_actors
 from episode_runners.multi_agent_restarts import EnvCopies
@@ -532,7 +533,7 @@ class MultiAgentEnvRunner(EnvRunner):
                 f"{self._made_of} is one environment: give the runner a callable that makes it, or call "
                 "evaluate(env, runner.actors, ...) with one for evaluation"
             )
-        return MultiAgentEnvRunner(
+        runner = MultiAgentEnvRunner(
             self._made_of,
             self.policies,
             num_envs=self.num_envs if num_envs is None else num_envs,
@@ -547,6 +548,8 @@ class MultiAgentEnvRunner(EnvRunner):
             missing_final_observation=self._missing,
             **self._care,
         )
+        check_distinct(runner._copies.unadapted(), self._copies.unadapted())
+        return runner
 
     @property
     def actors(self) -> dict[Any, Actor]:

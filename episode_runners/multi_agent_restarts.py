@@ -10,7 +10,8 @@ import gymnasium as gym
 
 from episode_runners.dropped_envs import makes_envs
 from episode_runners.env_process import EnvProcess, close_processes
-from episode_runners.multi_agent_envs import EnvStep, MultiAgentEnv, as_multi_agent_env
+from episode_runners.environment_errors import check_distinct
+from episode_runners.multi_agent_envs import DictEnv, EnvStep, MultiAgentEnv, TurnBasedEnv, as_multi_agent_env
 from episode_runners.restarts import EnvPlace, EnvReplacement, advised
 from episodes.errors import InvalidArgument
 from episodes.tracks.validation import checked_choice, checked_flag, checked_number
@@ -77,7 +78,8 @@ class EnvCopies:
         replacements: all replacements.
 
     Raises:
-        InvalidArgument: an argument is unknown or not possible with these environments.
+        InvalidArgument: an argument is unknown or not possible with these environments, or a callable returns one
+            object twice.
     """
 
     def __init__(
@@ -103,10 +105,15 @@ class EnvCopies:
         try:
             for i in range(num_envs):
                 self.envs.append(self._make(i))
+            check_distinct(self.unadapted())
         except BaseException:
             for made in self.envs:
                 made.close()
             raise
+
+    def unadapted(self) -> list[Any]:
+        """Return the environments without the adapters that were made for them here."""
+        return [copy.env if type(copy) in (DictEnv, TurnBasedEnv) else copy for copy in self.envs]
 
     def _make(self, i: int) -> MultiAgentEnv:
         """Make copy `i`."""

@@ -23,14 +23,14 @@ from connectors.fingerprint import (
 )
 from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
 from episode_runners.dropped_envs import close_when_dropped, makes_envs
-from episode_runners.environment_errors import raise_or_annotate
+from episode_runners.environment_errors import check_distinct, raise_or_annotate
 from episode_runners.process_envs import ProcessVectorEnv
 from episode_runners.random_actions import sample_random_actions
 from episode_runners.restarts import EnvReplacement
 from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
 from episode_runners.serial_envs import SerialVectorEnv
 from episode_runners.stats import CollectStats, RunningReturns
-from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, make_vector_env
+from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, envs_of, make_vector_env
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
@@ -789,7 +789,7 @@ class SingleAgentEnvRunner(EnvRunner):
         env, options = self._made_of
         num_envs = self.num_envs if num_envs is None else num_envs
         made_anew = env_like(env, num_envs)
-        return SingleAgentEnvRunner(
+        runner = SingleAgentEnvRunner(
             made_anew,
             self.policy,
             num_envs=None if isinstance(made_anew, gym.vector.VectorEnv) else num_envs,
@@ -802,6 +802,8 @@ class SingleAgentEnvRunner(EnvRunner):
             check_pipeline=self._checks,
             **options,
         )
+        check_distinct(envs_of(runner.env), envs_of(self.env))
+        return runner
 
     # --- state -----------------------------------------------------------------------------------------------------
 

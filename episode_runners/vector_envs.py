@@ -12,13 +12,14 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from episode_runners.async_envs import close_async_env
+from episode_runners.environment_errors import check_distinct
 from episode_runners.process_envs import ProcessVectorEnv
 from episode_runners.serial_envs import SerialVectorEnv
 from episodes.errors import InvalidArgument, WrongType
 from episodes.recorder.boundaries import checked_mode
 from episodes.tracks.validation import checked_count, checked_flag, checked_number
 
-__all__ = ["EnvLike", "autoreset_mode_of", "close_vector_env", "env_like", "make_vector_env"]
+__all__ = ["EnvLike", "autoreset_mode_of", "close_vector_env", "env_like", "envs_of", "make_vector_env"]
 
 EnvLike = str | VectorEnv | gym.Env | Callable[[], gym.Env | VectorEnv]
 
@@ -52,8 +53,8 @@ def make_vector_env(
 
     Raises:
         InvalidArgument: an id, vectorization or mode is unknown, a given vector environment has another number of
-            environments, or one environment is given for several or for "async". Or `restart_failed` or `env_timeout_s`
-            is not possible with these environments.
+            environments, one environment is given for several or for "async", or a callable returns one object twice.
+            Or `restart_failed` or `env_timeout_s` is not possible with these environments.
         WrongType: `env` is not an id, callable, vector environment or environment, a callable returns no environment,
             or `env_kwargs` is not a dict.
     """
@@ -62,6 +63,7 @@ def make_vector_env(
     if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
         raise WrongType(f"env_kwargs={env_kwargs!r}: give a dict of arguments for `gymnasium.make`")
     if isinstance(env, VectorEnv):
+        check_distinct(envs_of(env))
         return _checked_count(env, num_envs)
     if isinstance(env, str):
         _check_registered(env)
@@ -208,6 +210,7 @@ def _vectorize(
     first = maker()
     if isinstance(first, VectorEnv):
         care.check_possible_with("a callable that makes a vector environment")
+        check_distinct(envs_of(first))
         return _checked_count(first, num_envs)
     if not isinstance(first, gym.Env):
         raise WrongType(f"the callable returned a {type(first).__name__}; it must return a Gymnasium environment")
@@ -217,7 +220,9 @@ def _vectorize(
         return ProcessVectorEnv(maker, count, first, autoreset_mode=mode, timeout_s=timeout_s, restart_failed=restarts)
     made = [first]
     makers = [lambda: made.pop() if made else maker()] * count
-    return SerialVectorEnv(makers, autoreset_mode=mode, restart_failed=care.restart_failed)
+    serial = SerialVectorEnv(makers, autoreset_mode=mode, restart_failed=care.restart_failed)
+    check_distinct(serial.envs)
+    return serial
 
 
 def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
@@ -254,6 +259,12 @@ def env_like(env: EnvLike, num_envs: int) -> EnvLike:
         f"it is unknown how to make environments like {env}: give the runner an id, or a callable; or call "
         "evaluate(env, runner.actor) with environments for evaluation"
     )
+
+
+def envs_of(env: VectorEnv) -> list[Any]:
+    """Return the environments of a `SyncVectorEnv`, or the vector environment itself if it is of another kind."""
+    unwrapped = env.unwrapped
+    return list(unwrapped.envs) if isinstance(unwrapped, SyncVectorEnv) else [unwrapped]
 
 
 def close_vector_env(env: VectorEnv) -> None:

@@ -29,9 +29,12 @@ class GetActions(Connector):
     [N].
 
     With `explore=False` the actions are the most likely ones, and their "action_logp" are 0: the policy that acted was
-    deterministic, so its actions have probability 1. With None actions are sampled. Existing "actions" are kept. The
-    distribution is `policy.distribution`, or the one of the action space. Inputs of half precision are converted to
-    float32, in the batch too.
+    deterministic, so its actions have probability 1. With None actions are sampled. The distribution is
+    `policy.distribution`, or the one of the action space. Inputs of half precision are converted to float32, in the
+    batch too.
+
+    Existing "actions" are kept. The distribution does not determine with which probability the policy chose them, so
+    their "action_logp" are NaN (unknown) unless the policy returned "action_logp" too.
 
     Args:
         input_observation_space: space of the observations before this connector.
@@ -73,9 +76,11 @@ class GetActions(Connector):
     def __call__(
         self, *, rl_module: Any = None, batch: ColumnDict, explore: bool | None = None, **kwargs: Any
     ) -> ColumnDict:
-        if Columns.ACTIONS in batch:
-            return batch
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)
+        if Columns.ACTIONS in batch:
+            if inputs is not None and Columns.ACTION_LOGP not in batch:
+                batch[Columns.ACTION_LOGP] = torch.full(_as_floats(inputs).shape[:-1], math.nan)
+            return batch
         if inputs is None:
             raise UnknownKey(
                 f"{self.name}: the policy gave neither 'actions' nor 'action_dist_inputs', "

@@ -45,7 +45,8 @@ def token_batch(
     - "input_ids": the tokens.
     - "labels": the token after each position if it is learned from, else -100.
     - "loss_mask": bool, whether the token after each position is learned from: it was sampled by the model in a step
-      of the pack, and the output "learned" is not 0 for it. Each such token occurs exactly once.
+      of the pack, and the output "learned" is not 0 for it. Each such token occurs once. An episode that is in the pack
+      twice is learned from twice.
     - "position_ids": int32, counted from 0 in each sequence.
     - "advantages" (only if given): float32, 0 where no sampled token is predicted.
     - a column per extra model output with a value per token: "action_logp" for the output "logp", "policy_version" for
