@@ -420,9 +420,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
                     outputs = self.create_extra_tracks(extra_model_outputs)
                 for key, items in outputs:
                     item = extra_model_outputs[key]
-                    if type(item) not in IMMUTABLE and copy is not False:
-                        item = copied(item)
-                    items.append(item)
+                    items.append(item if type(item) in IMMUTABLE or copy is False else copied(item))
             elif outputs:
                 raise self._extra_mismatch({})
             observations.append(observation)
