@@ -30,7 +30,7 @@ def copied(item: Any) -> Any:
     """
     kind = type(item)
     if kind is _ARRAY:
-        if not item.dtype.hasobject:
+        if item.dtype.kind != "O":
             return item.copy()
         return np.fromiter(map(copied, item.reshape(-1)), object, item.size).reshape(item.shape)
     if kind in IMMUTABLE:
