@@ -54,7 +54,8 @@ def without_sums(size: Size, prepare: Prepare) -> Timed:
 @cache
 def short_pack(num: int) -> Any:
     """Return a pack of `num` short CartPole-like episodes."""
-    return our_pack(cartpoles(min(num, 1000))).select(np.arange(num) % min(num, 1000))
+    pack = our_pack(cartpoles(min(num, 1000))).select(np.arange(num) % min(num, 1000))
+    return pack.replace(ids=[f"{i:032x}" for i in range(num)])
 
 
 def opening(size: Size) -> Timed:

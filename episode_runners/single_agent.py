@@ -382,7 +382,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         began = perf_counter()
         self._updates, self._explores = self._updates_if(explore), explore
-        self._was_greedy = np.full_like(self._was_greedy, not explore)
+        self._was_greedy[...] = not explore
         continues = self._record_into(buffer, keys)
         if force_reset or self._needs_reset or not continues:
             self._start_episodes()

@@ -26,6 +26,7 @@ from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import (
+    EpisodeFacts,
     PackFacts,
     check_starts,
     counts,
@@ -336,9 +337,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         return map(self._episode, range(len(self)))
 
     def _episode(self, i: int) -> SingleAgentEpisode:
-        bounds, custom = self._bounds, self.facts.custom_data
-        tracks = self.columns.window(bounds[i], bounds[i + 1], self.lookbacks.item(i), i)
-        return SingleAgentEpisode.of_pack(self.facts.at(i), tracks, {} if custom is None else own_data(custom[i]))
+        return SingleAgentEpisode.of_pack(*parts_of_episode(self, i))
 
     def _range(self, start: int, stop: int) -> EpisodePack:
         begin, end = self._bounds[start], self._bounds[stop]
@@ -603,6 +602,16 @@ def _sums_from(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return the sum of each segment of `values` from one of `starts` [n] to the next start, float64 [n]."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinite values give no warning
         return np.add.reduceat(values, starts, dtype=np.float64)
+
+
+def parts_of_episode(pack: EpisodePack, i: int) -> tuple[EpisodeFacts, Tracks, dict[str, Any]]:
+    """Return the arguments of `SingleAgentEpisode.of` for episode `i` of a pack, from 0 on.
+
+    An episode made of them can be changed, unlike `pack[i]`. The arrays are shared.
+    """
+    bounds, custom = pack._bounds, pack.facts.custom_data
+    tracks = pack.columns.window(bounds[i], bounds[i + 1], pack.lookbacks.item(i), i)
+    return pack.facts.at(i), tracks, {} if custom is None else own_data(custom[i])
 
 
 def _from_pieces(version: Any, *pieces: Any) -> EpisodePack:

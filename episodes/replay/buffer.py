@@ -240,7 +240,8 @@ class EpisodeReplayBuffer(SampleCounts):
     @locked
     def extra_model_outputs(self) -> tuple[str, ...]:
         """Names of the extra model outputs that the buffer stores."""
-        return tuple(name for name in self.get_ring().tracks if name not in _STEP_TRACKS)
+        tracks = self._ring.tracks  # of staged rows too: their tracks are created before they are staged
+        return tuple(name for name in tracks if name not in _STEP_TRACKS)
 
     @property
     def nbytes(self) -> int:

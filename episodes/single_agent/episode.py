@@ -420,9 +420,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
                     outputs = self.create_extra_tracks(extra_model_outputs)
                 for key, items in outputs:
                     item = extra_model_outputs[key]
-                    if type(item) not in IMMUTABLE and copy is not False:
-                        item = copied(item)
-                    items.append(item)
+                    items.append(item if type(item) in IMMUTABLE or copy is False else copied(item))
             elif outputs:
                 raise self._extra_mismatch({})
             observations.append(observation)
@@ -765,9 +763,16 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
 
     def __reduce__(self) -> Any:
         """Return the pickled form: the episode's metadata, time series and custom data, without cached lists."""
+        return _restored, (PickleVersion(type(self).__name__), *self._parts())
+
+    def __copy__(self) -> Self:
+        return _of_parts(*self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
+        """Return the arguments of `_of_parts` for an equal episode, which is no view of a pack."""
         custom_data = own_data(self._custom_data) if type(self._custom_data) is FixedData else self._custom_data
         attributes = (custom_data, self._shape, self.get_duration_s(), self._is_cut)
-        return _restored, (PickleVersion(type(self).__name__), type(self), self._facts, self._tracks, *attributes)
+        return type(self), self._facts, self._tracks, *attributes
 
     def get_state(self) -> dict[str, Any]:
         """Return the whole episode as a dict of plain values and copied arrays."""
@@ -808,7 +813,12 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
 def _restored(version: Any, *parts: Any) -> SingleAgentEpisode:
     """Return an episode from its pickled parts. Raise `UnreadableData` if they have another format version."""
     check_mark(version, "SingleAgentEpisode")
-    cls, facts, tracks, custom_data, shape, duration, is_cut = parts
+    return _of_parts(*parts)
+
+
+def _of_parts(
+    cls: Any, facts: EpisodeFacts, tracks: Tracks, custom_data: Any, shape: Any, duration: float, is_cut: bool | None
+) -> Any:
     episode = cls.of(facts, tracks, custom_data)
     episode._shape, episode._duration, episode._is_cut = shape, duration, is_cut
     return episode

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 
 from episodes.errors import UnreadableData, WrongType
 from episodes.pack import EpisodePack
+from episodes.pack.pack import parts_of_episode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import episode_rows as rows
 from episodes.storage import info_schema
@@ -343,7 +343,7 @@ class StoredBatch:
     def episode(self, i: int, steps: slice | None = None) -> SingleAgentEpisode:
         """Return episode `i` of the batch, or only its steps in the slice `steps`.
         Only compressed arrays are copied."""
-        episode = copy(self.whole[i])  # its setters may be used
+        episode = SingleAgentEpisode.of(*parts_of_episode(self.whole, i))  # not `whole[i]`: its setters may be used
         if steps is not None:
             episode = episode[steps]
         if self.compressed:

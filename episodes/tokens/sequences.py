@@ -328,13 +328,14 @@ def _check_copies(pack: EpisodePack) -> None:
 
     Equal chunks, such as those of a sample with replacement, are accepted.
     """
-    agents = [None] * len(pack) if pack.agent_ids is None else pack.agent_ids
-    keys = list(zip(pack.ids.tolist(), agents, pack.t_started.tolist(), strict=True))
-    if len(set(keys)) == len(keys):
+    ids = pack.ids.tolist()
+    if len(set(ids)) == len(ids):
         return
+    agents = [None] * len(pack) if pack.agent_ids is None else pack.agent_ids
     first: dict[Any, int] = {}
-    for i, key in enumerate(keys):
-        if not pack[first.setdefault(key, i)].equals(pack[i]):
+    for i, key in enumerate(zip(ids, agents, pack.t_started.tolist(), strict=True)):
+        before = first.setdefault(key, i)
+        if before != i and not pack[before].equals(pack[i]):
             raise InvalidArgument(
                 f"episode {key[0]} is twice in the pack, with different turns from t={key[2]}: copies of one "
                 "conversation continued separately, or an id was given twice; use Conversation.fork, which gives a new "

@@ -14,6 +14,7 @@ from episodes.tracks.casting import REAL_TYPES
 IMMUTABLE = REAL_TYPES | frozenset((str, bytes, type(None), complex, np.complex64, np.complex128, np.str_, np.bytes_))
 """Types whose values never change, so that an episode can store them without a copy."""
 _CONTAINERS = (list, dict, tuple, set, np.ndarray)
+_ARRAY = np.ndarray
 
 
 def copied(item: Any) -> Any:
@@ -28,16 +29,18 @@ def copied(item: Any) -> Any:
     {'position': array([0., 0.])}
     """
     kind = type(item)
-    if kind in IMMUTABLE:
-        return item
-    if kind is np.ndarray:
+    if kind is _ARRAY:
         if item.dtype.kind != "O":
             return item.copy()
         return np.fromiter(map(copied, item.reshape(-1)), object, item.size).reshape(item.shape)
+    if kind in IMMUTABLE:
+        return item
     if kind is dict:
-        if IMMUTABLE.issuperset(map(type, item.values())):
-            return item.copy()
-        return {key: copied(part) for key, part in item.items()}
+        result = item.copy()
+        for key, part in item.items():
+            if type(part) not in IMMUTABLE:
+                result[key] = copied(part)
+        return result
     if kind is list:
         return list(item) if IMMUTABLE.issuperset(map(type, item)) else [copied(part) for part in item]
     if kind is tuple:

@@ -76,13 +76,14 @@ def test_data_set_without_versions_is_read(tmp_path: Path, monkeypatch: pytest.M
         older.setattr(episode_rows, "_known_names", lambda: {fields[i].name for i in stored})  # which is remembered
         with EpisodeWriter(tmp_path) as writer:
             writer.add(pack)
+    later = pack.replace(ids=["c", "d"])
     with EpisodeWriter(tmp_path) as writer:
-        writer.add(pack.replace(ids=["c", "d"]))
+        writer.add(later)
     read = EpisodeDataset(tmp_path)
     assert [episode.policy_versions for episode in read[:]] == [None, None, (3, 5), (4, 4)]
     assert list(read.metadata["policy_version_min"]) == [-1, -1, 3, 4]
     assert list(read.metadata["policy_version_max"]) == [-1, -1, 5, 4]
-    assert read.select([2, 3]).pack().replace(ids=["a", "b"]) == pack
+    assert all(episode.equals(current) for episode, current in zip(read[2:], later, strict=True))
 
 
 def test_multi_agent_episode_keeps_versions() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from reference import PlainEpisode, read
 from strategies import episodes, indices
 
-from episodes import Ragged, RaggedKind, SingleAgentEpisode
+from episodes import EpisodePack, Ragged, RaggedKind, SingleAgentEpisode
 from episodes.tracks import ListTrack, nested
 
 TRACKS = ("observations", "actions", "rewards", "infos")
@@ -241,3 +242,39 @@ def test_setters_change_only_the_given_items(pair: Any, data: st.DataObject) -> 
         for step, item in zip(at, new, strict=True):
             assert_same(episode.get_observations(step, neg_index_as_lookback=True), item)
         assert_same(episode.get_observations(-1), reference.observations[reference.num_steps])
+
+
+def _cut() -> SingleAgentEpisode:
+    episode = _growing()
+    episode.cut()
+    return episode
+
+
+def _growing() -> SingleAgentEpisode:
+    episode = SingleAgentEpisode(id_="a")
+    episode.add_env_reset(np.zeros(2))
+    episode.add_env_step(np.ones(2), 1, 0.5)
+    episode.custom_data["key"] = [1]
+    return episode
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        SingleAgentEpisode,
+        _growing,
+        _cut,
+        lambda: _growing().to_numpy(),
+        lambda: EpisodePack.from_episodes([_growing()])[0],
+    ],
+    ids=["empty", "growing", "cut", "finished", "of a pack"],
+)
+def test_copy_equals_unpickled_episode(make: Callable[[], SingleAgentEpisode]) -> None:
+    episode = make()
+    copied, unpickled = copy.copy(episode), pickle.loads(pickle.dumps(episode))
+    assert type(copied) is SingleAgentEpisode
+    assert copied.equals(unpickled)
+    assert repr(copied) == repr(unpickled) == repr(episode)
+    assert copied.tracks is episode.tracks
+    copied.id_, copied.custom_data["new"] = "b", 2
+    assert (copied.id_, type(copied.custom_data), episode.id_) == ("b", dict, unpickled.id_)

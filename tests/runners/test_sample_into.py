@@ -18,6 +18,7 @@ from episode_runners import SingleAgentEnvRunner
 from episodes import VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnknownKey, WrongType
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
+from episodes.replay.staged_steps import StagedSteps
 from episodes.tracks import nested
 from tests.moving.environments import Always
 
@@ -369,3 +370,21 @@ def test_ids_of_runs_that_continue_from_one_state_differ() -> None:
             assert ids_in(copy)[: len(before)] == before
             later += ids_in(copy)[len(before) :]
     assert len({*before, *later}) == len(before) + len(later) > 20
+
+
+def test_small_calls_of_sample_into_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    build = StagedSteps.build_addition
+
+    def counting(self: StagedSteps, *arguments: Any) -> Any:
+        written.append(len(self.rows))
+        return build(self, *arguments)
+
+    sampler, buffer = runner(AutoresetMode.NEXT_STEP), EpisodeReplayBuffer(10_000, seed=0)
+    monkeypatch.setattr(StagedSteps, "build_addition", counting)
+    for _ in range(20):
+        sampler.sample_into(buffer, num_timesteps=3, random_actions=True)
+        assert buffer.extra_model_outputs == ()
+    assert written == []
+    assert len(buffer) >= 3 * 20
+    assert len(written) == 1
