@@ -54,6 +54,7 @@ class Breaking:
     def run(self, work: Callable[[], Any]) -> bool:
         """Run `work`, and return True if the error interrupted the work."""
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # from Python 3.13 on, `settrace` looks for a frame that wants them
         sys.settrace(self)
         try:
             work()

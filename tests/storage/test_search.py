@@ -308,7 +308,7 @@ OF_SYSTEM = {
     "(select 'temp_directory'.current_setting())": "function 'current_setting'",
     "(select main.current_setting('temp_directory'))": "function 'current_setting'",
     "(select getenv('HOME'))": "function 'getenv'",
-    "(show databases)": "list of 'databases'",
+    "(show databases)": "list of databases",
     "(describe duckdb_tables)": "table 'duckdb_tables'",
 }
 FORMS = [

@@ -94,17 +94,17 @@ def _check_sources(connection: Any, query: str, tree: Any) -> None:
     for node in _nodes(tree):
         if not isinstance(node, dict):
             continue
-        kind, name, table = node.get("type"), node.get("function_name"), node.get("table_name")
-        source = None
+        kind, name, source = node.get("type"), node.get("function_name"), None
         if kind == "TABLE_FUNCTION":
             function = node["function"]["function_name"]
             source = f"table function {function!r}" if function.lower() not in _TABLE_FUNCTIONS else None
         elif kind == "BASE_TABLE":
-            path = [node["catalog_name"], node["schema_name"], table]
-            is_of_system = any(path[:-1]) or table.lower() in _system_views(connection)
+            path = [node["catalog_name"], node["schema_name"], node["table_name"]]
+            is_of_system = any(path[:-1]) or path[-1].lower() in _system_views(connection)
             source = f"table {'.'.join(filter(None, path))!r}" if is_of_system else None
         elif node.get("show_type") == "SHOW_SPECIAL":
-            source = f"list of {table.strip(chr(34))!r}"
+            name_of_list = node["table_name"].strip('"')
+            source = f"list of {name_of_list}"
         elif isinstance(name, str) and name.lower() in _OF_SYSTEM:
             source = f"function {name!r}"
         if source is not None:
