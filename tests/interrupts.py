@@ -36,6 +36,7 @@ class Breaking:
         name = frame.f_code.co_filename
         if "/tests/" in name or not any(room in name for room in self.rooms):
             return None
+        frame.f_trace = self.instruction  # else Python 3.13 reports no instruction of the first run of a function
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self.instruction
 
@@ -54,7 +55,6 @@ class Breaking:
     def run(self, work: Callable[[], Any]) -> bool:
         """Run `work`, and return True if the error interrupted the work."""
         before = sys.gettrace()
-        sys._getframe().f_trace_opcodes = True  # from Python 3.13 on, `settrace` looks for a frame that wants them
         sys.settrace(self)
         try:
             work()
