@@ -45,8 +45,8 @@ def started() -> Iterator[None]:
 
 @pytest.fixture
 def busy() -> Iterator[None]:
-    """Keep every core busy with another process."""
-    command = [sys.executable, "-c", "while True: pass"]
+    """Keep every core busy with another process, of the same priority as Ray's workers."""
+    command = ["nice", "-n", "15", sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
     yield
     for other in others:
