@@ -137,3 +137,20 @@ def test_interrupted_trainer_resumed_equals_the_whole_run(num: int, tmp_path: Pa
         assert_same_weights(whole, policy)
         assert rows_of(folder) == expected, turn
         shutil.rmtree(folder)
+
+
+def test_run_interrupted_before_its_first_checkpoint_begins_again_with_its_tables(tmp_path: Path) -> None:
+    run_once(tmp_path / "whole")
+
+    class Presses:
+        def on_epoch(self, trainer: Any) -> None:
+            raise KeyboardInterrupt
+
+    trainer = trainer_in(tmp_path / "run", 3)
+    trainer.hooks.append(Presses())
+    assert trainer.run().stopped_by == "interrupt"
+    trainer.logger.close()
+    trainer.runner.close()
+    assert rows_of(tmp_path / "run")["test"]
+    run_once(tmp_path / "run")
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
