@@ -123,8 +123,7 @@ class EnvCopies:
 
     def reset(self, i: int, seed: int | None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Reset copy `i`, or a new one in its place, and return its first observations and infos."""
-        if seed is not None:
-            self._places[i].seed = seed
+        self._places[i].note_reset(seed)
         env = self.envs[i]
         if isinstance(env, ProcessMultiAgentEnv) and env.env.is_torn:  # by a second Ctrl-C
             env.env.kill()

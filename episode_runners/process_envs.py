@@ -134,7 +134,7 @@ class ProcessVectorEnv(VectorEnv):
         mask = options.pop("reset_mask", None)
         envs = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
         for i in envs:
-            self._places[i].seed = self._places[i].seed if seeds[i] is None else seeds[i]
+            self._places[i].note_reset(seeds[i])
             if self._workers[i].is_torn:
                 self._workers[i].kill()
                 self._maker(i)()

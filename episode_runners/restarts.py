@@ -47,8 +47,8 @@ class EnvReplacement:
 class EnvPlace:
     """Place of one environment among N, in which a failed environment is replaced.
 
-    The k-th replacement is seeded from the seed of the last seeded reset, the index and k, so that a seeded run with
-    the same failures can be repeated.
+    The k-th replacement since the last seeded reset is seeded from the seed of that reset, the index and k, so that a
+    seeded run with the same failures can be repeated, and continued from a checkpoint.
 
     Args:
         index: index of the environment.
@@ -58,9 +58,14 @@ class EnvPlace:
 
     def __init__(self, index: int, make: Callable[[], Any], replacements: list[EnvReplacement]) -> None:
         self.index, self._make, self._replacements = index, make, replacements
-        self.seed: int | None = None  # of the last seeded reset
+        self._seed: int | None = None  # of the last seeded reset
         self._num_failures = 0  # since the last ended episode
-        self._num_replacements = 0
+        self._num_replacements = 0  # since the last seeded reset
+
+    def note_reset(self, seed: int | None) -> None:
+        """Note that the environment is reset, with a seed or without one."""
+        if seed is not None:
+            self._seed, self._num_replacements = seed, 0
 
     def note_end(self) -> None:
         """Note that an episode ended, after which `MAX_FAILURES` failures are accepted again."""
@@ -98,7 +103,7 @@ class EnvPlace:
             self._num_replacements += 1
             self._replacements.append(EnvReplacement(self.index, reason))
             _log.warning("environment %d is replaced: %s", self.index, reason)
-            seed = None if self.seed is None else independent_seed(self.seed, self.index, self._num_replacements)
+            seed = None if self._seed is None else independent_seed(self._seed, self.index, self._num_replacements)
             try:
                 env = self._make()
             except Exception as failure:
@@ -135,8 +140,7 @@ class RestartedEnv(gym.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment, or a new one in its place."""
-        if seed is not None:
-            self.place.seed = seed
+        self.place.note_reset(seed)
         try:
             return self.env.reset(seed=seed, options=options)
         except Exception as error:

@@ -370,6 +370,9 @@ class Trainer(ABC, Generic[Config]):
         """Continue a run from the newest readable checkpoint in the trainer's folder. Return False if the folder has no
         checkpoints.
 
+        Rows of tables after the checkpoint are removed. If a trainer that writes checkpoints was interrupted before its
+        first one, all rows are removed, because the run begins again.
+
         A resumed run must have the settings of the run that wrote the checkpoint:
 
         | setting | may change |
@@ -396,6 +399,8 @@ class Trainer(ABC, Generic[Config]):
             newest = newest_checkpoint(self._checkpoints())
             if newest is not None:
                 self._continue_from(*newest, allow)
+            elif self.config.checkpoint_every is not None:
+                self.logger.resume(self.num_steps)
         return newest is not None
 
     def load(self, path: str | Path, allow: Iterable[str] = ()) -> None:

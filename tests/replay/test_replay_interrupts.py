@@ -100,9 +100,10 @@ class Scene:
 KINDS = ["episodes", "pack", "first", "NextStep", "SameStep", "reset"]
 
 
+@pytest.mark.parametrize("num", [45, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("kind", KINDS)
-def test_interrupted_add_or_step_is_whole_or_absent(kind: str, error: type[BaseException]) -> None:
+def test_interrupted_add_or_step_is_whole_or_absent(kind: str, error: type[BaseException], num: int) -> None:
     Scene(kind).call()  # what is remembered between calls is, from here on
     whole = Scene(kind)
     before = stored(whole.buffer)
@@ -112,8 +113,8 @@ def test_interrupted_add_or_step_is_whole_or_absent(kind: str, error: type[BaseE
     later = stored(whole.buffer)
     counting = Breaking(error, -1)
     counting.run(Scene(kind).call)
-    rng, outcomes = np.random.default_rng(0), []
-    for at in rng.integers(1, counting.num_seen + 1, 45).tolist():
+    rng, outcomes = np.random.default_rng(num - 45), []
+    for at in rng.integers(1, counting.num_seen + 1, num).tolist():
         later_breaks = rng.integers(1, 200, int(rng.integers(0, 3))).tolist()
         scene = Scene(kind)
         time = scene.time

@@ -275,7 +275,7 @@ def test_sql_names_ignore_case_unless_ambiguous(tmp_path: Path) -> None:
         ("select * from elsewhere", "tables: steps, episodes"),
         ("select 1; select 2", "2 statements; give one SELECT"),
         ("copy (select 1) to 'file'", "Only SELECT"),
-        ("select * from read_text('/etc/hostname')", "disabled by configuration"),
+        ("from '/etc/hostname'", "tables: steps, episodes"),
         ("select * from local_table", "local_table"),
     ],
 )
@@ -284,6 +284,77 @@ def test_wrong_query_lists_columns(tmp_path: Path, query: str, message: str) -> 
     with pytest.raises(InvalidArgument, match=message):
         made(tmp_path).sql(query)
     assert local_table.num_rows == 1
+
+
+OF_SYSTEM = {
+    "duckdb_settings()": "function 'duckdb_settings'",
+    "system.main.DuckDB_Settings()": "function 'duckdb_settings'",
+    "duckdb_tables": "table 'duckdb_tables'",
+    "SQLite_Master": "table 'SQLite_Master'",
+    "pg_catalog.pg_settings": "table 'pg_catalog.pg_settings'",
+    "pg_tables": "table 'pg_tables'",
+    "information_schema.tables": "table 'information_schema.tables'",
+    "pragma_database_size()": "function 'pragma_database_size'",
+    "duckdb_secrets()": "function 'duckdb_secrets'",
+    "duckdb_logs": "table 'duckdb_logs'",
+    "read_csv('/etc/passwd')": "function 'read_csv'",
+    "read_text('/etc/hostname')": "function 'read_text'",
+    "glob('/*')": "function 'glob'",
+    "query('from duckdb_settings()')": "function 'query'",
+    "query_table('duckdb_settings')": "function 'query_table'",
+    "json_execute_serialized_sql('')": "function 'json_execute_serialized_sql'",
+    "pandas_scan(1)": "function 'pandas_scan'",
+    "(select current_setting('temp_directory'))": "function 'current_setting'",
+    "(select 'temp_directory'.current_setting())": "function 'current_setting'",
+    "(select main.current_setting('temp_directory'))": "function 'current_setting'",
+    "(select getenv('HOME'))": "function 'getenv'",
+    "(show databases)": "list of databases",
+    "(describe duckdb_tables)": "table 'duckdb_tables'",
+}
+FORMS = [
+    "select * from {}",
+    "with steps as (from {}) select * from steps",
+    "with duckdb_tables as (select 1), pg_tables as (select 1) select * from (from {})",
+    "select * from steps where exists (select * from {})",
+    "select t, (select count(*) from {}) from steps union all select 1, 2",
+]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> EpisodeDataset:
+    return made(tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("source", OF_SYSTEM)
+def test_query_reads_nothing_of_the_system(small: EpisodeDataset, source: str, form: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"the (table )?{OF_SYSTEM[source]} is of the database system; tables:"):
+        small.sql(form.format(source))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "pragma version",
+        "set temp_directory='x'",
+        "attach 'x.db'",
+        "call pragma_version()",
+        "install httpfs",
+        "load 'x'",
+    ],
+)
+def test_statement_that_is_no_select_is_rejected(small: EpisodeDataset, statement: str) -> None:
+    with pytest.raises(InvalidArgument, match="give a SELECT over steps and episodes"):
+        small.sql(statement)
+
+
+def test_queries_may_compute_tables_of_their_own(small: EpisodeDataset) -> None:
+    query = "with recursive a as (select 1 x union all select x + 1 from a where x < 3) select x, y, z from a, "
+    computed = rows(small, f"{query} unnest([4, 5]) b(y), range(2) c(z)")
+    assert sorted(tuple(row.values()) for row in computed) == [
+        (x, y, z) for x in (1, 2, 3) for y in (4, 5) for z in (0, 1)
+    ]
+    assert "actions" in {row["column_name"] for row in rows(small, "select * from (describe steps)")}
 
 
 # --- selections -------------------------------------------------------------------------------------------------------

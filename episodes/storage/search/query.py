@@ -1,7 +1,7 @@
 """SQL queries over the tables `steps` and `episodes` of a data set, executed by DuckDB.
 
 DuckDB reads the Arrow columns without copying. Only the columns that a query names are computed. A query can read these
-two tables and nothing else: no files, no network, no variables of the program.
+two tables and nothing else: no files, no network, no variables of the program, no settings of the database.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from episodes.storage.search.episode_table import CUSTOM, EpisodeTable
 from episodes.storage.search.sql_columns import StepTable
 
 STEPS, EPISODES = "steps", "episodes"
+_TABLE_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"}  # of their arguments only
+_OF_SYSTEM = {"current_setting", "getenv", "getvariable", "pg_sleep", "sleep_ms", "write_log"}
 
 
 def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], EpisodeTable]) -> Any:
@@ -26,10 +28,12 @@ def run(query: str, steps: Callable[[], StepTable], episodes: Callable[[], Episo
 
     Raises:
         MissingExtra: duckdb is not installed.
-        InvalidArgument: the query is invalid, or names an unknown column; the message lists the columns.
+        InvalidArgument: the query is invalid, reads other tables or the state of the database, or names an unknown
+            column; the message lists the tables or columns.
     """
     connection = database(os.getpid()).cursor()
     tree = _parse(connection, query)
+    _check_sources(connection, query, tree)
     words = {*_strings(tree)}
     named = {word.lower() for word in words}
     known: list[Iterable[str]] = []  # columns, read only for an error
@@ -80,6 +84,37 @@ def _parse(connection: Any, query: str) -> Any:
     if len(tree["statements"]) != 1:
         raise InvalidArgument(f"{query!r}: {len(tree['statements'])} statements; give one SELECT")
     return tree["statements"][0]
+
+
+def _check_sources(connection: Any, query: str, tree: Any) -> None:
+    """Raise `InvalidArgument` if a query reads what the database knows about itself, its process or the machine.
+
+    Other tables need no check: DuckDB finds none, since it may not read files and variables.
+    """
+    for node in _nodes(tree):
+        if not isinstance(node, dict):
+            continue
+        kind, name, source = node.get("type"), node.get("function_name"), None
+        if kind == "TABLE_FUNCTION":
+            function = node["function"]["function_name"]
+            source = f"table function {function!r}" if function.lower() not in _TABLE_FUNCTIONS else None
+        elif kind == "BASE_TABLE":
+            path = [node["catalog_name"], node["schema_name"], node["table_name"]]
+            is_of_system = any(path[:-1]) or path[-1].lower() in _system_views(connection)
+            source = f"table {'.'.join(filter(None, path))!r}" if is_of_system else None
+        elif node.get("show_type") == "SHOW_SPECIAL":
+            name_of_list = node["table_name"].strip('"')
+            source = f"list of {name_of_list}"
+        elif isinstance(name, str) and name.lower() in _OF_SYSTEM:
+            source = f"function {name!r}"
+        if source is not None:
+            raise InvalidArgument(f"{query!r}: the {source} is of the database system; tables: {STEPS}, {EPISODES}")
+
+
+def _system_views(connection: Any) -> set[str]:
+    """Return the names of views on the state of the database that a query can read without the name of a schema."""
+    rows = connection.execute("select view_name from duckdb_views() where schema_name != 'information_schema'")
+    return {name.lower() for (name,) in rows.fetchall()}
 
 
 def _nodes(tree: Any) -> Iterator[Any]:
