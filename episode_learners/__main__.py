@@ -15,6 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from episodes.command.terminal import say, visible
 from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def _train(chosen: argparse.Namespace) -> int:
             trainer.save_epoch()
     if chosen.json:
         facts = {**asdict(result), "folder": str(folder)}
-        print(json.dumps({name: value for name, value in facts.items() if isinstance(value, (str, int, float))}))
+        say(json.dumps({name: value for name, value in facts.items() if isinstance(value, (str, int, float))}))
         return 0
-    print(
+    say(
         f"{run.algo} on {run.env}: {result.num_steps:,} steps, {result.num_epochs} epochs in {result.seconds:.1f} s "
         f"({result.stopped_by}); best test {result.best_score:.1f} in epoch {result.best_epoch}; stored in {folder}"
     )
@@ -172,7 +173,7 @@ def _resume_trainer(folder: Path, device: str | None) -> Trainer[Any]:
 def _evaluate(chosen: argparse.Namespace) -> int:
     """Run `episodes evaluate`: print the evaluation of a trained policy, as text or JSON, and return exit status 0."""
     evaluation = _evaluate_policy(chosen, chosen.seed or 0)
-    print(json.dumps(evaluation.as_dict()) if chosen.json else evaluation)
+    say(json.dumps(evaluation.as_dict()) if chosen.json else evaluation)
     return 0
 
 
@@ -202,7 +203,7 @@ def _play(chosen: argparse.Namespace) -> int:
         )
     with EpisodeWriter(target, env_spec=_read_run(chosen.folder).env) as writer:
         writer.add(_with_ids(evaluation.episodes, ids))
-    print(f"{evaluation}, stored in {target}")
+    say(f"{evaluation}, stored in {target}")
     return 0
 
 
@@ -258,7 +259,7 @@ def _export(chosen: argparse.Namespace) -> int:
             exported = [export(runner.actor, target, check_on=_read_run(chosen.folder).env, **options)]
     for exported_file in exported:
         parity = exported_file.parity
-        print(
+        say(
             f"{exported_file.path}: {exported_file.num_bytes:,} bytes, equal to the policy of the newest checkpoint in "
             f"{parity.num_steps} steps of {parity.num_episodes} episodes (difference {parity.largest_difference:.1g})"
         )
@@ -308,6 +309,13 @@ def _make_stop_fn(run: Run, goal: float | None) -> Any:
     return None if threshold is None or (goal is None and not is_tested) else lambda score: score >= threshold
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parser whose errors, which quote settings and files of a run, contain no control characters."""
+
+    def error(self, message: str) -> Any:
+        super().error(visible(message))
+
+
 def _parse_count(text: str) -> int:
     """Convert a command-line argument to an int. Raise `ArgumentTypeError`, which argparse reports, if it is less than
     1.
@@ -320,7 +328,7 @@ def _parse_count(text: str) -> int:
 
 def _make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line with the commands `train`, `evaluate`, `play` and `export`."""
-    parser = argparse.ArgumentParser(prog="episodes", description="Train, evaluate, play and export.")
+    parser = _Parser(prog="episodes", description="Train, evaluate, play and export.")
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train a policy, or resume a run")
     train.set_defaults(parser=train)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
+import traceback
 
+from episodes.command.terminal import say
 from episodes.errors import install_advice
 
 __all__: list[str] = []
@@ -15,10 +17,14 @@ def main() -> None:
     try:
         import typer  # noqa: F401
     except ImportError:
-        print(f"episodes: the command needs typer; {install_advice('command')}", file=sys.stderr)
+        say(f"episodes: the command needs typer; {install_advice('command')}", err=True)
         sys.exit(2)
     from episodes.command.app import app
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # letters that the terminal does not have become question marks
-    app()
+    try:
+        app()
+    except Exception:  # a defect, whose message may quote a data set
+        say(traceback.format_exc(), err=True)
+        sys.exit(1)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from episodes.command.printing import Json, print_json
+from episodes.command.terminal import say
 
 
 def check(
@@ -25,7 +26,7 @@ def check(
     if json:
         print_json(asdict(report))
     else:
-        typer.echo(f"{report.episodes} episodes in {report.shards} shards, {len(report.problems)} problems")
+        say(f"{report.episodes} episodes in {report.shards} shards, {len(report.problems)} problems")
         for line in (*report.problems, *report.notes, *report.repaired):
-            typer.echo(line)
+            say(line)
     raise typer.Exit(bool(report.problems) and not repair)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from episodes.command.printing import Json, print_json
+from episodes.command.terminal import say
 from episodes.errors import InvalidArgument
 
 
@@ -45,8 +46,8 @@ def convert(
         losses = [asdict(loss) for loss in report]
         print_json({"episodes": counted.num, "steps": counted.steps, "losses": losses})
         return
-    typer.echo(f"{target}: {counted.num} episodes, {counted.steps} steps")
-    typer.echo(report)
+    say(f"{target}: {counted.num} episodes, {counted.steps} steps")
+    say(report)
 
 
 class _Counted:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from episodes.command.printing import Json, print_json
+from episodes.command.terminal import say
 from episodes.errors import InvalidArgument
 
 SHOWN = 5  # differing episodes that are printed
@@ -42,7 +43,7 @@ def diff(
         if json:
             print_json(None if first is None else asdict(first))
         else:
-            typer.echo(str(first or "no difference"))
+            say(str(first or "no difference"))
         raise typer.Exit(first is not None)
     _compare(sources, episode or [], tolerance, json)
 
@@ -96,11 +97,11 @@ def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool
     if json:
         print_json({"episodes": num, "differences": list(map(_as_dict, differences))})
     else:
-        typer.echo(f"{num - len(differences)} of {num} episodes are equal")
+        say(f"{num - len(differences)} of {num} episodes are equal")
         for difference in differences[:SHOWN]:
-            typer.echo(str(difference))
+            say(str(difference))
         if len(differences) > SHOWN:
-            typer.echo(f"and {len(differences) - SHOWN} more")
+            say(f"and {len(differences) - SHOWN} more")
     raise typer.Exit(bool(differences))
 
 

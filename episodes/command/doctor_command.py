@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from episodes.command.printing import Json, print_json
+from episodes.command.terminal import say
 
 
 def doctor(
@@ -30,6 +31,6 @@ def doctor(
         print_json([asdict(finding) for finding in findings])
     else:
         for line in map(str, findings):
-            typer.echo(line)
-        typer.echo(f"{subject}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)} in {findings.extent}")
+            say(line)
+        say(f"{subject}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)} in {findings.extent}")
     raise typer.Exit(bool(findings))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
+from episodes.command.terminal import say
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
 
 Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
@@ -110,7 +111,7 @@ def show(
     chosen = dataset[index_of_episode(dataset, episode)]
     if html is not None:
         html.write_text(_page(chosen, _function(decode)), encoding="utf-8")
-        typer.echo(f"{html}: {chosen!r}")
+        say(f"{html}: {chosen!r}")
         return
     series = list(of_tracks(chosen.tracks))
     if json:
@@ -124,10 +125,10 @@ def show(
         kind = (clipped(track_series.label), shape(track_series.shape), track_series.dtype)
         rows.append((*kind, *stats, clipped(", ".join(track_series.remarks))))
     shown = len(names) if any(row[-1] for row in rows) else -1
-    typer.echo(repr(chosen))
+    say(repr(chosen))
     print_table(names[:shown], [row[:shown] for row in rows])
     if is_conversation(chosen):
-        typer.echo(f"\n{view_conversation(chosen, decode=_function(decode))}")
+        say(f"\n{view_conversation(chosen, decode=_function(decode))}")
 
 
 def _function(name: str | None) -> Any:
@@ -185,7 +186,7 @@ def record(
                 steps, count = steps + len(episode), count + 1
         except KeyboardInterrupt:
             is_interrupted = True
-    typer.echo(f"{directory}: {'interrupted after ' if is_interrupted else ''}{count} episodes, {steps} steps")
+    say(f"{directory}: {'interrupted after ' if is_interrupted else ''}{count} episodes, {steps} steps")
     raise typer.Exit(130 if is_interrupted else 0)
 
 
@@ -203,7 +204,7 @@ def report(
 
     dataset = EpisodeDataset(directory)
     file = write_report(dataset, html, findings=examine(dataset) if doctor else None, decode=_function(decode))
-    typer.echo(f"{file}: {len(dataset)} episodes, {file.stat().st_size / 1e6:.1f} MB")
+    say(f"{file}: {len(dataset)} episodes, {file.stat().st_size / 1e6:.1f} MB")
 
 
 def watch(
@@ -219,11 +220,11 @@ def watch(
     from episodes.inspect.page_server import PageServer
 
     server = PageServer(*paths, port=port, decode=_function(decode))
-    typer.echo(server.url)
+    say(server.url)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        typer.echo("stopped")
+        say("stopped")
     finally:
         server.server_close()
 

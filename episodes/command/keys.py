@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from episodes.command.terminal import say
+
 
 def keys(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Parent of the new folders.")],
@@ -16,4 +18,4 @@ def keys(
     from episodes.transport import make_keys
 
     for folder in make_keys(directory, sender=sender):
-        typer.echo(str(folder))
+        say(str(folder))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from episodes.command.printing import Json, print_json
+from episodes.command.terminal import say
 
 app = typer.Typer(no_args_is_help=True, help="Compare the rows that runs learned from.")
 
@@ -31,5 +32,5 @@ def diff(a: Run, b: Run, json: Json = False) -> None:
     if json:
         print_json(None if first is None else asdict(first))
     else:
-        typer.echo(f"the same in {len(ledgers[0])} updates" if first is None else str(first))
+        say(f"the same in {len(ledgers[0])} updates" if first is None else str(first))
     raise typer.Exit(first is not None)

@@ -17,9 +17,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from episodes import __version__
+from episodes.command.terminal import say, visible
 from episodes.errors import EpisodeError
 
 GROUP = "episodes.commands"
+USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, which newer versions of typer contain
 HELP = {
     "train": "Train a policy, or continue a run.",
     "evaluate": "Evaluate the policy of a run.",
@@ -55,8 +57,11 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except (EpisodeError, OSError) as error:
-                typer.echo(f"episodes: {error}", err=True)
+                say(f"episodes: {error}", err=True)
                 raise typer.Exit(2) from error
+            except USAGE_ERROR as error:  # the command line quotes an argument, such as the name of a folder
+                error.message = visible(error.message)
+                raise
 
 
 class Plugin(TyperCommand):
@@ -79,9 +84,9 @@ def _plugins() -> dict[str, EntryPoint]:
 def print_version(is_asked: bool) -> None:
     """Print the version of the package and exit, if `is_asked` is True. This is the callback of `--version`."""
     if is_asked:
-        typer.echo(f"episodes {__version__}")
+        say(f"episodes {__version__}")
         raise typer.Exit(0)
 
 
 def _print_warning(message: Warning | str, *_: Any) -> None:
-    typer.echo(f"episodes: warning: {message}", err=True)
+    say(f"episodes: warning: {message}", err=True)

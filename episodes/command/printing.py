@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from episodes.command.terminal import say, visible
+
 PIPED_WIDTH = 10_000
 
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set.")]
@@ -17,18 +19,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def print_json(value: Any) -> None:
     """Print a value as JSON. Values that JSON does not have become texts."""
-    typer.echo(json.dumps(value, default=str))
+    say(json.dumps(value, default=str).replace("\x7f", "\\u007f"))  # all other control characters are escaped
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table of texts on the terminal, with the column titles `names` unless all are empty."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*names, box=None, pad_edge=False, show_header=any(names))
+    def cell(value: str) -> Text:
+        return Text(visible(value))  # a text of a user is neither markup nor a control sequence
+
+    table = Table(*(Column(cell(name)) for name in names), box=None, pad_edge=False, show_header=any(names))
     for row in rows:
-        table.add_row(*map(Text, row))  # a text of a user is not markup
+        table.add_row(*map(cell, row))
     console = Console()
     if not console.is_terminal:
         console.width = PIPED_WIDTH  # no line breaks within rows for scripts

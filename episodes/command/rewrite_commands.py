@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from episodes.command.terminal import say
+
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")]
 
 
@@ -14,7 +16,7 @@ def compact(directory: Directory) -> None:
     """Merge many small shard files of a data set into few. Other processes may read and write meanwhile."""
     from episodes import storage
 
-    typer.echo(f"{storage.compact(directory)} shards joined")
+    say(f"{storage.compact(directory)} shards joined")
 
 
 def seal(
@@ -24,7 +26,7 @@ def seal(
     """Complete the shard files that writers left unfinished when they were killed."""
     from episodes import storage
 
-    typer.echo(f"{storage.seal(directory, force=force)} shards finished")
+    say(f"{storage.seal(directory, force=force)} shards finished")
 
 
 def merge(
@@ -43,7 +45,7 @@ def merge(
     from episodes import storage
 
     one_for_all = prefix[0] if prefix and len(prefix) == 1 else prefix
-    typer.echo(f"{storage.merge(target, *sources, prefix=one_for_all or None)} shards copied")
+    say(f"{storage.merge(target, *sources, prefix=one_for_all or None)} shards copied")
 
 
 def copy(
@@ -54,7 +56,7 @@ def copy(
     """Copy those episodes that satisfy the condition `where` to a new data set."""
     from episodes import storage
 
-    typer.echo(f"{storage.copy(source, target, where)} episodes copied")
+    say(f"{storage.copy(source, target, where)} episodes copied")
 
 
 def upload(
@@ -64,4 +66,4 @@ def upload(
     """Upload those shard files that the remote data set lacks. An interrupted upload can be repeated."""
     from episodes import storage
 
-    typer.echo(f"{storage.upload(source, target)} shards sent")
+    say(f"{storage.upload(source, target)} shards sent")

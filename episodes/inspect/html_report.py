@@ -216,7 +216,7 @@ def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth:
     starts = np.flatnonzero(table["t_started"] == t_started)
     ids, agents = table["id"], table["agent_id"]
     equal = [i for i in starts.tolist() if page_id(ids[i]) == id_ and page_id(agents[i]) == agent]
-    return equal[nth] if nth < len(equal) else None
+    return equal[nth] if 0 <= nth < len(equal) else None
 
 
 def findings_data(findings: Findings) -> dict[str, Any]:

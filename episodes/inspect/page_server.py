@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
+from episodes.inspect.formatting import clipped
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, overview
 from episodes.inspect.page_messages import encode
 from episodes.inspect.training_page import TrainingFiles, file_sizes, is_run, training_page
@@ -22,6 +24,10 @@ LOOPBACK = "127.0.0.1"
 HTML, BINARY, TEXT = "text/html; charset=utf-8", "application/octet-stream", "text/plain"
 Answer = tuple[int, str, bytes]  # status, content type, body
 NOT_FOUND: Answer = (404, TEXT, b"no such address")
+MOST_OF_ERROR = 1000  # characters
+_NUMBER = re.compile("-?[0-9]{1,18}")  # in a request
+MOST_CONNECTIONS = 64  # at a time, each of which has a thread
+IDLE_S = 10.0  # after which a connection that sends nothing is closed
 KEPT_VERSIONS = 8  # of which the ids are stored, so that clients get the new rows only
 
 
@@ -91,9 +97,9 @@ class LiveDataset:
     def _episode(self, query: dict[str, str]) -> Answer:
         """Return the HTTP response with the one episode whose id, start and agent the query names."""
         try:
-            key = query["id"], int(query["t"]), query.get("agent", ""), int(query.get("nth", 0))
-            window = (int(query["from"]), int(query["to"])) if "from" in query else None
-        except (KeyError, ValueError):
+            key = query["id"], _number(query["t"]), query.get("agent", ""), _number(query.get("nth", "0"))
+            window = (_number(query["from"]), _number(query["to"])) if "from" in query else None
+        except (KeyError, InvalidArgument):
             return 400, TEXT, b"give id and t, and agent and nth if there are several"
         _, dataset = self.newest()
         index = index_of(dataset, *key)
@@ -126,9 +132,10 @@ class LiveRuns:
             return 204 if message is None else 200, BINARY, encode(message) if message else b""
         name, _, agent_path = path.partition("/")
         number, _, agent_path = agent_path.partition("/")
-        if name != "episodes" or not number.isdecimal() or int(number) >= len(self.files.runs):
+        folders = {str(i): i for i in range(len(self.files.runs))}
+        if name != "episodes" or number not in folders:
             return NOT_FOUND
-        dataset = self._dataset(int(number))
+        dataset = self._dataset(folders[number])
         return NOT_FOUND if dataset is None else dataset.answer(agent_path, query)
 
     def _dataset(self, run: int) -> LiveDataset | None:
@@ -145,7 +152,8 @@ class LiveRuns:
 class PageServer(ThreadingHTTPServer):
     """Local web server for the page of a data set or of training runs, reachable from this machine only.
 
-    Call `serve_forever()`, and `shutdown()` in another thread.
+    Call `serve_forever()`, and `shutdown()` in another thread. No request and no file ends it. It has at most 64
+    connections at a time, closes further ones, and closes a connection that sends nothing for 10 seconds.
 
     Args:
         paths: a data set, or the folders of one or several runs.
@@ -157,6 +165,7 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # connections that wait to be accepted; with 5, browsers wait a second for the next try
 
     def __init__(self, *paths: str | Path, port: int = 0, decode: Decode | None = None) -> None:
         folders = list(map(Path, paths))
@@ -167,7 +176,29 @@ class PageServer(ThreadingHTTPServer):
             self.source: LiveDataset | LiveRuns = LiveDataset(folders[0], decode)
         else:
             self.source = LiveRuns(folders, decode)
+        self._room = BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((LOOPBACK, port), _RequestHandler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, or close it if there are `MOST_CONNECTIONS` already."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread was started
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, and make room for another one."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing for a connection that broke off."""
 
     @property
     def url(self) -> str:
@@ -177,8 +208,17 @@ class PageServer(ThreadingHTTPServer):
 
 def _version(query: dict[str, str]) -> int | None:
     """Return the version that the browser has, or None if the request names none."""
-    text = query.get("version", "")
-    return int(text) if text.isdecimal() else None
+    try:
+        return _number(query["version"])
+    except (KeyError, InvalidArgument):
+        return None
+
+
+def _number(text: str) -> int:
+    """Return the int that a request names. Raise `InvalidArgument` for other texts."""
+    if not _NUMBER.fullmatch(text):
+        raise InvalidArgument(f"{clipped(text)}: give an int of at most 18 digits")
+    return int(text)
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
@@ -187,15 +227,20 @@ class _RequestHandler(BaseHTTPRequestHandler):
     """
 
     server: PageServer  # type: ignore[assignment]
+    timeout = IDLE_S
 
     def do_GET(self) -> None:
         """Answer a GET request from the data set or the training runs that the server shows."""
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
             self._send(403, TEXT, b"only requests of this machine are answered")  # another name of this address
             return
-        url = urlsplit(self.path)
-        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-        self._send(*self.server.source.answer(url.path.removeprefix("/"), query))
+        try:
+            url = urlsplit(self.path)
+            query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+            answer = self.server.source.answer(url.path.removeprefix("/"), query)
+        except Exception as error:  # the page asks again, and files may be whole by then
+            answer = 500, TEXT, clipped(f"{type(error).__name__}: {error}", MOST_OF_ERROR).encode()
+        self._send(*answer)
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         """Send a response, which browsers must not cache."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,35 +53,55 @@ class CSVFile:
     """Growing CSV file of numbers, of which only new rows are parsed.
 
     Attributes:
-        columns: the numbers of each column; NaN for empty cells and for rows from before the column.
+        columns: the numbers of each column, all of the same length; NaN for empty and missing cells, for texts and for
+            rows from before the column. Of columns with the same name, the first.
+        problem: why the file cannot be read, "" if it can. It is not read further until it is replaced.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.columns: dict[str, list[float]] = {}
+        self.problem = ""
+        self._places: list[int] = []  # of the columns in a row
         self._offset = 0
         self._file: tuple[int, int] | None = None  # device and inode: a new column replaces the file
 
     def read(self) -> bool:
-        """Parse rows added since the last call, and return True if there were any."""
+        """Parse rows added since the last call, and return True if there were any, or a new problem."""
         try:
             with self.path.open("rb") as file:
                 stat = self.path.stat()
                 if self._file != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset:
                     self.columns, self._offset, self._file = {}, 0, (stat.st_dev, stat.st_ino)
+                    self.problem = ""
+                if self.problem:
+                    return False
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
             return False
+        except OSError as error:
+            return self._note(error)
         data = data[: data.rfind(b"\n") + 1]  # the last line may be incomplete
         self._offset += len(data)
-        rows = list(csv.reader(io.StringIO(data.decode(errors="replace"))))
+        try:
+            rows = [row for row in csv.reader(io.StringIO(data.decode(errors="replace"))) if row]
+        except csv.Error as error:
+            return self._note(error)
         if rows and not self.columns:
-            self.columns = {name: [] for name in rows.pop(0)}
+            names = rows.pop(0)
+            self.columns = {name: [] for name in names}
+            self._places = list(map(names.index, self.columns))
         for row in rows:
-            for column, cell in zip(self.columns.values(), row, strict=False):
-                column.append(_number(cell))
+            for place, column in zip(self._places, self.columns.values(), strict=True):
+                column.append(_number(row[place]) if place < len(row) else math.nan)
         return bool(rows)
+
+    def _note(self, error: Exception) -> bool:
+        """Set the problem, and return True if it is a new one."""
+        problem = f"{self.path.name}: {clipped(error)}"
+        is_new, self.problem = problem != self.problem, problem
+        return is_new
 
 
 def _number(cell: str) -> float:
@@ -88,7 +109,7 @@ def _number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        return float("nan")
+        return math.nan
 
 
 class RunFiles:
@@ -146,15 +167,16 @@ class RunFiles:
             for name, numbers in file.columns.items():
                 if name != "step" and len(steps):
                     metrics[f"{scope}/{name}"] = _curve(steps, np.array(numbers))
-        ends = [file.columns["step"][-1] for file in self.files.values() if file.columns.get("step")]
+        last_steps = (file.columns["step"][-1] for file in self.files.values() if file.columns.get("step"))
         times = [file.path.stat().st_mtime for file in self.files.values() if file.path.exists()]
         return {
             "name": clipped(self.path.name, 80),
             "algorithm": clipped(configuration.get("algo", ""), 40),
             "environment": clipped(configuration.get("env", ""), 60),
             "seed": clipped(configuration.get("seed", ""), 20),
-            "steps": int(max(ends, default=0)),
+            "steps": int(max(filter(math.isfinite, last_steps), default=0)),
             "age": max(time.time() - max(times), 0.0) if times else None,
+            "problem": "; ".join(file.problem for file in self.files.values() if file.problem),
             "metrics": metrics,
             "episodes": {name: rows for name, rows in self.episodes.items() if rows},
         }
@@ -163,7 +185,7 @@ class RunFiles:
         """Return the settings of the run, or an empty dict if it has stored none."""
         try:
             return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8"))["configuration"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
 
 
@@ -185,7 +207,8 @@ def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
     starts = cells.starts()
     is_finite = np.isfinite(numbers)
     counts = np.add.reduceat(is_finite, starts)
-    sums = np.add.reduceat(np.where(is_finite, numbers, 0.0), starts)
+    with np.errstate(over="ignore"):
+        sums = np.add.reduceat(np.where(is_finite, numbers, 0.0), starts)
     mean = np.where(counts, sums / np.maximum(counts, 1), np.nan)
     lasts = np.append(starts[1:], len(numbers)) - 1
     return {"step": steps[lasts], "mean": mean, "low": cells.low[:, 0].copy(), "high": cells.high[:, 0].copy()}

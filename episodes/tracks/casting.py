@@ -62,6 +62,10 @@ def widened_dtype(dtype: np.dtype, values: np.ndarray) -> Any:
     return dtype_of_both if dtype_of_both.kind != "O" and try_cast(values, dtype_of_both) is not None else None
 
 
+MOST_DIMENSIONS = 32
+"""Of an item. A numpy array has at most 64, of which batches, sequences and stacks need some."""
+
+
 def checked_reward(reward: Any, label: Callable[[], str]) -> Any:
     """Return a reward as one immutable real number, in its own type or dtype. An array of shape () becomes a number.
 
@@ -105,13 +109,25 @@ def is_kind_of(field: Field, array: np.ndarray) -> bool:
     """Return True if the dtype of `array` is valid for the time series `field`:
     real numbers for rewards, numbers or strings for all others."""
     kind = array.dtype.kind
-    return kind in "biuf" or (kind != "O" and field is not REWARDS)
+    return kind in "biuf" or (kind not in "OT" and field is not REWARDS)
 
 
 def check_kinds(field: Field, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise `WrongType` unless the dtypes of all arrays are valid for the time series `field`: real numbers for
-    rewards, numbers or strings for all others."""
+    """Check that the dtypes of all arrays are valid for the time series `field`: real numbers for rewards, numbers or
+    strings of a fixed width for all others.
+
+    Raises:
+        WrongType: a dtype is not valid.
+        ShapeMismatch: an item has more than `MOST_DIMENSIONS` dimensions.
+    """
     for path, array in arrays.items():
+        if len(array.shape) > MOST_DIMENSIONS + 1:
+            raise ShapeMismatch(
+                f"track {path!r} has items of {len(array.shape) - 1} dimensions; give at most {MOST_DIMENSIONS}: "
+                "reshape them"
+            )
         if not is_kind_of(field, array):
             allowed = "real numbers" if field is REWARDS else "numbers or strings"
+            if array.dtype.kind == "T" and field is not REWARDS:
+                allowed = "strings of a fixed width: array.astype(str)"
             raise WrongType(f"track {path!r} has dtype {array.dtype}; give {allowed}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch, WrongType
 from episodes.tracks import nested
-from episodes.tracks.casting import try_cast
+from episodes.tracks.casting import MOST_DIMENSIONS, try_cast
 
 _dtype_of = operator.attrgetter("dtype")
 
@@ -54,7 +54,12 @@ def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | No
         if not uniform or kind is not np.ndarray:
             return None
         dtype = items[0].dtype
-        if dtype.kind not in "iufb" or not dtype.isnative or list(map(_dtype_of, items)).count(dtype) < num:
+        if (
+            dtype.kind not in "iufb"
+            or items[0].ndim > MOST_DIMENSIONS
+            or not dtype.isnative
+            or list(map(_dtype_of, items)).count(dtype) < num
+        ):
             return None
         return np.frombuffer(b"".join(items), dtype).reshape(num, *items[0].shape)
     except (
@@ -130,6 +135,10 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
     if not _MASKED.isdisjoint(map(type, column)):
         i = next(i for i, item in enumerate(column, -lookback) if type(item) in _MASKED)
         raise WrongType(f"{name}: item {i} is masked. {_NO_MASK}")
+    if np.ndim(column[0]) > MOST_DIMENSIONS:
+        raise ShapeMismatch(
+            f"{name}: item {-lookback} has {np.ndim(column[0])} dimensions; give at most {MOST_DIMENSIONS}: reshape it"
+        )
     try:
         array = np.array(column)
     except ValueError:
@@ -142,6 +151,10 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
         raise WrongType(f"{name}: item {-lookback} is a {type(column[0]).__name__}; give dicts, not other mappings")
     if array.dtype.kind == "O":
         raise _first_misfit(column, name, lookback, lambda item: np.asarray(item).dtype.kind != "O")
+    if array.dtype.kind == "T":
+        raise WrongType(
+            f"{name}: item {-lookback} has dtype {array.dtype}; give strings of a fixed width: item.astype(str)"
+        )
     if array.dtype.kind in "US":
         check_strings(column, name, -lookback)
     return array

@@ -44,6 +44,7 @@ from episodes.storage.track_schema import (
     structure_of,
 )
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
+from episodes.tracks.casting import MOST_DIMENSIONS
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos import msgpack_codec
@@ -348,7 +349,7 @@ def _dtype(text: Any) -> np.dtype:
 def _shape(shape: Any) -> tuple[int, ...]:
     """Return a received item shape. Raise `UnreadableData` if it is invalid or too large."""
     sizes = checked_shape(shape, "the shape of an item")
-    if len(sizes) > 32 or max(sizes, default=0) >= 1 << 32:
+    if len(sizes) > MOST_DIMENSIONS or max(sizes, default=0) >= 1 << 32:
         raise UnreadableData(f"items of shape {shape!r}")
     return sizes
 

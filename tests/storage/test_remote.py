@@ -31,6 +31,7 @@ from episodes.errors import InvalidArgument, TrackMismatch, UnreadableData
 from episodes.inspect.html_report import write_report
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
+from episodes.storage.checksums import with_checksum
 from episodes.storage.remote.remote_directory import RemoteDirectory
 from episodes.storage.sampling import ChunkBatches
 from episodes.tokens import token_batch
@@ -163,6 +164,16 @@ def test_upload_of_data_larger_than_memory(tmp_path: Path, s3: dict[str, Any], b
     assert len(EpisodeDataset(f"{bucket}/data", cache=tmp_path / "cache", storage_options=s3)) == 500 * num
 
 
+def observed_ids(url: str, cache: Path, **options: Any) -> list[str]:
+    """Return the ids that a new reader sees, and [] if there is no data set yet. Every problem is an error."""
+    try:
+        return ids(EpisodeDataset(url, cache=cache, verify=True, **options))
+    except UnreadableData as error:
+        if "is not a data set" not in str(error):
+            raise
+        return []
+
+
 class Killed(BaseException):
     """Simulated end of the process, which the library does not catch."""
 
@@ -184,7 +195,7 @@ def test_upload_killed_at_any_request_can_be_repeated(tmp_path: Path, monkeypatc
 
         return call
 
-    for name in ("put_file", "pipe_file", "rm_file"):
+    for name in ("put_file", "pipe_file", "rm_file", "mv"):
         monkeypatch.setattr(system, name, counted(getattr(system, name)))
     for extra in (range(0), range(6, 9), None):
         if extra is None:
@@ -198,12 +209,125 @@ def test_upload_killed_at_any_request_can_be_repeated(tmp_path: Path, monkeypatc
                 break
             except Killed:
                 pass
-            if known[-2] or "episodes.json" in RemoteDirectory(url).sizes():
-                observed = EpisodeDataset(url, cache=tmp_path / f"cache{kill}", verify=True)
-                assert set(known[-2]) <= set(ids(observed)) <= set(known[-1])
-                assert len(set(ids(observed))) == len(ids(observed))
+            cache = tmp_path / f"cache{len(known)}-{kill}"
+            assert observed_ids(url, cache) in (known[-2], known[-1])
         assert ids(EpisodeDataset(url, cache=tmp_path / "cache")) == known[-1]
     assert not [name for name in RemoteDirectory(url).sizes() if name.endswith(".arrow")]  # all was compacted
+
+
+KILLED_UPLOAD = """
+import json, os, sys
+from episodes.storage import upload
+from episodes.storage.remote.remote_directory import RemoteDirectory
+source, url, options, left = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
+system = RemoteDirectory(url, options).system
+def counted(name, function):
+    def call(*args, **more):
+        global left
+        left -= 1
+        if left < 0 and url.startswith("file://") and name in ("put_file", "pipe_file"):
+            data = args[1] if name == "pipe_file" else open(args[0], "rb").read()
+            open(args[0] if name == "pipe_file" else args[1], "wb").write(data[: len(data) // 2])
+        if left < 0:
+            os.kill(os.getpid(), 9)
+        return function(*args, **more)
+    return call
+for name in ("put_file", "pipe_file", "rm_file", "mv"):
+    setattr(system, name, counted(name, getattr(system, name)))
+upload(source, url, storage_options=options)
+"""
+
+
+@pytest.mark.parametrize("protocol", ["file", "s3"])
+@pytest.mark.parametrize(
+    "kills", [(2, 7), pytest.param(range(15), marks=pytest.mark.slow)], ids=["2 kills", "15 kills"]
+)
+def test_killed_upload_shows_the_old_or_the_new_state(
+    tmp_path: Path, s3: dict[str, Any], bucket: str, protocol: str, kills: Sequence[int]
+) -> None:
+    url, options = (f"s3://{bucket}/data", s3) if protocol == "s3" else (f"file://{tmp_path}/remote", {})
+    data, read_options = made(tmp_path / "data", range(3)), {"storage_options": options}
+    upload(data, url, **read_options)
+    before, num = ids(EpisodeDataset(data)), 3
+    for kill in kills:
+        if kill % 5 == 4:
+            compact(data)
+        made(data, range(num, num + 3))
+        num += 3
+        after = ids(EpisodeDataset(data))
+        words = [sys.executable, "-c", KILLED_UPLOAD, str(data), url, json.dumps(options), str(kill)]
+        subprocess.run(words, check=False, timeout=120)
+        observed = observed_ids(url, tmp_path / f"cache {kill}", **read_options)
+        assert observed in (before, after)
+        before = observed
+    upload(data, url, **read_options)
+    assert observed_ids(url, tmp_path / "cache", **read_options) == after
+
+
+@pytest.mark.parametrize("kill", range(0, 12, 3))
+def test_upload_to_a_target_of_an_earlier_version_stays_hidden_until_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill: int
+) -> None:
+    data, url = made(tmp_path / "data", range(3)), f"memory://{tmp_path.name}"
+    upload(data, url)
+    place = RemoteDirectory(url)
+    place.remove("uploaded.json")  # earlier versions write none
+    before = observed_ids(url, tmp_path / "cache")
+    made(data, range(3, 6))
+    remaining, system = kill, fsspec.filesystem("memory")
+
+    def put(function: Any) -> Any:
+        def call(*args: Any, **more: Any) -> Any:
+            nonlocal remaining
+            remaining -= 1
+            if remaining < 0:
+                raise Killed
+            return function(*args, **more)
+
+        return call
+
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        for name in ("put_file", "pipe_file", "mv"):
+            patch.setattr(system, name, put(getattr(system, name)))
+        upload(data, url)
+    assert observed_ids(url, tmp_path / "cache2") in (before, ids(EpisodeDataset(data)))
+
+
+def test_two_sources_of_one_data_set_hide_nothing_of_each_other(tmp_path: Path) -> None:
+    first, url = made(tmp_path / "first", range(3)), f"memory://{tmp_path.name}"
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    made(first, range(3, 6))
+    made(second, range(6, 9))
+    upload(first, url)
+    upload(second, url)
+    assert set(observed_ids(url, tmp_path / "cache")) == {f"e{i}" for i in range(9)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"shards": [], "small": {}}',
+        json.dumps(with_checksum({"shards": ["../x.arrow"], "small": {}})).encode(),
+        json.dumps(with_checksum({"shards": [], "small": {"../../x.json": ""}})).encode(),
+        json.dumps(with_checksum({"shards": [], "small": {".x.json": ""}})).encode(),
+        json.dumps(with_checksum({"shards": [], "small": {"a.json": "?"}})).encode(),
+        json.dumps(with_checksum({"shards": 3, "small": {"a.json": 3}})).encode(),
+        json.dumps(with_checksum({"shards": [{}], "small": {}})).encode(),
+    ],
+)
+def test_damaged_or_hostile_state_of_an_upload_is_named(tmp_path: Path, content: bytes) -> None:
+    data, url = made(tmp_path / "data", range(3)), f"memory://{tmp_path.name}"
+    upload(data, url)
+    RemoteDirectory(url).write("uploaded.json", content)
+    for call in (lambda: EpisodeDataset(url, cache=tmp_path / "cache"), lambda: upload(data, url)):
+        with pytest.raises(UnreadableData, match=r"uploaded\.json.*remove this file"):
+            call()
+    RemoteDirectory(url).remove("uploaded.json")
+    upload(data, url)
+    assert observed_ids(url, tmp_path / "cache") == ["e0", "e1", "e2"]
 
 
 def test_cache_is_bounded_and_read_data_stay_readable(tmp_path: Path) -> None:

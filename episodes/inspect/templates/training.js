@@ -109,7 +109,7 @@ function runTable() {
     });
     const number = (value) => (Number.isNaN(value) ? "" : show(value));
     const cells = [run.algorithm, run.environment, run.seed, run.steps.toLocaleString("en"), number(newest(run, "train/mean_return")), number(best(run, "test/mean_return")), run.age === null ? "no files yet" : ages(run.age)];
-    const name = element("td", { class: "text" }, element("label", { style: `color:${colourOf(i)}` }, box, ` ${run.name}`));
+    const name = element("td", { class: "text" }, element("label", { style: `color:${colourOf(i)}` }, box, ` ${run.name}${run.problem ? ` (${run.problem})` : ""}`));
     return element("tr", {}, name, ...cells.map((cell) => element("td", {}, String(cell ?? ""))));
   });
   const heads = ["run", "algorithm", "environment", "seed", "steps", "return", "best test", "last row"];

@@ -25,6 +25,7 @@ from episodes.storage.episode_rows import num_columns
 from episodes.storage.header import Header
 from episodes.storage.layout import Layout, StoredBatch
 from episodes.storage.remote.remote_directory import RemoteDirectory
+from episodes.storage.remote.uploaded import list_files
 from episodes.storage.search import statistics
 from episodes.storage.shards import ShardBatch, ShardRead, checked_name, data_set_of, read_shard
 
@@ -70,13 +71,14 @@ class Mirror:
     def refresh(self) -> Catalog:
         """Download all JSON files and manifests, and return the catalog of the current Arrow files."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._sizes = self.place.sizes()
+        self._sizes, uploaded = list_files(self.place)
         small = [name for name in self._sizes if name.endswith((".json", ".manifest"))]
         for file in self.directory.iterdir():
             if file.suffix in (".json", ".manifest") and file.name not in (*small, statistics.NAME):
                 file.unlink(missing_ok=True)
+        read = self._read_small if uploaded is None else uploaded.small.get
         with ThreadPoolExecutor(_MANY) as pool:
-            for name, data in zip(small, pool.map(self._read_small, small), strict=True):
+            for name, data in zip(small, pool.map(read, small), strict=True):
                 if data is not None:
                     self._put(name, data)
         catalog = Catalog.of(self.directory, [*self._sizes])

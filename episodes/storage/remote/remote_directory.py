@@ -100,17 +100,26 @@ class RemoteDirectory:
         if size is not None and num_bytes != size:
             raise ConnectionError(f"{self.url}/{name}: {num_bytes} of {size} bytes came")
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether this is an object store, which has no directories, and in which a file appears when it is whole."""
+        protocol = self.system.protocol
+        return not _FLAT.isdisjoint([protocol] if isinstance(protocol, str) else protocol)
+
     def make(self) -> None:
         """Create the remote directory. Object stores have no directories, so nothing is done for them."""
-        protocol = self.system.protocol
-        if _FLAT.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
+        if not self.is_flat:
             with self.reached():
                 self.system.makedirs(self.root, exist_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write the bytes `data` to the small file `name` in the remote directory."""
+        """Write the bytes `data` to the small file `name` in the remote directory, whole or not at all."""
         with self.reached():
-            self.system.pipe_file(self.path(name), data)
+            if self.is_flat:
+                self.system.pipe_file(self.path(name), data)
+            else:
+                self.system.pipe_file(self.path(f".{name}.draft"), data)
+                self.system.mv(self.path(f".{name}.draft"), self.path(name))
 
     def send(self, file: Path, name: str) -> None:
         """Upload a local file to the remote directory, where it is called `name`."""

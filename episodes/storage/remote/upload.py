@@ -1,7 +1,7 @@
 """Upload of a data set to remote storage. If it was uploaded before, only new files are sent.
 
-Files are sent in an order that keeps the remote data set complete at any time: shards, commits, manifests, and the
-header of a new data set last. An upload that was killed can be repeated, and sends only missing files.
+Readers see what the file `uploaded.json` names. It is written once all shards are there, so they see all of an upload
+or nothing of it. An upload that was killed can be repeated, and sends only missing files.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from episodes.errors import InvalidArgument, UnreadableData
-from episodes.storage.catalog import MADE, SEALED, Catalog
+from episodes.storage.catalog import MADE, MANIFEST, SEALED, Catalog
 from episodes.storage.compacting import finish_commits
 from episodes.storage.files import local_path
 from episodes.storage.header import NAME, Header, header_of, read_header
 from episodes.storage.remote.remote_directory import RemoteDirectory
+from episodes.storage.remote.uploaded import Uploaded
 from episodes.storage.search import splits, statistics
 from episodes.storage.shards import read_shard
+
+_OPTIONAL = (splits.NAME, statistics.NAME)
 
 
 def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] | None = None) -> int:
     """Upload the finished Arrow files (shards) of a data set to a remote directory, such as `s3://bucket/data`.
 
     An existing copy gets the missing shards and the compactions since the last upload. Unfinished shards are not sent.
-    Remote readers see complete shards only.
+    Remote readers see the state before or after the upload, also if it breaks off. Run one upload to a target at a
+    time: the shards of two at once stay hidden in part until the next upload from their source.
 
     Args:
         source: path of the data set.
@@ -42,39 +46,64 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
     header = read_header(directory)
     if header is None:
         raise UnreadableData(f"{directory} is not a data set: it has no {NAME}")
-    remote_header = _check_remote_header(header, place)
+    before = _read_remote(place)
+    remote_header = _check_remote_header(header, before, place)
     if remote_header is None:
         place.make()
     catalog, sizes = finish_commits(directory), place.sizes()
     commits = sorted(directory.glob("commit-*.json"))
-    _check_commits(commits, place, sizes)
-    num_sent = _send_shards(catalog, place, sizes)
-    for file in commits:
-        place.write(file.name, file.read_bytes())
-    for name, data in _manifests(catalog).items():
-        place.write(name, data)
-    for name in (splits.NAME, statistics.NAME):
-        if (directory / name).exists():
-            place.write(name, (directory / name).read_bytes())
+    _check_commits(commits, before, place)
+    small = before.small | {file.name: file.read_bytes() for file in commits} | _manifests(catalog)
+    small |= {name: (directory / name).read_bytes() for name in _OPTIONAL if (directory / name).exists()}
     if remote_header is None or header.known > remote_header.known:
-        place.write(NAME, (directory / NAME).read_bytes())
+        small[NAME] = (directory / NAME).read_bytes()
+    sent, num_sent = _send_shards(catalog, place, sizes)
+    shards = {name for name in before.shards | sent if name.partition(".")[0] not in catalog.replaced}
+    Uploaded(frozenset(shards), small).write(place)
+    for name in sorted(small, key=_place_in_order):
+        if small[name] != before.small.get(name) or name not in sizes:
+            place.write(name, small[name])
     for name in sizes:
         if name.endswith((SEALED, MADE)) and name.partition(".")[0] in catalog.replaced:
             place.remove(name)
     return num_sent
 
 
-def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | None:
+def _read_remote(place: RemoteDirectory) -> Uploaded:
+    """Return the current state of the remote data set, which is empty if nothing was uploaded yet.
+
+    If an earlier version of this library has uploaded it, the state is written, so that this upload stays hidden until
+    it is complete.
+    """
+    before = Uploaded.read(place)
+    if before is not None:
+        return before
+    sizes = place.sizes()
+    if NAME not in sizes:
+        return Uploaded(frozenset(), {})
+    small = {name: place.read(name) for name in sizes if name.endswith((".json", MANIFEST))}
+    before = Uploaded(frozenset(name for name in sizes if name.endswith((SEALED, MADE))), small)
+    before.write(place)
+    return before
+
+
+def _place_in_order(name: str) -> tuple[bool, bool, str]:
+    """Return the sort key of a small file: commits, manifests and others, and the header last. Versions of this library
+    that do not know the file `uploaded.json` read them one by one.
+    """
+    return name == NAME, not name.startswith("commit-"), name
+
+
+def _check_remote_header(header: Header, before: Uploaded, place: RemoteDirectory) -> Header | None:
     """Return the header of the remote data set, or None if nothing was uploaded yet.
 
     Raises:
         InvalidArgument: it is another data set.
         TrackMismatch: its tracks differ.
     """
-    try:
-        remote_header = header_of(place.read(NAME), place.path(NAME))
-    except FileNotFoundError:
+    if NAME not in before.small:
         return None
+    remote_header = header_of(before.small[NAME], place.path(NAME))
     remote_header.check_given(header)
     remote_header.check_tracks(header.tracks, header.knows_steps)
     if header.id is not None and remote_header.id not in (None, header.id):
@@ -85,20 +114,17 @@ def _check_remote_header(header: Header, place: RemoteDirectory) -> Header | Non
     return remote_header
 
 
-def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str, int | None]) -> None:
+def _check_commits(commits: list[Path], before: Uploaded, place: RemoteDirectory) -> None:
     """Raise `InvalidArgument` if the remote data set has a commit (a compaction) that is missing or different in the
     local data set.
-
-    Args:
-        sizes: the remote files.
     """
     for file in commits:
-        if file.name in sizes and place.read(file.name) != file.read_bytes():
+        if before.small.get(file.name, file.read_bytes()) != file.read_bytes():
             raise InvalidArgument(
                 f"{place.url} was compacted by another process: its {file.name} differs from the local one; upload to "
                 "another URL, or download it first"
             )
-    unknown = {name for name in sizes if name.startswith("commit-")} - {file.name for file in commits}
+    unknown = {name for name in before.small if name.startswith("commit-")} - {file.name for file in commits}
     if unknown:
         raise InvalidArgument(
             f"{place.url} has {', '.join(sorted(unknown))}, which the local data set lacks; upload to another URL, or "
@@ -106,26 +132,29 @@ def _check_commits(commits: list[Path], place: RemoteDirectory, sizes: dict[str,
         )
 
 
-def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int | None]) -> int:
-    """Upload the finished Arrow files that the remote directory does not have yet, and return their number. `sizes` are
-    the sizes of the files that it has.
+def _send_shards(catalog: Catalog, place: RemoteDirectory, sizes: dict[str, int | None]) -> tuple[set[str], int]:
+    """Upload the finished Arrow files that the remote directory does not have yet. `sizes` are the sizes of the files
+    that it has. Return the remote names of all finished files, and the number of those that were sent.
 
     A commit's shards get names that count only after the commit.
 
     Raises:
         UnreadableData: a local file is damaged.
     """
-    num = 0
+    names, num = set[str](), 0
     for file in catalog.shards:
+        if not file.sealed:
+            continue
         name = file.name + (MADE if file.name in catalog.made else SEALED)
-        if not file.sealed or sizes.get(name, -1) in (None, file.path.stat().st_size):
+        names.add(name)
+        if sizes.get(name, -1) in (None, file.path.stat().st_size):
             continue
         read = read_shard(file)
         if read.damage or read.damaged():
             raise UnreadableData(f"{file.path} is damaged; check(path, repair=True) keeps the rest of it")
         place.send(file.path, name)
         num += 1
-    return num
+    return names, num
 
 
 def _manifests(catalog: Catalog) -> dict[str, bytes]:

@@ -304,7 +304,7 @@ def _to_arrow(array: Any) -> Any:
     """Convert a numpy array to an Arrow array. Items that are arrays become lists.
 
     Raises:
-        InvalidArgument: the numbers are complex.
+        InvalidArgument: the numbers are complex, or floats of more than 64 bits.
     """
     arrow = pyarrow()
     if type(array) is Ragged:
@@ -313,8 +313,9 @@ def _to_arrow(array: Any) -> Any:
         array = array.astype(np.float32)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind == "c":
-        raise InvalidArgument("complex numbers are no columns of SQL")
+    if array.dtype.kind == "c" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
+        kind = "complex numbers" if array.dtype.kind == "c" else f"numbers of dtype {array.dtype}"
+        raise InvalidArgument(f"{kind} are no columns of SQL")
     size = int(np.prod(array.shape[1:], dtype=np.int64))
     flat = np.ascontiguousarray(array).reshape(-1)
     values = arrow.array(flat.tolist() if array.dtype.kind in "US" else flat)

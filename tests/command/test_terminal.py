@@ -1,0 +1,181 @@
+"""No text of a data set, a run or a path reaches the terminal as a control sequence, whatever a command prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import unicodedata
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from running import printed, run, write
+from typer.testing import CliRunner
+
+from episodes import SingleAgentEpisode
+from episodes.command.app import app
+from episodes.command.terminal import visible
+from episodes.storage import EpisodeDataset
+from episodes.storage.ledger import Ledger
+from episodes.tokens import Conversation
+
+EVIL = "\x1b]0;owned\x07\x9b2J\x7f\u202e"
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+def evil_episode(id_: str = EVIL, **options: Any) -> SingleAgentEpisode:
+    """Return an episode that has the sequence in each place that takes a text."""
+    return SingleAgentEpisode.from_arrays(
+        {EVIL: np.arange(3.0), "text": np.array([EVIL] * 3)},
+        np.zeros(2, np.int64),
+        np.array([1.0, np.nan]),
+        infos=[{EVIL: EVIL}] * 3,
+        extra_model_outputs={EVIL: np.zeros(2)},
+        custom_data={EVIL: EVIL, "level": EVIL},
+        id_=id_,
+        agent_id=EVIL,
+        module_id=EVIL,
+        **options,
+    )
+
+
+COMMANDS = {
+    "info": ("info", "DATA", "--stats"),
+    "info of a missing folder": ("info", EVIL),
+    "ls": ("ls", "DATA"),
+    "ls by a wrong column": ("ls", "DATA", "--sort", EVIL),
+    "ls by a wrong condition": ("ls", "DATA", "--where", f"{EVIL} > 1"),
+    "show": ("show", "DATA"),
+    "show HTML": ("show", "DATA", "--html", "NEW"),
+    "show a wrong episode": ("show", "DATA", "--episode", "nothing" + EVIL),
+    "show with a wrong function": ("show", "DATA", "--decode", EVIL),
+    "report": ("report", "DATA", "--html", "NEW"),
+    "check": ("check", "DATA"),
+    "check damage": ("check", "DAMAGED"),
+    "info of damage": ("info", "DAMAGED"),
+    "doctor": ("doctor", "DATA"),
+    "doctor of a missing environment": ("doctor", EVIL),
+    "diff": ("diff", "DATA", "OTHER"),
+    "diff of an episode": ("diff", "DATA", "OTHER", "--episode", "0"),
+    "diff of nothing": ("diff", "DATA", EVIL),
+    "split": ("split", "DATA"),
+    "split into a wrong share": ("split", "DATA", f"a={EVIL}"),
+    "split by names": ("split", "OTHER", f"{EVIL}=0.5", "b=0.5"),
+    "sql": ("sql", "DATA", f'select *, 1 as "[red]{EVIL}" from episodes'),
+    "sql with a wrong column": ("sql", "DATA", f'select "{EVIL}" from steps'),
+    "convert": ("convert", "DATA", "NEW", "--to", "parquet"),
+    "convert from another format": ("convert", "DATA", "NEW", "--from", EVIL),
+    "compact": ("compact", "DATA"),
+    "seal": ("seal", "DATA"),
+    "merge": ("merge", "NEW", "DATA", "OTHER"),
+    "copy": ("copy", "DATA", "NEW"),
+    "copy with a wrong condition": ("copy", "DATA", "NEW", "--where", f"'{EVIL}'"),
+    "upload": ("upload", "DATA", "memory://terminal"),
+    "upload to another place": ("upload", "DATA", f"{EVIL}://x"),
+    "watch of a missing folder": ("watch", EVIL),
+    "ledger diff": ("ledger", "diff", "LEDGER", "LEDGER2"),
+    "ledger diff of data": ("ledger", "diff", "DATA", "OTHER"),
+    "keys": ("keys", "NEW", "--sender", EVIL),
+    "record": ("record", "NEW", "--env", EVIL),
+    "another command": (EVIL,),
+    "another option": ("ls", f"--{EVIL}"),
+    "an argument too much": ("ls", "DATA", EVIL),
+    "evaluate of no run": ("evaluate", "RUN"),
+    "train of a wrong run": ("train", "--resume", "RUN"),
+    "play of another option": ("play", f"--{EVIL}"),
+    "export of no run": ("export", EVIL),
+}
+WITH_JSON = ("info", "ls", "show", "check", "doctor", "diff", "sql", "convert", "ledger diff")
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the paths that stand for words of `COMMANDS`, except NEW. Each name has the sequence."""
+    folder = tmp_path_factory.mktemp("terminal")
+    paths = {name: folder / f"{name} {EVIL}" for name in ("DATA", "OTHER", "DAMAGED", "RUN", "LEDGER", "LEDGER2")}
+    write(paths["DATA"], [evil_episode(), evil_episode(f"{EVIL}2")], env_spec=EVIL, metadata={EVIL: EVIL})
+    EpisodeDataset(paths["DATA"]).add_splits({"train": 0.5, "test": 0.5}, seed=0)
+    write(paths["OTHER"], [evil_episode(terminated=True)], env_spec=EVIL)
+    write(paths["DAMAGED"], [evil_episode()])
+    (shard,) = paths["DAMAGED"].glob("*.arrow")
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2 :: 7] = b"\x1b" * len(content[len(content) // 2 :: 7])
+    shard.write_bytes(bytes(content))
+    paths["RUN"].mkdir()
+    description = {"configuration": {"algo": EVIL, "env": EVIL, EVIL: EVIL, "policy": {EVIL: 1}}}
+    (paths["RUN"] / "run.json").write_text(json.dumps(description))
+    for n, name in enumerate(("LEDGER", "LEDGER2")):
+        with Ledger(paths[name]) as ledger:
+            ledger.note(0, {EVIL: np.full((2, 1), n)}, module=EVIL)
+    return paths
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, id=name) for name, words in COMMANDS.items()]
+    + [pytest.param((*COMMANDS[name], "--json"), id=f"{name} as JSON") for name in WITH_JSON],
+)
+def test_no_command_prints_a_control_character(
+    words: tuple[str, ...], paths: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    where = {**paths, "NEW": tmp_path / f"new {EVIL}"}
+    result = CliRunner().invoke(app, [str(where.get(word, word)) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    text = result.output + "".join(capfd.readouterr())
+    assert text
+    assert not (found := CONTROLS.findall(text)), (found, text)
+
+
+def test_commands_of_all_kinds_are_in_the_table() -> None:
+    listed = {words[0] for words in COMMANDS.values()}
+    names = {*app.registered_commands, *app.registered_groups}
+    assert {info.name or info.typer_instance.info.name for info in names} <= listed  # type: ignore[union-attr]
+    assert {entry.name for entry in entry_points(group="episodes.commands")} <= listed
+
+
+def as_text(tokens: list[int]) -> str:
+    return "".join(map(chr, tokens))
+
+
+def test_words_of_language_agents_are_shown_without_control_characters(tmp_path: Path) -> None:
+    talk = Conversation(EVIL, outputs={})
+    talk.begin([ord(letter) for letter in EVIL])
+    talk.turn([3], [4], 0.5, terminated=True)
+    write(tmp_path / "data", [talk.episode])
+    status, text = run("show", tmp_path / "data", "--decode", "test_terminal:as_text")
+    assert status == 0
+    assert "owned" in text
+    assert not CONTROLS.search(text)
+
+
+def test_traceback_of_an_unexpected_error_has_no_control_characters() -> None:
+    program = (
+        "import sys; from episodes.command import checking, main, app\n"
+        f"def broken(*args, **more): raise RuntimeError({EVIL!r})\n"
+        "import episodes.storage; episodes.storage.check = broken\n"
+        "sys.argv = ['episodes', 'check', 'x']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "RuntimeError" in done.stderr
+    assert not CONTROLS.search(done.stdout + done.stderr)
+
+
+@given(st.text())
+def test_visible_changes_control_characters_only(text: str) -> None:
+    shown = visible(text)
+    assert not CONTROLS.search(shown)
+    assert visible(shown) == shown
+    if not any(unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp") for character in text):
+        assert shown == text
+
+
+def test_json_stays_json(paths: dict[str, Path]) -> None:
+    assert printed("info", paths["DATA"])["environment"] == EVIL
