@@ -80,7 +80,7 @@ class Even(torch.nn.Module):
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 2)}
 
 
-def make_runner(piece: Any, index: int, seed: int) -> SingleAgentEnvRunner:
+def make_runner(index: int, seed: int, piece: Any = RecordingFilter) -> SingleAgentEnvRunner:
     seeing = env_to_module_pipeline(OBSERVATIONS, ACTIONS, pieces=[piece()])
     return SingleAgentEnvRunner(Walk, Even(), num_envs=2, seed=seed, env_to_module=seeing)
 
@@ -128,7 +128,7 @@ class Sampled:
         ray = InProcessRay(lambda count: int(rng.integers(count)), noted_by, self.rows.extend)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Hold, "ray", ray)
-            self.group = RayRunnerGroup(partial(make_runner, piece), 2, seed=seed, merge_every=2)
+            self.group = RayRunnerGroup(partial(make_runner, piece=piece), 2, seed=seed, merge_every=2)
         self.group.set_weights(Even())
 
     def apply(self, operation: str, number: int) -> None:
