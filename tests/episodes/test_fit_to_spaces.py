@@ -278,7 +278,9 @@ def test_recorder_without_space_returns_what_went_in(rows: list[list[Any]], mode
     recorder.step(stacked(seen[1]), np.zeros(num_envs), np.zeros(num_envs), no, no)
     if mode == "SameStep":
         final = np.fromiter(last, object, num_envs) if as_info else stacked(last)
-        recorder.step(stacked(seen[2]), np.zeros(num_envs), np.ones(num_envs), yes, no, {"final_obs": final, "_final_obs": yes})
+        recorder.step(
+            stacked(seen[2]), np.zeros(num_envs), np.ones(num_envs), yes, no, {"final_obs": final, "_final_obs": yes}
+        )
     else:
         recorder.step(stacked(last), np.zeros(num_envs), np.ones(num_envs), yes, no)
         if mode == "Disabled":
