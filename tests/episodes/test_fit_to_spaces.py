@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, make_vector_env
@@ -266,6 +266,8 @@ def stacked(items: list[Any]) -> Any:
 
 
 @settings(max_examples=150)
+@example(rows=[[np.int8(5)]] * 4 + [[np.int64(300)]], mode="SameStep", as_info=False)  # wider than all rows
+@example(rows=[[np.int8(5)]] * 4 + [[np.float64(2.5)]], mode="SameStep", as_info=True)
 @given(rows=histories(), mode=st.sampled_from(["NextStep", "SameStep", "Disabled"]), as_info=st.booleans())
 def test_recorder_without_space_returns_what_went_in(rows: list[list[Any]], mode: str, as_info: bool) -> None:
     *seen, last = rows
@@ -276,7 +278,9 @@ def test_recorder_without_space_returns_what_went_in(rows: list[list[Any]], mode
     recorder.step(stacked(seen[1]), np.zeros(num_envs), np.zeros(num_envs), no, no)
     if mode == "SameStep":
         final = np.fromiter(last, object, num_envs) if as_info else stacked(last)
-        recorder.step(stacked(seen[2]), np.zeros(num_envs), np.ones(num_envs), yes, no, {"final_obs": final})
+        recorder.step(
+            stacked(seen[2]), np.zeros(num_envs), np.ones(num_envs), yes, no, {"final_obs": final, "_final_obs": yes}
+        )
     else:
         recorder.step(stacked(last), np.zeros(num_envs), np.ones(num_envs), yes, no)
         if mode == "Disabled":

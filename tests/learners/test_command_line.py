@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,28 @@ class Presses(CSVLogger):
             type(self).row -= 1
             if not type(self).row:
                 raise KeyboardInterrupt
+
+
+def test_all_files_of_a_run_are_on_the_disk_when_a_checkpoint_is(settings: Path, tmp_path: Path, monkeypatch):
+    """After a restart of the machine, files have what was synced, under the names that their synced folder had."""
+    folder, on_disk, real = tmp_path / "run", {}, os.fsync
+    names: set[str] = set()
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        status = os.fstat(descriptor)
+        on_disk[status.st_ino] = status.st_size
+        if os.path.samestat(status, folder.stat()):
+            names.clear()
+            names.update(path.name for path in folder.iterdir())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    main(["train", "--config", str(settings), "--logdir", str(folder), "--quiet", "--stop-at", "9999"])
+    files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+    assert {path.suffix for path in files} >= {".pt", ".csv", ".json"}
+    for path in files:
+        assert path.name in names, path
+        assert on_disk.get(path.stat().st_ino) == path.stat().st_size, path
 
 
 @pytest.mark.parametrize("row", [1, 3])

@@ -44,7 +44,7 @@ from episodes.command.app import app
 from episodes.errors import EpisodeStateError
 from episodes.inspect import plot_episodes
 from episodes.inspect.html_report import episode_data
-from episodes.replay import EpisodeReplayBuffer
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.returns import discounted_returns, n_step_returns, vtrace
 from episodes.storage import EpisodeDataset, EpisodeWriter
 
@@ -216,6 +216,33 @@ class RewardsApart(ParallelEnv):
         rewards = {"a": 1.0, "b": 10.0, "c": 100.0}
         observations = {name: np.full(1, self.t, np.float32) for name in observed}
         return observations, rewards, ended, dict.fromkeys(observed, False), {name: {} for name in observed}
+
+
+@pytest.mark.parametrize("into", ["episodes", "buffer", "evaluation"])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_the_most_likely_actions_of_several_agents_have_log_probability_0(num_envs: int, into: str):
+    policies = {name: MLPPolicy(spaces.Box(-9, 9, (1,), np.float32), spaces.Discrete(2)) for name in "ab"}
+    mapping: Any = lambda agent_id, *_: "a" if agent_id == "a" else "b"  # noqa: E731
+    runner = MultiAgentEnvRunner(RewardsApart, policies, agent_to_module_mapping_fn=mapping, num_envs=num_envs, seed=0)
+
+    def log_probs(explore: bool) -> dict[str, np.ndarray]:
+        if into == "buffer":
+            buffer = MultiAgentEpisodeReplayBuffer(500, seed=0)
+            buffer.add(runner.sample(num_timesteps=20, explore=explore))
+            return {name: part["action_logp"] for name, part in buffer.sample(20, keys=["action_logp"]).items()}
+        episodes = runner.sample(num_timesteps=20, explore=explore)
+        if into == "evaluation":
+            episodes = evaluate(runner, num_episodes=2, explore=explore, seed=0).episodes
+        agents = [agent for episode in episodes for agent in episode.agent_episodes.values()]
+        return {
+            name: np.concatenate([a.get_extra_model_outputs("action_logp") for a in agents if a.module_id == name])
+            for name in policies
+        }
+
+    for explore in (False, True, False):
+        for values in log_probs(explore).values():
+            assert len(values)
+            assert (values < 0).all() if explore else (values == 0).all()
 
 
 @pytest.mark.parametrize("num_timesteps", [None, 2, 3])

@@ -132,3 +132,14 @@ def test_env_runner_that_is_made_again_has_other_episode_ids() -> None:
         runner = install(ppo(Scripted)).build_algo().env_runner
         ids += [episode.id_ for episode in runner.sample(num_episodes=8)]
     assert len(set(ids)) == len(ids) == 16
+
+
+@pytest.mark.parametrize("agents", [False, True])
+def test_most_likely_actions_have_log_probability_0(agents: bool) -> None:
+    algorithm = install(multi_agent(ppo(), ScriptedAgents) if agents else ppo(Scripted)).build_algo()
+    for episode in algorithm.env_runner.sample(num_timesteps=20, explore=False):
+        for part in episode.agent_episodes.values() if agents else [episode]:
+            log_probs = part.get_extra_model_outputs("action_logp")
+            assert len(log_probs) == len(part)
+            assert not np.any(log_probs)
+    algorithm.stop()

@@ -509,11 +509,16 @@ def test_texts_choices_and_sequences_become_arrays_in_each_mode(mode, space, ite
         (spaces.Sequence(spaces.Discrete(3)), [(0, 1), (), (2,), (0, 0, 0)]),
         (spaces.Sequence(spaces.Discrete(3), stack=True), [np.zeros(t, int) for t in range(4)]),
         (spaces.Graph(spaces.Discrete(3), None), [spaces.GraphInstance(np.zeros(2, int), None, None)] * 4),
+        (spaces.OneOf([spaces.Discrete(3), spaces.Discrete(2)]), [(0, 2), (1, 0), (0, 1), (1, 1)]),
     ],
 )
 def test_items_of_other_shapes_raise_with_advice(mode, space, items):
     runner = SingleAgentEnvRunner(lambda: Sayings(space, items), num_envs=2, autoreset_mode=mode)
-    with pytest.raises(ShapeMismatch, match=r"observations: items of a (Sequence|Graph) space .* ObservationPreproc"):
+    with pytest.raises(
+        ShapeMismatch,
+        match=r"observations: items of a (Sequence|Graph|OneOf) space .* (ObservationPreproc|FlattenObs).*"
+        r"SingleAgentEpisode\(ragged=.*ragged\.md",
+    ):
         runner.sample(num_timesteps=8, random_actions=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from connectors import env_to_module_pipeline
-from connectors.env_to_module import MeanStdFilter
+from connectors.env_to_module import MeanStdFilter, NormalizeObservations
 from episode_runners import RayRunnerGroup, SingleAgentEnvRunner
 from episode_runners.remote import group as group_module
 from tests.runners.in_process_ray import InProcessRay
@@ -49,6 +50,14 @@ class RecordingFilter(MeanStdFilter):
         super()._update_statistics(rows)
 
 
+class RecordingView(NormalizeObservations):
+    """View that records all rows that it learns from."""
+
+    def learn(self, observations: Any) -> None:
+        vars(self).setdefault("noted", []).extend(observations.copy())
+        super().learn(observations)
+
+
 class NoAction(Exception):
     """Error class that cannot be unpickled, since its constructor needs an argument."""
 
@@ -71,8 +80,8 @@ class Even(torch.nn.Module):
         return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 2)}
 
 
-def make_runner(index: int, seed: int) -> SingleAgentEnvRunner:
-    seeing = env_to_module_pipeline(OBSERVATIONS, ACTIONS, pieces=[RecordingFilter()])
+def make_runner(index: int, seed: int, piece: Any = RecordingFilter) -> SingleAgentEnvRunner:
+    seeing = env_to_module_pipeline(OBSERVATIONS, ACTIONS, pieces=[piece()])
     return SingleAgentEnvRunner(Walk, Even(), num_envs=2, seed=seed, env_to_module=seeing)
 
 
@@ -113,13 +122,13 @@ OPERATIONS = st.one_of(
 class Sampled:
     """Group, and all observations that its runners have reported since the last reset."""
 
-    def __init__(self, seed: int) -> None:
-        rng = np.random.default_rng(seed)
+    def __init__(self, seed: int, piece: Any = RecordingFilter) -> None:
+        rng, self.name = np.random.default_rng(seed), piece.__name__
         self.rows: list[np.ndarray] = []
         ray = InProcessRay(lambda count: int(rng.integers(count)), noted_by, self.rows.extend)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Hold, "ray", ray)
-            self.group = RayRunnerGroup(make_runner, 2, seed=seed, merge_every=2)
+            self.group = RayRunnerGroup(partial(make_runner, piece=piece), 2, seed=seed, merge_every=2)
         self.group.set_weights(Even())
 
     def apply(self, operation: str, number: int) -> None:
@@ -143,7 +152,7 @@ class Sampled:
         elif number:
             group.restart_episodes(7, group.statistics())
         else:
-            group.restart_episodes(7, {"RecordingFilter": MeanStdFilter().get_state()})
+            group.restart_episodes(7, {self.name: MeanStdFilter().get_state()})
             self.rows.clear()
 
     def fail(self, num_timesteps: int) -> None:
@@ -161,7 +170,7 @@ class Sampled:
         """Assert that the merged statistics equal the statistics of one filter with all rows, up to rounding."""
         state = self.group.statistics()
         if not self.rows:
-            assert state is None or state == {"RecordingFilter": MeanStdFilter().get_state()}
+            assert state is None or state == {self.name: MeanStdFilter().get_state()}
             return
         (known,) = state.values()
         single = MeanStdFilter()
@@ -176,15 +185,18 @@ class Sampled:
 
 def noted_by(actor: Any) -> list[np.ndarray]:
     """Return the rows of an actor's filter since the last call."""
-    (piece,) = [piece for piece in actor.runner.env_to_module if isinstance(piece, RecordingFilter)]
+    (piece,) = [piece for piece in actor.runner.env_to_module if isinstance(piece, RecordingFilter | RecordingView)]
     return vars(piece).pop("noted", [])
 
 
+@pytest.mark.parametrize("piece", [RecordingFilter, RecordingView])
 @settings(max_examples=30)
-@given(st.integers(0, 9), st.lists(OPERATIONS, max_size=10))
-@example(0, [("stream", 1), ("kill", 0), ("resize", 1)])  # who is left knows nothing, and the others are gone
-def test_merged_statistics_equal_those_of_one_filter(seed: int, operations: list[tuple[str, int]]) -> None:
-    sampled = Sampled(seed)
+@given(seed=st.integers(0, 9), operations=st.lists(OPERATIONS, max_size=10))
+@example(
+    seed=0, operations=[("stream", 1), ("kill", 0), ("resize", 1)]
+)  # who is left knows nothing, and the others are gone
+def test_merged_statistics_equal_those_of_one_filter(piece: Any, seed: int, operations: list[tuple[str, int]]) -> None:
+    sampled = Sampled(seed, piece)
     with sampled.group:
         for operation, number in operations:
             sampled.apply(operation, number)
