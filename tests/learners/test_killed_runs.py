@@ -115,7 +115,7 @@ def test_killed_run_resumed_equals_uninterrupted_run(name: str, folders: Path, t
     assert len(list(tmp_path.glob("checkpoint-*.pt"))) == 2
     for place in PLACES:
         left, later = folders / name / place, Notes()
-        assert [path.suffix for path in sorted(left.iterdir())][:2] == [".pt", ".pt"]
+        assert [path.suffix for path in sorted(left.glob("[!.]*"))][:2] == [".pt", ".pt"]
         resumed: Any = MAKERS[name](seed=7, config=CONFIG, folder=left, ledger=left / "ledger", hooks=[later])
         assert resumed.resume()
         assert resumed.num_epochs == EPOCHS - 1
