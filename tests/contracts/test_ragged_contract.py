@@ -263,6 +263,13 @@ def _shown(data: Any) -> Any:
     assert not stopped.value.code
 
 
+def _normalizing() -> env_to_module.NormalizeObservations:
+    """Return a view with statistics."""
+    view = env_to_module.NormalizeObservations(BOX, CHOICES)
+    view.learn(np.stack([BOX.sample() for _ in range(3)]))
+    return view
+
+
 def _viewed(piece: Any) -> Callable[[Any], Any]:
     """Return a call of a learner pipeline for ragged spaces with the view `piece`."""
     return lambda data: connectors.learner_pipeline(data.space, data.space, pieces=[piece])(
@@ -461,6 +468,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     )(batch={}, episodes=data.pack, rl_module=_mlp()),
     "connectors.env_to_module.FrameStacking space": _viewed(env_to_module.FrameStacking(num_frames=2)),
     "connectors.env_to_module.OneHotAgentId": _viewed(env_to_module.OneHotAgentId(["a"])),
+    "connectors.env_to_module.NormalizeObservations": _viewed(_normalizing()),
     "connectors.env_to_module.TransformerContext": _viewed(env_to_module.TransformerContext(3)),
     "connectors.env_to_module.time_steps": _viewed(env_to_module.time_steps),
     # Env-to-module pipelines.
