@@ -18,7 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from episode_runners.async_envs import raise_if_died
 from episode_runners.process_envs import ProcessVectorEnv
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
-from episodes.tracks.fitting import space_mismatches
+from episodes.tracks.fitting import brief, describe_shape, numeric_array, space_mismatches
 
 _RESULTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
@@ -125,30 +125,10 @@ def _row_mismatches(env: VectorEnv, row: Any) -> Iterator[str]:
     wrong type, shape or kind of dtype.
     """
     if not isinstance(row, tuple) or len(row) not in (2, 5):
-        yield f"step must return ({', '.join(_RESULTS)}), and returned {_brief(row)}"
+        yield f"step must return ({', '.join(_RESULTS)}), and returned {brief(row)}"
         return
     yield from space_mismatches(env.single_observation_space, row[0], "observations", (env.num_envs,))
     for name, column in zip(_RESULTS[1:4], row[1:4] if len(row) == 5 else (), strict=False):
-        array = _array(column)
+        array = numeric_array(column)
         if array is None or array.shape != (env.num_envs,):
-            yield f"{name} {_describe(array, column)}; give [{env.num_envs}], one for each environment"
-
-
-def _array(value: Any) -> np.ndarray | None:
-    """Return the value as a numeric array, or None if it is not numeric."""
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError):
-        return None
-    return array if array.dtype.kind in "biufc" else None
-
-
-def _describe(array: np.ndarray | None, value: Any) -> str:
-    return f"are {_brief(value)}" if array is None else f"have shape {list(array.shape)}"
-
-
-def _brief(value: Any) -> str:
-    """Describe a value for an error: its length or type."""
-    if isinstance(value, (tuple, list)):
-        return f"{len(value)} items"
-    return "None" if value is None else f"a {type(value).__name__}"
+            yield f"{name} {describe_shape(array, column)}; give [{env.num_envs}], one for each environment"

@@ -61,7 +61,7 @@ def space_mismatches(
         return  # a connector maps the policy's actions, which may be of any kind
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping):
-            yield f"{name} are {_brief(value)}; the space is a Dict with {list(space.spaces)}"
+            yield f"{name} are {brief(value)}; the space is a Dict with {list(space.spaces)}"
             return
         for key, part in space.spaces.items():
             if key not in value:
@@ -70,14 +70,14 @@ def space_mismatches(
                 yield from space_mismatches(part, value[key], f"{name}[{key!r}]", leading, dtypes=dtypes)
     elif isinstance(space, spaces.Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
-            yield f"{name} are {_brief(value)}; the space is a Tuple of {len(space.spaces)}"
+            yield f"{name} are {brief(value)}; the space is a Tuple of {len(space.spaces)}"
             return
         for at, part in enumerate(space.spaces):
             yield from space_mismatches(part, value[at], f"{name}[{at}]", leading, dtypes=dtypes)
     elif isinstance(space, _ARRAYS) and not isinstance(value, Ragged):
-        array, shape, dtype = _array(value), (*leading, *space.shape), np.dtype(space.dtype)  # type: ignore[misc]
+        array, shape, dtype = numeric_array(value), (*leading, *space.shape), np.dtype(space.dtype)  # type: ignore[misc]
         if array is None or array.shape != shape:
-            yield f"{name} {_describe(array, value)}; the space has {list(shape)}"
+            yield f"{name} {describe_shape(array, value)}; the space has {list(shape)}"
         elif dtypes and array.dtype != dtype and try_cast(array, dtype) is None:
             yield f"{name} are {array.dtype}; the space has {dtype}, which {_first_change(array, dtype)}"
 
@@ -89,7 +89,7 @@ def _first_change(array: np.ndarray, dtype: np.dtype) -> str:
     return f"cannot hold {value!r}"
 
 
-def _array(value: Any) -> np.ndarray | None:
+def numeric_array(value: Any) -> np.ndarray | None:
     """Return the value as an array of numbers, or None if it is none. Tensors are moved to the CPU."""
     try:
         array = nested.host_array(value)
@@ -98,11 +98,12 @@ def _array(value: Any) -> np.ndarray | None:
     return array if array.dtype.kind in "biufc" else None
 
 
-def _describe(array: np.ndarray | None, value: Any) -> str:
-    return f"are {_brief(value)}" if array is None else f"have shape {list(array.shape)}"
+def describe_shape(array: np.ndarray | None, value: Any) -> str:
+    """Describe a value for an error, given its `numeric_array`: its shape, or what it is if it is no array."""
+    return f"are {brief(value)}" if array is None else f"have shape {list(array.shape)}"
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
     """Describe a value for an error: its length or type."""
     if isinstance(value, (tuple, list)):
         return f"{len(value)} items"
