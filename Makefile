@@ -17,7 +17,7 @@ PIP := -m pip --no-input install --quiet -c constraints.txt
 APT := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -y
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
-.PHONY: browser demo test test-lowest fresh slow learn check format api bench docs clean
+.PHONY: browser demo test test-lowest fresh slow soak learn check format api bench docs clean
 
 demo: $(READY)
 	$(BIN)/python -m episode_learners.demo $(ARGS)
@@ -34,6 +34,10 @@ test-lowest: $(LOWEST_READY)
 # Tests that take minutes: whole training runs, Atari and MuJoCo.
 slow: $(READY)
 	$(PYTEST) -m slow $(ARGS)
+
+# A load of all parts for an hour, which fails if memory, file descriptors or threads grow. ARGS='--minutes 3' is shorter.
+soak: $(READY)
+	$(BIN)/python -m benchmarks.soak --minutes 60 $(ARGS)
 
 # Each code block of each page, and each documented command, in a process of its own. Changes of the documentation run it.
 fresh: $(READY)

@@ -20,6 +20,7 @@ from benchmarks.abilities import questions
 from benchmarks.compare_commit import ROOT, Compared, Pace, compare, format_row
 from benchmarks.figure import Bar, Counted, Figure, NotHere, Side, Size, Timed, at_least, at_most, limit
 from benchmarks.measure import Effort, Row, measure, measure_in_turns, try_once
+from benchmarks.soak import SLACK, Use, grown, soak
 
 ONCE = Effort(rounds=3, seconds=0.0)
 TINY = Size(most=12)
@@ -239,3 +240,19 @@ def test_compare_commit_ratio_is_the_median_of_rounds() -> None:
     assert (row.ratio, row.ratio_of_minima) == (1.5, 2.0)
     assert format_row(row) == "| a/b (and 1 more) | 2.000 | 2.000 | 1.50 | 2.00 |  |"
     assert format_row(Compared(["a/b"], note="no GPU here")) == "| a/b | - | - | - | - | no GPU here |"
+
+
+@pytest.mark.parametrize("name", Use._fields)
+def test_soak_reports_what_grows(name: str) -> None:
+    base = Use(memory_mib=300.0, descriptors=30, threads=9)
+    first_quarter = [base._replace(memory_mib=100.0)] * 10  # the warm-up does not count
+    much = getattr(base, name) * 0.05 + getattr(SLACK, name) + 1
+    for growth, found in ((0.0, []), (much - 2, []), (much, [name])):
+        rest = [base._replace(**{name: getattr(base, name) + growth * (i >= 20)}) for i in range(30)]
+        assert grown(first_quarter + rest) == found
+
+
+def test_soak_loads_every_part() -> None:
+    samples, num_cycles = soak(minutes=1 / 60)
+    assert num_cycles >= len(samples) >= 4
+    assert all(min(sample) > 0 for sample in samples)

@@ -21,6 +21,7 @@ from episodes.batch.train_batch import TrainBatch, origin_of
 from episodes.batch.views import check_view
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, UnknownKey, WrongType
 from episodes.tracks import nested
+from episodes.tracks.levels import DEEPEST, too_deep
 from episodes.tracks.notebook_repr import notebook_repr
 
 __all__ = ["Batch"]
@@ -58,7 +59,7 @@ class Batch:
         if columns is not None:
             lazy_origin = columns._lazy_origin if isinstance(columns, Batch) else getattr(columns, "lazy_origin", None)
             more = {**(columns._columns if isinstance(columns, Batch) else columns), **more}
-        object.__setattr__(self, "_columns", _adopt(more, ""))
+        object.__setattr__(self, "_columns", _adopt(more, "", DEEPEST + 1))
         object.__setattr__(self, "_lazy_origin", lazy_origin)
 
     @classmethod
@@ -82,7 +83,7 @@ class Batch:
 
     def with_columns(self, columns: Mapping[str, Any]) -> Batch:
         """Return a batch with other columns for the same rows. The rows keep their origin (episode and step)."""
-        return self._of(_adopt(columns, ""), self._lazy_origin)
+        return self._of(_adopt(columns, "", DEEPEST + 1), self._lazy_origin)
 
     # Columns
 
@@ -393,23 +394,26 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _adopt(value: Any, path: str) -> Any:
+def _adopt(value: Any, path: str, levels: int = DEEPEST) -> Any:
     """Convert a column to the form that a batch stores: dicts are copied, arrays are shared.
 
     Raises:
+        ShapeMismatch: the column is nested too deeply.
         WrongType: a dict has a key that is not a str.
     """
     if isinstance(value, Batch):
         value = value._columns
+    if not levels and isinstance(value, (Mapping, tuple)):
+        raise too_deep(f"the column {path.partition('/')[0]!r}")
     if isinstance(value, (dict, Mapping)):
         if not set(map(type, value)) <= {str}:
             raise WrongType(f"{path or 'this batch'} has the keys {list(value)}: columns are named by strings")
         return {
-            key: item if type(item) is np.ndarray else _adopt(item, f"{path}/{key}" if path else key)
+            key: item if type(item) is np.ndarray else _adopt(item, f"{path}/{key}" if path else key, levels - 1)
             for key, item in value.items()
         }
     if isinstance(value, tuple):
-        return nested.rebuild(value, [_adopt(item, f"{path}/{i}") for i, item in enumerate(value)])
+        return nested.rebuild(value, [_adopt(item, f"{path}/{i}", levels - 1) for i, item in enumerate(value)])
     return batch_leaves.as_leaf(value, path)
 
 

@@ -15,6 +15,7 @@ from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.facts.ending import ENDINGS, Ending
 from episodes.facts.policy_versions import VersionColumn, VersionRuns, checked_version, join_runs
 from episodes.tracks.infos.info_columns import copy_mutable
+from episodes.tracks.levels import check_levels
 from episodes.tracks.read_only import read_only
 from episodes.tracks.seeds import unseeded
 from episodes.tracks.stacking import object_array
@@ -292,7 +293,12 @@ def own_custom_data(custom_data: Sequence[dict[str, Any] | None] | None) -> list
 
 
 def own_data(data: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a deep copy of the custom data of one episode."""
+    """Return a deep copy of the custom data of one episode.
+
+    Raises:
+        ShapeMismatch: a value is nested too deeply.
+    """
+    check_levels(data, what="custom_data")
     return {key: copy_mutable(value) for key, value in data.items()} if data else {}
 
 

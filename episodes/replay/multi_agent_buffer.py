@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -19,7 +20,7 @@ from episodes.format_versions import REPLAY_STATE, PickleVersion, check_mark
 from episodes.history import BoundViews
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.replay.adding import as_sequence, check_pack
+from episodes.replay.adding import as_sequence, check_pack, step_tracks_of
 from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, check_state_format, checked_capacity
 from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.env_steps import AgentModule, EnvSteps
@@ -129,12 +130,22 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
         Raises:
             ChunkMismatch, TrackMismatch, ShapeMismatch: as `EpisodeReplayBuffer.add`.
+            InvalidArgument: there is not enough memory for `capacity` steps of each agent.
             WrongType: `episodes` is something else.
         """
         episodes_to_add = as_sequence(episodes, MultiAgentEpisode)
         contents, agent_modules = self._stored, dict(self._agent_modules)
         parts = [EpisodePart(part, agent_modules) for episode in episodes_to_add for part in self._parts(episode)]
-        buffers = self._checked_buffers(parts)
+        try:
+            buffers = self._checked_buffers(parts)
+            self._check_memory(buffers, agent_modules)
+        except MemoryError as error:
+            raise InvalidArgument(
+                f"add: {error or 'not enough memory'}; a buffer with capacity={self.capacity} has room for "
+                f"{self.capacity} steps of each of {len(agent_modules)} pairs of agent and module; give a smaller "
+                "capacity, or add the agents' episodes to an EpisodeReplayBuffer, whose capacity is that of all agents "
+                "together"
+            ) from None
         rings = {module_id: buffer.get_ring() for module_id, buffer in buffers.items()}
         writes = (partial(part.write, rings, contents.env_steps) for part in parts)
         self._work = (partial(contents.add_modules, buffers, agent_modules), *writes)
@@ -151,11 +162,12 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
 
     def _checked_buffers(self, parts: list[EpisodePart]) -> dict[Hashable, EpisodeReplayBuffer]:
         """Validate the parts of added episodes, and return the replay buffer of each module by module id, with new
-        buffers for new modules.
+        buffers for new modules. All buffers have their arrays, so that no later write needs more memory.
 
         Each part also gets its pack for each module. The contents of the buffers are not changed.
 
         Raises:
+            MemoryError: there is not enough memory for the arrays.
             TrackMismatch: a track is ragged, or does not fit the stored steps of its module.
         """
         buffers = dict(self.modules)
@@ -174,8 +186,22 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                         "EpisodeReplayBuffer"
                     )
                 check_pack(buffer.get_ring(), pack)
+                buffer.get_ring().create_missing(
+                    pack.observations, step_tracks_of(pack), pack.facts.policy_versions is not None
+                )
                 assign_packs(module_id, pack, parts)
         return buffers
+
+    def _check_memory(
+        self, buffers: Mapping[Hashable, EpisodeReplayBuffer], agent_modules: Mapping[AgentModule, None]
+    ) -> None:
+        """Raise `MemoryError` if the buffers and the env step table, when they are full, need more than the machine's
+        memory. The system often reserves more than it has, and ends the process later.
+        """
+        table = self.capacity * np.dtype(np.int64).itemsize * len(agent_modules)
+        needed, there_is = table + sum(buffer.nbytes for buffer in buffers.values()), machine_memory()
+        if needed > there_is:
+            raise MemoryError(f"{needed / 2**30:,.1f} GiB are needed, the machine has {there_is / 2**30:,.1f} GiB")
 
     def _finish(self) -> None:
         """Execute the writes that an `add` has planned but not yet completed."""
@@ -437,6 +463,14 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
         self.lock = RLock()
         for buffer in self.modules.values():
             buffer.generator = self.generator
+
+
+def machine_memory() -> float:
+    """Return the size of this machine's memory in bytes, or infinity if the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no `sysconf`
+        return float("inf")
 
 
 class _Contents(NamedTuple):

@@ -34,6 +34,7 @@ from episodes.tracks.fitting import check_fits
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.infos import EmptyInfos, same_info
+from episodes.tracks.levels import DEEPEST, check_levels
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
 from episodes.tracks.spaces import as_item, as_items, is_nested
@@ -331,6 +332,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             observation = as_item(observation, self._facts.observation_space)
         if infos is not None and type(infos) is not dict:
             self._check_mapping("infos", infos)
+        if type(observation) is not np.ndarray:
+            check_levels(observation, what=f"{self._place()}: the observation")
         kind = tracks.observations.ragged
         if kind is None:
             self._shape = track_access.shape_of(observation, self._place)
@@ -498,6 +501,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             or not declared.keys() <= outputs.keys()
         ):
             raise self._extra_mismatch(outputs)
+        check_levels(outputs, DEEPEST + 1, what="an extra model output")
         growth = self.growth or self.growing("add_env_step")
         tracks, pairs = track_access.new_growing_outputs(
             {key: first for key, first in outputs.items() if key not in declared}

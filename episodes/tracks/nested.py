@@ -19,6 +19,7 @@ import numpy as np
 import tree
 
 from episodes.errors import TrackMismatch, WrongType
+from episodes.tracks.levels import check_levels
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.read_only import read_only
 
@@ -303,8 +304,15 @@ def frozen(data: Any) -> Any:
 
 
 def as_arrays(value: Any) -> Any:
-    """Return a nested value with each leaf converted to an array."""
-    return value if type(value) is np.ndarray else map_leaves(as_array, value)
+    """Return a nested value with each leaf converted to an array.
+
+    Raises:
+        ShapeMismatch: the value is nested too deeply.
+    """
+    if type(value) is np.ndarray:
+        return value
+    check_levels(value, kinds=(dict, tuple))
+    return map_leaves(as_array, value)
 
 
 def as_array(leaf: Any) -> Any:

@@ -17,6 +17,7 @@ from episodes.tracks.copies import copied
 from episodes.tracks.field import REWARDS, Field, extra_field
 from episodes.tracks.fitting import check_fits
 from episodes.tracks.indexing import Indices
+from episodes.tracks.levels import check_levels, too_deep
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import as_ragged_item, fixed_shapes, kinds_of
 from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, one_hot, varying_shapes_error
@@ -32,7 +33,7 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
         label: function that returns the first words of an error message.
 
     Raises:
-        ShapeMismatch: the item is ragged.
+        ShapeMismatch: the item is ragged, or nested too deeply.
     """
     if type(item) is np.ndarray:
         return item.shape
@@ -42,6 +43,8 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
         return nested.map_leaves(lambda leaf: list(np.shape(leaf)), item)  # lists, since a tuple would be nested
     except ValueError:
         raise ShapeMismatch(f"{label()}: the item is ragged; give an array of numbers") from None
+    except RecursionError:
+        raise too_deep(f"{label()}: the item") from None
 
 
 def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, label: Callable[[], str]) -> Any:
@@ -83,6 +86,8 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
         return None  # `with_ragged_conversion` checks each item
     kind = type(action)
     if kind not in REAL_TYPES or track.total or space is not None:
+        if not track.total:
+            check_levels(action, what=f"{label()}: the action")
         tupled = as_item(action, space)
         shape = shape_of(tupled, label)
         if not track.total:

@@ -13,6 +13,7 @@ import numpy as np
 from episodes.tracks import nested
 from episodes.tracks.infos.info_columns import WHOLE, ColumnInfos, TypedColumn, copy_mutable
 from episodes.tracks.infos.infos import EmptyInfos, Infos
+from episodes.tracks.levels import DEEPEST, too_deep
 from episodes.tracks.stacking import object_array
 
 _PLAIN = (bool, int, float, str)
@@ -20,15 +21,22 @@ _PLAIN = (bool, int, float, str)
 
 def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
     """Convert a list of info dicts to an immutable sequence that stores one array per key.
-    Mutable values are copied."""
+    Mutable values are copied.
+
+    Raises:
+        ShapeMismatch: an info is nested too deeply.
+    """
     if type(dicts) is not list and isinstance(dicts, Infos):  # `isinstance` is slow for abstract classes like this
         return dicts
     num = len(dicts)
     if not any(dicts):
         return EmptyInfos(num)
     columns: dict[str, _Values] = {}
-    _collect(dicts, np.arange(num), "", columns)
-    return ColumnInfos({path: values.column(num) for path, values in columns.items()}, num)
+    _collect(dicts, np.arange(num), "", columns, DEEPEST)
+    try:
+        return ColumnInfos({path: values.column(num) for path, values in columns.items()}, num)
+    except RecursionError:  # lists, which are copied
+        raise too_deep("an info") from None
 
 
 @dataclass(slots=True)
@@ -64,9 +72,13 @@ class _Values:
         return TypedColumn(spread, mask, plain)
 
 
-def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, columns: dict[str, _Values]) -> None:
+def _collect(
+    infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, columns: dict[str, _Values], levels: int
+) -> None:
     """Add the values of info dicts to `columns`, by key path. `rows` [k] are the indices of these
-    dicts in the whole sequence."""
+    dicts in the whole sequence. At most `levels` dicts are in each other."""
+    if not levels:
+        raise too_deep("an info")
     for keys, members in _by_keys(infos).items():
         chosen, at = (infos, rows) if members is None else ([infos[i] for i in members], rows[members])
         if not keys or not all(type(key) is str for key in keys):
@@ -74,7 +86,7 @@ def _collect(infos: Sequence[dict[str, Any]], rows: np.ndarray, prefix: str, col
                 columns.setdefault(prefix[:-1] if prefix else WHOLE, _Values()).add(at, chosen, {dict})
             continue
         for key in keys:
-            _collect_key(list(map(itemgetter(key), chosen)), at, prefix + nested.escape(key), columns)
+            _collect_key(list(map(itemgetter(key), chosen)), at, prefix + nested.escape(key), columns, levels)
 
 
 def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int] | None]:
@@ -90,7 +102,7 @@ def _by_keys(infos: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]
     return groups
 
 
-def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[str, _Values]) -> None:
+def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[str, _Values], levels: int) -> None:
     """Add the values of one key to `columns`. Values that are dicts are added key by key.
 
     Args:
@@ -101,7 +113,7 @@ def _collect_key(values: list[Any], rows: np.ndarray, path: str, columns: dict[s
         columns.setdefault(path, _Values()).add(rows, values, types)
         return
     is_dict = np.array([type(value) is dict for value in values])
-    _collect([value for value in values if type(value) is dict], rows[is_dict], path + "/", columns)
+    _collect([value for value in values if type(value) is dict], rows[is_dict], path + "/", columns, levels - 1)
     if len(types) > 1:
         other_values = [value for value in values if type(value) is not dict]
         columns.setdefault(path, _Values()).add(rows[~is_dict], other_values, types - {dict})
