@@ -34,6 +34,7 @@ class ReferenceReplay:
     capacity: int
     steps: list[Transition] = field(default_factory=list)  # all that were ever added
     contexts: dict[int, list[Transition]] = field(default_factory=dict)  # lookbacks by `id` of the step after them
+    uncertain: set[int] = field(default_factory=set)  # of `contexts`: the steps before were stored
 
     @property
     def tail(self) -> int:
@@ -45,7 +46,8 @@ class ReferenceReplay:
     def add_chunk(self, transitions: list[Transition], lookback: Sequence[Transition] = ()) -> None:
         """Add successive steps of an episode, which follow its newest step if this step is still stored.
 
-        If it is not, the steps `lookback` before them are known, too.
+        If it is not, the steps `lookback` before them are known, too. If it is evicted later in the same call of `add`,
+        a buffer may know them or not.
         """
         stored = self.steps[max(len(self.steps) + len(transitions) - self.capacity, 0) :]
         before = next((s for s in reversed(stored) if s.id_ == transitions[0].id_), None)
@@ -54,8 +56,9 @@ class ReferenceReplay:
                 before.next, step.previous = step, before
             self.steps.append(step)
             before = step
-        if transitions[0].previous is None:
-            self.contexts[id(transitions[0])] = list(lookback)
+        self.contexts[id(transitions[0])] = list(lookback)
+        if transitions[0].previous is not None:
+            self.uncertain.add(id(transitions[0]))
         alive = set(map(id, self.alive()))
         for step in self.alive():
             if step.previous is not None and id(step.previous) not in alive:
@@ -85,14 +88,16 @@ class ReferenceReplay:
             result.insert(0, step)
         return result
 
-    def known_before(self, step: Transition) -> list[Transition]:
+    def known_before(self, step: Transition, *, certain: bool = False) -> list[Transition]:
         """Return all known steps before the step, oldest first: stored ones, and the lookback before these."""
         stored = self.backward(step, 10**6)
-        return [*self.contexts.get(id(stored[0] if stored else step), []), *stored]
+        first = id(stored[0] if stored else step)
+        lookback = [] if certain and first in self.uncertain else self.contexts.get(first, [])
+        return [*lookback, *stored]
 
-    def is_complete(self, step: Transition, reach: int) -> bool:
+    def is_complete(self, step: Transition, reach: int, *, certain: bool = False) -> bool:
         """Return True if the `reach` steps before the step are known, or all of its episode."""
-        known = self.known_before(step)
+        known = self.known_before(step, certain=certain)
         return len(known) >= reach or (known[0] if known else step).t == 0
 
     def stack(self, step: Transition, k: int, *, after: bool) -> list[float]:

@@ -162,9 +162,10 @@ class Timeline:
 
     def no_reward(self, env_t: int) -> InvalidArgument:
         """Return the error for an agent whose step ends without a reward, at an observation or at the end."""
+        acted = f" at env step {self.action_times[-1]}" if len(self.action_times) else ""
         return InvalidArgument(
-            f"{self._place(env_t)}: no reward came since it acted at env step {self.action_times[-1]}, though its "
-            "next observation is here or its episode ends; give a reward (0.0 counts)"
+            f"{self._place(env_t)}: no reward came since it acted{acted}, though its next observation is here or its "
+            "episode ends; give a reward (0.0 counts)"
         )
 
     def cannot_observe(self, env_t: int) -> InvalidArgument:

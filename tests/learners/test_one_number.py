@@ -185,7 +185,8 @@ def test_lookbacks_repeat_the_log_probabilities_of_earlier_chunks():
             )
             whole = np.asarray(whole)
             known = ends.get(chunk.id_, np.zeros(0))
-            assert np.array_equal(whole[: chunk.lookback], known[len(known) - chunk.lookback :])
+            repeated = known[len(known) - chunk.lookback :]
+            np.testing.assert_allclose(whole[: chunk.lookback], repeated, rtol=1e-6)  # of batches of another size
             assert (whole[chunk.lookback :] == 0).all() != explore or not len(chunk)
             ends[chunk.id_] = np.concatenate([known, whole[chunk.lookback :]])
     assert flags.any()
