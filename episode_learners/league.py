@@ -217,7 +217,7 @@ class League:
         """Return a function for the runner's `agent_to_module_mapping_fn`, by which one of `agents` plays as a learner
         in each episode, and the others as opponents.
 
-        The id of an episode determines the learning agent, its module and the opponents' modules, which
+        The first half of an episode's id determines the learning agent, its module and the opponents' modules, which
         therefore vary from episode to episode.
         """
 
@@ -225,7 +225,7 @@ class League:
             """Return the id of the module (learner or opponent) that an agent plays with in an episode, computed from
             the episode's id.
             """
-            number = crc32(str(episode.id_).encode())
+            number = crc32(str(episode.id_)[:16].encode())  # the half that follows from the runner's seed
             place = (list(agents).index(agent_id) - number) % len(agents)
             modules = self.learners if place == 0 else self.opponents
             return modules[(number // len(agents) + place) % len(modules)]

@@ -24,6 +24,7 @@ from episode_runners.restarts import EnvReplacement, advised
 from episode_runners.runner import EnvRunner, check_counts, copy_pipeline, quotas
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
+from episodes.facts.facts import new_id
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
 from episodes.multi_agent.timeline import RESTS
@@ -138,6 +139,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._taken: list[MultiAgentEpisode] = []  # chunks that ended or were cut in this call
         self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) that had no step of this chunk before the call
         self._shared_data: dict[str, Any] = {}
+        self._id_generator = np.random.default_rng(seed)
         self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
 
     # --- sampling ------------------------------------------------------------------------------------------------
@@ -354,8 +356,14 @@ class MultiAgentEnvRunner(EnvRunner):
         return episode
 
     def _new_episode(self) -> MultiAgentEpisode:
-        """Return an episode without observations, whose spaces are added when its agents appear."""
+        """Return an episode without observations, whose spaces are added when its agents appear.
+
+        With a seed, the first half of its id follows from the seed, so that functions that choose modules by it are
+        reproducible. The other half is random, so that ids never repeat.
+        """
+        number = self._id_generator.integers(2**64, dtype=np.uint64)
         return MultiAgentEpisode(
+            id_=None if self.seed is None else f"{number:016x}{new_id()[16:]}",
             observation_space={},
             action_space={},
             agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
@@ -636,11 +644,14 @@ class MultiAgentEnvRunner(EnvRunner):
         The next `sample` resets the environments with the same seeds, and filters learn nothing here.
         """
         if not self.episodes and not self._closed:
+            before = self._id_generator.bit_generator.state
             for i in range(len(self.envs)):
                 observations, _ = self._copies.reset(i, self._seeds[i])
                 self._pipelines.add_agents([(i, self._new_episode(), observations)])
+            self._id_generator.bit_generator.state = before
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
+        self._id_generator = np.random.default_rng(sequence)
         *seeds, spaces_seed = (int(seed) for seed in sequence.generate_state(len(self.envs) + 1) >> 1)
         self._seeds = list(seeds)
         self._pipelines.reseed_spaces(spaces_seed)
