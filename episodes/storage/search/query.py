@@ -102,7 +102,7 @@ def _check_sources(connection: Any, query: str, tree: Any) -> None:
             path = [node["catalog_name"], node["schema_name"], node["table_name"]]
             is_of_system = any(path[:-1]) or path[-1].lower() in _system_views(connection)
             source = f"table {'.'.join(filter(None, path))!r}" if is_of_system else None
-        elif node.get("show_type") == "SHOW_SPECIAL":
+        elif kind == "SHOW_REF" and node["table_name"].startswith('"'):  # `show databases`, also in DuckDB 1.2
             name_of_list = node["table_name"].strip('"')
             source = f"list of {name_of_list}"
         elif isinstance(name, str) and name.lower() in _OF_SYSTEM:
