@@ -177,7 +177,11 @@ def test_page_cameras_follow_the_step(data: Path, tab: Tab) -> None:
 
 
 @WITH_BROWSER
-def test_page_separates_equal_ids_and_shows_huge_numbers(tmp_path: Path, tab: Tab) -> None:
+def test_page_separates_equal_ids_and_shows_huge_numbers(
+    tmp_path: Path, tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # data sets of earlier versions have repeated ids
+    monkeypatch.setattr("episodes.storage.known_chunks.conflicts", lambda *spans: False)
     huge, exact = np.array([1.7e308, -1.7e308]), np.array([1234567.0, 2.0**60])
     episodes = [
         SingleAgentEpisode.from_arrays(values, [0], [reward], id_="of every worker")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from episodes import SingleAgentEpisode
@@ -28,6 +29,7 @@ CHUNKS = st.lists(
 )
 
 
+@example([("a", "x", 0, 1, (False, False)), ("a", "x", 3, 0, (True, False))], Random(0))  # a hole before the ending
 @given(CHUNKS, st.randoms(use_true_random=False))
 def test_whole_episode_columns_equal_a_loop(chunks: list[Any], random: Any) -> None:
     rows, ends = [], dict[Any, int]()

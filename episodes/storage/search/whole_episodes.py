@@ -78,8 +78,9 @@ def _compute_columns(table: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     first = chunks.order[chunks.is_first]
     is_complete[episode[first[starts[first] > 0]]] = False
     is_complete[episode[chunks.order[~chunks.is_first & ~chunks.follows]]] = False
-    is_without_steps = np.bincount(episode, lengths) == 0
-    is_complete[episode[is_without_steps[episode] & (starts > 0)]] = False
+    last = np.zeros_like(stops)  # where the steps of each episode stop
+    np.maximum.at(last, episode, np.where(lengths > 0, starts + lengths, 0))
+    is_complete[episode[(lengths == 0) & (starts > last[episode])]] = False  # steps before it are missing
     return {
         "episode_length": np.bincount(episode, lengths).astype(np.int64)[episode],
         "episode_return": np.bincount(episode, table["return"])[episode],
