@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from episodes.errors import ChunkMismatch
 from episodes.inspect.conversation import Decode, is_conversation, view_conversation
 from episodes.inspect.doctor.finding import Findings
 from episodes.inspect.doctor.scan import outside_bounds
@@ -149,11 +150,17 @@ def _size(data: dict[str, Any]) -> int:
 
 
 def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
-    """Return the rows of a data set's metadata table from row `begin` on, as data for the page."""
+    """Return the rows of a data set's metadata table from row `begin` on, as data for the page.
+
+    Columns of whole episodes are left out if an id belongs to several episodes.
+    """
     table = dataset.metadata
     columns = {}
     for name in table:
-        values = np.asarray(table[name])
+        try:
+            values = np.asarray(table[name])
+        except ChunkMismatch:  # of whole episodes, if an id is of several: `episodes check` reports it
+            continue
         if name not in LEFT_OUT and not _is_empty(name, values):
             columns[name] = _column(values[begin:])
     columns["nth"] = {"values": repetitions(table)[begin:]}
