@@ -192,8 +192,7 @@ def _play(chosen: argparse.Namespace) -> int:
     if (target / DATASET_FILE).exists():
         stored = EpisodeDataset(target).metadata  # the id of an agent's episode, and of its multi-agent episode
         known = {*stored["id"], *stored["multi_agent_episode_id"]} - {None}
-    seed = _fresh_seed(len(known)) if chosen.seed is None else chosen.seed
-    evaluation = _evaluate_policy(chosen, seed)
+    evaluation = _evaluate_policy(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)
     ids = _ids_of(evaluation.episodes)
     twice = [id_ for id_ in ids if id_ in known]
     if twice:

@@ -144,8 +144,9 @@ class Ledger:
         hashes = hash_of_arrays(weights), hash_of_values(settings)
         self._owner.check()
         with self._lock:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._owner.claim()
+            if not self._owner.is_active:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._owner.claim()
             note = _Note(int(update), _utf8_text(module), *hashes, *_row_origins(batch, len(content)), content)
             self._queued.state.append(note)
             if len(self._queued.state) >= self._every:
