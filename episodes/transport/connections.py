@@ -22,18 +22,20 @@ _INTERVAL_S = 0.02  # between two checks of up to a hundred connections
 PART_BYTES = 64  # what a part takes on the wire in addition to its content, at most
 _EVENT = struct.Struct("=HI")  # ZeroMQ's connection events: kind, descriptor
 _RECEIVED = struct.Struct("<128xQ")  # Linux: tcpi_bytes_received in the struct tcp_info
+_SENT = struct.Struct("<24xI92xQ16xI")  # tcpi_unacked (packets), tcpi_bytes_acked, tcpi_notsent_bytes
 _SO_COOKIE = 57  # Linux: a number that no other socket has had
 
 
 class Connection:
-    """TCP connection of a receiver, which counts the bytes received and the bytes processed so far."""
+    """TCP connection of a receiver, which counts the bytes received, the bytes processed and the bytes sent so far."""
 
-    __slots__ = ("cookie", "descriptor", "done", "is_closed", "is_counted", "offset", "waiting")
+    __slots__ = ("cookie", "descriptor", "done", "is_closed", "is_counted", "offset", "sent", "waiting")
 
     def __init__(self, descriptor: int = -1) -> None:
         self.descriptor = descriptor
         self.waiting = 0  # bytes of messages that were received, and not taken
         self.done = 0  # bytes on the wire, estimated, of messages that were taken or refused
+        self.sent = 0  # bytes of messages to the other side, without what ZeroMQ adds
         self.offset = 0  # corrects the estimate, which is never more than what was received
         self.is_closed = False
         self.cookie = self.read_cookie() if descriptor >= 0 else b""
@@ -51,6 +53,17 @@ class Connection:
         if held < 0:
             self.offset += held
         return max(held, 0)
+
+    def is_delivered(self) -> bool:
+        """Return True if the kernel of the other side has all bytes that were sent, or the connection has ended."""
+        if self.is_closed or not self.is_counted:
+            return True
+        try:
+            info = _socket_option(self.descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _SENT.size)
+        except OSError:
+            return True
+        num_unacked_packets, num_acked, num_unsent = _SENT.unpack(info)
+        return not num_unacked_packets and not num_unsent and num_acked >= self.sent
 
     def read_cookie(self) -> bytes:
         """Return the socket's unique identifier in the Linux kernel, as 8 bytes.

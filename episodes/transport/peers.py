@@ -9,7 +9,7 @@ from typing import NamedTuple
 from episodes.facts.policy_versions import UNKNOWN
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
-from episodes.transport.connections import Connection
+from episodes.transport.connections import PART_BYTES, Connection
 from episodes.transport.messages import Head
 from episodes.transport.parts import Buffer
 
@@ -43,6 +43,10 @@ class Incoming(NamedTuple):
     parts: list[Buffer]
     nbytes: int  # of all parts
     connection: Connection
+
+    def count(self) -> None:
+        """Count the bytes of the message as processed."""
+        self.connection.done += self.nbytes + PART_BYTES * len(self.parts)
 
 
 class Arrived(NamedTuple):

@@ -65,6 +65,7 @@ _MOST_AHEAD = 256
 _MOST_CONNECTIONS = 4096
 _NOBLOCK = 1  # ZeroMQ's flag
 _LINGER_MS = 5000  # limit of the time for the last acknowledgements and weights
+_DELIVERY_S = 0.001  # between two looks at whether they have arrived
 _UNANSWERED_MS = 30_000  # a sender whose machine does not confirm what was sent to it is gone
 _SLACK = 1 << 20  # bytes in the kernel and of small messages, in addition to the limit of a connection
 _BIND_S = 5.0  # the system frees the port of a killed receiver a moment later
@@ -405,7 +406,7 @@ class EpisodeReceiver(Endpoint):
         Return True if it is queued."""
         is_queued = self._queue_packs(message)
         if not is_queued:
-            message.connection.done += message.nbytes + PART_BYTES * len(message.parts)
+            message.count()
         return is_queued
 
     def _queue_packs(self, message: Incoming) -> bool:
@@ -680,6 +681,8 @@ class EpisodeReceiver(Endpoint):
             if error.errno != self.zmq.EHOSTUNREACH:
                 raise
             return False
+        if (connection := self._connections.get(address)) is not None:
+            connection.sent += sum(map(len, parts))
         return True
 
     # --- weights -----------------------------------------------------------------------------------------------------
@@ -744,7 +747,8 @@ class EpisodeReceiver(Endpoint):
         """Acknowledge all taken messages, send the newest weights to the senders that lack them, and close the socket.
         Later calls have no effect.
 
-        Acknowledgements and weights are sent for at most 5 seconds, which is only needed for senders that read nothing.
+        Acknowledgements and weights are sent for at most 5 seconds each, which is only needed for senders whose
+        machines take nothing. Messages that come meanwhile are not taken: their senders send them to the next receiver.
         Loops over this receiver end.
         """
         if self.is_over:
@@ -757,8 +761,24 @@ class EpisodeReceiver(Endpoint):
                     for peer in self._peers.values():  # also senders that have not read the weights before these
                         peer.has_unconfirmed_weights = False
                         self._share_weights(peer)
+                    self._deliver()
                     self.socket.linger = _LINGER_MS
             self.release()
+
+    def _deliver(self) -> None:
+        """Wait until the machines of all senders have what was sent to them, and drop what they send meanwhile.
+
+        ZeroMQ reads nothing more from a socket that is closed. The system resets a TCP connection that is closed with
+        bytes that nobody has read, and then drops what the other side has not taken from it yet.
+        """
+        deadline = time.monotonic() + _LINGER_MS / 1000
+        connections = list(self._connections.values())
+        while time.monotonic() < deadline and not all(connection.is_delivered() for connection in connections):
+            for _ in range(_MOST_AHEAD):
+                if (message := self._recv_message()) is None:
+                    break
+                message.count()
+            self.wait(time.monotonic() + _DELIVERY_S)
 
     def mend(self) -> None:
         """Recover from an interrupted call: drop queued messages, and ask all senders to send them again.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -54,6 +55,39 @@ def test_what_a_receiver_sends_right_before_it_closes_arrives(
                 assert weights is not None
                 assert weights.version == run + 1
                 assert (weights.values["w"] == run + 1).all()
+
+
+def send_and_read(address: str, num_messages: int) -> None:
+    """Run a process that sends messages, which nobody receives but the first, and reads the weights then."""
+    with EpisodeSender(address, window=100_000) as sender:
+        sender.send(pack_of(0), PATIENCE_S)
+        for number in range(1, num_messages):
+            sender.send(pack_of(number, 1000))
+        print("sent", flush=True)
+        weights = sender.latest_weights(PATIENCE_S)
+        print(None if weights is None else weights.version, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)  # the messages are of no use
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+@pytest.mark.parametrize("num_messages", [2, 500, 3000])
+def test_weights_arrive_at_a_stalled_sender_whose_messages_nobody_reads(
+    processes: list[subprocess.Popen[str]], size: int, num_messages: int
+) -> None:
+    receiver = EpisodeReceiver()
+    sender = started(ME, "send_and_read", receiver.address, num_messages)
+    processes.append(sender)
+    assert sender.stdout is not None
+    receiver.recv(PATIENCE_S)
+    assert sender.stdout.readline() == "sent\n"
+    os.kill(sender.pid, signal.SIGSTOP)
+    receiver.publish({"w": np.ones(size)}, 1)
+    closing = threading.Thread(target=receiver.close)
+    closing.start()
+    closing.join(0.1)  # all that the system takes is on the way, or the receiver waits
+    os.kill(sender.pid, signal.SIGCONT)
+    closing.join()
+    assert sender.stdout.readline() == "1\n"
 
 
 @pytest.mark.parametrize("num_sent", [0, 1, 5])
