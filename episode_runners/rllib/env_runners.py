@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
+import ray
 from gymnasium.wrappers.vector import DictInfoToList
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.env_runner import EnvRunner as RLlibEnvRunner
@@ -59,6 +61,11 @@ def _interrupted_episodes(runner: Any) -> list[Any]:
         return list(runner.take())
     except EpisodeStateError:
         return []
+
+
+def _was_restarted() -> bool:
+    """Return True if this process is an actor that Ray has started again after it died."""
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 class Guarded:
@@ -116,6 +123,8 @@ class EpisodesRunner(RLlibEnvRunner):
         super().__init__(config=config, **kwargs)
         if self._env_to_module is not None:
             connector_in(self._env_to_module).shared.is_local = self.worker_index == 0
+        if self._seed is not None and self.worker_index and _was_restarted():
+            self._seed = independent_seed(self._seed, secrets.randbits(32))
 
     @property
     def env_to_module_connector(self) -> Any:
@@ -232,7 +241,8 @@ class EpisodesRunner(RLlibEnvRunner):
     def _next_seed(self) -> int | None:
         """Return the seed of the next runner, or None if no seed is configured.
 
-        It is the configured seed for the first runner, and a derived seed for each later runner.
+        It is the configured seed for the first runner, and a derived seed for each later runner. An env runner that Ray
+        has restarted has a random seed in place of the configured one, with which it would repeat its first episodes.
         """
         num_before, self._num_runners = self._num_runners, self._num_runners + 1
         if self._seed is None or not num_before:
