@@ -8,15 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import ray
-from ray.rllib.connectors.connector_v2 import ConnectorV2
 
-from tests.rllib.rllib_envs import Scripted, ScriptedAgents, counts_of, filtered
+from tests.rllib.rllib_envs import RECEIVED, Chunk, Drawn, DrawnAgents, Receive, counts_of, filtered, log_distance
 
 pytestmark = pytest.mark.slow
 
@@ -26,58 +23,6 @@ def ray_session() -> Iterator[None]:
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
     yield
     ray.shutdown()
-
-
-class Drawn(Scripted):
-    """The scripted environment with 5 ms for a step, and a random number of each episode in its infos."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        gym.Env.reset(self, seed=seed)
-        observation, _ = super().reset()
-        self.drawn = int(self.np_random.integers(2**60))
-        return observation, {"drawn": self.drawn}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        time.sleep(0.005)
-        observation, reward, terminated, truncated, _ = super().step(action)
-        return observation, reward, terminated, truncated, {"drawn": self.drawn}
-
-
-class DrawnAgents(ScriptedAgents):
-    """The same with two agents."""
-
-    def __init__(self, config: Any = None) -> None:
-        super().__init__(config)
-        self.script = Drawn(config)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        observation, info = self.script.reset(seed=seed)
-        return dict.fromkeys(self.agents, observation), dict.fromkeys(self.agents, info)
-
-
-class Chunk(NamedTuple):
-    """A part of an episode that a learner received."""
-
-    key: tuple[Any, ...]  # ids of its episode
-    start: int  # number of its first step
-    stop: int
-    drawn: int  # random number of the episode
-    versions: frozenset[int]  # of the policies that acted
-
-
-RECEIVED: list[Chunk] = []
-
-
-class Receive(ConnectorV2):
-    """Learner connector that stores the chunks that a learner in this process receives in `RECEIVED`."""
-
-    def __call__(self, *, batch: Any, episodes: Any, **arguments: Any) -> Any:
-        for part in episodes:
-            key = (part.multi_agent_episode_id, part.agent_id, part.id_)
-            start = part.t_started
-            versions = frozenset(part.get_policy_versions().tolist())
-            RECEIVED.append(Chunk(key, start, start + len(part), part.get_infos(0).get("drawn", -1), versions))
-        return batch
 
 
 def pids_of(group: Any) -> dict[int, int]:
@@ -158,4 +103,37 @@ def test_ppo_learns_each_step_once_whatever_runner_dies(agents: bool, num_kills:
         known["count"] = counts[0]
 
     trained(algorithm, algorithm.env_runner_group, random.Random(agents), check, num_kills)
+    algorithm.stop()
+
+
+def test_dqn_stores_each_step_once_whatever_runner_dies() -> None:
+    config = filtered("DQN", False).environment(Drawn).fault_tolerance(restart_failed_env_runners=True)
+    config.env_runners(num_env_runners=2, rollout_fragment_length=20)
+    algorithm = config.build_algo()
+    counts = [0]
+
+    def check(result: Any) -> None:
+        buffer = algorithm.local_replay_buffer
+        assert buffer.get_added_timesteps() == result["env_runners"]["num_env_steps_sampled_lifetime"]
+        counts.append(counts_of(algorithm)[0])
+        assert counts[-2] <= counts[-1] <= buffer.get_added_timesteps() + buffer.get_num_episodes()
+
+    trained(algorithm, algorithm.env_runner_group, random.Random(2), check, 4)
+    algorithm.stop()
+
+
+def test_evaluation_acts_on_statistics_of_training_whatever_runner_dies() -> None:
+    config = filtered("PPO", False).environment(Drawn).fault_tolerance(restart_failed_env_runners=True)
+    config.training(train_batch_size_per_learner=100, minibatch_size=50, num_epochs=1)
+    config.evaluation(evaluation_interval=1, evaluation_num_env_runners=2, evaluation_duration=8)
+    config.evaluation(evaluation_config={"explore": False})
+    algorithm = config.callbacks(on_episode_end=log_distance).build_algo()
+
+    def check(result: Any) -> None:
+        evaluated = result["evaluation"]["env_runners"]
+        assert evaluated["num_episodes"] >= 8
+        assert evaluated["distance"] < 1e-3
+        assert evaluated["num_observed"] == counts_of(algorithm)[0]
+
+    trained(algorithm, algorithm.eval_env_runner_group, random.Random(3), check, 4)
     algorithm.stop()

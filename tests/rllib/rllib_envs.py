@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +13,7 @@ from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
@@ -102,6 +103,58 @@ class ContinuousAgents(ScriptedAgents):
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         self.action_spaces = dict.fromkeys(self.agents, spaces.Box(-1.0, 1.0, (1,)))
+
+
+class Drawn(Scripted):
+    """The scripted environment with 5 ms for a step, and a random number of each episode in its infos."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        gym.Env.reset(self, seed=seed)
+        observation, _ = super().reset()
+        self.drawn = int(self.np_random.integers(2**60))
+        return observation, {"drawn": self.drawn}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.005)
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"drawn": self.drawn}
+
+
+class DrawnAgents(ScriptedAgents):
+    """The same with two agents."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.script = Drawn(config)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        observation, info = self.script.reset(seed=seed)
+        return dict.fromkeys(self.agents, observation), dict.fromkeys(self.agents, info)
+
+
+class Chunk(NamedTuple):
+    """A part of an episode that a learner received."""
+
+    key: tuple[Any, ...]  # ids of its episode
+    start: int  # number of its first step
+    stop: int
+    drawn: int  # random number of the episode
+    versions: frozenset[int]  # of the policies that acted
+
+
+RECEIVED: list[Chunk] = []
+
+
+class Receive(ConnectorV2):
+    """Learner connector that stores the chunks that a learner in this process receives in `RECEIVED`."""
+
+    def __call__(self, *, batch: Any, episodes: Any, **arguments: Any) -> Any:
+        for part in episodes:
+            key = (part.multi_agent_episode_id, part.agent_id, part.id_)
+            start = part.t_started
+            versions = frozenset(part.get_policy_versions().tolist())
+            RECEIVED.append(Chunk(key, start, start + len(part), part.get_infos(0).get("drawn", -1), versions))
+        return batch
 
 
 class SlowCartPole(gym.Wrapper):
