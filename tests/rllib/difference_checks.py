@@ -56,12 +56,11 @@ def test_train_batches_have_rllibs_rows_in_another_order() -> None:
         rows = np.column_stack([batch[name][kept] for name in names]).astype(float)
         tables.append((rows[np.lexsort(rows[:, :2].round(2).T)], batch["truncateds"][kept], batch["advantages"][kept]))
     (their_rows, their_cuts, their_advantages), (rows, cuts, advantages) = tables
-    assert len(rows) == 120 == len(their_rows)
+    assert len(rows) == sum(map(len, ours)) == len(their_rows)
     np.testing.assert_allclose(np.sort(rows, 0), np.sort(their_rows, 0), atol=1e-5)
     assert cuts.sum() == truncated
     assert their_cuts.sum() == truncated + unfinished
     assert np.abs(np.sort(advantages) - np.sort(their_advantages)).max() < 0.1
-    print("advantages differ by", np.abs(np.sort(advantages) - np.sort(their_advantages)).max())
     rllib.stop()
     algorithm.stop()
 
@@ -82,7 +81,5 @@ def test_filter_differs_from_rllibs_in_the_first_rows_of_several_environments(nu
     assert theirs.keys() == ours.keys()
     first = [np.abs(ours[key] - theirs[key]).max() for key in ours if key[1] == 1]
     later = [np.abs(ours[key] - theirs[key]).max() for key in ours if key[1] > 20]
-    print(num_envs, "first episodes", max(first), "after 20 episodes", max(later))
-    if num_envs == 1:
-        assert max(first) == max(later) == 0
-    assert max(later) < 0.05
+    assert max(first) < (2e-6 if num_envs == 1 else 0.5)
+    assert max(later) < (2e-6 if num_envs == 1 else 0.01)
