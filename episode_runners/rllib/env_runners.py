@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
+import ray
 from gymnasium.wrappers.vector import DictInfoToList
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.env_runner import EnvRunner as RLlibEnvRunner
@@ -59,6 +61,21 @@ def _interrupted_episodes(runner: Any) -> list[Any]:
         return list(runner.take())
     except EpisodeStateError:
         return []
+
+
+def _seed_of_actor(seed: int, in_evaluation: bool) -> int:
+    """Return the seed of the environments of a remote env runner, unrelated to the seeds of all others.
+
+    RLlib's seeds of remote env runners are successive numbers, with which environments of two runners would have the
+    same seed. An actor that Ray has started again gets a random seed, so that it does not repeat its first episodes.
+
+    Args:
+        seed: RLlib's seed of the env runner.
+        in_evaluation: whether it evaluates.
+    """
+    if ray.get_runtime_context().was_current_actor_reconstructed:
+        return secrets.randbits(31)
+    return independent_seed(seed, int(in_evaluation))
 
 
 class Guarded:
@@ -116,6 +133,8 @@ class EpisodesRunner(RLlibEnvRunner):
         super().__init__(config=config, **kwargs)
         if self._env_to_module is not None:
             connector_in(self._env_to_module).shared.is_local = self.worker_index == 0
+        if self._seed is not None and self.worker_index:
+            self._seed = _seed_of_actor(self._seed, config.in_evaluation)
 
     @property
     def env_to_module_connector(self) -> Any:
@@ -232,7 +251,7 @@ class EpisodesRunner(RLlibEnvRunner):
     def _next_seed(self) -> int | None:
         """Return the seed of the next runner, or None if no seed is configured.
 
-        It is the configured seed for the first runner, and a derived seed for each later runner.
+        It is the env runner's seed for the first runner, and a derived seed for each later runner.
         """
         num_before, self._num_runners = self._num_runners, self._num_runners + 1
         if self._seed is None or not num_before:

@@ -25,6 +25,9 @@ from tests.rllib.rllib_envs import (
     SlowCartPole,
     counts_of,
     filter_state,
+    filtered,
+    log_distance,
+    moments_of,
     multi_agent,
     observations_of,
     ppo,
@@ -95,22 +98,27 @@ def test_asynchronous_runners_share_filters(kind: Any, agents: bool, tmp_path: A
     restored.stop()
 
 
-@pytest.mark.parametrize("kind", ["PPO", "IMPALA"])
+@pytest.mark.parametrize("evaluation", ["local", "remote", "parallel"])
 @pytest.mark.parametrize("agents", [False, True])
-@pytest.mark.parametrize("parallel", [False, True])
-def test_remote_evaluation_acts_on_statistics_of_training(kind: str, agents: bool, parallel: bool) -> None:
-    config: Any = ppo(Scripted) if kind == "PPO" else IMPALAConfig().environment(Scripted)
-    config = multi_agent(config) if agents else config
-    config.env_runners(num_env_runners=1, env_to_module_connector=lambda *args: MeanStdFilter(multi_agent=agents))
-    config.env_runners(explore=False)
-    config.evaluation(evaluation_interval=1, evaluation_num_env_runners=1, evaluation_duration=2)
-    config.evaluation(evaluation_config={"explore": False}, evaluation_parallel_to_training=parallel)
-    algorithm = install(config).build_algo()
-    result = algorithm.train()
-    assert result["evaluation"]["env_runners"]["num_episodes"] > 0
-    states = algorithm.eval_env_runner_group.foreach_env_runner(lambda runner: repr(filter_state(runner)))
-    assert all("'count': " in state and "'count': 0" not in state for state in states)
-    assert len(set(states)) == 1
+@pytest.mark.parametrize("kind", ["PPO", "DQN", "SAC", "IMPALA"])
+def test_evaluation_acts_on_statistics_of_remote_training(kind: str, agents: bool, evaluation: str) -> None:
+    config = filtered(kind, agents).env_runners(num_env_runners=1).callbacks(on_episode_end=log_distance)
+    config.evaluation(evaluation_interval=1, evaluation_num_env_runners=int(evaluation != "local"))
+    config.evaluation(evaluation_duration=2, evaluation_config={"explore": False})
+    config.evaluation(evaluation_parallel_to_training=evaluation == "parallel")
+    algorithm = config.build_algo()
+    counts = []
+    for _ in range(2):
+        result = algorithm.train()["evaluation"]["env_runners"]
+        assert result["num_episodes"] >= 2
+        assert result["distance"] < 1e-3
+        counts.append(result["num_observed"])
+    assert 0 < counts[0] <= counts[1]  # equal in parallel to training: the first evaluation waits for statistics
+    if evaluation != "parallel" and kind != "IMPALA":  # whose runners sample all the time
+        (trained,) = algorithm.env_runner_group.foreach_env_runner(moments_of, local_env_runner=False)
+        for known in algorithm.eval_env_runner_group.foreach_env_runner(moments_of):
+            assert known.keys() == trained.keys()
+            assert all(known[path].equals(trained[path]) for path in known)
     algorithm.stop()
 
 

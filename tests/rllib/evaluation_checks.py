@@ -6,53 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
-from ray.rllib.algorithms.dqn import DQNConfig
-from ray.rllib.algorithms.sac import SACConfig
-from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.connectors.learner import AddNextObservationsFromEpisodesToTrainBatch
 
-from connectors.moments import Moments
 from episode_runners.rllib import install, uninstall
 from episodes.errors import StateMismatch
-from tests.rllib.rllib_envs import Scripted, ScriptedAgents, multi_agent, ppo
-
-
-class Continuous(Scripted):
-    """The scripted environment with continuous actions."""
-
-    def __init__(self, config: Any = None) -> None:
-        super().__init__(config)
-        self.action_space = spaces.Box(-1.0, 1.0, (1,))
-
-
-class ContinuousAgents(ScriptedAgents):
-    """The scripted environment of two agents with continuous actions."""
-
-    def __init__(self, config: Any = None) -> None:
-        super().__init__(config)
-        self.action_spaces = dict.fromkeys(self.agents, spaces.Box(-1.0, 1.0, (1,)))
-
-
-def made_config(kind: str, agents: bool, explore: bool) -> Any:
-    """Return an installed config with a filter, of an environment whose observations are whole numbers."""
-    config: Any = ppo() if kind == "PPO" else {"DQN": DQNConfig, "SAC": SACConfig}[kind]()
-    env = (Scripted, ScriptedAgents, Continuous, ContinuousAgents)[2 * (kind == "SAC") + agents]
-    config = multi_agent(config, env) if agents else config.environment(env)
-    config.env_runners(num_env_runners=0, num_envs_per_env_runner=2, explore=explore)
-    config.env_runners(env_to_module_connector=lambda *_: MeanStdFilter(multi_agent=agents))
-    if kind != "PPO":
-        config.training(num_steps_sampled_before_learning_starts=10**6)
-        config.reporting(min_sample_timesteps_per_iteration=40, min_time_s_per_iteration=0)
-        kind = "MultiAgentPrioritizedEpisodeReplayBuffer" if agents else "PrioritizedEpisodeReplayBuffer"
-        config.training(replay_buffer_config={"type": kind, "capacity": 1000, "alpha": 0.6, "beta": 0.4})
-    return install(config)
-
-
-def moments_of(runner: Any) -> dict[tuple[Any, ...], Moments]:
-    """Return the statistics of the filters of an env runner."""
-    shared = runner.env_to_module_connector.shared
-    return shared.statistics(shared.get_state())
+from tests.rllib.rllib_envs import Scripted, ScriptedAgents, filtered, moments_of, multi_agent, ppo
 
 
 def received(episodes: Any, agents: bool) -> dict[Any, np.ndarray]:
@@ -69,9 +27,9 @@ def received(episodes: Any, agents: bool) -> dict[Any, np.ndarray]:
 @pytest.mark.parametrize("separate", [True, False], ids=["eval runner", "training's runner"])
 @pytest.mark.parametrize("explore", [True, False])
 @pytest.mark.parametrize("agents", [False, True])
-@pytest.mark.parametrize("kind", ["PPO", "DQN", "SAC"])
+@pytest.mark.parametrize("kind", ["PPO", "DQN", "SAC", "IMPALA"])
 def test_evaluation_acts_on_statistics_of_training(kind: str, agents: bool, explore: bool, separate: bool) -> None:
-    config = made_config(kind, agents, explore)
+    config = filtered(kind, agents).env_runners(explore=explore)
     if separate:
         config.evaluation(evaluation_interval=100, evaluation_num_env_runners=0)
     config.evaluation(evaluation_duration=2, evaluation_config={"explore": False})

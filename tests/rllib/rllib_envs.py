@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
+from connectors.moments import Moments
+from episode_runners.rllib import install
 from episode_runners.rllib.pipelines import connector_in
 
 OBSERVED = spaces.Box(-1, 100, (2,), np.float32)
@@ -82,6 +89,74 @@ class SameObservations(ScriptedAgents):
         return observed, dict.fromkeys(self.agents, reward), {"__all__": terminated}, {"__all__": False}, {}
 
 
+class Continuous(Scripted):
+    """The scripted environment with continuous actions."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+
+class ContinuousAgents(ScriptedAgents):
+    """The scripted environment of two agents with continuous actions."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.action_spaces = dict.fromkeys(self.agents, spaces.Box(-1.0, 1.0, (1,)))
+
+
+class Drawn(Scripted):
+    """The scripted environment with 5 ms for a step, and a random number of each episode in its infos."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        gym.Env.reset(self, seed=seed)
+        observation, _ = super().reset()
+        self.drawn = int(self.np_random.integers(2**60))
+        return observation, {"drawn": self.drawn}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.005)
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"drawn": self.drawn}
+
+
+class DrawnAgents(ScriptedAgents):
+    """The same with two agents."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.script = Drawn(config)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        observation, info = self.script.reset(seed=seed)
+        return dict.fromkeys(self.agents, observation), dict.fromkeys(self.agents, info)
+
+
+class Chunk(NamedTuple):
+    """A part of an episode that a learner received."""
+
+    key: tuple[Any, ...]  # ids of its episode
+    start: int  # number of its first step
+    stop: int
+    drawn: int  # random number of the episode
+    versions: frozenset[int]  # of the policies that acted
+
+
+RECEIVED: list[Chunk] = []
+
+
+class Receive(ConnectorV2):
+    """Learner connector that stores the chunks that a learner in this process receives in `RECEIVED`."""
+
+    def __call__(self, *, batch: Any, episodes: Any, **arguments: Any) -> Any:
+        for part in episodes:
+            key = (part.multi_agent_episode_id, part.agent_id, part.id_)
+            start = part.t_started
+            versions = frozenset(part.get_policy_versions().tolist())
+            RECEIVED.append(Chunk(key, start, start + len(part), part.get_infos(0).get("drawn", -1), versions))
+        return batch
+
+
 class SlowCartPole(gym.Wrapper):
     """CartPole that takes 5 ms for a step, so that a call of `sample` takes a second."""
 
@@ -112,6 +187,27 @@ def multi_agent(config: PPOConfig, env: Any = ScriptedAgents) -> PPOConfig:
     )
 
 
+def filtered(kind: str, agents: bool) -> Any:
+    """Return an installed config of an algorithm, with a filter of observations that are whole numbers.
+
+    Args:
+        kind: "PPO", "DQN", "SAC" or "IMPALA".
+        agents: whether there are two agents.
+    """
+    config: Any = ppo() if kind == "PPO" else {"DQN": DQNConfig, "SAC": SACConfig, "IMPALA": IMPALAConfig}[kind]()
+    env = (Scripted, ScriptedAgents, Continuous, ContinuousAgents)[2 * (kind == "SAC") + agents]
+    config = multi_agent(config, env) if agents else config.environment(env)
+    config.env_runners(num_env_runners=0, num_envs_per_env_runner=2)
+    config.env_runners(env_to_module_connector=lambda *_: MeanStdFilter(multi_agent=agents, clip_by_value=1e9))
+    if kind != "PPO":
+        config.reporting(min_sample_timesteps_per_iteration=40, min_time_s_per_iteration=0)
+    if kind in ("DQN", "SAC"):
+        buffer = "MultiAgentPrioritizedEpisodeReplayBuffer" if agents else "PrioritizedEpisodeReplayBuffer"
+        config.training(replay_buffer_config={"type": buffer, "capacity": 1000, "alpha": 0.6, "beta": 0.4})
+        config.training(num_steps_sampled_before_learning_starts=10**6)
+    return install(config)
+
+
 def numbers_of(result: dict[Any, Any], path: str = "") -> dict[str, float]:
     """Return the numbers of a nested result by path, without timers and throughputs."""
     numbers: dict[str, float] = {}
@@ -139,3 +235,24 @@ def observations_of(runner: Any) -> int:
     """Return the number of observations that a remote env runner's filters have learned from."""
     sampled = connector_in(runner._env_to_module).get_state()["__shared__"]["sampled"]
     return sum(moments.count for moments in sampled.values())
+
+
+def moments_of(runner: Any) -> dict[tuple[Any, ...], Moments]:
+    """Return the statistics of the filters of an env runner."""
+    shared = runner.env_to_module_connector.shared
+    return shared.statistics(shared.get_state())
+
+
+def log_distance(*, episode: Any, env_runner: Any, metrics_logger: Any, **_: Any) -> None:
+    """Callback `on_episode_end` that logs, in an evaluation, how far the observations that a policy received are from
+    whole numbers, if the statistics of the env runner's filters are undone. It also logs the smallest number of
+    observations in these statistics.
+    """
+    if not env_runner.config.in_evaluation:
+        return
+    known = moments_of(env_runner)
+    metrics_logger.log_value("num_observed", min(moments.count for moments in known.values()), reduce="min")
+    for path, moments in known.items():
+        part = episode.agent_episodes[next(name for name in "ab" if name in path)] if len(known) > 1 else episode
+        raw = part.get_observations() * moments.deviation() + moments.mean
+        metrics_logger.log_value("distance", float(np.abs(raw - np.rint(raw)).max()), reduce="max")

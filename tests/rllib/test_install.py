@@ -23,7 +23,7 @@ def run_checks(*arguments: str) -> None:
 
 
 def test_install_in_one_process() -> None:
-    names = ("config", "algorithm", "callback", "method", "multi_agent", "evaluation")
+    names = ("config", "algorithm", "callback", "method", "multi_agent", "evaluation", "difference")
     run_checks(*(f"tests/rllib/{name}_checks.py" for name in names))
 
 
@@ -35,6 +35,11 @@ def test_install_with_other_connectors_and_modules() -> None:
 @pytest.mark.slow
 def test_install_with_ray_actors() -> None:
     run_checks("tests/rllib/actor_checks.py", "-m", "slow")
+
+
+@pytest.mark.slow
+def test_install_with_killed_ray_actors() -> None:
+    run_checks("tests/rllib/kill_checks.py", "-m", "slow")
 
 
 @pytest.mark.slow
