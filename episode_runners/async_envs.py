@@ -1,4 +1,6 @@
-"""Gymnasium's `AsyncVectorEnv`: what has happened to its processes, and closing that always returns."""
+"""Gymnasium's `AsyncVectorEnv`: casts of its shared memory, what has happened to its processes, and closing that always
+returns.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,64 @@ from contextlib import suppress
 from threading import Timer
 from typing import Any
 
+from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AsyncVectorEnv
 
-from episodes.errors import EnvironmentLost
+from episodes.errors import EnvironmentLost, ShapeMismatch
+from episodes.tracks.fitting import check_fits
 
-__all__ = ["close_async_env", "kill_async_env", "raise_if_died"]
+__all__ = ["check_is_not_cast", "close_async_env", "kill_async_env", "raise_if_died"]
 
 _CLOSING_S = 3.0  # after which processes are killed
 _REAPING_S = 1.0  # within which a process that has closed its pipe ends
+
+
+def check_is_not_cast(env: Any) -> None:
+    """Raise `ShapeMismatch` if Gymnasium's shared memory casts observations of an `AsyncVectorEnv` with loss.
+
+    The cast takes place before anybody sees the values: floats from 0 to 1 in a space of uint8 become black images. So
+    one more environment is made by `env_fns[0]`, reset, stepped once and closed. This is left out if the space has only
+    floats, without shared memory, and with a `worker` of the user.
+
+    Args:
+        env: a vector environment of any kind, which may have wrappers.
+    """
+    inner = env.unwrapped
+    if not isinstance(inner, AsyncVectorEnv) or not inner.shared_memory or inner.worker is not None:
+        return
+    space = inner.single_observation_space
+    if not _has_whole_numbers(space):
+        return
+    try:
+        tried = inner.env_fns[0]()
+        try:
+            observations = [tried.reset()[0], tried.step(tried.action_space.sample())[0]]
+        finally:
+            tried.close()
+    except Exception as error:  # code of the user, which may need a process of its own
+        warnings.warn(
+            f"{env}: it is unknown whether its shared memory casts observations with loss, since an environment could "
+            f"not be tried: {type(error).__name__}: {error}; give a callable with vectorization='async', which checks "
+            "each observation",
+            UserWarning,
+            stacklevel=2,
+        )
+        return
+    for observation in observations:
+        try:
+            check_fits(observation, space, lambda: str(env), "observations")
+        except ShapeMismatch as error:
+            raise ShapeMismatch(f"{error}: Gymnasium's shared memory would cast them with loss") from None
+
+
+def _has_whole_numbers(space: Any) -> bool:
+    """Return True if items of a space contain integers or flags."""
+    if isinstance(space, spaces.Dict):
+        return any(map(_has_whole_numbers, space.spaces.values()))
+    if isinstance(space, spaces.Tuple):
+        return any(map(_has_whole_numbers, space.spaces))
+    return space.dtype is not None and space.dtype.kind != "f"
 
 
 def raise_if_died(env: AsyncVectorEnv, error: BaseException) -> None:

@@ -28,6 +28,7 @@ from episodes.facts.facts import new_id
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
 from episodes.multi_agent.timeline import RESTS
+from episodes.recorder.env_turns import EnvTurns
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
@@ -116,6 +117,7 @@ class MultiAgentEnvRunner(EnvRunner):
         self._care = {"vectorization": vectorization, "restart_failed": restart_failed, "env_timeout_s": env_timeout_s}
         self.envs = self._copies.envs
         self._open = self.envs
+        self._turns = EnvTurns(self.envs)
         if makes_envs(env):
             self._keep_env = close_when_dropped(self, self.envs)
         if not (agent_to_module_mapping_fn is None or callable(agent_to_module_mapping_fn)):
@@ -167,7 +169,8 @@ class MultiAgentEnvRunner(EnvRunner):
 
         Raises:
             InvalidArgument: both counts or none are given, or a count is below 1.
-            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
+            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method), or another
+                runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
             StateMismatch: a filter has no statistics, and this call does not update them.
         """
@@ -177,6 +180,7 @@ class MultiAgentEnvRunner(EnvRunner):
             self._is_sampling = True
             if self.policies is None and not random_actions:
                 raise InvalidArgument("this runner has no policies; give policies=, or pass random_actions=True")
+            self._needs_reset |= not self._turns.begin()
             with self._interrupts as interrupts:
                 chunks = self._sample(num_timesteps, num_episodes, explore, random_actions, force_reset)
             if interrupts.pending:
@@ -185,6 +189,7 @@ class MultiAgentEnvRunner(EnvRunner):
             return chunks
         finally:
             self._is_sampling = False
+            self._turns.end()
 
     def _sample(
         self,
@@ -645,9 +650,13 @@ class MultiAgentEnvRunner(EnvRunner):
         """
         if not self.episodes and not self._closed:
             before = self._id_generator.bit_generator.state
-            for i in range(len(self.envs)):
-                observations, _ = self._copies.reset(i, self._seeds[i])
-                self._pipelines.add_agents([(i, self._new_episode(), observations)])
+            self._turns.begin()
+            try:
+                for i in range(len(self.envs)):
+                    observations, _ = self._copies.reset(i, self._seeds[i])
+                    self._pipelines.add_agents([(i, self._new_episode(), observations)])
+            finally:
+                self._turns.end()
             self._id_generator.bit_generator.state = before
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:

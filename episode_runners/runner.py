@@ -16,6 +16,7 @@ from episode_runners.closeable import Closeable
 from episode_runners.interrupts import DeferredInterrupt
 from episode_runners.metrics_logger import MetricsLogger
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, WrongType
+from episodes.recorder.env_turns import EnvTurns
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed
@@ -118,6 +119,7 @@ class EnvRunner(Closeable):
     env_to_module: Any
     module_to_env: Any
     stats: Any
+    _turns: EnvTurns
 
     def __init__(self, hooks: Sequence[Any], seed: int | None, update_stats: bool | Literal["always"]) -> None:
         self.seed = checked_seed(seed)

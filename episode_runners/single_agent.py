@@ -35,6 +35,7 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, final_observations_of, infos_at_ends
+from episodes.recorder.env_turns import EnvTurns
 from episodes.recorder.incoming import IncomingEpisodes
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.vector_recorder import VectorRecorder
@@ -174,6 +175,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._keep_env = close_when_dropped(self, [self.env])
         self.autoreset_mode = autoreset_mode_of(self.env, mode)
         self.num_envs = self.env.num_envs
+        self._turns = EnvTurns([self.env])
         inner = self.env.unwrapped
         self._restarting: ProcessVectorEnv | SerialVectorEnv | None = (
             None  # the environments, if failed ones are replaced
@@ -288,7 +290,8 @@ class SingleAgentEnvRunner(EnvRunner):
 
         Raises:
             InvalidArgument: both counts or none are given, or a count is below 1.
-            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
+            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method), or another
+                runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
             StateMismatch: a filter has no statistics, and this call does not update them.
         """
@@ -297,6 +300,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._check_may_sample()
         try:
             self._is_sampling = True
+            self._needs_reset |= not self._turns.begin()
             with self._interrupts as interrupts:
                 began = perf_counter()
                 if num_episodes is not None or not self.returns_interrupted or explore != self._explores:
@@ -317,6 +321,7 @@ class SingleAgentEnvRunner(EnvRunner):
             return pack
         finally:
             self._is_sampling = False
+            self._turns.end()
 
     def sample_into(
         self,
@@ -346,7 +351,8 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             InvalidArgument: `num_timesteps` is below 1, or the buffer is too small for the runner's environments.
             UnknownKey: the policy has no such extra output.
-            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method).
+            EpisodeStateError: the runner is closed, or is sampling already (a hook called this method), or another
+                runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. The buffer has the steps sampled so far.
         """
         if type(num_timesteps) is not int or num_timesteps < 1:
@@ -355,6 +361,7 @@ class SingleAgentEnvRunner(EnvRunner):
             self._check_may_sample()
         try:
             self._is_sampling = True
+            self._needs_reset |= not self._turns.begin()
             if num_timesteps <= self.num_envs:  # one vector step: an interrupt loses that step in any case
                 return self._sample_into(
                     buffer, num_timesteps, explore, random_actions, force_reset, extra_model_outputs
@@ -367,6 +374,7 @@ class SingleAgentEnvRunner(EnvRunner):
             return stats
         finally:
             self._is_sampling = False
+            self._turns.end()
 
     def _sample_into(
         self,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from episode_runners.async_envs import close_async_env
+from episode_runners.async_envs import check_is_not_cast, close_async_env
 from episode_runners.environment_errors import check_distinct
 from episode_runners.process_envs import ProcessVectorEnv
 from episode_runners.serial_envs import SerialVectorEnv
@@ -57,14 +57,15 @@ def make_vector_env(
             Or `restart_failed` or `env_timeout_s` is not possible with these environments.
         WrongType: `env` is not an id, callable, vector environment or environment, a callable returns no environment,
             or `env_kwargs` is not a dict.
+        ShapeMismatch: a given `AsyncVectorEnv` casts observations with loss: its environments return floats in a space
+            of whole numbers, for example. One more environment is made, reset and stepped once to find this out.
     """
     _check_needs_no_adapter(env)
     care = _checked_care(env, vectorization, autoreset_mode, restart_failed, env_timeout_s)
     if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
         raise WrongType(f"env_kwargs={env_kwargs!r}: give a dict of arguments for `gymnasium.make`")
     if isinstance(env, VectorEnv):
-        check_distinct(envs_of(env))
-        return _checked_count(env, num_envs)
+        return _checked_vector_env(env, num_envs)
     if isinstance(env, str):
         _check_registered(env)
         if vectorization == "vector_entry_point":
@@ -210,8 +211,7 @@ def _vectorize(
     first = maker()
     if isinstance(first, VectorEnv):
         care.check_possible_with("a callable that makes a vector environment")
-        check_distinct(envs_of(first))
-        return _checked_count(first, num_envs)
+        return _checked_vector_env(first, num_envs)
     if not isinstance(first, gym.Env):
         raise WrongType(f"the callable returned a {type(first).__name__}; it must return a Gymnasium environment")
     if vectorization == "async":
@@ -225,10 +225,21 @@ def _vectorize(
     return serial
 
 
-def _checked_count(env: VectorEnv, num_envs: int | None) -> VectorEnv:
-    """Return `env` after a check that it has `num_envs` environments. `num_envs=None` is always accepted."""
+def _checked_vector_env(env: VectorEnv, num_envs: int | None) -> VectorEnv:
+    """Return a vector environment of the user after checks.
+
+    Args:
+        env: the vector environment.
+        num_envs: number of environments that it must have. None: any.
+
+    Raises:
+        InvalidArgument: it has another number of environments, or two of them are one object.
+        ShapeMismatch: it casts observations with loss.
+    """
+    check_distinct(envs_of(env))
     if num_envs not in (None, env.num_envs):
         raise InvalidArgument(f"the vector environment has {env.num_envs} environments, not num_envs={num_envs}")
+    check_is_not_cast(env)
     return env
 
 

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.recorder.env_turns import EnvTurns
 from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.header import to_storable_spec
@@ -70,12 +71,17 @@ class RecordEpisodes(gym.Wrapper):
         self._chunk_steps = _chunk_steps(chunk_steps, env.observation_space, 1)
         self._episode: SingleAgentEpisode | None = None
         self._num_steps = 0  # of the current chunk
+        self._turns = EnvTurns([self], is_wrapper=True)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and begin to record a new episode. An unfinished previous episode is
         written up to its last step."""
-        self._write_rest()
-        observation, infos = self.env.reset(seed=seed, options=options)
+        self._turns.begin()
+        try:
+            self._write_rest()
+            observation, infos = self.env.reset(seed=seed, options=options)
+        finally:
+            self._turns.end()
         episode = SingleAgentEpisode(observation_space=self.env.observation_space, action_space=self.env.action_space)
         if seed is not None:
             episode.custom_data["seed"] = int(seed)
@@ -87,7 +93,8 @@ class RecordEpisodes(gym.Wrapper):
         """Step the environment and record the step. An episode is written when it ends, a long one in several chunks.
 
         Raises:
-            EpisodeStateError: there is no ongoing episode.
+            EpisodeStateError: there is no ongoing episode, or a runner, a wrapper or `evaluate` has used the same
+                environment object since the last step.
         """
         episode = self._episode
         if episode is None:
@@ -95,7 +102,11 @@ class RecordEpisodes(gym.Wrapper):
                 "there is no episode to record: call reset() before the first step, and after an end"
             )
         copied_action = copied(action)  # before an environment clips it in place
-        observation, reward, terminated, truncated, infos = result = self.env.step(action)
+        self._turns.resume()
+        try:
+            observation, reward, terminated, truncated, infos = result = self.env.step(action)
+        finally:
+            self._turns.end()
         episode.add_env_step(observation, copied_action, reward, infos, terminated=terminated, truncated=truncated)
         if episode.is_done:
             self._episode = None
@@ -137,19 +148,33 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         self._recorder = VectorRecorder(env.num_envs, observed, action_space, autoreset_mode=AutoresetMode(mode))
         self._chunk_steps = _chunk_steps(chunk_steps, observed, env.num_envs)
         self._num_rows = 0  # recorded vector steps that are not written yet
+        self._turns = EnvTurns([self], is_wrapper=True)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or only the environments in `options["reset_mask"]`, and
         begin to record new episodes."""
         mask = (options or {}).get("reset_mask")  # read it first: Gymnasium removes it from the options
-        observations, infos = self.env.reset(seed=seed, options=options)
+        self._turns.begin() if mask is None else self._turns.resume()
+        try:
+            observations, infos = self.env.reset(seed=seed, options=options)
+        finally:
+            self._turns.end()
         self._recorder.reset(observations, infos, mask)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all environments and record the steps. Recorded steps are written to disk in chunks."""
+        """Step all environments and record the steps. Recorded steps are written to disk in chunks.
+
+        Raises:
+            EpisodeStateError: a runner, a wrapper or `evaluate` has used the same environment objects since the last
+                step.
+        """
         copied_actions = copied(actions)
-        result = self.env.step(actions)
+        self._turns.resume()
+        try:
+            result = self.env.step(actions)
+        finally:
+            self._turns.end()
         observations, rewards, terminated, truncated, infos = result
         self._recorder.step(observations, copied_actions, rewards, terminated, truncated, infos)
         self._num_rows += 1

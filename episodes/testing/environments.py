@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from episodes.errors import InvalidArgument
 from episodes.recorder.boundaries import checked_mode
+from episodes.recorder.env_turns import EnvTurns
 from episodes.testing.contract import brief, violation
 from episodes.testing.row_format import (
     check_array,
@@ -66,6 +67,24 @@ def check_vector_env(
     mode = _mode_of(env, autoreset_mode)
     if mode is AutoresetMode.NEXT_STEP and (part := irregular_part(env.single_action_space)) is not None:
         raise varying_shapes_error("action_space", part)
+    turns = EnvTurns([env])
+    turns.begin()
+    try:
+        _check(env, mode, num_steps, seed, actions, reproducible, reuses_buffers)
+    finally:
+        turns.end()
+
+
+def _check(
+    env: VectorEnv,
+    mode: AutoresetMode,
+    num_steps: int,
+    seed: int,
+    actions: Actions | None,
+    reproducible: bool,
+    reuses_buffers: bool,
+) -> None:
+    """Run the checks of `check_vector_env`, whose arguments these are."""
     watch = _Watch(env, mode, reuses_buffers)
     env.action_space.seed(seed)
     first = watch.run(seed, num_steps, actions or (lambda observations: env.action_space.sample()))

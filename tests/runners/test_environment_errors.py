@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from episode_learners import MLPPolicy
 from episode_runners import Hook, SingleAgentEnvRunner
-from episodes.errors import EpisodeError, TrackMismatch, WrongType
+from episodes.errors import EpisodeError, ShapeMismatch, TrackMismatch, WrongType
 from episodes.replay import EpisodeReplayBuffer
 
 SPACE = gym.spaces.Dict(
@@ -179,3 +179,67 @@ def test_errors_of_hooks_and_policies_get_no_note() -> None:
     with pytest.raises(ValueError, match="mine") as caught_too:
         runner.sample(num_timesteps=2)
     assert not hasattr(caught_too.value, "__notes__")
+
+
+# --- casts of Gymnasium's shared memory --------------------------------------------------------------------------------
+
+
+class Shows(gym.Env):
+    """Environment that shows `first` after a reset, and `later` after steps."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, space: gym.Space, first: Any, later: Any) -> None:
+        self.observation_space, self.first, self.later = space, first, later
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if isinstance(self.first, Exception):
+            raise self.first
+        return self.first, {}
+
+    def step(self, action: Any) -> Any:
+        return self.later, 0.0, False, False, {}
+
+
+IMAGE = gym.spaces.Box(0, 255, (2, 2), np.uint8)
+BYTES, HALVES = np.full((2, 2), 7, np.uint8), np.full((2, 2), 0.5, np.float32)
+INSIDE = gym.spaces.Dict({"a": gym.spaces.Box(-1, 1), "b": gym.spaces.Tuple([gym.spaces.Discrete(3)])})
+CAST: dict[str, tuple[gym.Space, Any, Any]] = {  # space, first and later observation
+    "after a reset": (IMAGE, HALVES, BYTES),
+    "after a step": (IMAGE, BYTES, HALVES),
+    "negative": (IMAGE, BYTES.astype(int), np.full((2, 2), -1)),
+    "too large": (IMAGE, np.full((2, 2), 300), BYTES),
+    "a number": (gym.spaces.Discrete(3), 1, 1.5),
+    "nested": (INSIDE, {"a": np.zeros(1, np.float32), "b": (1,)}, {"a": np.zeros(1, np.float32), "b": (1.5,)}),
+}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("kind", CAST)
+def test_an_async_vector_env_that_casts_with_loss_is_refused(kind: str, wrapped: bool) -> None:
+    env: Any = AsyncVectorEnv([lambda: Shows(*CAST[kind])] * 2)
+    try:
+        env = gym.wrappers.vector.RecordEpisodeStatistics(env) if wrapped else env
+        with pytest.raises(ShapeMismatch, match="shared memory would cast them with loss"):
+            SingleAgentEnvRunner(env)
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(("first", "shared_memory"), [(BYTES, False), (BYTES, True), (BYTES.astype(int), True)])
+def test_an_async_vector_env_that_casts_without_loss_is_accepted(first: np.ndarray, shared_memory: bool) -> None:
+    env = AsyncVectorEnv([lambda: Shows(IMAGE, first, BYTES)], shared_memory=shared_memory)
+    try:
+        pack = SingleAgentEnvRunner(env).sample(num_timesteps=2, random_actions=True)
+        assert np.all(pack[0].get_observations() == 7)
+    finally:
+        env.close()
+
+
+def test_a_vector_env_whose_environments_cannot_be_tried_is_named() -> None:
+    env = AsyncVectorEnv([lambda: Shows(IMAGE, OSError("the port is in use"), BYTES)])
+    try:
+        with pytest.warns(UserWarning, match=r"casts observations with loss.*the port is in use"):
+            SingleAgentEnvRunner(env)
+    finally:
+        env.close()

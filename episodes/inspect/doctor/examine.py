@@ -20,6 +20,7 @@ from episodes.inspect.doctor.rollouts import REPLAYED, Play
 from episodes.inspect.doctor.scan import Scan
 from episodes.inspect.doctor.trial import Trial, check_columns, digest, trials_of
 from episodes.multi_agent import MultiAgentEpisode
+from episodes.recorder.env_turns import EnvTurns
 from episodes.single_agent import SingleAgentEpisode
 from episodes.testing import check_vector_env
 
@@ -147,6 +148,16 @@ def _run_checks(trials: list[Trial]) -> Iterator[Finding]:
 
 
 def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
+    """Run an environment in a turn of its own. See `_run_env`."""
+    turns = EnvTurns([env])
+    turns.begin()
+    try:
+        return _run_env(env, num_steps, seconds, seed)
+    finally:
+        turns.end()
+
+
+def _run_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
     """Run an environment with random actions, at most `num_steps` and about `seconds`, and return the problems found,
     one of each kind.
 
