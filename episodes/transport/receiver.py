@@ -691,11 +691,13 @@ class EpisodeReceiver(Endpoint):
         A sender that has not read its previous weights yet gets the newest after reading them, during `recv`.
 
         Args:
-            weights: nested dicts, lists and tuples of arrays, or of CPU tensors. They are copied.
+            weights: nested dicts and tuples of arrays, CPU tensors, or lists of numbers, which become arrays. They are
+                copied.
             version: their policy version, at least 0.
 
         Raises:
             WrongType: an array has objects.
+            ShapeMismatch: the weights are nested too deeply, or a list has items of several shapes.
             InvalidArgument: `version` is not an int of at least 0, or the weights have more than `max_message_bytes`.
             EpisodeStateError: the receiver is closed.
         """
