@@ -245,7 +245,10 @@ class EpisodeReceiver(Endpoint):
                 if self._taken:
                     return self._return([self._taken[0]])[0]
             if time.monotonic() >= deadline:
-                raise TransportTimeout(f"nothing came within {timeout} s from {len(self._peers)} senders")
+                raise TransportTimeout(
+                    f"nothing came within {timeout} s from {len(self._peers)} senders; small episodes wait in their "
+                    "queues until flush() or a later call of each sender"
+                )
             self.pause()
 
     def sample(self, num_steps: int, *, max_age: int, timeout: float | None = 10.0) -> list[Received]:
