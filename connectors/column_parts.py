@@ -16,6 +16,7 @@ import torch
 
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
+from episodes.tracks.levels import DEEPEST, check_levels
 
 
 class RowOwner(NamedTuple):
@@ -89,8 +90,9 @@ def as_rows(items: Any, num_items: int, column: str) -> Any:
     """Return `items`, which are a list or nested arrays of length `num_items`, as nested arrays [num_items, ...].
 
     Raises:
-        ShapeMismatch: there are not `num_items` items.
+        ShapeMismatch: there are not `num_items` items, or an item is nested too deeply or has parts of several shapes.
     """
+    check_levels(items, DEEPEST + isinstance(items, list))
     rows = nested.stack(items) if isinstance(items, list) and items else nested.map_leaves(_as_array, items)
     lengths = {len(leaf) if np.ndim(leaf) else None for leaf in nested.leaves(rows)}
     if lengths != {num_items}:
@@ -104,12 +106,16 @@ def as_rows(items: Any, num_items: int, column: str) -> Any:
 def as_single_row(item: Any) -> Any:
     """Return an item (an array, a number, or a nested dict of them) with a new leading axis, as nested arrays [1,
     ...].
+
+    Raises:
+        ShapeMismatch: the item is nested too deeply, or a list in the item has parts of several shapes.
     """
+    check_levels(item)
     return nested.map_leaves(lambda leaf: _as_array(leaf)[None], item)
 
 
 def _as_array(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+    return leaf if isinstance(leaf, torch.Tensor) else nested.as_array(leaf)
 
 
 def num_rows(column: Any) -> int:

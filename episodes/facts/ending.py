@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import WrongType
+from episodes.tracks.validation import shown
 
 
 class Ending(Enum):
@@ -56,7 +57,7 @@ def _flag(name: str, value: Any) -> bool:
     except (TypeError, ValueError, RuntimeError):
         is_flag = False
     if not is_flag or isinstance(value, np.ma.MaskedArray):
-        raise WrongType(f"{name}: {value!r} is not a flag of an ending; give True or False")
+        raise WrongType(f"{name}: {shown(value)} is not a flag of an ending; give True or False")
     return bool(value)
 
 

@@ -43,7 +43,7 @@ from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.policy_box import env_space_of, has_policy_actions, to_env_actions
 from episodes.tracks.ragged_items import as_plain_kinds, declared_kinds, from_plain_kinds
 from episodes.tracks.spaces import as_item
-from episodes.tracks.validation import checked_choice
+from episodes.tracks.validation import checked_choice, reading_state
 
 __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
@@ -667,14 +667,18 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
         Args:
             state: the state.
             agent_to_module_mapping_fn: called for agents that enter later; known agents keep their modules.
+
+        Raises:
+            StateMismatch: `state` is no such dict.
         """
-        facts = EpisodeFacts._make(deepcopy(state[name]) for name in EpisodeFacts._fields)
-        agents = Agents.from_state(facts.id_, state)
-        attributes = deepcopy({name: state[name] for name in _STATE} | {"ragged": state.get("ragged")})
-        attributes["agent_to_module_mapping_fn"] = agent_to_module_mapping_fn
-        episode = cls.of(facts._replace(ending=Ending(facts.ending)), agents, **attributes)
-        episode._duration = state["duration_s"]
-        return episode
+        with reading_state(cls):
+            facts = EpisodeFacts._make(deepcopy(state[name]) for name in EpisodeFacts._fields)
+            agents = Agents.from_state(facts.id_, state)
+            attributes = deepcopy({name: state[name] for name in _STATE} | {"ragged": state.get("ragged")})
+            attributes["agent_to_module_mapping_fn"] = agent_to_module_mapping_fn
+            episode = cls.of(facts._replace(ending=Ending(facts.ending)), agents, **attributes)
+            episode._duration = state["duration_s"]
+            return episode
 
     def equals(self, episode: object) -> bool:
         """Return True if both episodes have equal metadata, agents, steps, pending actions, infos and custom data."""

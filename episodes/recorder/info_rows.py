@@ -27,6 +27,7 @@ from episodes.tracks.infos import Infos
 from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.levels import DEEPEST, too_deep
 
 _FIRST_CAPACITY = 32
 _FINAL = frozenset(("final_obs", "final_info", "_final_obs", "_final_info"))  # keys that a recorder reads itself
@@ -236,7 +237,9 @@ class _InfoBlock:
         return TypedColumn(nested.frozen(values), mask, self.plain)
 
 
-def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterator[tuple[str, Any, Any]]:
+def _leaves(
+    info: dict[str, Any], prefix: str = "", outer: Any = None, levels: int = DEEPEST
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield the key path, value and mask of each value in the (possibly nested) info of a vector environment.
 
     The mask [N] is True for environments that have the value, or `None` if all have it. The masks in `info` and
@@ -244,7 +247,10 @@ def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterat
 
     Raises:
         WrongType: a key is not a str.
+        ShapeMismatch: more than `levels` dicts are nested in each other.
     """
+    if not levels:
+        raise too_deep("an info")
     for key, value in info.items():
         if not isinstance(key, str):
             place = f"infos[{prefix[:-1]!r}]" if prefix else "infos"
@@ -257,7 +263,7 @@ def _leaves(info: dict[str, Any], prefix: str = "", outer: Any = None) -> Iterat
         mask = outer if mask is None else mask if outer is None else mask & outer
         path = prefix + nested.escape(key)
         if isinstance(value, dict):
-            yield from _leaves(value, path + "/", mask)
+            yield from _leaves(value, path + "/", mask, levels - 1)
         else:
             yield path, value, mask
 

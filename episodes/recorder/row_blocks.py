@@ -17,6 +17,7 @@ import numpy as np
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.casting import try_cast
+from episodes.tracks.levels import check_levels
 from episodes.tracks.stacking import check_strings, refuse_masked
 
 _ALL = slice(None)
@@ -148,8 +149,9 @@ def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any =
         dtypes: dtypes of the arrays, which then stay. Ignored if `row` has another structure.
 
     Raises:
-        ShapeMismatch: there is no array, or an array has not `num_envs` rows.
+        ShapeMismatch: there is no array, or an array has not `num_envs` rows, or the row is nested too deeply.
     """
+    check_levels(row, what=name)
     if not nested.leaves(row):
         raise ShapeMismatch(f"{name}: a row is {nested.describe(row)}: it has no array; give at least one [N, ...]")
     paths = nested.skeleton(row, name)

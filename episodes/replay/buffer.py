@@ -29,7 +29,6 @@ from episodes.batch.sampling_checks import (
 from episodes.columns import Columns
 from episodes.errors import (
     ChunkMismatch,
-    EpisodeError,
     EpisodeStateError,
     InvalidArgument,
     StateMismatch,
@@ -65,7 +64,14 @@ from episodes.storage.header import read_header
 from episodes.tracks.filling import ones
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.policy_box import check_same_units
-from episodes.tracks.validation import checked_count, checked_flag, checked_generator, checked_path, checked_space
+from episodes.tracks.validation import (
+    checked_count,
+    checked_flag,
+    checked_generator,
+    checked_path,
+    checked_space,
+    reading_state,
+)
 
 _STEP_TRACKS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 _PACK_STEPS = 1 << 16
@@ -86,8 +92,6 @@ class ChunkSample(NamedTuple):
 
 
 _INDEX = np.dtype(np.int64)
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-"""Errors that reading a state may raise that `get_state` did not return."""
 
 
 class EpisodeReplayBuffer(SampleCounts):
@@ -812,16 +816,13 @@ class EpisodeReplayBuffer(SampleCounts):
             ring = self._ring
             point, names = ring.resume_point, ring.allocator.names
             try:
-                check_state_format(state, self)
-                self._check_kind(state)
-                attributes = self._checked_rest(state)
-                restored = ring_of_state(ring, state["ring"])
-            except BaseException as error:
+                with reading_state(type(self)):
+                    check_state_format(state, self)
+                    self._check_kind(state)
+                    attributes = self._checked_rest(state)
+                    restored = ring_of_state(ring, state["ring"])
+            except BaseException:
                 ring.allocator.remove_all_but(names)
-                if isinstance(error, MALFORMED) and not isinstance(error, EpisodeError):
-                    raise StateMismatch(
-                        f"no state of a {type(self).__name__} ({error!r}); give what get_state returned"
-                    ) from error
                 raise
             if point is not None:
                 point.forget()

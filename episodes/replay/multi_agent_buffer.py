@@ -15,13 +15,13 @@ import numpy as np
 from episodes.batch import Batch
 from episodes.batch.sampling_checks import check_counts, reach_of, unknown_steps
 from episodes.columns import Columns
-from episodes.errors import EpisodeError, EpisodeStateError, InvalidArgument, StateMismatch, TrackMismatch, UnknownKey
+from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnknownKey
 from episodes.format_versions import REPLAY_STATE, PickleVersion, check_mark
 from episodes.history import BoundViews
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.replay.adding import as_sequence, check_pack, step_tracks_of
-from episodes.replay.buffer import MALFORMED, EpisodeReplayBuffer, check_state_format, checked_capacity
+from episodes.replay.buffer import EpisodeReplayBuffer, check_state_format, checked_capacity
 from episodes.replay.context_steps import ADVICE, are_complete
 from episodes.replay.env_steps import AgentModule, EnvSteps
 from episodes.replay.locking import locked
@@ -29,7 +29,7 @@ from episodes.replay.multi_agent_parts import EpisodePart, assign_packs
 from episodes.replay.ring.episode_table import NONE
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.tracks.notebook_repr import notebook_repr
-from episodes.tracks.validation import checked_generator, checked_items, checked_mapping
+from episodes.tracks.validation import checked_generator, checked_items, checked_mapping, reading_state
 
 
 class MultiAgentEpisodeReplayBuffer(SampleCounts):
@@ -424,7 +424,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             InvalidArgument: the state has another capacity.
             StateMismatch: the state has another format version, or is malformed.
         """
-        try:
+        with reading_state(type(self)):
             check_state_format(state, self)
             if state["capacity"] != self.capacity:
                 raise InvalidArgument(
@@ -432,12 +432,6 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                     "make a buffer of that capacity"
                 )
             restored = self._build_contents(state)
-        except MALFORMED as error:
-            if isinstance(error, EpisodeError):
-                raise
-            raise StateMismatch(
-                f"no state of a {type(self).__name__} ({error!r}); give what get_state returned"
-            ) from error
         self.__dict__.update(restored)
 
     def _build_contents(self, state: dict[str, Any]) -> dict[str, Any]:

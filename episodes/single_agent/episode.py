@@ -38,6 +38,7 @@ from episodes.tracks.levels import DEEPEST, check_levels
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
 from episodes.tracks.spaces import as_item, as_items, is_nested
+from episodes.tracks.validation import reading_state
 
 _ARRAY: Any = np.ndarray
 _blank: Any = object.__new__  # takes half the time of calling the class
@@ -785,10 +786,15 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Create an episode from the dict that `get_state` returned. Nothing shares memory with `state`."""
-        episode = cls.of(*parts_of(state))
-        episode._duration, episode._is_cut = state["duration_s"], state.get("is_cut")
-        return episode
+        """Create an episode from the dict that `get_state` returned. Nothing shares memory with `state`.
+
+        Raises:
+            StateMismatch: `state` is no such dict.
+        """
+        with reading_state(cls):
+            episode = cls.of(*parts_of(state))
+            episode._duration, episode._is_cut = state["duration_s"], state.get("is_cut")
+            return episode
 
     def equals(self, episode: object) -> bool:
         """Return True if both episodes have equal metadata, time series, lookbacks and custom data.

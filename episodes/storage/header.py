@@ -22,6 +22,7 @@ from episodes.storage.files import put, read_file
 from episodes.storage.track_schema import Fields, TrackField, check_same, observation_fields
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.infos import same_info
+from episodes.tracks.levels import check_levels
 
 NAME = "episodes.json"
 FORMAT = "rl-episodes"
@@ -254,6 +255,7 @@ def _metadata_to_json(metadata: dict[str, Any]) -> Any:
     """Return the user's metadata as a JSON value. Metadata that JSON would change are encoded as msgpack in base64."""
     if not metadata:
         return {"json": {}}
+    check_levels(metadata, what="metadata")
     document = msgpack_codec.encode(metadata, "metadata")
     try:
         if msgpack_codec.is_json(metadata):

@@ -13,6 +13,7 @@ from episodes.tracks import indexing, nested
 from episodes.tracks.casting import try_cast, widened_dtype
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.ragged_items import take_filled_ragged, with_ragged_items
+from episodes.tracks.validation import shown
 
 _SMALL = 65504.0  # the largest float16, so every float dtype holds it
 
@@ -82,15 +83,18 @@ def check_fill(fill: Any, data: np.ndarray) -> Any:
     try:
         array = np.asarray(fill)
     except ValueError:
-        raise InvalidFill(f"fill={fill!r} is ragged; give a scalar, or an item of shape {data.shape[1:]}") from None
+        raise InvalidFill(
+            f"fill={shown(fill)} is ragged; give a scalar, or an item of shape {data.shape[1:]}"
+        ) from None
     if array.shape not in ((), data.shape[1:]):
         raise InvalidFill(
-            f"fill={fill!r} has shape {array.shape}; items have {data.shape[1:]}: give a scalar or that shape"
+            f"fill={shown(fill)} has shape {array.shape}; items have {data.shape[1:]}: give a scalar or that shape"
         )
     cast_fill = try_cast(array, dtype)
     if cast_fill is None:
         raise InvalidFill(
-            f"fill={fill!r} cannot be converted to the items' dtype {dtype} without loss; give a value of that dtype"
+            f"fill={shown(fill)} cannot be converted to the items' dtype {dtype} without loss; give a value of that "
+            "dtype"
         )
     return cast_fill
 
@@ -156,7 +160,7 @@ def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np
     """
     if type(leaf) is Ragged:
         return with_ragged_items(leaf, rows, items, name)
-    items = np.asarray(items)
+    items = nested.as_array(items)
     if items.shape[1:] != leaf.shape[1:]:
         raise ShapeMismatch(f"{name}: new items have shape {items.shape[1:]}, the track's have {leaf.shape[1:]}")
     dtype, cast_items = leaf.dtype, try_cast(items, leaf.dtype)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from episodes.errors import ShapeMismatch
 
 DEEPEST = 64
 """Limit of the levels of nested values, well within what Python, Arrow and msgpack can follow."""
-_LEAVES = frozenset((bool, int, float, str, bytes, type(None)))
+_LEAVES = frozenset((bool, int, float, str, bytes, type(None), np.ndarray, np.float32, np.float64))
 _CONTAINERS = (dict, list, tuple, Mapping)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from episodes.errors import TrackMismatch, WrongType
+from episodes.errors import ShapeMismatch, TrackMismatch, WrongType
 from episodes.tracks.levels import check_levels
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.read_only import read_only
@@ -299,15 +299,22 @@ _UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.f
 
 
 def frozen(data: Any) -> Any:
-    """Return a nested value whose arrays are read-only views of the given arrays."""
-    return read_only(data) if type(data) is np.ndarray else map_leaves(lambda leaf: read_only(as_array(leaf)), data)
+    """Return a nested value whose arrays are read-only views of the given arrays.
+
+    Raises:
+        ShapeMismatch: the value is nested too deeply, or a leaf is a list of items of several shapes.
+    """
+    if type(data) is np.ndarray:
+        return read_only(data)
+    check_levels(data, kinds=(dict, tuple))
+    return map_leaves(lambda leaf: read_only(as_array(leaf)), data)
 
 
 def as_arrays(value: Any) -> Any:
     """Return a nested value with each leaf converted to an array.
 
     Raises:
-        ShapeMismatch: the value is nested too deeply.
+        ShapeMismatch: the value is nested too deeply, or a leaf is a list of items of several shapes.
     """
     if type(value) is np.ndarray:
         return value
@@ -316,9 +323,18 @@ def as_arrays(value: Any) -> Any:
 
 
 def as_array(leaf: Any) -> Any:
-    """Convert a leaf to an array, or return a `Ragged` unchanged. Raise `WrongType` for a masked array."""
+    """Convert a leaf to an array, or return a `Ragged` unchanged.
+
+    Raises:
+        WrongType: the leaf is a masked array.
+        ShapeMismatch: the leaf is a list of items of several shapes, or of too many levels.
+    """
     if type(leaf) is Ragged:
         return leaf
     if isinstance(leaf, np.ma.MaskedArray):
         raise WrongType("a masked array would lose its mask as a track; give its data, and its mask where it matters")
-    return np.asarray(leaf)
+    try:
+        return np.asarray(leaf)
+    except ValueError as error:
+        check_levels(leaf)
+        raise ShapeMismatch(f"a {type(leaf).__name__} cannot be an array ({error}); give items of one shape") from None

@@ -17,7 +17,7 @@ from episodes.tracks.copies import copied
 from episodes.tracks.field import REWARDS, Field, extra_field
 from episodes.tracks.fitting import check_fits
 from episodes.tracks.indexing import Indices
-from episodes.tracks.levels import check_levels, too_deep
+from episodes.tracks.levels import DEEPEST, check_levels, too_deep
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import as_ragged_item, fixed_shapes, kinds_of
 from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_part, one_hot, varying_shapes_error
@@ -320,11 +320,12 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
         WrongType: items are not numbers, strings or arrays of them, or rewards are not numbers.
     """
     name = track.field.label
+    check_levels(new_data, _levels_of(new_data), what=f"{name}: new_data")
     positions = indexing.existing_positions(at_indices, track.lookback, len(track), neg_index_as_lookback, name)
     if isinstance(positions, int):
         positions = range(positions, positions + 1)
         is_list = isinstance(track, ListTrack) or track.ragged is not None
-        new_data = [new_data] if is_list else nested.map_leaves(lambda x: np.asarray(x)[None], new_data)
+        new_data = [new_data] if is_list else nested.map_leaves(lambda x: nested.as_array(x)[None], new_data)
     num_new = len(new_data) if isinstance(new_data, list) else _num_rows(name, new_data)
     if num_new != len(positions):
         raise ShapeMismatch(
@@ -350,6 +351,11 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
             check_kinds(whole.field, whole.arrays())
         return whole
     return track.replaced(positions, new_data)
+
+
+def _levels_of(new_data: Any) -> int:
+    """Return the number of levels that new data may have: one more if it is a list of items."""
+    return DEEPEST + isinstance(new_data, list)
 
 
 def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
@@ -395,9 +401,10 @@ def new_track(field: Field, new_data: Any, like: Track) -> Track:
         new_data: one item for each step of `like`, lookback included: a list, or nested arrays [L + T, ...].
 
     Raises:
-        ShapeMismatch: the number of items differs.
+        ShapeMismatch: the number of items differs, or an item is nested too deeply.
     """
     name, total = field.label, like.total
+    check_levels(new_data, _levels_of(new_data), what=f"{name}: new_data")
     items: Sequence[Any] = new_data if isinstance(new_data, list) else unstacked(new_data, _num_rows(name, new_data))
     if len(items) != total:
         raise ShapeMismatch(

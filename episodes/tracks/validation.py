@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
 
-from episodes.errors import InvalidArgument, WrongType
+from episodes.errors import EpisodeError, InvalidArgument, StateMismatch, WrongType
 
 
 def checked_count(name: str, value: Any, at_least: float = 1) -> int:
@@ -26,7 +27,7 @@ def checked_count(name: str, value: Any, at_least: float = 1) -> int:
         count = None
     if count is None or count < at_least:
         bound = "" if at_least == -math.inf else f" of at least {at_least}"
-        raise InvalidArgument(f"{name}={value!r}: give an int{bound}")
+        raise InvalidArgument(f"{name}={shown(value)}: give an int{bound}")
     return count
 
 
@@ -43,8 +44,36 @@ def checked_number(name: str, value: Any, low: float = -math.inf, high: float = 
     if not low <= number <= high:
         bounds = {(-math.inf, math.inf): "be a number", (0, math.inf): "be a number of at least 0"}
         requirement = bounds.get((low, high), f"lie in [{low:g}, {high:g}]")
-        raise InvalidArgument(f"{name}={value!r}: it must {requirement}")
+        raise InvalidArgument(f"{name}={shown(value)}: it must {requirement}")
     return number
+
+
+def shown(value: Any) -> str:
+    """Return a user's value as Python prints it, shortened, for an error message. Any depth of nesting is allowed."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} of very many levels"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+_MOST_SHOWN = 400
+"""Limit of the characters of a value in an error message."""
+
+
+@contextmanager
+def reading_state(owner: type) -> Iterator[None]:
+    """Return a context in which a state dict of `owner` is read, and a malformed one raises `StateMismatch`."""
+    try:
+        yield
+    except _MALFORMED as error:
+        if isinstance(error, EpisodeError):
+            raise
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else repr(error)
+        raise StateMismatch(f"no state of a {owner.__name__} ({reason}); give what get_state returned") from None
+
+
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
 def checked_flag(name: str, value: Any) -> bool:
@@ -54,7 +83,7 @@ def checked_flag(name: str, value: Any) -> bool:
         WrongType: the value is not a bool, for example 1 or "False".
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise WrongType(f"{name}={value!r}: give True or False")
+        raise WrongType(f"{name}={shown(value)}: give True or False")
     return bool(value)
 
 
@@ -67,7 +96,7 @@ def checked_items(name: str, value: Any, contents: str) -> list[Any]:
         WrongType: the value is not iterable, or is text.
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise WrongType(f"{name}={value!r}: give {contents} in a list; none is []")
+        raise WrongType(f"{name}={shown(value)}: give {contents} in a list; none is []")
     return list(value)
 
 
@@ -80,7 +109,7 @@ def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
         WrongType: the value is not a mapping.
     """
     if not isinstance(value, Mapping):
-        raise WrongType(f"{name}={value!r}: give a dict {contents}")
+        raise WrongType(f"{name}={shown(value)}: give a dict {contents}")
     return dict(value)
 
 
@@ -91,14 +120,14 @@ def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
         InvalidArgument: the value is not one of the choices.
     """
     if not isinstance(value, str) or value not in choices:
-        raise InvalidArgument(f"{name}={value!r}: give " + " or ".join(f'"{choice}"' for choice in choices))
+        raise InvalidArgument(f"{name}={shown(value)}: give " + " or ".join(f'"{choice}"' for choice in choices))
     return value
 
 
 def checked_key(name: str, value: Any) -> str:
     """Return an argument unchanged. Raise `WrongType` unless it is a str."""
     if not isinstance(value, str):
-        raise WrongType(f"{name}={value!r}: give the key, a str")
+        raise WrongType(f"{name}={shown(value)}: give the key, a str")
     return value
 
 
@@ -109,7 +138,7 @@ def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
         WrongType: the value is not a space. None is allowed if `or_none` is True.
     """
     if not (isinstance(value, Space) or (or_none and value is None)):
-        raise WrongType(f"{name}={value!r}: give a space of gymnasium.spaces{', or None' if or_none else ''}")
+        raise WrongType(f"{name}={shown(value)}: give a space of gymnasium.spaces{', or None' if or_none else ''}")
     return value
 
 
@@ -136,7 +165,7 @@ def checked_generator(seed: Any) -> np.random.Generator:
             raise TypeError
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"seed={seed!r}: give an int of at least 0, or None for random draws") from None
+        raise InvalidArgument(f"seed={shown(seed)}: give an int of at least 0, or None for random draws") from None
 
 
 def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
@@ -146,14 +175,14 @@ def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
     except (TypeError, ValueError):
         checked = None
     if checked is None or checked.kind not in "iuf":
-        raise WrongType(f"{name}={dtype!r}: give a dtype of numbers, such as np.float32")
+        raise WrongType(f"{name}={shown(dtype)}: give a dtype of numbers, such as np.float32")
     return checked
 
 
 def checked_path(path: Any) -> Any:
     """Return the argument `path` after a check that it is the path of a directory, or None to store data in memory."""
     if path is not None and not isinstance(path, (str, os.PathLike)):
-        raise WrongType(f"path={path!r}: give the path of a directory, or None for memory")
+        raise WrongType(f"path={shown(path)}: give the path of a directory, or None for memory")
     return path
 
 
@@ -162,5 +191,5 @@ def checked_place(name: str, value: Any) -> Any:
     descriptors.
     """
     if value is not None and not isinstance(value, (str, os.PathLike)):
-        raise WrongType(f"{name}={value!r}: give a path, or None")
+        raise WrongType(f"{name}={shown(value)}: give a path, or None")
     return value

@@ -277,7 +277,7 @@ class _Timescale:
         except Exception as error:
             raise InvalidArgument(f"{name}: a {type(item).__name__} that is not an array: {error}") from error
         if array.shape == (1, *shape):
-            array = array[0]
+            array = array[0, ...]  # an array, since a single string would have the dtype of its length
         elif self.spare and (1, *array.shape) == shape:
             array = array[None]
         if array.shape != shape:

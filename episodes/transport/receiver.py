@@ -246,7 +246,10 @@ class EpisodeReceiver(Endpoint):
                 if self._taken:
                     return self._return([self._taken[0]])[0]
             if time.monotonic() >= deadline:
-                raise TransportTimeout(f"nothing came within {timeout} s from {len(self._peers)} senders")
+                raise TransportTimeout(
+                    f"nothing came within {timeout} s from {len(self._peers)} senders; small episodes wait in their "
+                    "queues until flush() or a later call of each sender"
+                )
             self.pause()
 
     def sample(self, num_steps: int, *, max_age: int, timeout: float | None = 10.0) -> list[Received]:
@@ -694,11 +697,13 @@ class EpisodeReceiver(Endpoint):
         A sender that has not read its previous weights yet gets the newest after reading them, during `recv`.
 
         Args:
-            weights: nested dicts, lists and tuples of arrays, or of CPU tensors. They are copied.
+            weights: nested dicts and tuples of arrays, CPU tensors, or lists of numbers, which become arrays. They are
+                copied.
             version: their policy version, at least 0.
 
         Raises:
             WrongType: an array has objects.
+            ShapeMismatch: the weights are nested too deeply, or a list has items of several shapes.
             InvalidArgument: `version` is not an int of at least 0, or the weights have more than `max_message_bytes`.
             EpisodeStateError: the receiver is closed.
         """

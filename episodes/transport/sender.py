@@ -155,6 +155,8 @@ class EpisodeSender(Endpoint):
         """Send a pack, an episode or a list of episodes. If too many earlier messages are unacknowledged,
         wait at most `timeout` seconds.
 
+        Small episodes are queued, and the receiver gets them after a later call: `flush` sends them now.
+
         Args:
             episodes: a growing episode is sent as it is now, and may grow on.
             timeout: seconds to wait for room in the window; None waits without a limit.

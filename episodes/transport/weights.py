@@ -10,6 +10,7 @@ import numpy as np
 from episodes.errors import UnreadableData
 from episodes.storage.track_schema import TrackField, assemble, structure_of
 from episodes.tracks import nested
+from episodes.tracks.levels import check_levels
 from episodes.transport.parts import Buffer, PartsReader, PartsWriter
 from episodes.transport.wire import DAMAGES, checked_field, item_size
 
@@ -19,7 +20,7 @@ class Weights(NamedTuple):
 
     Attributes:
         version: their policy version.
-        values: nested dicts, lists and tuples of read-only arrays.
+        values: nested dicts and tuples of read-only arrays.
     """
 
     version: int
@@ -28,8 +29,13 @@ class Weights(NamedTuple):
 
 def encoded_weights(values: Any) -> list[Buffer]:
     """Encode network weights, nested arrays or CPU tensors, as the parts of a message.
-    Raise `WrongType` for arrays of objects."""
-    arrays = {path: np.asarray(value) for path, value in nested.flatten(values).items()}
+
+    Raises:
+        WrongType: an array has objects.
+        ShapeMismatch: the values are nested too deeply, or a list has items of several shapes.
+    """
+    check_levels(values, what="the weights")
+    arrays = {path: nested.as_array(value) for path, value in nested.flatten(values).items()}
     fields = [[path, TrackField.of(path, array[None], "none")] for path, array in arrays.items()]
     writer = PartsWriter()
     for array in arrays.values():

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 
-from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.errors import ShapeMismatch
+from connectors.connector import Connector
+from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode, VectorRecorder
+from episodes.errors import EpisodeError, ShapeMismatch, StateMismatch
+from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
+from episodes.storage import EpisodeWriter
 from episodes.tracks.levels import DEEPEST
+from episodes.transport import EpisodeReceiver
 
 
 def in_dicts(leaf: Any, levels: int) -> Any:
@@ -31,8 +37,15 @@ def in_turns(leaf: Any, levels: int) -> Any:
     return leaf
 
 
+def in_lists(leaf: Any, levels: int) -> Any:
+    for _ in range(levels):
+        leaf = [leaf]
+    return leaf
+
+
 Nest = Callable[[Any, int], Any]
 KINDS = [in_dicts, in_tuples, in_turns]
+KINDS_AND_LISTS = [*KINDS, in_lists]
 
 
 def from_arrays(**changed: Any) -> EpisodePack:
@@ -81,6 +94,121 @@ def agents(item: Any) -> Any:
         observations={"one": item}, actions={"one": 0}, rewards={"one": 1.0}, terminateds={"__all__": True}
     )
     return episode.to_numpy()
+
+
+def of_kind(is_finalized: bool, num_agents: int) -> tuple[Any, Callable[[Any], Any]]:
+    """Return an episode of two steps, and a function that gives an agent's values the form of its setters."""
+    if num_agents == 1:
+        single = SingleAgentEpisode.from_arrays(np.zeros(3), np.zeros(2), np.zeros(2), id_="a")
+        single.set_extra_model_outputs(key="x", new_data=np.zeros(2))
+        return single if is_finalized else single.as_growing(), lambda values: values
+    several = MultiAgentEpisode()
+    several.add_env_reset(observations={"one": 0.0})
+    for _ in range(2):
+        several.add_env_step(
+            observations={"one": 0.0},
+            actions={"one": 0.0},
+            rewards={"one": 1.0},
+            extra_model_outputs={"one": {"x": 0.0}},
+        )
+    return several.to_numpy() if is_finalized else several, lambda values: {"one": values}
+
+
+SETTERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "observation": ("set_observations", {"at_indices": 0}),
+    "observations": ("set_observations", {}),
+    "action": ("set_actions", {"at_indices": 0}),
+    "actions": ("set_actions", {}),
+    "output": ("set_extra_model_outputs", {"key": "x", "at_indices": 0}),
+    "new output": ("set_extra_model_outputs", {"key": "new"}),
+}
+
+
+@pytest.mark.parametrize("setter", SETTERS)
+@pytest.mark.parametrize("is_finalized", [False, True])
+@pytest.mark.parametrize("num_agents", [1, 2])
+@pytest.mark.parametrize("kind", KINDS_AND_LISTS, ids=lambda kind: kind.__name__)
+def test_setters_reject_deep_values_and_change_nothing(
+    kind: Nest, num_agents: int, is_finalized: bool, setter: str
+) -> None:
+    episode, given = of_kind(is_finalized, num_agents)
+    before = deepcopy(episode)
+    name, arguments = SETTERS[setter]
+    num_items = 3 if name == "set_observations" else 2
+    for levels in (DEEPEST + 1, 500, 5000):
+        item = kind(0.0, levels)
+        with pytest.raises(ShapeMismatch, match="nested deeper than 64 levels"):
+            getattr(episode, name)(
+                new_data=given(item if "at_indices" in arguments else [item] * num_items), **arguments
+            )
+    assert episode.equals(before)
+
+
+def recorded(item: Any = 0.0, info: Any = None) -> VectorRecorder:
+    recorder = VectorRecorder(2, autoreset_mode="NextStep")
+    recorder.reset(item, info or {})
+    return recorder
+
+
+def pack_of(**changed: Any) -> EpisodePack:
+    arrays: dict[str, Any] = {"observations": np.zeros(3), "actions": np.zeros(2), "rewards": np.zeros(2)}
+    return EpisodePack(lengths=[2], **(arrays | changed))
+
+
+def publish(weights: Any) -> None:
+    with EpisodeReceiver() as receiver:
+        receiver.publish(weights, 1)
+
+
+OTHERS: dict[str, Callable[[Any], Any]] = {
+    "observations of a pack": lambda item: pack_of(observations=item),
+    "outputs of a pack": lambda item: pack_of(extra_model_outputs={"x": item}),
+    "infos of a pack": lambda item: pack_of(infos=[{"x": item}] * 3),
+    "custom data of a pack": lambda item: pack_of(custom_data=[{"x": item}]),
+    "replaced observations": lambda item: pack_of().replace(observations=item),
+    "rows of a recorder": lambda item: recorded(item),
+    "infos of a recorder": lambda item: recorded(np.zeros(2), {"x": item}),
+    "weights": publish,
+    "one row of a column": lambda item: Connector.add_batch_item({}, "x", item),
+    "rows of a column": lambda item: Connector.add_n_batch_items({}, "x", item, 1),
+    "metadata of a data set": lambda item: EpisodeWriter(tempfile.gettempdir() + "/unused", metadata={"x": item}),
+}
+
+
+@pytest.mark.parametrize("levels", [500, 5000])
+@pytest.mark.parametrize("kind", KINDS_AND_LISTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("place", OTHERS)
+def test_deep_values_are_rejected_in_other_places(place: str, kind: Nest, levels: int) -> None:
+    with pytest.raises(EpisodeError, match=r"nested deeper than 64 levels|dtype object"):
+        OTHERS[place](kind(np.zeros(2), levels))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda value: pack_of()[0].get_observations(slice(0, 9), fill=value),
+        lambda value: SingleAgentEpisode.from_arrays(np.zeros(3), np.zeros(2), np.zeros(2), terminated=value),
+        lambda value: VectorRecorder(value, autoreset_mode="NextStep"),
+        SingleAgentEpisode.from_state,
+        MultiAgentEpisode.from_state,
+        EpisodeReplayBuffer(9).set_state,
+        MultiAgentEpisodeReplayBuffer(9).set_state,
+        lambda value: SingleAgentEpisode.from_state({**pack_of()[0].get_state(), "custom_data": value}),
+    ],
+    ids=["fill", "flag", "count", "episode", "episode of agents", "buffer", "buffer of agents", "custom data"],
+)
+@pytest.mark.parametrize("kind", KINDS_AND_LISTS, ids=lambda kind: kind.__name__)
+def test_deep_arguments_and_states_are_rejected_by_name(kind: Nest, use: Any) -> None:
+    with pytest.raises(EpisodeError) as caught:
+        use(kind(0.0, 5000))
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("state", [{}, {"id_": "a"}, None, [1], 3, "text"])
+@pytest.mark.parametrize("cls", [SingleAgentEpisode, MultiAgentEpisode])
+def test_malformed_states_of_episodes_are_rejected_by_name(cls: Any, state: Any) -> None:
+    with pytest.raises(StateMismatch, match=rf"no state of a {cls.__name__} \(.*\); give what get_state returned"):
+        cls.from_state(state)
 
 
 PLACES: dict[str, tuple[Callable[[Any], Any], int]] = {  # by name, with the levels that the place adds itself

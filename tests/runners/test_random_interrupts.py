@@ -122,11 +122,13 @@ def rows_of(folder: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python ignores them in `__del__`
-@pytest.mark.parametrize("num", [3, pytest.param(200, marks=pytest.mark.slow)])
-def test_interrupted_trainer_resumed_equals_the_whole_run(num: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("num", "seed"), [(3, 3), *(pytest.param(200, seed, marks=pytest.mark.slow) for seed in range(10))]
+)
+def test_interrupted_trainer_resumed_equals_the_whole_run(num: int, seed: int, tmp_path: Path) -> None:
     whole = run_once(tmp_path / "whole")
     expected = rows_of(tmp_path / "whole")
-    rng, num_interrupted, turn = np.random.default_rng(num), 0, 0
+    rng, num_interrupted, turn = np.random.default_rng(seed), 0, 0
     while num_interrupted < num:
         folder = tmp_path / f"run{turn}"
         policy, turn = None, turn + 1

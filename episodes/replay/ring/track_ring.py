@@ -79,11 +79,21 @@ class Allocator:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an uninitialized array whose memory begins at a CPU cache line, unless it holds Python objects."""
-    if dtype.hasobject or not dtype.itemsize:
-        return np.empty(shape, dtype)
+    """Return an uninitialized array whose memory begins at a CPU cache line, unless it holds Python objects.
+
+    Raises:
+        MemoryError: the machine cannot give so much memory.
+    """
     nbytes = math.prod(shape) * dtype.itemsize
-    memory = np.empty(nbytes + CACHE_LINE, np.uint8)
+    try:
+        if dtype.hasobject or not dtype.itemsize:
+            return np.empty(shape, dtype)
+        memory = np.empty(nbytes + CACHE_LINE, np.uint8)
+    except (MemoryError, ValueError):  # ValueError: more bytes than an address has
+        raise MemoryError(
+            f"a replay buffer needs {nbytes / 2**30:,.1f} GiB for {shape[0] - 1:,} rows of shape {shape[1:]} and dtype "
+            f"{dtype}, which the machine does not give; make one of a smaller capacity, or with a path on disk"
+        ) from None
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + nbytes].view(dtype).reshape(shape)
 

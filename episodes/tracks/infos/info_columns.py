@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from episodes.tracks import nested
+from episodes.tracks.copies import copied
 from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.infos.infos import Infos
@@ -170,7 +171,7 @@ def copy_mutable(value: Any) -> Any:
     """Return a deep copy of a list, dict, set, tuple or array. Return any other value itself."""
     if isinstance(value, _IMMUTABLE):
         return value
-    return deepcopy(value) if isinstance(value, (list, dict, tuple, set, np.ndarray)) else value
+    return copied(value) if isinstance(value, (list, dict, tuple, set, np.ndarray)) else value
 
 
 class ColumnInfos(Infos):

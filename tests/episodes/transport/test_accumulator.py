@@ -55,10 +55,10 @@ def item_of(kind: Any, rng: np.random.Generator, is_odd: bool) -> Any:
     wrong = [int(rng.integers(len(tree.flatten(made(kind, lambda *leaf: 0))))) if is_odd else -1]
 
     def leaf(dtype: str, shape: tuple[int, ...]) -> Any:
-        array = rng.integers(0, 2, shape).astype(dtype)
+        array = np.asarray(rng.integers(0, 2, shape)).astype(dtype)  # one number is no array yet
         wrong[0] -= 1
         if wrong[0] == -1:
-            return np.zeros((*shape, 7), dtype) if rng.random() < 0.5 else array.astype("U4")
+            return np.zeros((*shape, 7), dtype) if rng.random() < 0.5 else np.full(shape, "too long")
         way = int(rng.integers(3))
         if way == 0:
             return array[None]
@@ -106,6 +106,15 @@ def test_build_equals_added_items_despite_rejected_ones(
     check(accumulator.build(), example, items, num_ends=1)
     assert [array.ctypes.data for array in tree.flatten(accumulator.buffers)] == addresses
     tree.map_structure(np.testing.assert_array_equal, before, example)
+
+
+@pytest.mark.parametrize("dtype", ["U3", "S3", "M8[s]", "m8[s]", "f4", ">f4", "c8", "?"])
+def test_item_with_an_additional_axis_has_the_dtype_of_the_example(dtype: str) -> None:
+    values = np.array([0, 1]).astype(dtype)
+    accumulator = TrajectoryAccumulator({"step": values})
+    for i in range(2):
+        accumulator.add("step", values[i : i + 1])
+    np.testing.assert_array_equal(accumulator.build()["step"], values)
 
 
 def leaves_of(example: Any, item: Any) -> list[Any]:
