@@ -147,7 +147,8 @@ def _read_run(folder: Path) -> Run:
 
     path = folder / RUN
     if not path.exists():
-        raise FileNotFoundError(f"{folder} contains no run: it has no {RUN}")
+        advice = "; episodes train writes one. A run of your own trainer is resumed in Python: trainer.resume()"
+        raise FileNotFoundError(f"{folder} contains no run: it has no {RUN}{advice}")
     try:
         table = dict(json.loads(path.read_text(encoding="utf-8"))["configuration"])
     except (ValueError, KeyError, TypeError) as error:

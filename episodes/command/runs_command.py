@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from episodes.errors import InvalidArgument
 if TYPE_CHECKING:
     from episodes.storage.runs import StoredRun
 
+MOST_SETTINGS = 8  # columns of settings
 COLUMNS = ("run", "status", "steps", "best test", "last test", "seconds")
 
 
@@ -31,10 +32,14 @@ def runs(
     if json:
         print_json([run.as_dict() for run in found])
         return
-    names = differing(run.settings for run in found if run.settings)
+    tables = [run.settings for run in found if run.settings]
+    names = _by_spread(differing(tables), tables)
+    names, others = names[:MOST_SETTINGS], names[MOST_SETTINGS:]
     titles = _short(names)
     rows = [[*_cells(run, directory), *(text(run.settings.get(name, "-")) for name in names)] for run in found]
     print_table((*COLUMNS, *titles), rows)
+    if others:
+        say(f"{len(others)} more settings differ; episodes diff of two runs prints them, and --json all settings")
 
 
 def print_comparison(a: StoredRun, b: StoredRun) -> None:
@@ -115,6 +120,11 @@ def _cells(run: StoredRun, parent: Path | None) -> list[str]:
     steps = "" if run.num_steps is None else f"{run.num_steps:,}"
     seconds = "" if run.seconds is None else f"{run.seconds:.1f}"
     return [str(folder), text(run.status), steps, text(run.best_score), text(run.last_score), seconds]
+
+
+def _by_spread(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names with those first that most tables have, because other algorithms have other settings."""
+    return sorted(names, key=lambda name: -sum(name in table for table in tables))
 
 
 def _short(names: Sequence[str]) -> list[str]:

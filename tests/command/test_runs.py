@@ -135,6 +135,16 @@ def test_runs_are_found_below_and_not_inside_of_runs(tmp_path: Path) -> None:
     assert len(printed("runs", tmp_path / "two")) == 1
 
 
+def test_table_has_few_settings_and_those_of_all_runs_first(tmp_path: Path) -> None:
+    for run_index in range(2):
+        only = {f"only_{run_index}.{i}": i for i in range(6)}
+        store(tmp_path / f"{run_index}", 1.0, **only, **{f"common.{name}": run_index for name in "abc"})
+    title, *_, last = output("runs", tmp_path).splitlines()
+    assert title.split()[8:11] == ["a", "b", "c"]
+    assert len(title.split()) == 8 + 8
+    assert last.startswith("7 more settings differ")
+
+
 def test_folder_without_runs_is_named(tmp_path: Path) -> None:
     assert_fails("no runs in it", "runs", tmp_path)
     assert_fails("no directory", "runs", tmp_path / "missing")
