@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 RUN = "run.json"
 DEFAULT_FOLDER = "runs"
+BEST_HELP = "take the policy of the best test (default: that of the newest checkpoint)"
 ALGO, ENV = "ppo", "CartPole-v1"
 ALGORITHM_NAMES = ("ppo", "recurrent-ppo", "impala", "grpo", "dqn", "r2d2", "sac", "bc", "cql", "continuous-cql")
 
@@ -146,7 +147,8 @@ def _read_run(folder: Path) -> Run:
 
     path = folder / RUN
     if not path.exists():
-        raise FileNotFoundError(f"{folder} contains no run: it has no {RUN}")
+        advice = "; episodes train writes one. A run of your own trainer is resumed in Python: trainer.resume()"
+        raise FileNotFoundError(f"{folder} contains no run: it has no {RUN}{advice}")
     try:
         table = dict(json.loads(path.read_text(encoding="utf-8"))["configuration"])
     except (ValueError, KeyError, TypeError) as error:
@@ -154,12 +156,13 @@ def _read_run(folder: Path) -> Run:
     return Run.of_table(table, str(path))
 
 
-def _resume_trainer(folder: Path, device: str | None) -> Trainer[Any]:
+def _resume_trainer(folder: Path, device: str | None, *, best: bool) -> Trainer[Any]:
     """Return the trainer of the training run in `folder`, with the state of its newest checkpoint and a single runner
-    in this process.
+    in this process. With `best`, its policies are those of the best test.
 
     Raises:
         FileNotFoundError: the folder has no run, or no checkpoint yet.
+        InvalidArgument: `best` is True, and the run had no test before its newest checkpoint.
     """
     run = _read_run(folder)
     run.device = device or run.device
@@ -167,6 +170,8 @@ def _resume_trainer(folder: Path, device: str | None) -> Trainer[Any]:
     trainer = run.make(folder=folder)
     if not trainer.resume():
         raise FileNotFoundError(f"{folder} has no checkpoint yet")
+    if best:
+        trainer.restore_best()
     return trainer
 
 
@@ -245,7 +250,8 @@ def _export(chosen: argparse.Namespace) -> int:
     from connectors.export import export
 
     target = chosen.out or chosen.folder / "policy.onnx"
-    trainer = _resume_trainer(chosen.folder, "cpu")
+    trainer = _resume_trainer(chosen.folder, "cpu", best=chosen.best)
+    origin = f"best test (mean return {trainer.best_score:.1f})" if chosen.best else "newest checkpoint"
     with trainer.runner as runner:  # type: ignore[attr-defined]
         options = {"explore": chosen.explore, "num_steps": chosen.steps, "double": not chosen.float32}
         options["tolerance"] = 1e-4 if chosen.float32 else 1e-5
@@ -259,7 +265,7 @@ def _export(chosen: argparse.Namespace) -> int:
     for exported_file in exported:
         parity = exported_file.parity
         say(
-            f"{exported_file.path}: {exported_file.num_bytes:,} bytes, equal to the policy of the newest checkpoint in "
+            f"{exported_file.path}: {exported_file.num_bytes:,} bytes, equal to the policy of the {origin} in "
             f"{parity.num_steps} steps of {parity.num_episodes} episodes (difference {parity.largest_difference:.1g})"
         )
     return 0
@@ -278,7 +284,7 @@ def _evaluate_policy(chosen: argparse.Namespace, seed: int) -> Evaluation:
     """Play `chosen.episodes` episodes with the trained policy of a run's folder, and return their statistics."""
     from episode_runners import evaluate
 
-    trainer = _resume_trainer(chosen.folder, chosen.device)
+    trainer = _resume_trainer(chosen.folder, chosen.device, best=chosen.best)
     with trainer.runner as runner:  # type: ignore[attr-defined]
         return evaluate(runner, num_episodes=chosen.episodes, seed=seed)
 
@@ -358,6 +364,7 @@ def _make_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.set_defaults(parser=command)
         command.add_argument("folder", type=Path, help="folder of the run")
+        command.add_argument("--best", action="store_true", help=BEST_HELP)
         command.add_argument("--episodes", type=_parse_count, default=20, help="number of episodes (default: 20)")
         default_seed = "0" if name == "evaluate" else "a different one in each call"
         command.add_argument("--seed", type=int, help=f"seed of the environments (default: {default_seed})")
@@ -368,7 +375,8 @@ def _make_parser() -> argparse.ArgumentParser:
             command.add_argument("--out", type=Path, help="the data set (default: FOLDER/episodes)")
     command = commands.add_parser("export", help="write the policy of a run to an .onnx file")
     command.set_defaults(parser=command)
-    command.add_argument("folder", type=Path, help="the run; its newest checkpoint is exported")
+    command.add_argument("folder", type=Path, help="folder of the run")
+    command.add_argument("--best", action="store_true", help=BEST_HELP)
     command.add_argument("--out", type=Path, help="the file (default: FOLDER/policy.onnx)")
     command.add_argument("--explore", action="store_true", help="sample actions instead of acting greedily")
     command.add_argument(

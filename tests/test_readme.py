@@ -28,6 +28,15 @@ def test_readme_has_examples() -> None:
     assert examples(ROOT / "README.md")
 
 
+def test_front_page_fits_a_phone() -> None:
+    """Code blocks do not wrap, and tables are as wide as their columns: both would be scrolled sideways."""
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 48] == []
+    assert [line for line in text.splitlines() if line.startswith("|") and line.count("|") > 3] == []
+    assert [code for code in re.findall(r"`([^`\n]+)`", text) if max(map(len, code.split())) > 40] == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_page_examples_run(name: str) -> None:
     page = ROOT / name

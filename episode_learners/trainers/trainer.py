@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -40,6 +41,7 @@ from episodes.errors import InvalidArgument, StateMismatch
 from episodes.storage.files import remove_drafts
 from episodes.storage.ledger import Ledger
 from episodes.storage.ownership import Owner
+from episodes.storage.runs import LOCK, STATUS, write_status
 
 __all__ = ["Trainer", "bytes_of", "check_acts", "evaluate_elsewhere"]
 
@@ -114,13 +116,15 @@ class Trainer(ABC, Generic[Config]):
         self.ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
         self.num_epochs = self.num_steps = self.num_updates = self.num_tests = 0
         self.best_score, self.best_epoch = float("-inf"), 0
+        self.last_score: float | None = None  # mean return of the last test of the whole run
+        self._best: dict[str, Any] | None = None  # state of the policies that had the best test
         self.last_test: Evaluation | None = None
         self.seconds = 0.0
         self.is_stopped = False
         self._has_started = False
         self._owner = Owner(  # of the folder, during calls that write to it
             f"the trainer of {folder}",
-            None if self.folder is None else self.folder / ".trainer.lock",
+            None if self.folder is None else self.folder / LOCK,
             refusal=f"{folder}: another trainer writes checkpoints there; end its run, or give another folder",
             remedy="make a trainer with another folder there",
         )
@@ -171,24 +175,37 @@ class Trainer(ABC, Generic[Config]):
             )
         began, before = time.perf_counter(), self.seconds
         stopped_by = "max_epochs"
+        self._write_status(None)
         total = self.config.max_epochs * self.config.steps_per_epoch
         try:
             with Progress(total, self.num_steps, self.config.shows_progress) as self._progress:
                 while self.num_epochs < self.config.max_epochs and not self.is_stopped:
                     self._run_epoch()
                     self.seconds = before + time.perf_counter() - began
+                    self._write_status(None)
             if self.is_stopped:
                 stopped_by = "stop_fn"
         except KeyboardInterrupt:
             stopped_by = "interrupt"
+        except BaseException as error:
+            stopped_by = f"{type(error).__name__}: {error}"
+            raise
         finally:  # also where a hook raises
             self.seconds = before + time.perf_counter() - began
             self.logger.flush()
             self.logger.release()
             if self.ledger is not None:
                 self.ledger.close()
+            self._write_status(stopped_by)
         counts = (self.num_epochs, self.num_steps, self.num_updates)
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
+
+    def _write_status(self, stopped_by: str | None) -> None:
+        """Write the settings and results so far into the folder, for `episodes runs`."""
+        if self.folder is not None:
+            names = ("num_epochs", "num_steps", "num_updates", "best_score", "best_epoch", "last_score", "seconds")
+            numbers = {name: getattr(self, name) for name in names}
+            write_status(self.folder, settings=self._run_signature(), stopped_by=stopped_by, **numbers)
 
     def stop(self) -> None:
         """End the run after the current update. Hooks call this method."""
@@ -281,11 +298,12 @@ class Trainer(ABC, Generic[Config]):
         if evaluation is None:
             return
         self.num_tests += 1
-        self.last_test = evaluation
+        self.last_test, self.last_score = evaluation, evaluation.mean_return
         self.logger.log("test", evaluation.as_dict(), self.num_steps)
         self._progress.note(evaluation.as_dict(), "test")
         self._call_hooks("on_test", evaluation)
         if evaluation.mean_return > self.best_score:
+            self._best = self._acting_state()
             self.best_score, self.best_epoch = evaluation.mean_return, self.num_epochs
             if self.save_best_fn is not None:
                 self.save_best_fn(self.algorithm)
@@ -318,6 +336,7 @@ class Trainer(ABC, Generic[Config]):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._owner.claim()
+            remove_drafts(self.folder / STATUS)
             for draft in self.folder.glob(".checkpoint-*.pt.*.*"):
                 remove_drafts(draft.with_name(draft.name[1:].rpartition(".pt.")[0] + ".pt"))
             yield
@@ -438,8 +457,40 @@ class Trainer(ABC, Generic[Config]):
         self._set_states(state)
         for name, value in state["counts"].items():
             setattr(self, name, value)
+        self._best = state.get("best")
         self.logger.resume(self.num_steps)
         self.logger.set_state(state.get("logger", {}))
+
+    def restore_best(self) -> None:
+        """Give the policies the weights, and the runner's pipelines the statistics, of the best test so far.
+
+        Checkpoints store them, so that a resumed run has them too. Optimizers, buffers and counts stay as they are: the
+        policies are for evaluation and export.
+
+        Raises:
+            InvalidArgument: there was no test yet, or the checkpoint is of a version that did not store them.
+            StateMismatch: a module was removed since the test, and there is no `module_fn`.
+        """
+        if self._best is None:
+            reason = "no test yet" if self.best_score == float("-inf") else "a checkpoint without the best policy"
+            raise InvalidArgument(f"restore_best: this run has {reason}; train for at least one epoch with a test")
+        best = self._best
+        match_modules(self.algorithm, best["modules"], self.module_fn, self.folder or Path("the best test"))
+        self._match_runner()
+        policies = policies_of(self.algorithm)
+        for module_id, weights in best["policies"]:
+            policies[module_id].load_state_dict(weights)
+        if self.runner is not None:
+            self.runner.set_state(deepcopy(best["runner"]))
+
+    def _acting_state(self) -> dict[str, Any]:
+        """Return a copy, in host memory, of everything that determines how the policies act."""
+        policies = [
+            [module_id, {name: _copied(part) for name, part in policy.state_dict().items()}]
+            for module_id, policy in policies_of(self.algorithm).items()
+        ]
+        runner = None if self.runner is None else deepcopy(self.runner.get_state())
+        return {"modules": modules_of(self.algorithm), "policies": policies, "runner": runner}
 
     def _run_signature(self) -> dict[str, Any]:
         """Return the settings of the run by name, as plain values. A resumed run must have the same."""
@@ -449,13 +500,14 @@ class Trainer(ABC, Generic[Config]):
         """Return everything that a checkpoint stores: settings, weights, modules, counts, and the states of runner,
         buffer, hooks and logger.
         """
-        names = ("num_epochs", "num_steps", "num_updates", "num_tests", "best_score", "best_epoch", "seconds")
+        names = ("num_epochs", "num_steps", "num_updates", "num_tests", "best_score", "best_epoch", "last_score")
         return {
             "identity": self._run_signature(),
             "algorithm": dict(self.algorithm.state_dict()),
             "modules": modules_of(self.algorithm),
             "fingerprint": fingerprints_of(self.algorithm),
-            "counts": {name: getattr(self, name) for name in (*names, "is_stopped")},
+            "counts": {name: getattr(self, name) for name in (*names, "seconds", "is_stopped")},
+            "best": self._best,
             "parts": {name: part.get_state() for name, part in self._all_parts().items()},
             "torch": torch.get_rng_state(),
             "logger": self.logger.get_state(),
@@ -476,6 +528,11 @@ class Trainer(ABC, Generic[Config]):
             if name in self._stateful_parts() or name in state["parts"]:
                 part.set_state(state["parts"][name])
         torch.set_rng_state(state["torch"])
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a value of a state, in host memory."""
+    return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else deepcopy(value)
 
 
 def bytes_of(values: Any) -> np.ndarray:

@@ -16,6 +16,7 @@ from episodes.command import (
     ledgers,
     plugins,
     rewrite_commands,
+    runs_command,
     searching,
 )
 
@@ -55,6 +56,7 @@ app.command("record")(inspect_commands.record)
 app.command("report")(inspect_commands.report)
 app.command("watch")(inspect_commands.watch)
 app.command("diff")(diff_command.diff)
+app.command("runs")(runs_command.runs)
 app.command("sql")(searching.sql)
 app.command("split")(searching.split)
 app.command("keys")(keys.keys)

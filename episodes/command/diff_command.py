@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -29,23 +29,67 @@ def diff(
 ) -> None:
     """Compare two data sets, two episodes or two training runs step by step. The exit status is 1 if they differ.
 
-    Data sets pair episodes with the same id, or else with the same index. Runs compare their ledgers, or else the
-    episodes that `episodes play` has recorded.
+    Data sets pair episodes with the same id, or else with the same index. For runs, it prints which had the better
+    test and the settings that differ, and then the first difference of their ledgers, or else of the episodes that
+    `episodes play` has recorded, if both have them.
     """
-    from episodes.storage.ledger import difference
+    from episodes.storage.runs import is_run
+
+    if is_run(a) and is_run(b) and not episode:
+        _compare_runs(a, b, tolerance, json)
+    result = _compare([_source(path) for path in (a, b)], [a, b], episode or [], tolerance)
+    if json:
+        print_json(result.facts)
+    else:
+        for line in result.lines:
+            say(line)
+    raise typer.Exit(result.differs)
+
+
+class _Result(NamedTuple):
+    """Result of a comparison: whether anything differs, the lines to print, and the same as JSON values."""
+
+    differs: bool
+    lines: list[str]
+    facts: Any
+
+
+def _compare_runs(a: Path, b: Path, tolerance: float, json: bool) -> None:
+    """Print a comparison of two training runs, and exit with status 1 if settings, results, ledgers or recorded
+    episodes differ.
+
+    Raises:
+        typer.Exit: always, with the exit status.
+    """
+    from episodes.command.runs_command import comparison, print_comparison
+    from episodes.storage.runs import StoredRun
+
+    runs = StoredRun.read(a), StoredRun.read(b)
+    parts = _common_parts(a, b)
+    steps = _compare(list(parts), [a, b], [], tolerance) if parts else None
+    facts = comparison(*runs)
+    if json:
+        print_json({**facts, "steps": steps.facts if steps else None})
+    else:
+        print_comparison(*runs)
+        for line in (
+            steps.lines if steps else ["steps were not compared: the runs do not both have a ledger or episodes"]
+        ):
+            say(line)
+    raise typer.Exit(bool(facts["differs"] or (steps and steps.differs)))
+
+
+def _common_parts(a: Path, b: Path) -> tuple[Any, Any] | None:
+    """Return the ledgers of two runs, or else their recorded episodes. Return None if they do not both have them."""
+    from episodes.storage import EpisodeDataset
+    from episodes.storage.header import NAME
     from episodes.storage.ledger.ledger_reader import LedgerReader
 
-    sources = [_source(path) for path in (a, b)]
-    if any(isinstance(source, LedgerReader) for source in sources):
-        if not all(isinstance(source, LedgerReader) for source in sources):
-            raise InvalidArgument(f"{a} and {b}: one has a ledger, the other one is a data set; give two of a kind")
-        first = difference(*sources)
-        if json:
-            print_json(None if first is None else asdict(first))
-        else:
-            say(str(first or "no difference"))
-        raise typer.Exit(first is not None)
-    _compare(sources, episode or [], tolerance, json)
+    if all((path / "ledger").is_dir() for path in (a, b)):
+        return LedgerReader(a), LedgerReader(b)
+    if all((path / "episodes" / NAME).exists() for path in (a, b)):
+        return EpisodeDataset(a / "episodes"), EpisodeDataset(b / "episodes")
+    return None
 
 
 def _source(path: Path) -> Any:
@@ -67,25 +111,35 @@ def _source(path: Path) -> Any:
             return EpisodeDataset(path / "episodes")
         raise InvalidArgument(
             f"{path}: neither a data set nor a run with a ledger (episodes train --ledger) or recorded episodes "
-            "(episodes play)"
+            "(episodes play); give two data sets, or two folders of runs"
         ) from error
 
 
-def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool) -> None:
-    """Print the differences between two data sets, or between one episode of each, and exit with status 1 if they
-    differ.
+def _compare(sources: list[Any], paths: list[Path], chosen: list[str], tolerance: float) -> _Result:
+    """Return the differences between two ledgers, two data sets, or one episode of each data set.
 
     Args:
+        sources: the ledgers or data sets.
+        paths: where they are, for errors.
         chosen: id or index of the episode to compare, one text for both data sets or one for each. Empty to compare
             all.
+        tolerance: largest difference of equal numbers.
 
     Raises:
-        InvalidArgument: `chosen` has more than two items.
-        typer.Exit: always, with the exit status.
+        InvalidArgument: `chosen` has more than two items, or there are one ledger and one data set.
     """
     from episodes.command.inspect_commands import index_of_episode
     from episodes.inspect.comparison import compare_data_sets, compare_episodes
+    from episodes.storage.ledger import difference
+    from episodes.storage.ledger.ledger_reader import LedgerReader
 
+    are_ledgers = [isinstance(source, LedgerReader) for source in sources]
+    if any(are_ledgers):
+        if not all(are_ledgers):
+            a, b = paths
+            raise InvalidArgument(f"{a} and {b}: one has a ledger, the other one is a data set; give two of a kind")
+        first = difference(*sources)
+        return _Result(first is not None, [str(first or "no difference")], None if first is None else asdict(first))
     if len(chosen) > 2:
         raise InvalidArgument(f"--episode is given {len(chosen)} times; give one, or one for A and one for B")
     if chosen:
@@ -94,15 +148,10 @@ def _compare(sources: list[Any], chosen: list[str], tolerance: float, json: bool
         num, differences = 1, [found] if found else []
     else:
         num, differences = compare_data_sets(*sources, tolerance=tolerance)
-    if json:
-        print_json({"episodes": num, "differences": list(map(_as_dict, differences))})
-    else:
-        say(f"{num - len(differences)} of {num} episodes are equal")
-        for difference in differences[:SHOWN]:
-            say(str(difference))
-        if len(differences) > SHOWN:
-            say(f"and {len(differences) - SHOWN} more")
-    raise typer.Exit(bool(differences))
+    lines = [f"{num - len(differences)} of {num} episodes are equal", *map(str, differences[:SHOWN])]
+    if len(differences) > SHOWN:
+        lines.append(f"and {len(differences) - SHOWN} more")
+    return _Result(bool(differences), lines, {"episodes": num, "differences": list(map(_as_dict, differences))})
 
 
 def _as_dict(difference: Any) -> dict[str, Any]:

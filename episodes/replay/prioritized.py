@@ -198,7 +198,12 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """
         numbers, values = checked_step_indices(indices), _as_numbers(priorities)
         if numbers.shape != values.shape:
-            raise ShapeMismatch(f"{values.shape} priorities for {numbers.shape} indices; give one for each")
+            advice = ""
+            if self.unit == "transition" and numbers.ndim == 2 and values.shape == numbers.shape[:1]:
+                advice = ", or create the buffer with unit='sequence', where each sequence has one priority"
+            elif self.unit == "sequence" and values.ndim == 2 and numbers.shape == values.shape[:1]:
+                advice = ", for example the mean or the maximum over the sequence's steps with loss_mask"
+            raise ShapeMismatch(f"{values.shape} priorities for {numbers.shape} indices; give one for each{advice}")
         if not numbers.size:
             return numbers, values, values
         smallest, largest = values.min(), values.max()

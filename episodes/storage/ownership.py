@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.storage.locks import Lock
+
+_ATTEMPTS, _PAUSE_S = 5, 0.004  # a process that only looks whether the lock is held has it for microseconds
 
 
 class Owner:
@@ -65,6 +68,11 @@ class Owner:
             if self._lock is None:
                 self._lock = Lock(self._file, self._mode)
             could = self._lock.acquire()
+            for _ in range(_ATTEMPTS):
+                if could is not False:
+                    break
+                time.sleep(_PAUSE_S)
+                could = self._lock.acquire()
             if not could:
                 self._lock = None
             if could is False:

@@ -23,6 +23,7 @@ from episodes.command.app import app
 from episodes.command.terminal import visible
 from episodes.storage import EpisodeDataset
 from episodes.storage.ledger import Ledger
+from episodes.storage.runs import write_status
 from episodes.tokens import Conversation
 
 EVIL = "\x1b]0;owned\x07\x9b2J\x7f\u202e"
@@ -64,6 +65,9 @@ COMMANDS = {
     "diff": ("diff", "DATA", "OTHER"),
     "diff of an episode": ("diff", "DATA", "OTHER", "--episode", "0"),
     "diff of nothing": ("diff", "DATA", EVIL),
+    "diff of runs": ("diff", "RUN", "RUN2"),
+    "runs": ("runs", "RUNS"),
+    "runs of a missing folder": ("runs", EVIL),
     "split": ("split", "DATA"),
     "split into a wrong share": ("split", "DATA", f"a={EVIL}"),
     "split by names": ("split", "OTHER", f"{EVIL}=0.5", "b=0.5"),
@@ -91,7 +95,7 @@ COMMANDS = {
     "play of another option": ("play", f"--{EVIL}"),
     "export of no run": ("export", EVIL),
 }
-WITH_JSON = ("info", "ls", "show", "check", "doctor", "diff", "sql", "convert", "ledger diff")
+WITH_JSON = ("info", "ls", "show", "check", "doctor", "diff", "diff of runs", "runs", "sql", "convert", "ledger diff")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +114,9 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths["RUN"].mkdir()
     description = {"configuration": {"algo": EVIL, "env": EVIL, EVIL: EVIL, "policy": {EVIL: 1}}}
     (paths["RUN"] / "run.json").write_text(json.dumps(description))
+    paths["RUNS"], paths["RUN2"] = folder, folder / f"failed {EVIL}"
+    paths["RUN2"].mkdir()
+    write_status(paths["RUN2"], settings={EVIL: EVIL, f"{EVIL}2": 1}, stopped_by=EVIL, num_steps=3)
     for n, name in enumerate(("LEDGER", "LEDGER2")):
         with Ledger(paths[name]) as ledger:
             ledger.note(0, {EVIL: np.full((2, 1), n)}, module=EVIL)

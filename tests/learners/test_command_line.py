@@ -55,8 +55,8 @@ def test_run_is_trained_resumed_evaluated_and_played(settings: Path, tmp_path: P
         main(["play", str(folder), "--episodes", "2", "--seed", "0"])
     assert "already has 2 of the 2 episodes of this seed" in capsys.readouterr().err
     assert len(EpisodeDataset(folder / "episodes")) == 5
-    assert main(["export", str(folder), "--steps", "50"]) == 0
-    assert "equal to the policy of the newest checkpoint in 50 steps" in capsys.readouterr().out
+    assert main(["export", str(folder), "--best", "--steps", "50"]) == 0
+    assert "equal to the policy of the best test (mean return" in capsys.readouterr().out
     assert {"policy.onnx", "serve.py"} <= {path.name for path in folder.iterdir()}
     assert main(["train", "--resume", str(folder), "--stop-at", "9999"]) == 0
     assert "2 epochs" in capsys.readouterr().out  # it was done already

@@ -220,6 +220,16 @@ def test_unit_sets_shape_of_sequence_indices() -> None:
 
 
 @pytest.mark.parametrize(
+    ("unit", "shape", "advice"),
+    [("transition", (6,), "create the buffer with unit='sequence'"), ("sequence", (6, 4), "mean or the maximum")],
+)
+def test_priorities_of_the_other_unit_are_refused_with_the_remedy(unit: str, shape: Any, advice: str) -> None:
+    buffer = filled(unit=unit)
+    with pytest.raises(ShapeMismatch, match=advice):
+        buffer.update_priorities(buffer.sample_sequences(6, 4).indices, np.ones(shape))
+
+
+@pytest.mark.parametrize(
     ("indices", "priorities", "error", "match"),
     [
         ([1, 2], [1.0], ShapeMismatch, "one for each"),
