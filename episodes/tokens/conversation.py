@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import (
     as_token_ids,
-    as_token_values,
     check_finite_reward,
     check_group,
     check_infos,
-    check_logp,
+    checked_outputs,
     output_kinds,
     token_kind,
 )
-from episodes.tokens.names import FORKED_AT, FORKED_FROM, GROUP, KEPT_TOKENS, LOGP
+from episodes.tokens.names import FORKED_AT, FORKED_FROM, GROUP, KEPT_TOKENS
+from episodes.tokens.token_tree import common_prefix
 
 __all__ = ["Conversation"]
 
@@ -171,14 +171,8 @@ class Conversation:
         if self.episode.growth is None:
             self._check_begun("turn")
             self.episode.growing("turn")
-        if outputs.keys() != self._kinds.keys():
-            raise self._wrong_outputs(outputs)
         tokens = as_token_ids(ids, self._kind, lambda: self._label("turn: ids"))
-        for name, kind in self._kinds.items():
-            values = as_token_values(outputs[name], kind, len(tokens), lambda name=name: self._label(f"turn: {name}"))
-            if name == LOGP:
-                check_logp(values, lambda: self._label("turn: logp"))
-            outputs[name] = values
+        outputs = checked_outputs(outputs, self._kinds, len(tokens), lambda: self._label("turn"), "Conversation")
         check_finite_reward(reward, lambda: self._label("turn"))
         if infos is not None:
             check_infos(infos, lambda: self._label("turn"))
@@ -280,21 +274,6 @@ class Conversation:
         if not self.episode.is_reset:
             raise EpisodeStateError(f"{self._label(call)} before begin(prompt)")
 
-    def _wrong_outputs(self, outputs: Mapping[str, Any]) -> TrackMismatch:
-        """Return the error for a turn whose outputs have other names than the declared ones."""
-        label, declared = self._label("turn"), list(self._kinds)
-        unknown = [name for name in outputs if name not in self._kinds]
-        if unknown:
-            return TrackMismatch(
-                f"{label}: {unknown[0]!r} is neither an argument nor a declared output, which are {declared}; declare "
-                f"it with Conversation(outputs={{..., {unknown[0]!r}: 'f4'}})"
-            )
-        missing = [name for name in declared if name not in outputs]
-        return TrackMismatch(
-            f"{label}: values of the output {missing[0]!r} are missing; give {missing[0]}=[one value per sampled "
-            f"token], or declare other outputs, such as none with Conversation(outputs={{}})"
-        )
-
     def _fill_buffer(self) -> None:
         """Append the tokens recorded since the last call to the array of all tokens of the conversation."""
         num = self._num + sum(map(len, self._pending))
@@ -312,15 +291,3 @@ class Conversation:
 
     def __repr__(self) -> str:
         return f"Conversation({self.episode!r})"
-
-
-def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """Return the number of items at the start of two arrays that are equal.
-
-    >>> common_prefix(np.array([1, 2, 3]), np.array([1, 2, 4, 5]))
-    2
-    """
-    num = min(len(a), len(b))
-    differs = a[:num] != b[:num]
-    first = int(differs.argmax()) if num else 0
-    return first if num and differs[first] else num
