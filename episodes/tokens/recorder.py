@@ -16,7 +16,7 @@ from episodes.tokens.arguments import check_group, output_kinds, token_kind
 from episodes.tokens.conversation import Conversation
 from episodes.tokens.member_groups import MemberGroups
 from episodes.tokens.names import GROUP
-from episodes.tracks.validation import checked_count
+from episodes.tracks.validation import checked_count, checked_flag
 
 __all__ = ["TokenRecorder"]
 
@@ -220,7 +220,7 @@ class TokenRecorder:
         """
         return self._groups.missing()
 
-    def take(self, num_groups: int | None = None) -> EpisodePack | None:
+    def take(self, num_groups: int | None = None, *, incomplete: bool = False) -> EpisodePack | None:
         """Remove complete groups from the recorder and return them as one pack, earliest group first,
         or None if no group is complete.
 
@@ -228,10 +228,15 @@ class TokenRecorder:
 
         Args:
             num_groups: the largest number of groups; None for all.
+            incomplete: also take groups that lack conversations, if none of their conversations is open. The size of
+                such a group is the number of its conversations that ended.
 
         Raises:
             InvalidArgument: `num_groups` is not an int of at least 1.
+            WrongType: `incomplete` is not a bool.
         """
+        if checked_flag("TokenRecorder.take: incomplete", incomplete):
+            self._groups.complete_all(talk.episode.custom_data.get(GROUP) for talk in self._open)
         return self._groups.take(num_groups, _itself)
 
     async def wait_for(self, num_groups: int) -> EpisodePack:

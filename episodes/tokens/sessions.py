@@ -572,6 +572,7 @@ class SessionRecorder:
 
         Raises:
             InvalidArgument: `num_groups` is not an int of at least 1.
+            WrongType: `incomplete` is not a bool.
         """
         with self.lock:
             if checked_flag("SessionRecorder.take: incomplete", incomplete):
