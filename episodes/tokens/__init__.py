@@ -7,9 +7,13 @@ from episodes.tokens.conversation import Conversation
 from episodes.tokens.groups import group_numbers
 from episodes.tokens.minibatches import token_minibatches
 from episodes.tokens.recorder import TokenRecorder
+from episodes.tokens.sessions import Session, SessionRecorder, SessionReport
 
 __all__ = [
     "Conversation",
+    "Session",
+    "SessionRecorder",
+    "SessionReport",
     "TokenRecorder",
     "check_token_batch",
     "group_numbers",

@@ -8,15 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import InvalidArgument, ShapeMismatch, WrongType, rejected_type
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType, rejected_type
 from episodes.pack import EpisodePack
-from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
+from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, TOKEN_REWARDS, VERSION
 from episodes.tracks.casting import checked_reward
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import as_ragged_item
 
 _ARGUMENTS = ("ids", "reply_ids", "reward", "prompt", "infos", "terminated", "truncated", "policy_version")
-_NUMBERS = {LOGP: ("f", "floats"), LEARNED: ("biu", "bools"), VERSION: ("iu", "integers")}
+_NUMBERS = {
+    LOGP: ("f", "floats"),
+    LEARNED: ("biu", "bools"),
+    VERSION: ("iu", "integers"),
+    TOKEN_REWARDS: ("f", "floats"),
+}
 _MOST_LOGP = 0.01  # engines with low precision return log-probabilities slightly above 0
 _LEAST_LOGP = -1e3  # no token is ever sampled with it; engines return -9999, -1e9 or the like for masked tokens
 
@@ -113,6 +118,48 @@ def as_token_values(values: Any, kind: RaggedKind, num: int, label: Callable[[],
     if len(values) != num:
         raise ShapeMismatch(f"{label()} has a length of {len(values)} for {num} sampled ids; give one value for each")
     return values
+
+
+def checked_outputs(
+    outputs: Mapping[str, Any], kinds: Mapping[str, RaggedKind], num: int, label: Callable[[], str], owner: str
+) -> dict[str, np.ndarray]:
+    """Validate the declared outputs of `num` sampled tokens, and return them as arrays [num, ...].
+
+    Args:
+        outputs: the values, by name.
+        kinds: dtypes and value shapes of the declared outputs.
+        num: number of sampled tokens.
+        label: function that returns the first words of an error message.
+        owner: name of the class that declares outputs.
+
+    Raises:
+        TrackMismatch: an output is missing, or was not declared.
+        WrongType, ShapeMismatch: an output is not one value per sampled token.
+        InvalidArgument: a log-probability cannot be one of a sampled token.
+    """
+    if outputs.keys() != kinds.keys():
+        raise _wrong_outputs(outputs, list(kinds), label(), owner)
+    checked = {}
+    for name, kind in kinds.items():
+        checked[name] = as_token_values(outputs[name], kind, num, lambda name=name: f"{label()}: {name}")
+    if LOGP in checked:
+        check_logp(checked[LOGP], lambda: f"{label()}: {LOGP}")
+    return checked
+
+
+def _wrong_outputs(outputs: Mapping[str, Any], declared: list[str], label: str, owner: str) -> TrackMismatch:
+    """Return the error for outputs that have other names than the declared ones."""
+    unknown = [name for name in outputs if name not in declared]
+    if unknown:
+        return TrackMismatch(
+            f"{label}: {unknown[0]!r} is neither an argument nor a declared output, which are {declared}; declare "
+            f"it with {owner}(outputs={{..., {unknown[0]!r}: 'f4'}})"
+        )
+    missing = [name for name in declared if name not in outputs]
+    return TrackMismatch(
+        f"{label}: values of the output {missing[0]!r} are missing; give {missing[0]}=[one value per sampled "
+        f"token], or declare other outputs, such as none with {owner}(outputs={{}})"
+    )
 
 
 def check_logp(logp: np.ndarray, label: Callable[[], str]) -> None:

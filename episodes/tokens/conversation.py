@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
+from episodes.errors import EpisodeStateError, InvalidArgument
+from episodes.facts.ending import Ending
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import (
     as_token_ids,
-    as_token_values,
     check_finite_reward,
     check_group,
     check_infos,
-    check_logp,
+    checked_outputs,
     output_kinds,
     token_kind,
 )
-from episodes.tokens.names import FORKED_AT, FORKED_FROM, GROUP, KEPT_TOKENS, LOGP
+from episodes.tokens.names import FORKED_AT, FORKED_FROM, GROUP, KEPT_TOKENS
+from episodes.tokens.token_tree import common_prefix
+from episodes.tracks.track_access import with_items_set
 
 __all__ = ["Conversation"]
 
@@ -171,14 +173,8 @@ class Conversation:
         if self.episode.growth is None:
             self._check_begun("turn")
             self.episode.growing("turn")
-        if outputs.keys() != self._kinds.keys():
-            raise self._wrong_outputs(outputs)
         tokens = as_token_ids(ids, self._kind, lambda: self._label("turn: ids"))
-        for name, kind in self._kinds.items():
-            values = as_token_values(outputs[name], kind, len(tokens), lambda name=name: self._label(f"turn: {name}"))
-            if name == LOGP:
-                check_logp(values, lambda: self._label("turn: logp"))
-            outputs[name] = values
+        outputs = checked_outputs(outputs, self._kinds, len(tokens), lambda: self._label("turn"), "Conversation")
         check_finite_reward(reward, lambda: self._label("turn"))
         if infos is not None:
             check_infos(infos, lambda: self._label("turn"))
@@ -188,7 +184,7 @@ class Conversation:
         else:
             if reply_ids is not _NONE:
                 raise InvalidArgument(f"{self._label('turn')}: give reply_ids or prompt, not both")
-            keep, reply, infos = self._split(tokens, self._as_tokens(prompt, "prompt"), infos)
+            keep, reply, infos = self._split("turn", tokens, self._as_tokens(prompt, "prompt"), infos)
         self.episode.add_env_step(
             reply,
             tokens,
@@ -200,13 +196,10 @@ class Conversation:
             extra_model_outputs=outputs,
         )
         self._pending.append(tokens)
-        if keep >= 0:
-            self._fill_buffer()
-            self._num = keep
-        self._pending.append(reply)
+        self._advance(keep, reply)
 
     def _split(
-        self, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
+        self, call: str, tokens: np.ndarray, prompt: np.ndarray, infos: dict[str, Any] | None
     ) -> tuple[int, np.ndarray, dict[str, Any] | None]:
         """Split a turn's whole next prompt into the tokens that it shares with the conversation so far, and new
         tokens.
@@ -218,12 +211,75 @@ class Conversation:
         """
         if not len(prompt):
             raise InvalidArgument(
-                f"{self._label('turn')}: prompt is empty; give the whole next prompt, or leave it out in the last turn"
+                f"{self._label(call)}: prompt is empty; give the whole next prompt, or leave it out in the last turn"
             )
-        so_far = np.concatenate([self._tokens(), tokens])
+        so_far, num = self._tokens(), self._num + len(tokens)
         keep = common_prefix(so_far, prompt)
+        if keep == len(so_far):
+            keep += common_prefix(tokens, prompt[keep:])
         added = prompt[keep:].copy()  # a view would retain the whole prompt
-        return (-1, added, infos) if keep == len(so_far) else (keep, added, {**(infos or {}), KEPT_TOKENS: keep})
+        return (-1, added, infos) if keep == num else (keep, added, {**(infos or {}), KEPT_TOKENS: keep})
+
+    def reply(self, reply_ids: Any = _NONE, *, prompt: Any = None) -> None:
+        """Add the reply to the newest turn, if it was not known in `turn`, such as the answer of a slow tool.
+
+        A rejected call changes nothing.
+
+        Args:
+            reply_ids: new tokens of the next prompt.
+            prompt: the whole next prompt, in place of `reply_ids`.
+
+        Raises:
+            EpisodeStateError: before the first turn since a `cut`, after the end, or the turn has a reply already.
+            WrongType, ShapeMismatch: tokens are not integers [L].
+            InvalidArgument: a token id is negative, the prompt is empty, or not exactly one argument is given.
+        """
+        episode = self.episode
+        self._check_begun("reply")
+        episode.growing("reply")
+        if not len(episode) or len(episode.get_observations(-1)) or KEPT_TOKENS in episode.get_infos(-1):
+            raise EpisodeStateError(
+                f"{self._label('reply')}: the newest turn has a reply, or there is none; call turn before"
+            )
+        if (reply_ids is _NONE) == (prompt is None):
+            raise InvalidArgument(f"{self._label('reply')}: give reply_ids or prompt, and not both")
+        if prompt is None:
+            keep, reply, infos = -1, as_token_ids(reply_ids, self._kind, lambda: self._label("reply: reply_ids")), None
+        else:
+            whole = as_token_ids(prompt, self._kind, lambda: self._label("reply: prompt"))
+            keep, reply, infos = self._split("reply", np.empty(0, self._kind.dtype), whole, episode.get_infos(-1))
+        tracks = episode.tracks
+        tracks = tracks.replaced(with_items_set(tracks.observations, [reply], [-1], False))
+        episode.tracks = tracks if keep < 0 else tracks.replaced(with_items_set(tracks.infos, [infos], [-1], False))
+        self._advance(keep, reply)
+
+    def _advance(self, keep: int, reply: np.ndarray) -> None:
+        """Append a reply to the tokens so far, of which the first `keep` stay (-1: all)."""
+        if keep >= 0:
+            self._fill_buffer()
+            self._num = keep
+        self._pending.append(reply)
+
+    def end(self, *, terminated: bool = False, truncated: bool = False) -> None:
+        """End the conversation after its newest turn, if the end was not known in `turn`, such as a time limit.
+
+        Args:
+            terminated: True if the conversation ended in a terminal state.
+            truncated: True if it was ended from outside.
+
+        Raises:
+            EpisodeStateError: before the first turn since a `cut`, or after the end.
+            InvalidArgument: no flag is True.
+            WrongType: a flag is not a bool.
+        """
+        self._check_begun("end")
+        self.episode.growing("end")
+        ending = Ending.of(terminated, truncated)
+        if not ending.is_done:
+            raise InvalidArgument(f"{self._label('end')}: neither terminated nor truncated is True; set one of them")
+        if not len(self.episode):
+            raise EpisodeStateError(f"{self._label('end')}: there is no turn; call turn before")
+        self.episode.end(ending)
 
     def cut(self) -> SingleAgentEpisode:
         """Return the turns since the last cut as an episode chunk to learn from. The conversation continues.
@@ -280,21 +336,6 @@ class Conversation:
         if not self.episode.is_reset:
             raise EpisodeStateError(f"{self._label(call)} before begin(prompt)")
 
-    def _wrong_outputs(self, outputs: Mapping[str, Any]) -> TrackMismatch:
-        """Return the error for a turn whose outputs have other names than the declared ones."""
-        label, declared = self._label("turn"), list(self._kinds)
-        unknown = [name for name in outputs if name not in self._kinds]
-        if unknown:
-            return TrackMismatch(
-                f"{label}: {unknown[0]!r} is neither an argument nor a declared output, which are {declared}; declare "
-                f"it with Conversation(outputs={{..., {unknown[0]!r}: 'f4'}})"
-            )
-        missing = [name for name in declared if name not in outputs]
-        return TrackMismatch(
-            f"{label}: values of the output {missing[0]!r} are missing; give {missing[0]}=[one value per sampled "
-            f"token], or declare other outputs, such as none with Conversation(outputs={{}})"
-        )
-
     def _fill_buffer(self) -> None:
         """Append the tokens recorded since the last call to the array of all tokens of the conversation."""
         num = self._num + sum(map(len, self._pending))
@@ -312,15 +353,3 @@ class Conversation:
 
     def __repr__(self) -> str:
         return f"Conversation({self.episode!r})"
-
-
-def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """Return the number of items at the start of two arrays that are equal.
-
-    >>> common_prefix(np.array([1, 2, 3]), np.array([1, 2, 4, 5]))
-    2
-    """
-    num = min(len(a), len(b))
-    differs = a[:num] != b[:num]
-    first = int(differs.argmax()) if num else 0
-    return first if num and differs[first] else num

@@ -3,23 +3,20 @@ several answers to one prompt."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from episodes.errors import EpisodeStateError, WrongType
-from episodes.facts.facts import random_ids
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import check_group, output_kinds, token_kind
 from episodes.tokens.conversation import Conversation
-from episodes.tokens.names import GROUP, GROUP_ID, GROUP_SIZE
-from episodes.tracks.validation import checked_count
+from episodes.tokens.member_groups import MemberGroups
+from episodes.tokens.names import GROUP
+from episodes.tracks.validation import checked_count, checked_flag
 
 __all__ = ["TokenRecorder"]
 
@@ -72,11 +69,9 @@ class TokenRecorder:
         self.group_size = checked_count("group_size", group_size)
         self._outputs, self._dtype = output_kinds(outputs, "TokenRecorder"), token_kind(dtype, "TokenRecorder").dtype
         self._open: dict[Conversation, None] = {}  # the keys, in the order of their beginning
-        self._incomplete: dict[Hashable, list[SingleAgentEpisode]] = {}
-        self._complete: deque[list[SingleAgentEpisode]] = deque()
+        self._groups: MemberGroups[SingleAgentEpisode] = MemberGroups(self.group_size)
         self._num_dropped = 0
         self._newest_failure = ""
-        self._waiters: list[asyncio.Future[None]] = []
 
     # --- conversations -----------------------------------------------------------------------------------------------
 
@@ -116,19 +111,7 @@ class TokenRecorder:
             )
         episode.to_numpy()
         del self._open[talk]
-        group = episode.custom_data.get(GROUP)
-        members = [episode] if group is None else [*self._incomplete.pop(group, ()), episode]
-        if group is not None:
-            if len(members) < self.group_size:
-                self._incomplete[group] = members
-                return
-            group_id = random_ids(1).item()
-            for member in members:
-                member.custom_data |= {GROUP_ID: group_id, GROUP_SIZE: self.group_size}
-        self._complete.append(members)
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._groups.add(episode)
 
     def drop(self, talk: Conversation) -> None:
         """Discard a conversation, for example because a tool failed. Its group then needs another
@@ -151,9 +134,7 @@ class TokenRecorder:
             return  # ended or dropped before
         del self._open[talk]
         self._num_dropped, self._newest_failure = self._num_dropped + 1, reason
-        group = talk.episode.custom_data.get(GROUP)
-        if group is not None:
-            self._incomplete.setdefault(group, [])
+        self._groups.note_failure(talk.episode.custom_data.get(GROUP))
 
     @asynccontextmanager
     async def conversation(
@@ -189,7 +170,7 @@ class TokenRecorder:
             WrongType: the group is not hashable.
         """
         check_group(group, "TokenRecorder.drop_group")
-        return len(self._incomplete.pop(group, ()))
+        return len(self._groups.drop(group))
 
     def _check_open(self, talk: Conversation, call: str) -> None:
         """Raise an error unless `talk` is an open conversation of this recorder.
@@ -224,7 +205,7 @@ class TokenRecorder:
     @property
     def num_complete(self) -> int:
         """Number of complete groups that are ready for `take`."""
-        return len(self._complete)
+        return len(self._groups.complete)
 
     @property
     def num_dropped(self) -> int:
@@ -237,9 +218,9 @@ class TokenRecorder:
         A group is incomplete from its first conversation that ended or was dropped, until it is complete or
         `drop_group` is called.
         """
-        return {group: self.group_size - len(members) for group, members in self._incomplete.items()}
+        return self._groups.missing()
 
-    def take(self, num_groups: int | None = None) -> EpisodePack | None:
+    def take(self, num_groups: int | None = None, *, incomplete: bool = False) -> EpisodePack | None:
         """Remove complete groups from the recorder and return them as one pack, earliest group first,
         or None if no group is complete.
 
@@ -247,22 +228,16 @@ class TokenRecorder:
 
         Args:
             num_groups: the largest number of groups; None for all.
+            incomplete: also take groups that lack conversations, if none of their conversations is open. The size of
+                such a group is the number of its conversations that ended.
 
         Raises:
             InvalidArgument: `num_groups` is not an int of at least 1.
+            WrongType: `incomplete` is not a bool.
         """
-        num_taken = len(self._complete) if num_groups is None else checked_count("num_groups", num_groups)
-        return self._take(min(num_taken, len(self._complete))) if self._complete else None
-
-    def _take(self, num_groups: int) -> EpisodePack:
-        """Remove the oldest `num_groups` complete groups, and return their episodes as a pack. If packing fails, none
-        is removed.
-        """
-        groups = list(islice(self._complete, num_groups))
-        pack = EpisodePack.from_episodes([episode for members in groups for episode in members])
-        for _ in groups:
-            self._complete.popleft()
-        return pack
+        if checked_flag("TokenRecorder.take: incomplete", incomplete):
+            self._groups.complete_all(talk.episode.custom_data.get(GROUP) for talk in self._open)
+        return self._groups.take(num_groups, _itself)
 
     async def wait_for(self, num_groups: int) -> EpisodePack:
         """Wait until `num_groups` groups are complete, and then remove them from the recorder
@@ -271,20 +246,13 @@ class TokenRecorder:
         Raises:
             InvalidArgument: `num_groups` is not an int of at least 1.
         """
-        checked_count("num_groups", num_groups)
-        while len(self._complete) < num_groups:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                self._waiters.remove(waiter)
-        return self._take(num_groups)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_waiters": []}  # tasks of this process
+        return await self._groups.wait_for(num_groups, _itself)
 
     def __repr__(self) -> str:
-        groups = f"{len(self._incomplete)} incomplete groups, {self.num_complete} complete"
+        groups = f"{len(self.missing())} incomplete groups, {self.num_complete} complete"
         dropped = f", {self._num_dropped} dropped, the newest by {self._newest_failure}" if self._num_dropped else ""
         return f"TokenRecorder({self.num_open} open, {groups}{dropped})"
+
+
+def _itself(episode: SingleAgentEpisode) -> SingleAgentEpisode:
+    return episode

@@ -43,6 +43,7 @@ class Segments(NamedTuple):
         indices: index of each segment in the stream, int64 [K], or None for all segments of the stream in order.
         lengths: number of tokens, int64 [K]. A prefix may end within a segment of the stream.
         is_learned: whether its tokens are learned from, bool [K]: each sampled token once, in the order of the stream.
+            Steps without tokens may be left out.
         counts: number of segments of each sequence, int64 [S].
         episodes: index of the episode of each sequence, int64 [S].
     """
@@ -107,7 +108,7 @@ def with_branches(
     """Return the token sequences of conversations whose later prompts may change earlier tokens. Each such change
     begins a new sequence (a branch).
 
-    Sequences without a learned segment are left out.
+    Sequences without a learned token are left out, unless an episode with steps has no other one.
 
     Args:
         stream: the stream.
@@ -124,14 +125,17 @@ def with_branches(
     episodes: list[int] = []
     first, sizes, kept_tokens, learned = (a.tolist() for a in (stream.first, stream.lengths, kept, stream.is_learned))
     for i, (start, stop) in enumerate(pairwise(first)):
-        for branch in _branches(start, stop - (not with_last), sizes, kept_tokens, error):
-            new = [learned[index] for index in branch.indices[branch.num_context :]]
-            if any(new):
-                indices += branch.indices
-                lengths += branch.lengths
-                is_learned += [False] * branch.num_context + new
-                counts.append(len(branch.indices))
-                episodes.append(i)
+        branches = list(_branches(start, stop - (not with_last), sizes, kept_tokens, error))
+        new = [[learned[index] for index in branch.indices[branch.num_context :]] for branch in branches]
+        has_step = [k for k, flags in enumerate(new) if any(flags)]
+        has_token = [k for k in has_step if _num_learned(branches[k], new[k])]
+        for k in has_token or has_step[:1]:
+            branch = branches[k]
+            indices += branch.indices
+            lengths += branch.lengths
+            is_learned += [False] * branch.num_context + new[k]
+            counts.append(len(branch.indices))
+            episodes.append(i)
     return Segments(
         np.array(indices, np.int64),
         np.array(lengths, np.int64),
@@ -148,6 +152,11 @@ class _Branch(NamedTuple):
     indices: list[int]
     lengths: list[int]
     num_context: int
+
+
+def _num_learned(branch: _Branch, is_learned: list[bool]) -> int:
+    """Return the number of learned tokens of a branch, given whether each of its new segments is learned from."""
+    return sum(num for num, learned in zip(branch.lengths[branch.num_context :], is_learned, strict=True) if learned)
 
 
 def _branches(

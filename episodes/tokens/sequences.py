@@ -312,6 +312,10 @@ class TokenSequences:
         """Spread `values` [num_steps], one per turn, over all positions [N]: at each position that predicts a token of
         the turn, and 0 elsewhere.
         """
+        segments = self._segments
+        if segments.indices is not None:
+            turns = self._stream.is_learned.cumsum() - 1  # of each learned segment of the stream
+            values = values[turns[segments.indices[segments.is_learned]]]
         of_segments = np.zeros(len(self._spans), values.dtype)
         of_segments[self._is_learned] = values
         return of_segments.repeat(self._spans)[1:]

@@ -17,7 +17,7 @@ from connectors.prefetch import Prefetch
 from episode_learners import TokenGRPO, TokenGRPOConfig, linear_decay
 from episodes import EpisodePack
 from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey, WrongType
-from episodes.tokens import Conversation, check_token_batch, token_batch
+from episodes.tokens import Conversation, SessionRecorder, check_token_batch, token_batch
 from examples.tool_call import VOCABULARY, Question, Transformer, play, train
 
 
@@ -156,6 +156,59 @@ def test_token_grpo_gradient_equals_slow_formula(settings: dict, max_tokens: int
     algorithm = TokenGRPO(Recurrent().double(), config, reference=reference)
     gradient = gradient_of(algorithm, pack_of(talks))
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-9)
+    assert expected.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_token_grpo_gradient_of_sessions_equals_formula_over_calls(layout: Any) -> None:
+    rng = np.random.default_rng(3)
+    recorder = SessionRecorder(group_size=3)
+    sampled: dict[str, list[tuple[list[int], list[int], list[float]]]] = {}  # calls of the sessions that ended
+    returns: dict[str, float] = {}
+    groups: dict[tuple[int, int], list[str]] = {}
+    tokens = lambda num: rng.integers(0, VOCABULARY, num).tolist()  # noqa: E731
+    for epoch in range(2):  # the same prompts, in new groups
+        for question in range(2):
+            while len(groups.get((epoch, question), [])) < 3:
+                id_, calls = f"{epoch}.{question}.{rng.integers(10**9)}", []
+                session = recorder.begin(id_, group=question)
+                prompt = [question + 1, 2, 3]
+                for k in range(5):
+                    ids = tokens(rng.integers(1, 4))
+                    logp = rng.normal(-2.4, 0.3, len(ids)).astype(np.float32).tolist()
+                    is_delivered = k == 0 or rng.random() < 0.8
+                    session.add(prompt, ids, logp=logp, delivered=is_delivered)
+                    calls += [(prompt, ids, logp)] if is_delivered else []
+                    before = calls[rng.integers(len(calls))]
+                    rewritten = before[0][: rng.integers(1, len(before[0]) + 1)]
+                    prompt = rewritten + tokens(2) if rng.random() < 0.4 else before[0] + before[1] + tokens(2)
+                if rng.random() < 0.3:
+                    session.fail()
+                    continue
+                returns[id_] = float(rng.normal())
+                session.reward(returns[id_] - 0.5, 0)
+                session.end(reward=0.5)
+                sampled[id_] = calls
+                groups.setdefault((epoch, question), []).append(id_)
+    config = TokenGRPOConfig(layout=layout, baseline="group", scale=None, mean="token")
+    model, losses = Recurrent().double(), []
+    for members in groups.values():
+        for id_ in members:
+            gain = returns[id_] - np.mean([returns[other] for other in members])
+            for prompt, ids, logp in sampled[id_]:
+                log_probs = model.logits(torch.tensor(prompt + ids)).log_softmax(-1)
+                for k, token in enumerate(ids):
+                    ratio = (log_probs[len(prompt) + k - 1, token] - logp[k]).exp()
+                    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+                    losses.append(-torch.min(ratio * gain, clipped * gain))
+    torch.stack(losses).mean().backward()
+    expected = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
+    pack = recorder.take()
+    assert pack is not None
+    assert sum(recorder.report().branches.values()) > 5
+    assert recorder.report().failed > 0
+    gradient = gradient_of(TokenGRPO(Recurrent().double(), config), pack)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-6)
     assert expected.abs().max() > 1e-3
 
 

@@ -90,7 +90,8 @@ def plain_sequences(plain: Plain, episode: int, first_turn: int = 0, with_last: 
             sequences.append(now)
         now.tokens += prompt[keep:]
         now.sources += [None] * len(prompt[keep:])
-    return [sequence for sequence in sequences if sequence.has_turn]
+    sequences = [sequence for sequence in sequences if sequence.has_turn]
+    return [sequence for sequence in sequences if any(sequence.sources)] or sequences[:1]
 
 
 @st.composite

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conversations import Plain, conversations
+from conversations import OUTPUTS, Plain, conversations
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from episodes import EpisodePack
 from episodes.errors import EpisodeStateError, InvalidArgument
@@ -148,3 +149,60 @@ def test_two_continued_copies_of_a_conversation_are_refused(way: str, is_cut: bo
         InvalidArgument, match=r"episode a is twice in the pack, with different turns.*Conversation.fork"
     ):
         token_batch(EpisodePack.from_episodes([same, different]))
+
+
+@given(plain=conversations(), data=st.data())
+def test_reply_and_end_after_the_turn_record_the_same(plain: Plain, data: st.DataObject) -> None:
+    talk, context = Conversation("a", outputs=OUTPUTS, group=plain.group), list(plain.prompt)
+    talk.begin(plain.prompt)
+    for turn in plain.turns:
+        values: dict[str, Any] = turn.values
+        talk.turn(turn.ids, reward=turn.reward, **values)
+        context = [*context, *turn.ids][: turn.keep] + turn.reply
+        if turn.keep is None and data.draw(st.booleans()):
+            talk.reply(turn.reply)
+        else:
+            talk.reply(prompt=context)
+        assert talk.context.tolist() == context
+    if plain.turns and plain.ending != "cut":
+        talk.end(**{plain.ending: True})
+    assert talk.episode.equals(plain.record().episode)
+
+
+def test_reply_and_end_out_of_order_are_rejected() -> None:
+    talk = Conversation("a", outputs={})
+    with pytest.raises(EpisodeStateError, match="reply before begin"):
+        talk.reply([1])
+    talk.begin([1])
+    for call in (lambda: talk.reply([1]), lambda: talk.end(truncated=True)):
+        with pytest.raises(EpisodeStateError, match="call turn before"):
+            call()
+    talk.turn([2])
+    for call in (
+        lambda: talk.reply(),
+        lambda: talk.reply([1], prompt=[1]),
+        lambda: talk.end(),
+        lambda: talk.reply([-1]),
+    ):
+        with pytest.raises(InvalidArgument):
+            call()
+    with pytest.raises(InvalidArgument, match="reply: prompt is empty"):
+        talk.reply(prompt=[])
+    talk.reply([3])
+    with pytest.raises(EpisodeStateError, match="has a reply"):
+        talk.reply([4])
+    talk.end(truncated=True)
+    for call in (lambda: talk.reply([1]), lambda: talk.end(truncated=True)):
+        with pytest.raises(EpisodeStateError):
+            call()
+    assert (talk.context.tolist(), talk.episode.is_truncated) == ([1, 2, 3], True)
+
+
+def test_branch_without_a_sampled_token_is_no_sequence() -> None:
+    talk = Conversation("a", outputs={})
+    talk.begin([1, 2])
+    talk.turn([], prompt=[9, 8])
+    talk.turn([5], terminated=True)
+    pack = EpisodePack.from_episodes([talk.episode])
+    batch = token_batch(pack, layout="padded", advantages=[1.0, 2.0])
+    assert (batch["input_ids"].tolist(), batch["advantages"].tolist()) == ([[9, 8, 5]], [[0.0, 2.0, 0.0]])

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from episodes.errors import EpisodeStateError
-from episodes.tokens import TokenRecorder
+from episodes.tokens import TokenRecorder, group_numbers
 
 
 class ToolFailed(Exception):
@@ -154,6 +154,20 @@ def test_token_recorder_take_leaves_later_groups() -> None:
     assert first is not None
     assert remaining is not None
     assert (len(first), len(remaining), recorder.take()) == (1, 2, None)
+
+
+def test_token_recorder_takes_the_ended_members_of_a_group_with_a_failed_one() -> None:
+    recorder = TokenRecorder(group_size=4, outputs={})
+    talks = [recorder.begin([1], group="g") for _ in range(4)]
+    for talk in talks[:3]:
+        talk.turn([2], terminated=True)
+        recorder.end(talk)
+    assert recorder.take(incomplete=True) is None  # one is open
+    recorder.drop(talks[3])
+    assert (recorder.take(), recorder.missing()) == (None, {"g": 1})
+    pack = recorder.take(incomplete=True)
+    assert pack is not None
+    assert (len(pack), group_numbers(pack).tolist(), recorder.missing()) == (3, [0, 0, 0], {})
 
 
 def test_token_recorder_of_failed_group_lacks_all_its_conversations() -> None:
