@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -84,7 +85,7 @@ def _progress_display(source: str) -> Iterator[Callable[[int, int], None]]:
 
 def _number_of(source: str) -> int | None:
     """Return the number of episodes in a data set, or None for other formats, which must be read to count episodes."""
-    from episodes.converters.formats import format_of
     from episodes.storage import EpisodeDataset
+    from episodes.storage.header import NAME
 
-    return len(EpisodeDataset(source)) if format_of(source) == "episodes" else None
+    return len(EpisodeDataset(source)) if (Path(source) / NAME).exists() else None

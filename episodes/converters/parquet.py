@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from episodes.converters.bounded_packs import Given, packs_of
+from episodes.converters.contents import Contents
+from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.loss_report import LossReport
 from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
 from episodes.converters.source_ids import prefixed
-from episodes.converters.step_tables import are_whole_chunks, pack_of, table_of, unknown_columns
+from episodes.converters.step_tables import KEY, are_whole_chunks, pack_of, table_of, unknown_columns
 from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
@@ -164,3 +166,13 @@ def _whole(episodes: Given, report: LossReport, strict: bool, name: str) -> Any:
     if not tables:
         raise InvalidArgument(f"{name}: no episodes with a step were given")
     return pyarrow().concat_tables(tables, promote_options="permissive")
+
+
+def _recognize(contents: Contents) -> Recognition:
+    schema = contents.schema
+    if schema is None:
+        return OTHER_KIND
+    return YES if KEY in (schema.metadata or {}) else Recognition(False, "not written by to_parquet")
+
+
+FORMAT = Format("parquet", "tables of this library", _recognize, parquet_episodes, to_parquet)
