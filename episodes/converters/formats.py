@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from episodes.converters import d4rl, lerobot_reading, minari, own_data_sets, parquet, rllib_files
+from episodes.converters import d4rl, lerobot_reading, minari, own_data_sets, parquet, rllib_files, tables
 from episodes.converters.bounded_packs import Given
 from episodes.converters.contents import TABLES, Contents
 from episodes.converters.format import Format
@@ -29,6 +29,7 @@ FORMATS: dict[str, Format] = {
         parquet,
         rllib_files,
         d4rl,
+        tables,
     )
 }
 """Formats of `read` and `write`, by name. The target of "minari" is an id, such as "cartpole/mine-v0"."""
@@ -154,7 +155,10 @@ def _unrecognized(contents: Contents, known: Format | None, lacking: dict[str, s
         remedy = f"it is of the format {other!r}" if other else "give a path of that format, or leave the format out"
         return UnreadableData(f"{contents.path}: {contents}, not {known.about}{listed}; {remedy}")
     if contents.kind in TABLES:
-        remedy = "name its columns (observation=, action=, episode=; --observation, --action, --episode)"
+        remedy = (
+            "name its columns: read(path, observation=, action=, episode=), or episodes convert with --observation, "
+            "--action and --episode"
+        )
     elif contents.kind == "directory":
         remedy = _advice_on_folder(contents.path)
     else:

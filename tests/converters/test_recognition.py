@@ -19,6 +19,7 @@ from samples import some
 from episodes.converters import read, write
 from episodes.converters.formats import FORMATS, recognize
 from episodes.errors import InvalidArgument, UnreadableData
+from episodes.storage import EpisodeDataset
 
 
 def d4rl(folder: Path) -> Path:
@@ -195,4 +196,5 @@ def test_home_and_file_urls_are_paths(tmp_path: Path, monkeypatch: pytest.Monkey
             write([some()], f"{target}/{format}", format)
             episodes, _ = read(f"{target}/{format}")
             assert [len(episode) for episode in episodes] == [len(some())], (number, format)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a b", "c d"]
+        assert len(EpisodeDataset(target.replace("%20", " ") + "/episodes")) == 1
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["a b", "c d"]
