@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -45,7 +44,7 @@ def convert(
     of JSON, Parquet) that are not named are recognized by usual names, and the mapping is printed.
     """
     from episodes import converters
-    from episodes.converters.formats import recognize
+    from episodes.converters.formats import count_episodes, recognize
     from episodes.converters.tables import columns_of_file
 
     of_lerobot = {"fps": fps, "task": task, "videos": videos, "lossless": lossless}
@@ -62,7 +61,7 @@ def convert(
         _show_first(episodes)
         say(lost)
         return
-    with _progress_display(source) as show:
+    with _progress_display(lambda: count_episodes(source, from_ or None, *columns)) as show:
         counted = _Counted(episodes, show)
         report = converters.write(counted, target, to, strict=strict, **options)
     report.join(lost)
@@ -106,25 +105,27 @@ class _Counted:
 
 
 @contextmanager
-def _progress_display(source: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress of a conversion, and yields a function to update the numbers of episodes
-    and steps."""
+def _progress_display(count: Callable[[], int | None]) -> Iterator[Callable[[int, int], None]]:
+    """Context manager that shows the progress of a conversion and the time left, and yields a function to update the
+    numbers of episodes and steps. `count` returns the number of episodes of the source, or None."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda num, steps: None
         return
     words = TextColumn("converting"), MofNCompleteColumn(), TextColumn("episodes, {task.fields[steps]} steps")
-    with Progress(SpinnerColumn(), *words, TimeElapsedColumn(), console=console, transient=True) as progress:
-        bar = progress.add_task("", total=_number_of(source), steps=0)
+    left = TextColumn("left")
+    with Progress(
+        SpinnerColumn(), *words, TimeElapsedColumn(), left, TimeRemainingColumn(), console=console, transient=True
+    ) as progress:
+        bar = progress.add_task("", total=count(), steps=0)
         yield lambda num, steps: progress.update(bar, completed=num, steps=steps)
-
-
-def _number_of(source: str) -> int | None:
-    """Return the number of episodes in a data set, or None for other formats, which must be read to count episodes."""
-    from episodes.storage import EpisodeDataset
-    from episodes.storage.header import NAME
-
-    return len(EpisodeDataset(source)) if (Path(source) / NAME).exists() else None

@@ -36,6 +36,7 @@ class Format:
         write: function from (episodes, target, strict=, ...) to a report, or to a result and a report. None: the format
             cannot be written.
         options: names of the options of `read`.
+        count: function from `Contents` to the number of episodes, or None if it is only known after reading.
         has_ids: whether the path may also be an id of the format's own library.
     """
 
@@ -45,6 +46,7 @@ class Format:
     read: Callable[..., Iterator[Any]]
     write: Callable[..., Any] | None = None
     options: tuple[str, ...] = ()
+    count: Callable[[Contents], int | None] = lambda contents: None
     has_ids: bool = False
 
 

@@ -142,6 +142,13 @@ def recognize(source: str | Path, format: str | None = None, *options: str) -> F
     raise _unrecognized(contents, known, lacking)
 
 
+def count_episodes(source: str | Path, format: str | None = None, *options: str) -> int | None:
+    """Return the number of episodes of a path without reading their arrays, or None if it is only known afterwards."""
+    known = recognize(source, format, *options)
+    is_file = not _is_url(source) and local_path(source).exists()
+    return known.count(Contents(source)) if is_file else None
+
+
 def _is_url(source: str | Path) -> bool:
     return is_remote(source) and not str(source).startswith("file://")
 

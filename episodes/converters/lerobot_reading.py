@@ -370,4 +370,8 @@ def _recognize(contents: Contents) -> Recognition:
     return YES if contents.has("meta/info.json") else Recognition(False, "no 'meta/info.json'")
 
 
-FORMAT = Format("lerobot", "data sets of LeRobot, version 3", _recognize, lerobot_episodes, to_lerobot)
+def _count(contents: Contents) -> int | None:
+    return _info_of(contents.path).get("total_episodes")
+
+
+FORMAT = Format("lerobot", "data sets of LeRobot, version 3", _recognize, lerobot_episodes, to_lerobot, count=_count)

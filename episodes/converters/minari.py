@@ -383,4 +383,9 @@ def _recognize(contents: Contents) -> Recognition:
     return YES if len(missing) < 2 else Recognition(False, f"neither {missing[0]!r} nor {missing[1]!r}")
 
 
-FORMAT = Format("minari", "data sets of Minari", _recognize, minari_episodes, to_minari, has_ids=True)
+def _count(contents: Contents) -> int | None:
+    file = contents.path / "data" / "metadata.json"
+    return json.loads(file.read_text()).get("total_episodes") if file.exists() else None
+
+
+FORMAT = Format("minari", "data sets of Minari", _recognize, minari_episodes, to_minari, count=_count, has_ids=True)

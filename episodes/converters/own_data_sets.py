@@ -52,4 +52,8 @@ def _recognize(contents: Contents) -> Recognition:
     return YES if contents.has(NAME) else Recognition(False, f"no {NAME!r}")
 
 
-FORMAT = Format("episodes", "data sets of this library", _recognize, dataset_episodes, to_dataset)
+def _count(contents: Contents) -> int:
+    return len(EpisodeDataset(contents.path))
+
+
+FORMAT = Format("episodes", "data sets of this library", _recognize, dataset_episodes, to_dataset, count=_count)

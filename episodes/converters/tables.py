@@ -14,9 +14,11 @@ from episodes.converters.columns import array_of
 from episodes.converters.contents import TABLES, Contents
 from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.loss_report import LossReport
+from episodes.converters.parquet import episodes_of_table
 from episodes.converters.parquet_files import files_of, groups_of, schema_of
 from episodes.converters.source_ids import prefix_of_files, prefix_of_values
 from episodes.converters.step_order import codes_of, groups_in_order
+from episodes.converters.step_tables import has_description
 from episodes.converters.table_columns import BOTH_ENDINGS, OPTIONS, TableColumns, choose_columns, names_in
 from episodes.converters.transitions import find_links, without_next
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
@@ -44,7 +46,8 @@ def from_table(
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Return the episodes of a table with one row per step, and a report of what was lost or assumed.
 
-    Columns that are not named are recognized by usual names, such as "obs" or "done". All other columns become infos of
+    A table that `to_parquet`, `to_pandas` or `to_huggingface` made is restored if no column is named. Otherwise,
+    columns that are not named are recognized by usual names, such as "obs" or "done". All other columns become infos of
     the observation of their row. Rows are sorted by `episode` and `t`.
 
     A row has an observation and the action that follows it. If the last row of an episode has no action, its
@@ -82,6 +85,8 @@ def from_table(
     report, table = LossReport(), _as_arrow(frame)
     given = {"episode": episode, "t": t, "observation": observation, "action": action, "reward": reward}
     given |= {"terminated": terminated, "truncated": truncated, "next_observation": next_observation}
+    if has_description(table.schema) and all(value is None for value in given.values()):
+        return episodes_of_table(table, report, prefix), report.check(strict)
     columns = choose_columns(table.column_names, "table", given)
     first = prefix if prefix is not None else prefix_of_values("table", table.slice(0, 1000).to_pydict(), prefix)
     source = _Source(columns, table.column_names, lambda names: iter([table.select(names)]), "table")

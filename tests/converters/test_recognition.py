@@ -17,7 +17,7 @@ import pytest
 from samples import some
 
 from episodes.converters import read, write
-from episodes.converters.formats import FORMATS, recognize
+from episodes.converters.formats import FORMATS, count_episodes, recognize
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage import EpisodeDataset
 
@@ -180,6 +180,7 @@ def test_recognition_does_not_depend_on_the_name(name: str, tmp_path: Path) -> N
     renamed = tmp_path / "other.txt"
     shutil.move(path, renamed)
     assert recognize(renamed).name == format
+    assert count_episodes(renamed) == (None if name == "d4rl" else len(before))
     assert [episode.id_ for episode in read(renamed)[0]] == before
 
 
