@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from episodes.command.opening import data_path_or_same
 from episodes.command.printing import Json, print_json
 from episodes.command.terminal import say
 
@@ -22,6 +23,8 @@ def check(
     """Read all files of a data set and report damage. The exit status is 1 for damage without `--repair`."""
     from episodes.storage import check as check_files
 
+    if not repair:
+        directory = Path(data_path_or_same(directory))  # reads all of a foreign format
     report = check_files(directory, repair=repair)
     if json:
         print_json(asdict(report))

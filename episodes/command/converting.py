@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from episodes.command.printing import Json, print_json
+from episodes.command.printing import Json, print_json, print_table
 from episodes.command.terminal import say
 from episodes.errors import InvalidArgument
 
@@ -18,27 +18,50 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A path; with --from minari, also an id.")],
     target: Annotated[str, typer.Argument(metavar="OUT", help="A new path; with --to minari, an id.")],
     to: Annotated[str, typer.Option("--to", help="episodes, lerobot, minari, parquet or rllib.")] = "episodes",
-    from_: Annotated[str, typer.Option("--from", help="The format of IN; detected by default. Also d4rl.")] = "",
+    from_: Annotated[
+        str, typer.Option("--from", help="The format of IN; detected by default. Also d4rl and table.")
+    ] = "",
     prefix: Annotated[str | None, typer.Option(help="First part of the episodes' ids: PREFIX/ID.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Write nothing if information would be lost.")] = False,
     fps: Annotated[int | None, typer.Option(help="lerobot: steps per second; 30 by default.")] = None,
     task: Annotated[str | None, typer.Option(help="lerobot: the task as text.")] = None,
     videos: Annotated[bool | None, typer.Option("--videos/--no-videos", help="lerobot: images as videos.")] = None,
     lossless: Annotated[bool | None, typer.Option("--lossless", help="lerobot: videos without loss.")] = None,
+    episode: Annotated[str | None, typer.Option(help="Tables: the column with the episode of each row.")] = None,
+    t: Annotated[str | None, typer.Option("--t", help="Tables: the column of times.")] = None,
+    observation: Annotated[str | None, typer.Option(help='Tables: columns, such as "x,y" or "obs_*".')] = None,
+    action: Annotated[str | None, typer.Option(help="Tables: columns of actions.")] = None,
+    reward: Annotated[str | None, typer.Option(help="Tables: the column of rewards.")] = None,
+    terminated: Annotated[str | None, typer.Option(help="Tables: the column of terminations.")] = None,
+    truncated: Annotated[str | None, typer.Option(help="Tables: the column of truncations.")] = None,
+    next_observation: Annotated[str | None, typer.Option(help="Tables: columns of next observations.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing, and show the first episode.")] = False,
     json: Json = False,
 ) -> None:
     """Convert a data set to another format, and report what information was lost.
 
-    IN is not changed, and OUT appears once it is complete. Run a killed conversion again.
+    IN is not changed, and OUT appears once it is complete. Run a killed conversion again. Columns of tables (CSV, lines
+    of JSON, Parquet) that are not named are recognized by usual names, and the mapping is printed.
     """
     from episodes import converters
+    from episodes.converters.formats import count_episodes, recognize
+    from episodes.converters.tables import columns_of_file
 
     of_lerobot = {"fps": fps, "task": task, "videos": videos, "lossless": lossless}
     options = {name: value for name, value in of_lerobot.items() if value is not None}
     if options and to != "lerobot":
         raise InvalidArgument(f"--{next(iter(options))}: --to {to} has no such option")
-    episodes, lost = converters.read(source, from_ or None, prefix=prefix)
-    with _progress_display(source) as show:
+    named = {"episode": episode, "t": t, "observation": observation, "action": action, "reward": reward}
+    named |= {"terminated": terminated, "truncated": truncated, "next_observation": next_observation}
+    columns = {name: value for name, value in named.items() if value is not None}
+    episodes, lost = converters.read(source, from_ or None, prefix=prefix, **columns)
+    if recognize(source, from_ or None, *columns).name == "table":
+        say(columns_of_file(source, **columns), err=True)
+    if dry_run:
+        _show_first(episodes)
+        say(lost)
+        return
+    with _progress_display(lambda: count_episodes(source, from_ or None, *columns)) as show:
         counted = _Counted(episodes, show)
         report = converters.write(counted, target, to, strict=strict, **options)
     report.join(lost)
@@ -48,6 +71,22 @@ def convert(
         return
     say(f"{target}: {counted.num} episodes, {counted.steps} steps")
     say(report)
+
+
+def _show_first(episodes: Iterator[Any]) -> None:
+    """Print the first episode, and shapes, dtypes and ranges of its arrays."""
+    from episodes.inspect.series import of_tracks
+
+    first = next(episodes, None)
+    if first is None:
+        say("no episodes")
+        return
+    say(repr(first))
+    rows = [
+        (one.label, str(one.shape), one.dtype, *(map(str, one.range) if one.is_numeric else [""] * 3))
+        for one in of_tracks(first.to_numpy().tracks)
+    ]
+    print_table(("track", "shape", "dtype", "lowest", "mean", "highest"), rows)
 
 
 class _Counted:
@@ -66,25 +105,27 @@ class _Counted:
 
 
 @contextmanager
-def _progress_display(source: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress of a conversion, and yields a function to update the numbers of episodes
-    and steps."""
+def _progress_display(count: Callable[[], int | None]) -> Iterator[Callable[[int, int], None]]:
+    """Context manager that shows the progress of a conversion and the time left, and yields a function to update the
+    numbers of episodes and steps. `count` returns the number of episodes of the source, or None."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda num, steps: None
         return
     words = TextColumn("converting"), MofNCompleteColumn(), TextColumn("episodes, {task.fields[steps]} steps")
-    with Progress(SpinnerColumn(), *words, TimeElapsedColumn(), console=console, transient=True) as progress:
-        bar = progress.add_task("", total=_number_of(source), steps=0)
+    left = TextColumn("left")
+    with Progress(
+        SpinnerColumn(), *words, TimeElapsedColumn(), left, TimeRemainingColumn(), console=console, transient=True
+    ) as progress:
+        bar = progress.add_task("", total=count(), steps=0)
         yield lambda num, steps: progress.update(bar, completed=num, steps=steps)
-
-
-def _number_of(source: str) -> int | None:
-    """Return the number of episodes in a data set, or None for other formats, which must be read to count episodes."""
-    from episodes.converters.formats import format_of
-    from episodes.storage import EpisodeDataset
-
-    return len(EpisodeDataset(source)) if format_of(source) == "episodes" else None

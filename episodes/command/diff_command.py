@@ -8,13 +8,14 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from episodes.command.opening import data_path_or_same
 from episodes.command.printing import Json, print_json
 from episodes.command.terminal import say
 from episodes.errors import InvalidArgument
 
 SHOWN = 5  # differing episodes that are printed
 
-Source = Annotated[Path, typer.Argument(help="A data set, or the folder of a run.")]
+Source = Annotated[Path, typer.Argument(help="Data as in convert, or the folder of a run.")]
 
 
 def diff(
@@ -102,6 +103,7 @@ def _source(path: Path) -> Any:
     from episodes.storage.header import NAME
     from episodes.storage.ledger.ledger_reader import LedgerReader
 
+    path = Path(data_path_or_same(path))
     if (path / NAME).exists():
         return EpisodeDataset(path)
     try:

@@ -22,10 +22,10 @@ def doctor(
     json: Json = False,
 ) -> None:
     """Report errors in endings and data. The exit status is 1 if there are any, and 2 for wrong arguments."""
-    from episodes.converters.formats import format_of, read
+    from episodes.converters.formats import read, recognize
     from episodes.inspect.doctor.examine import examine
 
-    is_file = from_ or (Path(subject).exists() and format_of(subject) not in (None, "episodes"))
+    is_file = from_ or (Path(subject).expanduser().exists() and recognize(subject).name != "episodes")
     findings = examine(read(subject, from_ or None)[0] if is_file else subject, num_steps=steps, seed=seed)
     if json:
         print_json([asdict(finding) for finding in findings])

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from episodes.command.opening import data_path, data_path_or_same
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.command.terminal import say
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
@@ -28,7 +29,7 @@ def info(
     """Print a summary of a data set: numbers of episodes and steps, returns, endings and spaces."""
     from episodes.storage import EpisodeDataset
 
-    dataset = EpisodeDataset(directory)
+    dataset = EpisodeDataset(data_path(directory))
     rows = _rows(dataset)
     returns, endings = [row["return"] for row in rows], [row["ending"] for row in rows]
     is_done = dataset.metadata["terminated"] | dataset.metadata["truncated"]
@@ -74,7 +75,7 @@ def ls(
     from episodes.storage import EpisodeDataset
     from episodes.storage.copying import condition
 
-    dataset = EpisodeDataset(directory)
+    dataset = EpisodeDataset(data_path(directory))
     rows = _rows(dataset.select(condition(where)) if where else dataset)
     names = _columns(dataset)
     if sort:
@@ -107,7 +108,7 @@ def show(
     from episodes.inspect.series import of_tracks
     from episodes.storage import EpisodeDataset
 
-    dataset = EpisodeDataset(directory)
+    dataset = EpisodeDataset(data_path(directory))
     chosen = dataset[index_of_episode(dataset, episode)]
     if html is not None:
         html.write_text(_page(chosen, _function(decode)), encoding="utf-8")
@@ -202,7 +203,7 @@ def report(
     from episodes.inspect.html_report import write_report
     from episodes.storage import EpisodeDataset
 
-    dataset = EpisodeDataset(directory)
+    dataset = EpisodeDataset(data_path(directory))
     file = write_report(dataset, html, findings=examine(dataset) if doctor else None, decode=_function(decode))
     say(f"{file}: {len(dataset)} episodes, {file.stat().st_size / 1e6:.1f} MB")
 
@@ -219,7 +220,7 @@ def watch(
     _check_jinja2()
     from episodes.inspect.page_server import PageServer
 
-    server = PageServer(*paths, port=port, decode=_function(decode))
+    server = PageServer(*map(Path, map(data_path_or_same, paths)), port=port, decode=_function(decode))
     say(server.url)
     try:
         server.serve_forever()

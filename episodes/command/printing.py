@@ -13,7 +13,7 @@ from episodes.command.terminal import say, visible
 
 PIPED_WIDTH = 10_000
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a data set, or data of another format.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

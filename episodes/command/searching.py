@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from episodes.command.opening import data_path
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.errors import InvalidArgument
 
@@ -23,7 +24,7 @@ def sql(
     """Run an SQL query on a data set with DuckDB, and print the result."""
     from episodes.storage import EpisodeDataset
 
-    result = EpisodeDataset(directory).sql(query, decode=decode)
+    result = EpisodeDataset(data_path(directory)).sql(query, decode=decode)
     if save is not None:
         result.save(save)
     rows = result.table.to_pylist()

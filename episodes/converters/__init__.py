@@ -10,6 +10,7 @@ from episodes.converters.ray_data import to_ray_data
 from episodes.converters.rllib import from_rllib, to_rllib
 from episodes.converters.rllib_files import from_rllib_parquet, to_rllib_parquet
 from episodes.converters.sb3 import from_sb3, to_sb3
+from episodes.converters.tables import from_table
 from episodes.converters.tensordicts import from_tensordict, to_tensordict
 from episodes.converters.tianshou import from_tianshou, to_tianshou
 from episodes.converters.token_messages import from_messages, to_messages
@@ -35,6 +36,7 @@ __all__ = [
     "from_rllib_parquet",
     "from_sb3",
     "from_skyrl",
+    "from_table",
     "from_tensordict",
     "from_tianshou",
     "from_trl",

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.converters.accounting import SOURCE, Account, check_numbers, check_rows
+from episodes.converters.format import Format, needs
 from episodes.converters.loss_report import LossReport
 from episodes.converters.source_ids import prefix_of_files
 from episodes.converters.transitions import Transitions, without_next
@@ -207,3 +208,6 @@ def _attributes_of(file: Any) -> dict[str, Any]:
 
     file.visititems(visit)
     return attributes
+
+
+FORMAT = Format("d4rl", "HDF5 of D4RL", lambda contents: needs(contents, "hdf5", _NEEDED), d4rl_episodes)

@@ -1,96 +1,61 @@
-"""Reading and writing of episodes in all supported formats, named by the user or recognized from the path."""
+"""Reading and writing of episodes in all supported formats, named by the user or recognized from the contents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from episodes.converters.bounded_packs import Given, bounded_lists
-from episodes.converters.d4rl import d4rl_episodes
-from episodes.converters.lerobot import to_lerobot
-from episodes.converters.lerobot_reading import lerobot_episodes
+from episodes.converters import d4rl, lerobot_reading, minari, own_data_sets, parquet, rllib_files, tables
+from episodes.converters.bounded_packs import Given
+from episodes.converters.contents import TABLES, Contents
+from episodes.converters.format import Format
 from episodes.converters.loss_report import LossReport
-from episodes.converters.minari import minari_episodes, to_minari
-from episodes.converters.parquet import parquet_episodes, to_parquet
-from episodes.converters.parquet_files import files_of, schema_of
 from episodes.converters.rllib import rllib_episodes
-from episodes.converters.rllib_files import is_rllib, rllib_file_episodes, to_rllib_parquet
 from episodes.converters.sb3 import from_sb3
 from episodes.converters.source_ids import checked_prefix, prefixed
-from episodes.converters.step_tables import KEY
 from episodes.converters.tensordicts import from_tensordict
 from episodes.converters.tianshou import from_tianshou
-from episodes.errors import InvalidArgument, UnreadableData
-from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.storage.files import local_path, whole_directory
+from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
+from episodes.storage.files import local_path
+from episodes.storage.remote.remote_directory import is_remote
 
-
-def to_dataset(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
-    """Write episodes to a new data set in this library's own format, in which nothing is lost.
-
-    An iterator of episodes is not collected in memory.
-
-    Args:
-        episodes: the episodes.
-        path: path of the new data set.
-        strict: has no effect.
-
-    Returns:
-        An empty report.
-
-    Raises:
-        InvalidArgument: the path exists.
-        TrackMismatch: episodes of several schemas, for which a data set has no place.
-        WrongType: infos or custom data that a file cannot hold.
-    """
-    with whole_directory(local_path(path)) as draft, EpisodeWriter(draft) as writer:
-        for some in bounded_lists(episodes, ragged=True):
-            writer.add(some)
-    return LossReport()
-
-
-def dataset_episodes(path: str | Path, report: LossReport, prefix: str | None = None) -> Iterator[Any]:
-    """Yield the episodes of a data set in this library's own format."""
-    for episode in EpisodeDataset(path):
-        yield prefixed(episode, prefix)
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """Reader and writer of one format, and the names of files that identify its directories."""
-
-    read: Callable[[Any, LossReport, str | None], Iterator[Any]]  # (source, report, prefix of ids)
-    write: Callable[..., Any] | None = None  # (episodes, target, strict=, ...) -> a report, or a result and a report
-    has: tuple[str, ...] = ()  # each directory of this format has one of these files
-
-
-FORMATS = {
-    "episodes": Format(dataset_episodes, to_dataset, ("episodes.json",)),
-    "lerobot": Format(lerobot_episodes, to_lerobot, ("meta/info.json",)),
-    "minari": Format(minari_episodes, to_minari, ("data/main_data.hdf5", "data/metadata.json")),
-    "parquet": Format(parquet_episodes, to_parquet),
-    "rllib": Format(rllib_file_episodes, to_rllib_parquet),
-    "d4rl": Format(d4rl_episodes),
+FORMATS: dict[str, Format] = {
+    module.FORMAT.name: module.FORMAT
+    for module in (  # the first one that recognizes a source reads it
+        own_data_sets,
+        lerobot_reading,
+        minari,
+        parquet,
+        rllib_files,
+        d4rl,
+        tables,
+    )
 }
 """Formats of `read` and `write`, by name. The target of "minari" is an id, such as "cartpole/mine-v0"."""
+_MOST_INNER = 20  # folders and files of a folder that are looked at for advice
 
 
-def read(source: Any, format: str | None = None, *, prefix: str | None = None) -> tuple[Iterator[Any], LossReport]:
+def read(
+    source: Any, format: str | None = None, *, prefix: str | None = None, **options: Any
+) -> tuple[Iterator[Any], LossReport]:
     """Open a source in any supported format. Return an iterator over its episodes and the report of what gets lost.
 
+    The format of a path is recognized from its contents. The name of the file has no effect.
+
     Args:
-        source: a path (of one of `FORMATS`), the id of a Minari data set (with `format="minari"`), or an object of
-            another library: a Minari data set, a buffer of Stable-Baselines3 or Tianshou, RLlib's episodes, or a
-            TensorDict.
-        format: one of `FORMATS`. None: inferred from the source.
+        source: a path or `file://` URL (of one of `FORMATS`), the URL of a remote data set of this library, the id of a
+            Minari data set (with `format="minari"`), or an object of another library: a Minari data set, a buffer of
+            Stable-Baselines3 or Tianshou, RLlib's episodes, or a TensorDict.
+        format: one of `FORMATS`. None: recognized from the source.
         prefix: first part of the episodes' ids, "PREFIX/ID". None: ids that the source stores stay as they are, and
             others begin with a digest of the source. So two sources have different ids, and a source that is converted
             twice has the same ids.
+        options: options of the format.
 
     Raises:
-        InvalidArgument: an unknown format, or a source of no known format, or an empty prefix.
+        InvalidArgument: an unknown format, an option that the format does not have, or an empty prefix.
+        UnreadableData: the path does not exist, cannot be read, is empty, truncated, or of no known format.
 
     >>> import tempfile, numpy as np
     >>> from episodes import SingleAgentEpisode
@@ -104,12 +69,19 @@ def read(source: Any, format: str | None = None, *, prefix: str | None = None) -
     """
     report = LossReport()
     checked_prefix(prefix)
+    options = {name: value for name, value in options.items() if value is not None}
     if format is None and not isinstance(source, (str, Path)):
+        if options:
+            raise InvalidArgument(f"read({type(source).__name__}): {next(iter(options))}= is for files; leave it out")
         return _held(source, report, prefix), report
-    name = format or format_of(source)
-    if name is None:
-        raise InvalidArgument(f"{source} looks like none of {', '.join(FORMATS)}; name its format (format=, --from)")
-    return _known(name).read(source, report, prefix), report
+    known = recognize(source, format, *options)
+    for name in options:
+        if name not in known.options:
+            allowed = f"its options: {', '.join(known.options)}" if known.options else "it has none"
+            raise InvalidArgument(f"read({str(source)!r}): the format {known.name!r} has no option {name!r}; {allowed}")
+    is_id = known.has_ids and not local_path(source).exists()
+    place = source if is_id or _is_url(source) else local_path(source)
+    return known.read(place, report, prefix, **options), report
 
 
 def write(episodes: Given, target: str | Path, format: str, **options: Any) -> LossReport:
@@ -138,22 +110,84 @@ def writable() -> list[str]:
     return [name for name, known in FORMATS.items() if known.write is not None]
 
 
-def format_of(path: str | Path) -> str | None:
-    """Return the name of the format of a file or directory, or None if it is not recognized or cannot be read."""
-    place = Path(path).expanduser()
-    if place.is_dir():
-        for name, known in FORMATS.items():
-            if any((place / name_of_file).exists() for name_of_file in known.has):
-                return name
-    if place.suffix in (".hdf5", ".h5") and place.is_file():
-        return "d4rl"
-    if place.exists() and (place.suffix == ".parquet" or place.is_dir()):
+def recognize(source: str | Path, format: str | None = None, *options: str) -> Format:
+    """Return the format of a path, which is recognized from its contents.
+
+    Args:
+        source: a path or URL.
+        format: the format's name, which is checked. None: the first of `FORMATS` that recognizes the contents.
+        options: names of options of `read`. Only formats with these options are considered.
+
+    Raises:
+        InvalidArgument: the format is unknown.
+        UnreadableData: the path does not exist, cannot be read, is empty or truncated, or holds nothing that a format
+            reads. The message lists what it holds, and what each format lacks.
+    """
+    known = None if format is None else _known(format)
+    own = own_data_sets.FORMAT
+    if _is_url(source):
+        if known not in (None, own):
+            raise InvalidArgument(f"{source}: only data sets of this library are read from a URL; download it first")
+        return own
+    if known is not None and known.has_ids and not local_path(source).exists():
+        return known
+    contents = Contents(source)
+    lacking = {}
+    for candidate in FORMATS.values() if known is None else [known]:
+        recognition = candidate.recognize(contents)
+        if recognition.is_ours or (options and set(options) <= set(candidate.options) and contents.kind in TABLES):
+            return candidate
+        if recognition.missing:
+            lacking[candidate.name] = recognition.missing
+    raise _unrecognized(contents, known, lacking)
+
+
+def count_episodes(source: str | Path, format: str | None = None, *options: str) -> int | None:
+    """Return the number of episodes of a path without reading their arrays, or None if it is only known afterwards."""
+    known = recognize(source, format, *options)
+    is_file = not _is_url(source) and local_path(source).exists()
+    return known.count(Contents(source)) if is_file else None
+
+
+def _is_url(source: str | Path) -> bool:
+    return is_remote(source) and not str(source).startswith("file://")
+
+
+def _unrecognized(contents: Contents, known: Format | None, lacking: dict[str, str]) -> UnreadableData:
+    """Return the error for contents that are of no format, or not of the format `known`."""
+    reasons = "; ".join(f"{name}: {missing}" for name, missing in lacking.items())
+    listed = f" ({reasons})" if reasons else ""
+    if known is not None:
+        other = _format_or_none(contents)
+        remedy = f"it is of the format {other!r}" if other else "give a path of that format, or leave the format out"
+        return UnreadableData(f"{contents.path}: {contents}, not {known.about}{listed}; {remedy}")
+    if contents.kind in TABLES:
+        remedy = (
+            "name its columns: read(path, observation=, action=, episode=), or episodes convert with --observation, "
+            "--action and --episode"
+        )
+    elif contents.kind == "directory":
+        remedy = _advice_on_folder(contents.path)
+    else:
+        remedy = "load it yourself, and pass its arrays to SingleAgentEpisode.from_arrays"
+    return UnreadableData(f"{contents.path}: {contents}, which no format reads{listed}; {remedy}")
+
+
+def _format_or_none(contents: Contents) -> str | None:
+    """Return the name of the format that recognizes the contents, or None."""
+    return next((name for name, known in FORMATS.items() if known.recognize(contents).is_ours), None)
+
+
+def _advice_on_folder(folder: Path) -> str:
+    """Return what to do with a folder of no format: give the folder or file in it that is of one."""
+    for inner in sorted(folder.iterdir())[:_MOST_INNER]:
         try:
-            schema = schema_of(files_of(place)[0])
-        except UnreadableData:
-            return None
-        return "parquet" if KEY in (schema.metadata or {}) else "rllib" if is_rllib(schema.names) else None
-    return None
+            name = _format_or_none(Contents(inner))
+        except (EpisodeError, OSError):
+            continue
+        if name:
+            return f"{inner.name!r} in it is of the format {name!r}; give {inner}"
+    return "give the folder of a data set, or a file"
 
 
 def _known(name: str) -> Format:
@@ -176,7 +210,7 @@ def _held(source: Any, report: LossReport, prefix: str | None) -> Iterator[Any]:
     if hasattr(source, "sample_indices") and hasattr(source, "maxsize"):
         return _converted(from_tianshou, source, report, prefix)
     if hasattr(source, "iterate_episodes") and hasattr(source, "storage"):
-        return minari_episodes(source, report, prefix)
+        return minari.minari_episodes(source, report, prefix)
     if hasattr(source, "batch_size") and hasattr(source, "reshape") and hasattr(source, "keys"):
         return _converted(from_tensordict, source, report, prefix)
     originals = source if isinstance(source, (list, tuple)) else [source]

@@ -13,6 +13,9 @@ import numpy as np
 from episodes.converters import lerobot_features as features
 from episodes.converters.accounting import SOURCE, UNKNOWN_MEANING, Account, check_numbers, plain
 from episodes.converters.columns import array_of
+from episodes.converters.contents import Contents
+from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
+from episodes.converters.lerobot import to_lerobot
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
 from episodes.converters.loss_report import LossReport
 from episodes.converters.parquet_files import files_of, groups_of, schema_of
@@ -359,3 +362,16 @@ def _end_flags(stored: Account, num: int, number: int, report: LossReport) -> tu
     elif done and not (terminated or truncated):
         report.add("next.done", "it differs from next.terminated and next.truncated, which are read", number)
     return terminated, truncated
+
+
+def _recognize(contents: Contents) -> Recognition:
+    if contents.kind != "directory":
+        return OTHER_KIND
+    return YES if contents.has("meta/info.json") else Recognition(False, "no 'meta/info.json'")
+
+
+def _count(contents: Contents) -> int | None:
+    return _info_of(contents.path).get("total_episodes")
+
+
+FORMAT = Format("lerobot", "data sets of LeRobot, version 3", _recognize, lerobot_episodes, to_lerobot, count=_count)

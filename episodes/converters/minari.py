@@ -18,6 +18,8 @@ from gymnasium import spaces
 from episodes.converters.accounting import SOURCE, Account, check_numbers, has_text
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
+from episodes.converters.contents import Contents
+from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.info_arrays import info_arrays, infos_from
 from episodes.converters.loss_report import LossReport, having_steps, report_dropped_facts, report_other_spaces
 from episodes.converters.source_ids import checked_prefix, prefix_of_files, prefixed
@@ -372,3 +374,18 @@ def _ids_of(episode: SingleAgentEpisode, report: LossReport) -> str:
     for key in episode.custom_data.keys() - custom.keys():
         report.add(f"custom_data[{key!r}]", "Minari keeps what is JSON, to 60 kB an episode", episode.id_)
     return json.dumps(facts | {"custom_data": custom})
+
+
+def _recognize(contents: Contents) -> Recognition:
+    if contents.kind != "directory":
+        return OTHER_KIND
+    missing = [name for name in ("data/metadata.json", "data/main_data.hdf5") if not contents.has(name)]
+    return YES if len(missing) < 2 else Recognition(False, f"neither {missing[0]!r} nor {missing[1]!r}")
+
+
+def _count(contents: Contents) -> int | None:
+    file = contents.path / "data" / "metadata.json"
+    return json.loads(file.read_text()).get("total_episodes") if file.exists() else None
+
+
+FORMAT = Format("minari", "data sets of Minari", _recognize, minari_episodes, to_minari, count=_count, has_ids=True)

@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from episodes.converters.bounded_packs import Given, packs_of
+from episodes.converters.contents import Contents
+from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.loss_report import LossReport
 from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
 from episodes.converters.source_ids import prefixed
-from episodes.converters.step_tables import are_whole_chunks, pack_of, table_of, unknown_columns
+from episodes.converters.step_tables import (
+    OTHER,
+    are_whole_chunks,
+    has_description,
+    pack_of,
+    read_description,
+    restored,
+    table_of,
+    unknown_columns,
+)
 from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
@@ -18,6 +29,9 @@ from episodes.storage.arrow import as_unreadable_data, pyarrow
 
 def to_parquet(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
     """Write episodes to a new directory of Parquet files with one row per step, and return a report of what was lost.
+
+    Tables that pandas, polars, DuckDB or `datasets` read and wrote again can be read too: the column `other` has a
+    description of all columns on its first row.
 
     Columns: episode_id, t, terminated, truncated, one per array by its path (`observations/camera`; items with a shape
     are lists), `last_observations` on the last row of each chunk, `infos/KEY`. pandas, polars, DuckDB and
@@ -77,15 +91,27 @@ def parquet_episodes(path: str | Path, report: LossReport, prefix: str | None = 
     """
     for file in files_of(path):
         schema = schema_of(file)
-        with as_unreadable_data(str(file)):
-            unknown = unknown_columns(schema, str(file))
-        for name in unknown:
-            report.add(name, "to_parquet did not write it", file.name)
+        if not has_description(schema):
+            read_description(schema, str(file))  # raises
+        is_first = True
         for table in _whole_tables(file):
             with as_unreadable_data(str(file)):
+                table = restored(table, groups_of(file, [OTHER]) if OTHER in schema.names else [])
+                unknown = unknown_columns(table.schema, str(file)) if is_first else []
                 pack = pack_of(table, str(file))
+            for name in unknown:
+                report.add(name, "to_parquet did not write it", file.name)
+            is_first = False
             for episode in pack:
                 yield prefixed(episode, prefix)
+
+
+def episodes_of_table(table: Any, report: LossReport, prefix: str | None = None) -> list[SingleAgentEpisode]:
+    """Return the episodes of an Arrow table of `to_parquet` or `to_pandas`, also after another library had it."""
+    table = restored(table, [table])
+    for name in unknown_columns(table.schema, "table"):
+        report.add(name, "to_parquet did not write it", "table")
+    return [prefixed(episode, prefix) for episode in pack_of(_sorted_whole(table, "table"), "table")]
 
 
 def _whole_tables(file: Path) -> Iterator[Any]:
@@ -101,12 +127,18 @@ def _whole_tables(file: Path) -> Iterator[Any]:
         return
     with as_unreadable_data(str(file)):
         table = pyarrow().concat_tables(groups_of(file))
+    yield _sorted_whole(table, str(file))
+
+
+def _sorted_whole(table: Any, source: str) -> Any:
+    """Return a table with the rows of each chunk together and in order. Raise `UnreadableData` if rows are missing."""
+    with as_unreadable_data(source):
         if not are_whole_chunks(table):
             table = table.sort_by([("episode_id", "ascending"), ("t", "ascending")])
         is_complete = are_whole_chunks(table)
     if not is_complete:
-        raise UnreadableData(f"{file}: rows are missing or repeated, by the columns {', '.join(keys)}")
-    yield table
+        raise UnreadableData(f"{source}: rows are missing or repeated, by the columns episode_id, t, is_last")
+    return table
 
 
 def to_pandas(episodes: Given, *, strict: bool = False) -> tuple[Any, LossReport]:
@@ -164,3 +196,19 @@ def _whole(episodes: Given, report: LossReport, strict: bool, name: str) -> Any:
     if not tables:
         raise InvalidArgument(f"{name}: no episodes with a step were given")
     return pyarrow().concat_tables(tables, promote_options="permissive")
+
+
+def _recognize(contents: Contents) -> Recognition:
+    schema = contents.schema
+    if schema is None:
+        return OTHER_KIND
+    return YES if has_description(schema) else Recognition(False, "not written by to_parquet")
+
+
+def _count(contents: Contents) -> int:
+    return sum(
+        int(table["is_last"].to_numpy().sum()) for f in files_of(contents.path) for table in groups_of(f, ["is_last"])
+    )
+
+
+FORMAT = Format("parquet", "tables of this library", _recognize, parquet_episodes, to_parquet, count=_count)

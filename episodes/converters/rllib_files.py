@@ -13,6 +13,8 @@ from episodes.converters.accounting import check_numbers, has_text
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.bounded_packs import Given, bounded_lists
 from episodes.converters.columns import array_of
+from episodes.converters.contents import Contents
+from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.loss_report import LossReport, keep_supported
 from episodes.converters.parquet_files import files_of, groups_of, new_parts, schema_of
 from episodes.converters.source_ids import prefix_of_files, prefixed
@@ -193,3 +195,13 @@ def _transitions(table: Any, time: str | None, first_row: int, where: Path) -> T
         names=table["eps_id"].to_pylist(),
         times=None if time is None else times_of(table[time], time, where),
     )
+
+
+def _recognize(contents: Contents) -> Recognition:
+    if contents.schema is None:
+        return OTHER_KIND
+    missing = ", ".join(repr(name) for name in _STEPS if name not in contents.schema.names)
+    return YES if is_rllib(contents.schema.names) else Recognition(False, f"neither {_ITEM!r} nor {missing}")
+
+
+FORMAT = Format("rllib", "Parquet files of RLlib", _recognize, rllib_file_episodes, to_rllib_parquet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,21 +29,34 @@ def tables_in_order(files: Sequence[Path], columns: Sequence[str], id_: str, tim
     Raises:
         UnreadableData: a row has no id or time, or an episode has two rows of one time.
     """
+    yield from groups_in_order(lambda names: _groups(files, names), columns, id_, time, files[0].parent)
+
+
+def groups_in_order(
+    groups: Callable[[list[str]], Iterator[Any]], columns: Sequence[str], id_: str, time: str | None, where: Any
+) -> Iterator[Any]:
+    """Yield Arrow tables of whole episodes from parts of a table, as `tables_in_order` does from files.
+
+    Args:
+        groups: function from names of columns to parts of the table, which is called twice.
+        columns, id_, time: as in `tables_in_order`.
+        where: name of the source, for errors.
+    """
     pa = pyarrow()
-    with as_unreadable_data(str(files[0].parent)):
-        keys = pa.concat_tables(_groups(files, [id_] if time is None else [id_, time]), promote_options="permissive")
-    order = _order_of(keys, id_, time, files[0].parent)
+    with as_unreadable_data(str(where)):
+        keys = pa.concat_tables(groups([id_] if time is None else [id_, time]), promote_options="permissive")
+    order = _order_of(keys, id_, time, where)
     if order is not None:
-        with as_unreadable_data(str(files[0].parent)):
-            whole = pa.concat_tables(_groups(files, columns), promote_options="permissive").take(pa.array(order))
+        with as_unreadable_data(str(where)):
+            whole = pa.concat_tables(groups(list(columns)), promote_options="permissive").take(pa.array(order))
         yield whole.combine_chunks()
         return
     remainder = None
-    for group in chain(_groups(files, columns), [None]):
+    for group in chain(groups(list(columns)), [None]):
         parts = [table for table in (remainder, group) if table is not None and len(table)]
         if not parts:
             continue
-        with as_unreadable_data(str(files[0].parent)):
+        with as_unreadable_data(str(where)):
             table = pa.concat_tables(parts, promote_options="permissive")
         codes = codes_of(table[id_])
         same = codes == codes[-1]
@@ -61,7 +74,7 @@ def _groups(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Any]:
         yield from groups_of(file, list(columns))
 
 
-def _order_of(keys: Any, id_: str, time: str | None, where: Path) -> np.ndarray | None:
+def _order_of(keys: Any, id_: str, time: str | None, where: Any) -> np.ndarray | None:
     """Return the rows sorted by episode and time, int [N], or None if they are in this order already.
 
     Episodes are in the order of their first rows.
@@ -70,7 +83,9 @@ def _order_of(keys: Any, id_: str, time: str | None, where: Path) -> np.ndarray 
         if keys[name].null_count:
             raise UnreadableData(f"{where}: {keys[name].null_count} rows have no {name!r}; give all rows one")
     codes = codes_of(keys[id_])
-    times = None if time is None else times_of(keys[time], time, where)
+    times = None if time is None else np.asarray(keys[time].to_numpy())
+    if times is not None and times.dtype.kind not in "iufM":
+        raise UnreadableData(f"{where}: {time!r} holds {keys[time].type} values; times are numbers or dates")
     order = np.argsort(codes, kind="stable") if times is None else np.lexsort((times, codes))
     if times is not None:
         twice = np.flatnonzero((np.diff(codes[order]) == 0) & (np.diff(times[order]) == 0))

@@ -12,7 +12,7 @@ row: `infos/KEY` and `last_infos/KEY`. The schema's metadata has the description
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,9 @@ from episodes.storage.track_schema import assemble, columns_of, is_observed, str
 from episodes.tracks.infos import msgpack_codec
 
 KEY = b"rl-episodes-steps"  # key in the schema's metadata
-OTHER = "other"  # msgpack column, on the first row of a chunk: ids that are not text, and custom data
+OTHER = "other"  # msgpack column, on the first row of a chunk: ids that are not text, custom data; a description
+DESCRIPTION, TYPES = "description", "types"  # keys of the first document in `OTHER`
+_NEEDED = {"episode_id", "t", "is_last", "terminated", "truncated", OTHER}
 _IDS = {
     fact: "episode_id" if fact == "id_" else fact for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)
 }
@@ -60,8 +62,73 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
     columns |= infos.columns("infos/", observed, None) | infos.columns("last_infos/", last, (ends, pack.num_steps))
     about = {"structure": structure_of(columns_of(pack)), "tracks": track_kinds, "infos": infos.kinds}
     about |= _spaces(pack, report)
+    columns[OTHER] = _with_description(columns, json.dumps(about))
     table = pyarrow().table(columns)
     return table.replace_schema_metadata({KEY: json.dumps(about)})
+
+
+def _with_description(columns: dict[str, Any], about: str) -> Any:
+    """Return the column `OTHER`, with the description of all columns and their Arrow types on its first row.
+
+    Other libraries drop the metadata of a schema, and change types, when they write a table again.
+    """
+    pa = pyarrow()
+    num = len(columns["t"])
+    other = columns.pop(OTHER, pa.nulls(num, pa.binary()))
+    types = pa.schema([(name, column.type) for name, column in columns.items()])
+    document = msgpack_codec.decode(other[0].as_py()) if other[0].is_valid else {}
+    document |= {DESCRIPTION: about, TYPES: types.serialize().to_pybytes()}
+    return pa.concat_arrays([pa.array([msgpack_codec.encode(document, "")], pa.binary()), other.slice(1)])
+
+
+def has_description(schema: Any) -> bool:
+    """Return True if a schema is of a table that `table_of` made, or of one that another library wrote again."""
+    return KEY in (schema.metadata or {}) or set(schema.names) >= _NEEDED
+
+
+def restored(table: Any, tables: Iterable[Any]) -> Any:
+    """Return a table that `table_of` made as it was before another library changed its types and dropped its metadata.
+
+    Args:
+        table: the table. If it has its metadata, it is returned as it is.
+        tables: tables with the column `OTHER`, one of which has the description.
+
+    Raises:
+        UnreadableData: none of them has the description.
+    """
+    if KEY in (table.schema.metadata or {}):
+        return table
+    pa = pyarrow()
+    from pyarrow import compute
+
+    documents = (value for part in tables for value in part[OTHER].drop_null().to_pylist())
+    decoded = map(msgpack_codec.decode, documents)
+    document = next((document for document in decoded if DESCRIPTION in document), None)
+    if document is None:
+        raise UnreadableData(
+            f"the column {OTHER!r} has no description of the table, which is on its first row; keep all rows, or name "
+            "the columns (format='table')"
+        )
+    about = json.loads(document[DESCRIPTION])
+    is_last = table["is_last"].cast(pa.bool_())
+    for field in pa.ipc.read_schema(pa.py_buffer(document[TYPES])):
+        if field.name not in table.column_names:
+            raise UnreadableData(
+                f"the column {field.name!r} is missing; keep all columns, or name them (format='table')"
+            )
+        column = table[field.name]
+        if not pa.types.is_nested(field.type) and column.type != field.type:
+            if pa.types.is_floating(column.type) and not pa.types.is_floating(field.type):
+                column = compute.if_else(compute.is_nan(column), None, column)
+            column = column.cast(field.type)
+        if pa.types.is_floating(field.type) and column.null_count:  # pandas has one value for NaN and null
+            if field.name in about["tracks"]:
+                column = column.fill_null(float("nan"))
+            elif field.name.removeprefix("last_") in about["tracks"]:
+                missing = compute.and_(is_last, column.is_null())
+                column = compute.if_else(missing, pa.scalar(float("nan"), field.type), column)
+        table = table.set_column(table.column_names.index(field.name), field.name, column)
+    return table.replace_schema_metadata({KEY: document[DESCRIPTION]})
 
 
 def export_pack(pack: EpisodePack, report: LossReport) -> EpisodePack:

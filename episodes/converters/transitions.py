@@ -61,7 +61,7 @@ class Transitions:
                 span = f"times {self.times[row] + 1} to {self.times[row + 1] - 1} are missing"
                 report.add("what lies between two steps", f"{span}; cut here", f"row {self.first_row + row}")
             ends[missing] = True
-        loose = np.flatnonzero(~ends[:-1] & ~self._find_links())
+        loose = np.flatnonzero(~ends[:-1] & ~find_links(self.observations, self.next_observations))
         for row in loose.tolist():
             report.add(
                 "what lies between two steps",
@@ -81,17 +81,6 @@ class Transitions:
             if part == 0 and episodes[-1].t_started:
                 report.add("the first steps", "the times of its rows begin later than 0", episodes[-1].id_)
         return episodes
-
-    def _find_links(self) -> np.ndarray:
-        """Return which next observations equal the observation of the following transition, bool [N - 1]."""
-        linked = np.ones(len(self.rewards) - 1, bool)
-        for after, observations in zip(
-            nested.leaves(self.next_observations), nested.leaves(self.observations), strict=True
-        ):
-            x, y = after[:-1], observations[1:]
-            same = (x == y) | ((x != x) & (y != y))
-            linked &= same.all(axis=tuple(range(1, same.ndim)))
-        return linked
 
     def _episode(self, start: int, stop: int, id_: str, spaces: dict[str, Any]) -> SingleAgentEpisode:
         """Return the transitions `start` to `stop` as one episode. Its last observation is the last transition's next
@@ -128,6 +117,20 @@ class Transitions:
         for info, own in zip(infos, infos_from(part(self.own_infos), num), strict=False):
             info |= own
         return infos
+
+
+def find_links(observations: Any, next_observations: Any) -> np.ndarray:
+    """Return which next observations equal the observation of the following row, bool [N - 1].
+
+    Args:
+        observations, next_observations: nested arrays [N, ...].
+    """
+    linked = np.ones(len(nested.first_leaf(observations)) - 1, bool)
+    for after, seen in zip(nested.leaves(next_observations), nested.leaves(observations), strict=True):
+        x, y = after[:-1], seen[1:]
+        same = (x == y) | ((x != x) & (y != y))
+        linked &= same.all(axis=tuple(range(1, same.ndim)))
+    return linked
 
 
 def without_next(

@@ -25,6 +25,7 @@ from episodes.storage.catalog import Catalog, ShardFile
 from episodes.storage.chunk_checks import chunk_problems
 from episodes.storage.directory import Files, LocalFiles
 from episodes.storage.episode_rows import EpisodeRows
+from episodes.storage.files import local_path
 from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.identity import foreign_parts
 from episodes.storage.layout import StoredBatch
@@ -102,9 +103,10 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         cache_bytes: int = CACHE_BYTES,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        files: Files = LocalFiles(Path(path), mmap)
         if is_remote(path):
-            files = Mirror(str(path), dict(storage_options or {}), cache, cache_bytes)
+            files: Files = Mirror(str(path), dict(storage_options or {}), cache, cache_bytes)
+        else:
+            files = LocalFiles(local_path(path), mmap)
         self._open(files, None, verify)
 
     def _open(self, files: Files, known: list[tuple[str, int]] | None, verify: bool) -> None:

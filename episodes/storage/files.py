@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.request import url2pathname
 
 import numpy as np
 
@@ -29,7 +30,13 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wai
 
 
 def local_path(path: str | Path) -> Path:
-    """Convert a path to a `Path`, with "~" as the home directory. Raise `InvalidArgument` for the URL of a data set."""
+    """Convert a path or `file://` URL to a `Path`, with "~" as the home directory.
+
+    Raises:
+        InvalidArgument: another URL.
+    """
+    if str(path).startswith("file://"):
+        return Path(url2pathname(str(path).removeprefix("file://"))).expanduser()
     scheme, separator, _ = str(path).partition("://")
     if separator and scheme.isalnum():
         raise InvalidArgument(

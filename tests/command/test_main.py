@@ -76,6 +76,8 @@ def test_main_prints_warnings_and_errors_in_one_line(tmp_path: Path, monkeypatch
     (line,) = capsys.readouterr().err.splitlines()
     assert "is not a data set" in line
 
+    write(tmp_path, [episode([1.0])])
+
     def warn(self, *_, **__):
         warnings.warn("2 shards are unread", UserWarning, stacklevel=2)
 
