@@ -37,7 +37,7 @@ from episodes.tracks.infos.infos import EmptyInfos, same_info
 from episodes.tracks.levels import DEEPEST, check_levels
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
-from episodes.tracks.spaces import as_item, as_items, irregular_part, is_nested
+from episodes.tracks.spaces import as_item, as_items, is_nested
 
 _ARRAY: Any = np.ndarray
 _blank: Any = object.__new__  # takes half the time of calling the class
@@ -463,14 +463,10 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
 
     def _start_growing(self) -> tuple[Any, ...]:
         """Return the lists to which `add_env_step` appends, and let observations be stored as bytes if possible."""
-        growth, facts = self.growing("add_env_step"), self._facts
+        growth = self.growing("add_env_step")
         observations: Any = self._tracks.observations
-        if (
-            facts.multi_agent_episode_id is None
-            and irregular_part(facts.observation_space) is None
-            and self._shape == self._newest_shape()
-        ):
-            self._encoded = observations.encode()
+        if self._facts.multi_agent_episode_id is None:
+            self._encoded = observations.encode(self._shape)
         return growth
 
     def growing(self, call: str) -> tuple[Any, ...]:
@@ -499,6 +495,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         Raises:
             ShapeMismatch: the observation has another shape than earlier ones.
         """
+        self._encoded = None  # spaces such as `Sequence` allow other shapes
         if self._shape is None:
             self._shape = self._newest_shape()
         if self._shape == _RAGGED:  # not `is`: an unpickled text is another object

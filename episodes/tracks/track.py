@@ -119,15 +119,15 @@ class ListTrack(_Items):
         """List of all items, beginning with the lookback."""
         return self.items
 
-    def encode(self) -> np.dtype | None:
-        """Let arrays that are appended from now on be stored as bytes: return the dtype that they must have, and the
-        newest item's shape. Return None if arrays like the newest item are not stored as bytes.
+    def encode(self, shape: Any) -> np.dtype | None:
+        """Let arrays of a shape that are appended from now on be stored as bytes: return the dtype that they must have.
+        Return None if they are not stored as bytes: if the newest item is no small array of numbers of this shape.
         """
         stored = self.items
         newest = stored[-1] if stored and self.ragged is None else None
-        if type(newest) is not np.ndarray or not newest.ndim or not 0 < newest.nbytes <= MOST_BYTES:
+        if type(newest) is not np.ndarray or not shape or newest.shape != shape or not 0 < newest.nbytes <= MOST_BYTES:
             return None
-        dtype, shape = newest.dtype, newest.shape
+        dtype = newest.dtype
         if dtype.kind not in "iufb" or not dtype.isnative or (self.encoding or (dtype, shape)) != (dtype, shape):
             return None
         self.encoding, self.num_decoded = (dtype, shape), len(stored) - 1
