@@ -177,7 +177,8 @@ class ListTrack(_Items):
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
         """Return the items at a user's indices, with `fill` in place of items that do not exist."""
         positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
-        total = len(self.items)
+        items = self.items
+        total = len(items)
         if isinstance(self.ragged, RaggedKind) or (self.ragged is not None and not total):
             fill = ragged_filler(fill, self.ragged)
         elif self.ragged is not None:
@@ -186,10 +187,10 @@ class ListTrack(_Items):
             return filled if isinstance(positions, int) else [nested.take(filled, i) for i in range(len(positions))]
         elif self.field is not INFOS:
             self.kinds = self.kinds or ItemKinds()
-            fill = self.kinds.filler(self.items, fill)
+            fill = self.kinds.filler(items, fill)
         if isinstance(positions, int):
-            return self.items[positions] if 0 <= positions < total else fill
-        return [self.items[p] if 0 <= p < total else fill for p in positions]
+            return items[positions] if 0 <= positions < total else fill
+        return [items[p] if 0 <= p < total else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> ListTrack:
         """Return a new time series of the items in `rows`, a slice of stored positions. The first `lookback` of these
@@ -202,7 +203,8 @@ class ListTrack(_Items):
 
     def take(self, rows: Any) -> ListTrack:
         """Return a new time series without lookback, of the items at the stored positions `rows`."""
-        items = self.items[rows] if isinstance(rows, slice) else [self.items[p] for p in rows]
+        items = self.items
+        items = items[rows] if isinstance(rows, slice) else [items[p] for p in rows]
         return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
     def joined(self, later: Track, skip: int = 0) -> ListTrack:
