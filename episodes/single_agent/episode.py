@@ -91,6 +91,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         "_began",
         "_custom_data",
         "_duration",
+        "_encoded",
         "_facts",
         "_is_cut",
         "_shape",
@@ -159,6 +160,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         self.is_of_pack: Any = None  # True if this is a view of a pack, which no setter changes
         self.growth: Any = None  # `Tracks.growing_lists` of a growing episode; None after a change of facts or tracks
         self._shape: Any = None  # shape of added observations; a setter may store observations of another shape
+        self._encoded: Any = None  # dtype of added observations that are stored as bytes, see `ListTrack.encode`
         self._action_kind: Any = None  # result of `checked_action_shape` for the newest action
         self._is_cut: bool | None = None  # True after `cut`
         self._began, self._duration = None, 0.0
@@ -240,7 +242,9 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         self._facts = facts
         self._tracks = tracks
         self._custom_data = custom_data
-        self.growth = self._shape = self._action_kind = self._began = self._is_cut = self.is_of_pack = None
+        self.growth = self._shape = self._encoded = self._action_kind = self._began = self._is_cut = self.is_of_pack = (
+            None
+        )
         self._duration = 0.0
         return self
 
@@ -399,7 +403,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             return
         if infos is not None and type(infos) is not dict:
             self._check_mapping("infos", infos)
-        growth = self.growth or self.growing("add_env_step")
+        growth = self.growth or self._start_growing()
         observations, actions, rewards, all_infos, outputs = growth
         try:
             if observation.shape != self._shape:
@@ -416,8 +420,13 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         if type(reward) is not float:
             reward = checked_reward(reward, self._place)
         if copy is not False:
-            observation = observation.copy() if type(observation) is _ARRAY else copied(observation)
+            if type(observation) is _ARRAY and observation.dtype is self._encoded:
+                observation = observation.tobytes()
+            else:
+                observation = copied(observation)
             infos = copied(infos) if infos else {}
+        elif infos is None:
+            infos = {}
         try:
             if extra_model_outputs:
                 if len(extra_model_outputs) != len(outputs):
@@ -430,7 +439,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             observations.append(observation)
             actions.append(action)
             rewards.append(reward)
-            all_infos.append({} if infos is None else infos)
+            all_infos.append(infos)
         except BaseException as error:
             self._drop_incomplete_step(growth)
             if extra_model_outputs is not None:
@@ -453,6 +462,14 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         if self.growth is not growth and not tracks.rewards.total:
             self.tracks = tracks.with_extra(self._declared_extra())
 
+    def _start_growing(self) -> tuple[Any, ...]:
+        """Return the lists to which `add_env_step` appends, and let observations be stored as bytes if possible."""
+        growth = self.growing("add_env_step")
+        observations: Any = self._tracks.observations
+        if self._facts.multi_agent_episode_id is None:
+            self._encoded = observations.encode(self._shape)
+        return growth
+
     def growing(self, call: str) -> tuple[Any, ...]:
         """Return the lists to which `add_env_step` appends, or raise an error if the episode has ended or holds arrays.
 
@@ -462,7 +479,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         tracks, facts = self._tracks, self._facts
         if facts.ending.is_done or tracks.is_finished or not len(tracks.observations) or self._is_cut:
             raise self._not_growing_error(call)
-        self.growth = tracks.growing_lists()
+        self._encoded, self.growth = None, tracks.growing_lists()
         if is_nested(facts.action_space):
             self.growth = track_access.with_nested_actions(self.growth, facts.action_space)
         if tracks.observations.ragged or tracks.actions.ragged or (tracks.extra and tracks.ragged_kinds()):
@@ -479,6 +496,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         Raises:
             ShapeMismatch: the observation has another shape than earlier ones.
         """
+        self._encoded = None  # spaces such as `Sequence` allow other shapes
         if self._shape is None:
             self._shape = self._newest_shape()
         if self._shape == _RAGGED:  # not `is`: an unpickled text is another object

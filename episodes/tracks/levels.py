@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import ShapeMismatch
+from episodes.tracks.casting import REAL_TYPES
 
 DEEPEST = 64
 """Limit of the levels of nested values, well within what Python, Arrow and msgpack can follow."""
-_LEAVES = frozenset((bool, int, float, str, bytes, type(None), np.ndarray, np.float32, np.float64))
+_LEAVES = REAL_TYPES | frozenset((str, bytes, type(None), np.ndarray))
 _CONTAINERS = (dict, list, tuple, Mapping)
 
 
@@ -31,7 +32,8 @@ def check_levels(
         parts: dict[int, Any] = {}
         for container in layer:
             if isinstance(container, kinds):
-                items = container.values() if isinstance(container, Mapping) else container
+                is_mapping = type(container) is dict or isinstance(container, Mapping)
+                items = container.values() if is_mapping else container
                 parts |= {id(part): part for part in items if type(part) not in _LEAVES}
         if not parts:
             return

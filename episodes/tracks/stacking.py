@@ -73,6 +73,15 @@ def joined_bytes(items: Sequence[Any], uniform: bool = False) -> np.ndarray | No
         return None
 
 
+def joined_encoded(items: Sequence[Any], dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Stack arrays of one dtype and shape that are all given as bytes to a read-only array [len(items), ...].
+    Return None if some items are not bytes."""
+    num = len(items)
+    if list(map(type, items)).count(bytes) < num:
+        return None
+    return np.frombuffer(b"".join(items), dtype).reshape(num, *shape)
+
+
 def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None) -> Any:
     """Stack a list of (possibly nested) items to arrays [len(items), ...], and cast these to `dtypes` if given.
 

@@ -28,9 +28,11 @@ from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import Kinds, as_ragged_items, finished_items, kinds_of, ragged_filler
 from episodes.tracks.spaces import dtypes_of, empty_items
-from episodes.tracks.stacking import cast_without_loss, joined_bytes, stack_items
+from episodes.tracks.stacking import cast_without_loss, joined_bytes, joined_encoded, stack_items
 
 _blank: Any = object.__new__  # takes half the time of calling the class, which counts in slices of all tracks
+MOST_BYTES = 4096
+"""Largest array that a growing time series stores as bytes. A read copies it once more."""
 ArrayChange = Callable[[str, np.ndarray], np.ndarray]  # (path of an array, array) -> new array
 
 
@@ -77,17 +79,22 @@ class _Items:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ListTrack(_Items):
-    """Time series of an episode that can still grow, stored as a list of L lookback items and n items."""
+    """Time series of an episode that can still grow, stored as a list of L lookback items and n items.
 
-    items: list[Any] = dataclasses.field(default_factory=list)  # L + n items
+    The list may hold arrays as bytes, which take less time and memory than copies. The first read decodes them.
+    """
+
+    stored: list[Any] = dataclasses.field(default_factory=list)  # L + n items
     lookback: int = 0  # L
     uniform: bool = False  # True if all items are known to have one shape
     field: Field = UNNAMED
     kinds: ItemKinds | None = None  # created by the first read with a fill
     ragged: Kinds | None = None  # kind of the items if the track is ragged
+    encoding: tuple[np.dtype, tuple[int, ...]] | None = None  # dtype and shape of items stored as bytes, set once
+    num_decoded: int = 0  # items before this position are not bytes
 
     def __len__(self) -> int:
-        return len(self.items) - self.lookback
+        return len(self.stored) - self.lookback
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if self.ragged is not None:
@@ -95,9 +102,43 @@ class ListTrack(_Items):
         return np.array(self.items[self.lookback :], dtype=dtype)
 
     @property
+    def items(self) -> list[Any]:
+        """List of all L + n items, beginning with the lookback. Items stored as bytes are decoded in place."""
+        stored = self.stored
+        if self.encoding is not None and self.num_decoded < len(stored):
+            dtype, shape = self.encoding
+            start = self.num_decoded
+            stored[start:] = [
+                np.ndarray(shape, dtype, bytearray(item)) if type(item) is bytes else item for item in stored[start:]
+            ]
+            self.num_decoded = len(stored)
+        return stored
+
+    @property
     def data(self) -> Any:
         """List of all items, beginning with the lookback."""
         return self.items
+
+    def encode(self, shape: Any) -> np.dtype | None:
+        """Let arrays of a shape that are appended from now on be stored as bytes: return the dtype that they must have.
+        Return None if they are not stored as bytes: if the newest item is no small array of numbers of this shape.
+        """
+        stored = self.items
+        newest = stored[-1] if stored and self.ragged is None else None
+        if type(newest) is not np.ndarray or not shape or newest.shape != shape or not 0 < newest.nbytes <= MOST_BYTES:
+            return None
+        dtype = newest.dtype
+        if dtype.kind not in "iufb" or not dtype.isnative or (self.encoding or (dtype, shape)) != (dtype, shape):
+            return None
+        self.encoding, self.num_decoded = (dtype, shape), len(stored) - 1
+        stored[-1] = newest.tobytes()
+        return dtype
+
+    def drop_after(self, total: int) -> None:
+        """Remove all items but the first `total`."""
+        items = self.items
+        self.num_decoded = min(total, len(items))
+        del items[total:]
 
     def copied(self) -> ListTrack:
         """Return a copy of the time series: a new list of the same items."""
@@ -110,7 +151,7 @@ class ListTrack(_Items):
     @property
     def total(self) -> int:
         """Number of stored items: L + n, with the lookback."""
-        return len(self.items)
+        return len(self.stored)
 
     def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """Return the item at an int index, or a list of items for a slice, a list of indices or None.
@@ -136,7 +177,8 @@ class ListTrack(_Items):
     def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
         """Return the items at a user's indices, with `fill` in place of items that do not exist."""
         positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
-        total = len(self.items)
+        items = self.items
+        total = len(items)
         if isinstance(self.ragged, RaggedKind) or (self.ragged is not None and not total):
             fill = ragged_filler(fill, self.ragged)
         elif self.ragged is not None:
@@ -145,10 +187,10 @@ class ListTrack(_Items):
             return filled if isinstance(positions, int) else [nested.take(filled, i) for i in range(len(positions))]
         elif self.field is not INFOS:
             self.kinds = self.kinds or ItemKinds()
-            fill = self.kinds.filler(self.items, fill)
+            fill = self.kinds.filler(items, fill)
         if isinstance(positions, int):
-            return self.items[positions] if 0 <= positions < total else fill
-        return [self.items[p] if 0 <= p < total else fill for p in positions]
+            return items[positions] if 0 <= positions < total else fill
+        return [items[p] if 0 <= p < total else fill for p in positions]
 
     def view(self, rows: slice, lookback: int = 0) -> ListTrack:
         """Return a new time series of the items in `rows`, a slice of stored positions. The first `lookback` of these
@@ -161,14 +203,15 @@ class ListTrack(_Items):
 
     def take(self, rows: Any) -> ListTrack:
         """Return a new time series without lookback, of the items at the stored positions `rows`."""
-        items = self.items[rows] if isinstance(rows, slice) else [self.items[p] for p in rows]
+        items = self.items
+        items = items[rows] if isinstance(rows, slice) else [items[p] for p in rows]
         return ListTrack(items, 0, self.uniform, self.field, None, self.ragged)
 
     def joined(self, later: Track, skip: int = 0) -> ListTrack:
         """Append the items of `later`, except its lookback and the next `skip` items, to this list.
         Return this object."""
         self.items.extend(later.item_list(later.lookback + skip, later.total))
-        self.uniform = False
+        self.num_decoded, self.uniform = len(self.stored), False
         return self
 
     def replaced(self, positions: Any, new_items: Sequence[Any]) -> ListTrack:
@@ -187,7 +230,12 @@ class ListTrack(_Items):
         Raises:
             ShapeMismatch: items have different shapes, or a dtype of `space` would change them.
         """
-        items, lookback, field = self.items, self.lookback, self.field
+        lookback, field = self.lookback, self.field
+        if self.encoding is not None and not self.num_decoded:
+            joined = joined_encoded(self.stored, *self.encoding)
+            if joined is not None:
+                return self._finished(joined, space)
+        items = self.items
         if field is INFOS:
             return InfoTrack(infos_of(items), lookback)
         if self.ragged is not None:
@@ -197,10 +245,14 @@ class ListTrack(_Items):
         joined = joined_bytes(items, self.uniform)
         if joined is None:
             return ArrayTrack.of(stack_items(items, field.label, lookback, dtypes_of(space)), lookback, field)
+        return self._finished(joined, space)
+
+    def _finished(self, joined: np.ndarray, space: Any) -> ArrayTrack:
+        """Return the time series with the read-only array `joined`, cast to the dtype of the space if given."""
         dtype = dtypes_of(space)
         if dtype is not None and dtype is not joined.dtype:
-            joined = nested.frozen(cast_without_loss(joined, field.label, dtype))
-        return ArrayTrack(joined, lookback, field)
+            joined = nested.frozen(cast_without_loss(joined, self.field.label, dtype))
+        return ArrayTrack(joined, self.lookback, self.field)
 
     def as_growing(self) -> ListTrack:
         """Return this object, because it can grow already."""

@@ -37,6 +37,8 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
     """
     if type(item) is np.ndarray:
         return item.shape
+    if type(item) in REAL_TYPES:
+        return ()
     try:
         if nested.is_leaf(item):
             return shape_of(dict(item), label) if isinstance(item, Mapping) else np.shape(item)

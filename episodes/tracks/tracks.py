@@ -86,7 +86,7 @@ class Tracks(NamedTuple):
                     track: Any = tracks[-1].setdefault(name, ListTrack([], lookback, False, extra_field(name)))
                 else:
                     track = tracks[place]
-                track.items, track.ragged = as_ragged_items(track.items, kind, track.field.label), kind
+                track.stored, track.ragged = as_ragged_items(track.items, kind, track.field.label), kind
         return _new(cls, tracks)
 
     @classmethod
@@ -208,8 +208,9 @@ class Tracks(NamedTuple):
     def drop_after(self, num_observed: int) -> None:
         """Remove items from a growing episode in place, except its first `num_observed` observations and the steps
         between these observations."""
-        for track in self.all():
-            del track.data[num_observed - 1 + track.field.more :]
+        tracks: list[Any] = self.all()
+        for track in tracks:
+            track.drop_after(num_observed - 1 + track.field.more)
 
     # --- other tracks made of these ------------------------------------------------------------------------------
 
