@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -99,8 +100,7 @@ def restored(table: Any, tables: Iterable[Any]) -> Any:
     if KEY in (table.schema.metadata or {}):
         return table
     pa = pyarrow()
-    from pyarrow import compute
-
+    compute: Any = import_module("pyarrow.compute")
     documents = (value for part in tables for value in part[OTHER].drop_null().to_pylist())
     decoded = map(msgpack_codec.decode, documents)
     document = next((document for document in decoded if DESCRIPTION in document), None)

@@ -260,8 +260,9 @@ class _Source:
         if after is not None and num == b - a:
             seen = nested.map_leaves(lambda x, y: np.concatenate([x, y[b - 1 : b]]), seen, after)
         ends = [bool(column[a:b].any()) for column in flags]
-        parts = nested.map_leaves(lambda leaf: leaf[a : a + num], (actions, rewards))
-        made = without_next(seen, *parts, ends[0], ends[1], {}, report, id_)
+        actions = nested.map_leaves(lambda leaf: leaf[a : a + num], actions)
+        rewards = rewards[a : a + num]
+        made = without_next(seen, actions, rewards, ends[0], ends[1], {}, report, id_)
         if made is not None and infos is not None:
             made["infos"] = ([*infos, {}])[: len(made["rewards"]) + 1]
         return made
