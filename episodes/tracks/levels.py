@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import ShapeMismatch
-from episodes.tracks.casting import REAL_TYPES
 
 DEEPEST = 64
 """Limit of the levels of nested values, well within what Python, Arrow and msgpack can follow."""
-_LEAVES = REAL_TYPES | frozenset((str, bytes, type(None), np.ndarray))
+_LEAVES = frozenset((bool, int, float, str, bytes, type(None), np.ndarray, np.float32, np.float64))
 _CONTAINERS = (dict, list, tuple, Mapping)
 
 
