@@ -86,7 +86,7 @@ def packing(size: Size, *, commits: bool) -> Timed:
     """
     from episodes.storage import EpisodeDataset, EpisodeWriter, compact
 
-    scratch, episodes = Scratch(), our_episodes(cartpoles(1000)) * 5
+    scratch, episodes = Scratch(), our_episodes(cartpoles(1000) * 5)
     path = scratch.root / "data"
     with EpisodeWriter(path) as writer:
         if not commits:

@@ -32,8 +32,8 @@ AROUND = {key: [*range(WINDOWS[1])] for key in ("observation.state", "action", "
 @cache
 def vector_dataset(num: int) -> tuple[Scratch, Any]:
     """Return a data set of `num` CartPole-like episodes (20,000 episodes have 2.2 million steps), and its directory."""
-    scratch, pack = Scratch(), our_pack(cartpoles(min(num, 1000)))
-    return scratch, our_dataset(scratch.root / "data", pack.select(np.arange(num) % len(pack)))
+    scratch, data = Scratch(), cartpoles(min(num, 1000))
+    return scratch, our_dataset(scratch.root / "data", our_pack([data[i % len(data)] for i in range(num)]))
 
 
 @cache
