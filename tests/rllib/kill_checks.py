@@ -118,6 +118,7 @@ def test_ppo_learns_each_step_once_whatever_runner_dies(agents: bool, num_kills:
 def test_dqn_stores_each_step_once_whatever_runner_dies() -> None:
     config = filtered("DQN", False).environment(Drawn).fault_tolerance(restart_failed_env_runners=True)
     config.env_runners(num_env_runners=2, rollout_fragment_length=20)
+    config.training(replay_buffer_config={"type": "PrioritizedEpisodeReplayBuffer", "capacity": 100_000})
     algorithm = config.build_algo()
     counts = [0]
 
@@ -125,7 +126,8 @@ def test_dqn_stores_each_step_once_whatever_runner_dies() -> None:
         buffer = algorithm.local_replay_buffer
         assert buffer.get_added_timesteps() == result["env_runners"]["num_env_steps_sampled_lifetime"]
         counts.append(counts_of(algorithm)[0])
-        assert counts[-2] <= counts[-1] <= buffer.get_added_timesteps() + buffer.get_num_episodes()
+        resets = buffer.get_num_episodes() + 8  # those of two runners may be ahead
+        assert counts[-2] <= counts[-1] <= buffer.get_added_timesteps() + resets
 
     trained(algorithm, algorithm.env_runner_group, random.Random(2), check, 4)
     algorithm.stop()
