@@ -95,7 +95,8 @@ def test_ppo_learns_each_step_once_whatever_runner_dies(agents: bool, num_kills:
     def check(result: Any) -> None:
         new = RECEIVED[known["chunks"] :]
         check_received(RECEIVED)
-        assert len(set().union(*(chunk.versions for chunk in new))) == 1  # all act with the newest weights
+        # All act with the newest weights. Agent "b" ends steps that it began in the sample before.
+        assert len(set().union(*(chunk.versions for chunk in new if chunk.key[1] != "b"))) == 1
         steps = result["env_runners"]["num_env_steps_sampled_lifetime"]
         if not agents:
             assert sum(chunk.stop - chunk.start for chunk in new) == steps - known["steps"]
