@@ -27,7 +27,7 @@ def received(episodes: Any, agents: bool) -> dict[Any, np.ndarray]:
 @pytest.mark.parametrize("separate", [True, False], ids=["eval runner", "training's runner"])
 @pytest.mark.parametrize("explore", [True, False])
 @pytest.mark.parametrize("agents", [False, True])
-@pytest.mark.parametrize("kind", ["PPO", "DQN", "SAC", "IMPALA"])
+@pytest.mark.parametrize("kind", ["PPO", "DQN", "SAC", pytest.param("IMPALA", marks=pytest.mark.slow)])
 def test_evaluation_acts_on_statistics_of_training(kind: str, agents: bool, explore: bool, separate: bool) -> None:
     config = filtered(kind, agents).env_runners(explore=explore)
     if separate:

@@ -95,7 +95,8 @@ def test_ppo_learns_each_step_once_whatever_runner_dies(agents: bool, num_kills:
     def check(result: Any) -> None:
         new = RECEIVED[known["chunks"] :]
         check_received(RECEIVED)
-        assert len(set().union(*(chunk.versions for chunk in new))) == 1  # all act with the newest weights
+        # All act with the newest weights. Agent "b" ends steps that it began in the sample before.
+        assert len(set().union(*(chunk.versions for chunk in new if chunk.key[1] != "b"))) == 1
         steps = result["env_runners"]["num_env_steps_sampled_lifetime"]
         if not agents:
             assert sum(chunk.stop - chunk.start for chunk in new) == steps - known["steps"]
@@ -118,6 +119,7 @@ def test_ppo_learns_each_step_once_whatever_runner_dies(agents: bool, num_kills:
 def test_dqn_stores_each_step_once_whatever_runner_dies() -> None:
     config = filtered("DQN", False).environment(Drawn).fault_tolerance(restart_failed_env_runners=True)
     config.env_runners(num_env_runners=2, rollout_fragment_length=20)
+    config.training(replay_buffer_config={"type": "PrioritizedEpisodeReplayBuffer", "capacity": 100_000})
     algorithm = config.build_algo()
     counts = [0]
 
@@ -125,7 +127,8 @@ def test_dqn_stores_each_step_once_whatever_runner_dies() -> None:
         buffer = algorithm.local_replay_buffer
         assert buffer.get_added_timesteps() == result["env_runners"]["num_env_steps_sampled_lifetime"]
         counts.append(counts_of(algorithm)[0])
-        assert counts[-2] <= counts[-1] <= buffer.get_added_timesteps() + buffer.get_num_episodes()
+        resets = buffer.get_num_episodes() + 8  # those of two runners may be ahead
+        assert counts[-2] <= counts[-1] <= buffer.get_added_timesteps() + resets
 
     trained(algorithm, algorithm.env_runner_group, random.Random(2), check, 4)
     algorithm.stop()

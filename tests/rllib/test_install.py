@@ -29,7 +29,7 @@ def test_install_in_one_process() -> None:
 
 @pytest.mark.slow
 def test_install_with_other_connectors_and_modules() -> None:
-    run_checks("tests/rllib/algorithm_checks.py", "tests/rllib/benchmark_checks.py", "-m", "slow")
+    run_checks(*(f"tests/rllib/{name}_checks.py" for name in ("algorithm", "benchmark", "evaluation")), "-m", "slow")
 
 
 @pytest.mark.slow
