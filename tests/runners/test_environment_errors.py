@@ -181,7 +181,7 @@ def test_errors_of_hooks_and_policies_get_no_note() -> None:
     assert not hasattr(caught_too.value, "__notes__")
 
 
-# --- casts of Gymnasium's shared memory --------------------------------------------------------------------------------
+# --- casts of Gymnasium's shared memory -------------------------------------------------------------------------------
 
 
 class Shows(gym.Env):
