@@ -1,5 +1,5 @@
-"""Public reports about places where two features meet: n-step returns and time limits, statistics and evaluation,
-recurrent states and episode ends, rewards and turns.
+"""Public reports about places where two features meet: n-step returns and time limits, statistics and
+evaluation, rewards and turns.
 
 Each test has a sentence on what the person did with the library that is named, and asserts the right value here.
 """
