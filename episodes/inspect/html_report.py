@@ -152,14 +152,16 @@ def _size(data: dict[str, Any]) -> int:
 def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
     """Return the rows of a data set's metadata table from row `begin` on, as data for the page.
 
-    Columns of whole episodes are left out if an id belongs to several episodes.
+    Columns of whole episodes are left out if an id belongs to several episodes. Then "missing" says so in words.
     """
     table = dataset.metadata
     columns = {}
+    missing = []
     for name in table:
         try:
             values = np.asarray(table[name])
         except ChunkMismatch:  # of whole episodes, if an id is of several: `episodes check` reports it
+            missing.append(name)
             continue
         if name not in LEFT_OUT and not _is_empty(name, values):
             columns[name] = _column(values[begin:])
@@ -167,7 +169,9 @@ def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
     spec = dataset.env_spec
     environment = clipped(getattr(spec, "id", spec) or "", 80)
     path = clipped(dataset.path, 200)
-    return {"path": path, "environment": environment, "num": len(dataset), "begin": begin, "columns": columns}
+    words = f"no {', '.join(missing)}, since an id belongs to several episodes" if missing else ""
+    head = {"path": path, "environment": environment, "missing": words}
+    return head | {"num": len(dataset), "begin": begin, "columns": columns}
 
 
 def _is_empty(name: str, values: np.ndarray) -> bool:

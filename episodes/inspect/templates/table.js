@@ -182,7 +182,7 @@ function overview() {
   find("overview").replaceChildren(dots("returns", table.columns.return), dots("lengths", table.columns.length), bars);
   let steps = 0;
   for (const length of table.columns.length) steps += length;
-  const parts = [table.environment, counted(table.num, "episode"), counted(steps, "step")];
+  const parts = [table.environment, counted(table.num, "episode"), counted(steps, "step"), table.missing];
   find("about").textContent = parts.filter(Boolean).join(" · ");
 }
 
