@@ -73,8 +73,8 @@ def _lists_of_games(games: Iterable[Any]) -> Iterator[list[Any]]:
 
 def dataset_episodes(path: str | Path, report: LossReport, prefix: str | None = None) -> Iterator[Any]:
     """Yield the episodes of a data set in this library's own format, or its games if agents are of several kinds."""
-    episodes: Iterable[Any] = open_dataset(path)
-    for episode in episodes:
+    dataset: Any = open_dataset(path)
+    for episode in dataset:
         yield prefixed(episode, prefix)
 
 
