@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from episodes.errors import EpisodeError, UnreadableData
 
-DATA_SET: Final = 2  # with ragged tracks; other data sets are written as version 1
+DATA_SET: Final = 3  # 3: several kinds of agents, 2: ragged tracks; other data sets are written as version 1
 CHECKPOINT: Final = 2
 ACTOR: Final = 1
 EXPORTED_MODEL: Final = 1  # `serve.py`, which imports nothing of this library, has the same number

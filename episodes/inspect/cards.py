@@ -311,6 +311,30 @@ def dataset_card(dataset: Any) -> Card:
     )
 
 
+def games_card(dataset: Any) -> Card:
+    """Return the notebook card of a `GameDataset`: chart and table of its games, and the first game."""
+    table = dataset.metadata
+    spec = dataset.env_spec
+    ended = table["return"], table["terminated"], table["truncated"]
+    return Card(
+        type(dataset).__name__,
+        formatting.clipped(dataset.path),
+        [
+            formatting.counted(len(dataset), "game"),
+            formatting.counted(int(table["length"].sum()), "env step"),
+            formatting.counted(len(dataset.kinds), "kind"),
+        ],
+        facts=known(
+            environment=getattr(spec, "id", spec),
+            metadata=_excerpt(dataset.user_metadata),
+            incomplete=f"{dataset.incomplete} games without all of their agents" if dataset.incomplete else None,
+        ),
+        chart=charts.returns(*ended),
+        table=episodes_table(table["id"], table["length"], *ended, table["t_started"]),
+        parts=[multi_agent_card(dataset[0])] if len(dataset) else [],
+    )
+
+
 def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, truncated: Any, started: Any) -> Table:
     """Return a table of the first and last episodes, with id, length, return, ending and start."""
     rows = [

@@ -81,6 +81,11 @@ def dataset(episodes: Any) -> str:
     return rendered(cards.dataset_card(episodes))
 
 
+def games(dataset: Any) -> str:
+    """Return the HTML view of a data set of games: lengths, returns and endings, and the first game."""
+    return rendered(cards.games_card(dataset))
+
+
 def batch(columns: Any) -> str:
     """Return the HTML view of a `Batch` or `TrainBatch`: name, shape, statistics and picture of each column."""
     return rendered(cards.batch_card(columns, type(columns).__name__))

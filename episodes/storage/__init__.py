@@ -6,12 +6,14 @@ from episodes.storage.checking import check
 from episodes.storage.compacting import compact, merge, seal
 from episodes.storage.copying import copy
 from episodes.storage.dataset import EpisodeDataset
+from episodes.storage.games import GameDataset
 from episodes.storage.record_episodes import RecordEpisodes
 from episodes.storage.remote.upload import upload
 from episodes.storage.writer import EpisodeWriter
 
 __all__ = [
     "EpisodeDataset",
+    "GameDataset",
     "EpisodeWriter",
     "RecordEpisodes",
     "check",

@@ -16,6 +16,7 @@ from episodes.storage.dataset import EpisodeDataset
 from episodes.storage.files import local_path, read_or_map
 from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.identity import foreign_parts
+from episodes.storage.kinds import directories_of
 from episodes.storage.locks import locked
 from episodes.storage.search.splits import NAME as SPLITS
 from episodes.storage.search.splits import read_splits
@@ -56,11 +57,21 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
     Raises:
         UnreadableData: there is no data set, or its header is damaged.
     """
-    directory = local_path(path)
+    report = CheckReport()
+    for directory in directories_of(local_path(path)):
+        _check(directory, report, repair)
+    return report
+
+
+def _check(directory: Path, report: CheckReport, repair: bool) -> None:
+    """Check the data set of one kind of agents, and note in `report` what was found and repaired.
+
+    Raises:
+        UnreadableData: there is no data set, or its header is damaged.
+    """
     header = read_header(directory)
     if header is None:
         raise UnreadableData(f"{directory} is not a data set: it has no {NAME}")
-    report = CheckReport()
     _check_splits(directory, report, repair)
     catalog = _rename_damaged(finish_commits(directory), report) if repair else Catalog.of(directory)
     report.problems += catalog.problems
@@ -86,7 +97,6 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
             report.problems += chunk_problems(EpisodeDataset(directory))
     if repair:
         _repair(catalog, header, damaged, report)
-    return report
 
 
 def _find_problems(read: ShardRead) -> list[str]:

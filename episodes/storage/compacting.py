@@ -23,6 +23,7 @@ from episodes.storage.episode_rows import EpisodeRows
 from episodes.storage.files import left_if_open, local_path, sync
 from episodes.storage.header import NAME, Header, create_or_load_header, read_header
 from episodes.storage.id_prefixes import prefixed_name, with_prefix
+from episodes.storage.kinds import directories_of, kinds_for
 from episodes.storage.locks import locked
 from episodes.storage.shards import ShardRead, ShardWriter, read_shard, writer_name
 
@@ -46,6 +47,11 @@ def compact(path: str | Path) -> int:
     Raises:
         UnreadableData: there is no data set, or a shard is damaged; run `check(path, repair=True)` first.
     """
+    return sum(map(_compact, directories_of(local_path(path))))
+
+
+def _compact(path: Path) -> int:
+    """Join the finished Arrow files of the data set of one kind of agents, and return the number of replaced files."""
     directory, header = _open_directory(path)
 
     def join(catalog: Catalog, commit: Commit) -> None:
@@ -74,6 +80,11 @@ def seal(path: str | Path, *, force: bool = False) -> int:
     Raises:
         UnreadableData: there is no data set.
     """
+    return sum(_seal(directory, force) for directory in directories_of(local_path(path)))
+
+
+def _seal(path: Path, force: bool) -> int:
+    """Finish the Arrow files of killed writers of the data set of one kind of agents, and return their number."""
     directory, header = _open_directory(path)
 
     def finish(catalog: Catalog, commit: Commit) -> None:
@@ -107,27 +118,50 @@ def merge(target: str | Path, *sources: str | Path, prefix: str | Sequence[str] 
         ChunkMismatch: two chunks have one id and cannot be of one episode. Nothing of this source is copied.
         UnreadableData: a source does not exist, or has a damaged or unfinished shard (`seal` finishes it).
     """
+    for source in sources:
+        if read_header(local_path(source), kinds=True) is None:
+            raise UnreadableData(f"{source} is not a data set: it has no {NAME}")
     prefixes = [prefix or ""] * len(sources) if prefix is None or isinstance(prefix, str) else [*prefix]
     if len(prefixes) != len(sources) or not all(isinstance(text, str) for text in prefixes):
         raise InvalidArgument(f"prefix={prefix!r}: {len(sources)} sources; give a text, or a list of one for each")
     directory, number = local_path(target), 0
-    for (source, header), text in zip(map(_open_directory, sources), prefixes, strict=True):
+    for source, text in zip(map(local_path, sources), prefixes, strict=True):
         if source.resolve() == directory.resolve():
             raise InvalidArgument(f"{source} cannot be merged into {directory}; give another data set")
-        own_header = create_or_load_header(directory, replace(header, id=None))
-
-        def bring(
-            catalog: Catalog, commit: Commit, source: Path = source, header: Header = own_header, text: str = text
-        ) -> None:
-            known, first = {file.name for file in catalog.shards} | set(catalog.replaced), next_order(directory)
-            files = [file for file in Catalog.of(source).shards if prefixed_name(file.name, text) not in known]
-            reads = [_finished_shard(file) for file in files]
-            _check_ids(source, [read_shard(file) for file in catalog.shards] if files else [], reads, text)
-            for read in reads:
-                _copy_shard(directory, header, commit, read, text, f"{first}-{read.file.order}")
-
-        number += len(_propose_until_written(directory, bring).made)
+        pairs = kinds_for(directory, source)
+        for kind, part in pairs if len(pairs) > 1 else ():  # nothing is copied if one of the kinds is refused
+            if read_header(kind) is not None:
+                _files_to_copy(Catalog.of(kind), part, text)
+        number += sum(_merge(kind, part, text) for kind, part in pairs)
     return number
+
+
+def _merge(directory: Path, source: Path, prefix: str) -> int:
+    """Copy the episodes of a data set of one kind of agents into another one. Return the number of copied files."""
+    source, header = _open_directory(source)
+    own_header = create_or_load_header(directory, replace(header, id=None))
+
+    def bring(catalog: Catalog, commit: Commit) -> None:
+        """Copy the files of the source, and note them in `commit`."""
+        first = next_order(directory)
+        for read in _files_to_copy(catalog, source, prefix):
+            _copy_shard(directory, own_header, commit, read, prefix, f"{first}-{read.file.order}")
+
+    return len(_propose_until_written(directory, bring).made)
+
+
+def _files_to_copy(catalog: Catalog, source: Path, prefix: str) -> list[ShardRead]:
+    """Return those files of `source` that the data set with this catalog lacks.
+
+    Raises:
+        ChunkMismatch: two chunks have one id and cannot be of one episode.
+        UnreadableData: a file is damaged or unfinished.
+    """
+    known = {file.name for file in catalog.shards} | set(catalog.replaced)
+    files = [file for file in Catalog.of(source).shards if prefixed_name(file.name, prefix) not in known]
+    reads = [_finished_shard(file) for file in files]
+    _check_ids(source, [read_shard(file) for file in catalog.shards] if files else [], reads, prefix)
+    return reads
 
 
 def finish_commits(directory: Path) -> Catalog:

@@ -18,27 +18,30 @@ import numpy as np
 from episodes.errors import InvalidArgument
 from episodes.storage.dataset import EpisodeDataset, Table
 from episodes.storage.files import local_path, whole_directory
+from episodes.storage.games import GameDataset, open_dataset
 from episodes.storage.header import NAME, create_or_load_header
 from episodes.storage.remote.remote_directory import RemoteDirectory, is_remote
 from episodes.storage.remote.upload import upload
 from episodes.storage.search.episode_table import CUSTOM
 from episodes.storage.writer import EpisodeWriter
 
+GAMES = 100  # that are written at a time
 
-def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | None = None) -> int:
+
+def copy(source: str | Path | EpisodeDataset | GameDataset, target: str | Path, where: str | None = None) -> int:
     """Copy all episodes that satisfy the condition `where`, such as "length > 10", to a new data set.
 
     The target appears when everything is written. A copy that was killed can be repeated. Both may be remote
     (`s3://bucket/data`).
 
     Args:
-        source: a data set or its path.
+        source: a data set or its path. Of games with agents of several kinds, a path or a `GameDataset`.
         target: path of the new data set.
         where: a condition on columns of `EpisodeDataset.metadata`: `"is_complete and custom_data/prompt == 3"`. A key
             that is no Python name is quoted: `custom_data/'my key'`. None copies all episodes.
 
     Returns:
-        The number of copied episodes.
+        The number of copied episodes or games.
 
     Raises:
         InvalidArgument: the target exists, or the condition is invalid.
@@ -46,9 +49,12 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     if is_remote(target):
         return _copy_to_remote(source, str(target), where)
     target = local_path(target)
-    dataset = source if isinstance(source, EpisodeDataset) else EpisodeDataset(source)
+    dataset = source if isinstance(source, (EpisodeDataset, GameDataset)) else open_dataset(source)
     if where is not None:
         dataset = dataset.select(condition(where))
+    if isinstance(dataset, GameDataset):
+        _copy_games(dataset, target)
+        return len(dataset)
     with whole_directory(target) as draft:
         create_or_load_header(draft, replace(dataset.stored_header, id=None))
         with EpisodeWriter(draft) as writer:
@@ -57,7 +63,15 @@ def copy(source: str | Path | EpisodeDataset, target: str | Path, where: str | N
     return len(dataset)
 
 
-def _copy_to_remote(source: str | Path | EpisodeDataset, target: str, where: str | None) -> int:
+def _copy_games(games: GameDataset, target: Path) -> None:
+    """Copy games to a new data set of the same form."""
+    facts: dict[str, Any] = {"env_spec": games.env_spec, "metadata": games.user_metadata}
+    with whole_directory(target) as draft, EpisodeWriter(draft, **facts, several_kinds=games.has_kinds) as writer:
+        for start in range(0, len(games), GAMES):
+            writer.add(list(games[start : start + GAMES]))
+
+
+def _copy_to_remote(source: str | Path | EpisodeDataset | GameDataset, target: str, where: str | None) -> int:
     """Copy episodes to a remote data set with the URL `target`, by way of a temporary local one,
     and return the number of episodes.
 

@@ -13,7 +13,7 @@ from typing import Any
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from episodes.errors import InvalidArgument, UnreadableData, WrongType
+from episodes.errors import InvalidArgument, TrackMismatch, UnreadableData, WrongType
 from episodes.format_versions import DATA_SET, check_version
 from episodes.storage import space_json
 from episodes.storage.arrow import as_unreadable_data
@@ -25,6 +25,7 @@ from episodes.tracks.infos.infos import same_info
 from episodes.tracks.levels import check_levels
 
 NAME = "episodes.json"
+KINDS = "kinds"  # folder of the data sets of the kinds of agents
 FORMAT = "rl-episodes"
 
 
@@ -47,6 +48,8 @@ class Header:
         tracks: fields by path; only those of observations while no episode has a step.
         structure: how tracks are nested, see `structure_of`; None while no episode has a step.
         id: random id of the data set, also in shards and manifests; None in data sets of earlier versions.
+        has_kinds: whether the agents are of several kinds, each of which has a data set in the folder `kinds`. Then the
+            header has no spaces and tracks.
     """
 
     observation_space: spaces.Space | None = None
@@ -56,12 +59,13 @@ class Header:
     tracks: Fields = field(default_factory=dict)
     structure: Any = None
     id: str | None = None
+    has_kinds: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the header as a JSON value. Raise `WrongType` if JSON cannot represent an attribute."""
         return {
             "format": FORMAT,
-            "version": DATA_SET if any(known.is_ragged for known in self.tracks.values()) else 1,
+            "version": 3 if self.has_kinds else 2 if any(known.is_ragged for known in self.tracks.values()) else 1,
             "observation_space": space_json.to_json(self.observation_space, "observation_space"),
             "action_space": space_json.to_json(self.action_space, "action_space"),
             "env_spec": _spec_to_json(self.env_spec),
@@ -69,6 +73,7 @@ class Header:
             "structure": self.structure,
             "metadata": _metadata_to_json(self.metadata),
             **({} if self.id is None else {"id": self.id}),
+            **({"kinds": True} if self.has_kinds else {}),
         }
 
     def check_given(self, header: Header) -> None:
@@ -125,17 +130,28 @@ class Header:
         return self.structure is not None
 
 
-def read_header(directory: Path) -> Header | None:
+def read_header(directory: Path, *, kinds: bool = False) -> Header | None:
     """Read the file `episodes.json` in `directory`. Return None if there is no such file.
 
+    Args:
+        directory: the data set.
+        kinds: whether the caller reads data sets of several kinds of agents.
+
     Raises:
-        UnreadableData: the header is damaged, or of a newer format version.
+        UnreadableData: the header is damaged, or of a newer format version, or without `kinds` of several kinds of
+            agents.
     """
     try:
         text = read_file(directory / NAME)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return header_of(text, str(directory / NAME))
+    header = header_of(text, str(directory / NAME))
+    if header.has_kinds and not kinds:
+        raise UnreadableData(
+            f"{directory} has games whose agents are of several kinds; GameDataset(path) reads the games, and its "
+            f"attribute `kinds` has one data set for each kind, stored in {directory / KINDS}"
+        )
+    return header
 
 
 def header_of(text: bytes, file: str) -> Header:
@@ -165,6 +181,7 @@ def _from_json(value: dict[str, Any]) -> Header:
         tracks={path: TrackField.from_json(known) for path, known in value["tracks"].items()},
         structure=value["structure"],
         id=_checked_id(value.get("id")),
+        has_kinds=value.get("kinds") is True,
     )
 
 
@@ -188,7 +205,9 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
     new = replace(header, id=header.id or uuid.uuid4().hex)
     if put_header(directory, new, new=True):
         return new
-    existing = read_header(directory)
+    existing = read_header(directory, kinds=header.has_kinds)
+    if existing is not None and header.has_kinds and not existing.has_kinds:
+        raise TrackMismatch(begun_with_one_kind(directory))
     if existing is not None and header.known > existing.known:
         put_header(directory, existing.completed_by(header), new=False)
         existing = read_header(directory)
@@ -211,6 +230,14 @@ def put_header(directory: Path, header: Header, *, new: bool) -> bool:
         return True
     except FileExistsError:
         return False
+
+
+def begun_with_one_kind(directory: Path) -> str:
+    """Return the message of the error for agents of several kinds in a data set of one kind."""
+    return (
+        f"the agents are of several kinds of tracks or spaces, and {directory} began with one kind; write these games "
+        "to another data set, created with EpisodeWriter(path, several_kinds=True)"
+    )
 
 
 def _spec_to_json(spec: EnvSpec | str | None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +22,8 @@ from episodes.storage.arrow import pyarrow
 from episodes.storage.catalog import Manifest
 from episodes.storage.files import local_path, sync
 from episodes.storage.handing_on import Queued
+from episodes.storage.header import KINDS, Header, begun_with_one_kind, create_or_load_header, read_header
 from episodes.storage.header import NAME as HEADER
-from episodes.storage.header import Header, create_or_load_header, read_header
 from episodes.storage.known_chunks import KnownChunks, NewChunks
 from episodes.storage.layout import Layout
 from episodes.storage.ownership import Owner
@@ -57,7 +57,11 @@ class _Waiting(NamedTuple):
 
 
 class _Addition(NamedTuple):
-    """Pack of episodes converted to an Arrow record batch, with its schema, ready to be queued or written."""
+    """Pack of episodes converted to an Arrow record batch, with its schema, ready to be queued or written.
+
+    Attributes:
+        new: its chunks, for `KnownChunks`.
+    """
 
     header: Header
     layout: Layout
@@ -65,6 +69,7 @@ class _Addition(NamedTuple):
     batch: Any
     nbytes: int
     is_small: bool  # it may be queued
+    new: NewChunks | None = None
 
 
 class EpisodeWriter:
@@ -84,6 +89,8 @@ class EpisodeWriter:
         compression: "auto" compresses tracks of uint8 items of at least 1 kB (images) with zstd, "zstd" all tracks, and
             "none" no track.
         shard_bytes: size at which a new file is started.
+        several_kinds: create a data set for games whose agents differ in spaces or tracks, which `GameDataset` reads.
+            Such a data set is also created if the first games have agents of several kinds.
 
     Attributes:
         path: the directory.
@@ -117,6 +124,7 @@ class EpisodeWriter:
         metadata: dict[str, Any] | None = None,
         compression: str = "auto",
         shard_bytes: int = 1 << 28,
+        several_kinds: bool = False,
     ) -> None:
         pyarrow()
         if compression not in COMPRESSIONS:
@@ -129,9 +137,13 @@ class EpisodeWriter:
         header = Header(observation_space, action_space, env_spec, metadata)
         if observation_space is not None or action_space is not None or env_spec is not None or metadata:
             header.to_json()  # raise errors of values that cannot be written now
-        existing = read_header(self.path)
+        existing = read_header(self.path, kinds=True)
         if existing is not None:
             existing.check_given(header)
+        if several_kinds and (observation_space is not None or action_space is not None):
+            raise InvalidArgument("several_kinds=True: each kind of agent has its own spaces; leave out the spaces")
+        if several_kinds and existing is not None and not existing.has_kinds:
+            raise InvalidArgument(f"several_kinds=True: {self.path} began with one kind; give another path")
         self._header, self._is_there = existing or header, existing is not None
         self._num_shards = 0
         self._owner = Owner("this writer", remedy="create a writer for the same path in each process")
@@ -143,6 +155,9 @@ class EpisodeWriter:
         self._kind: tuple[Layout, Any] = Layout(None, {}, {}), None  # of the current file, with its Arrow schema
         self._queued = Queued(_Waiting(SmallEpisodes()))
         self._known = KnownChunks(self.path if self._is_there else None)
+        self._kinds: _KindWriters | None = None  # of a data set of several kinds of agents
+        if several_kinds or self._header.has_kinds:
+            self._kinds = self._kind_writers()
         self._closed = False
 
     def add(
@@ -153,13 +168,15 @@ class EpisodeWriter:
 
         They are copied or written, so they may be changed afterwards. Large ones are written at once, small ones
         together with others; `flush` writes them now. Agents of multi-agent episodes are added as separate episodes;
-        `unpack_agents(list(dataset.packs()))` restores the multi-agent episodes.
+        `GameDataset` reads the multi-agent episodes. If their agents differ in spaces or tracks, the data set has a
+        data set for each kind of agent.
 
         Args:
             episodes: what to add. A rejected call changes nothing.
 
         Raises:
-            TrackMismatch: a track differs from the data set's in its key, shape or dtype; the message names it.
+            TrackMismatch: a track differs from the data set's in its key, shape or dtype; the message names it. Or the
+                agents are of several kinds, and the data set began with one kind.
             InvalidArgument: the spaces differ from the data set's.
             ChunkMismatch: the data set has these steps of the id already, or its ending. Episodes that another writer
                 adds after this one's first `add` are not compared; `check` finds them.
@@ -184,6 +201,14 @@ class EpisodeWriter:
             self._check_usable()
         if isinstance(episodes, EpisodePack) or {*map(type, episodes)} != {SingleAgentEpisode}:
             episodes = self._packed(episodes)
+        if self._kinds is not None:
+            self._add_to_kinds(self._kinds, episodes)
+            return
+        if type(episodes) is _Kinds:
+            if len(episodes) > 1:
+                self._begin_kinds(episodes)
+                return
+            episodes = episodes[0]
         small = self._queued.state.small
         new = self._known.check(episodes, small)
         if small.take(episodes, SMALL_BYTES):
@@ -191,13 +216,71 @@ class EpisodeWriter:
             if small.nbytes >= SMALL_BYTES:
                 self._pack_small()
             return
-        pack = self._packed(episodes)
+        pack: Any = self._packed(episodes)
         new = new if new.spans is not None else self._known.check(pack, small)
-        addition = self._prepare(pack)
+        self._carry_out(self._prepare(pack)._replace(new=new))
+        self._queued.state.small.accept_like(episodes)
+
+    # --- several kinds of agents -------------------------------------------------------------------------------
+
+    def _kind_writers(self) -> _KindWriters:
+        """Return the writers of the kinds of agents, which write with the options of this writer."""
+        options = {"compression": self._compression, "shard_bytes": self._shard_bytes}
+        facts = {"env_spec": self._header.env_spec, "metadata": self._header.metadata}
+        return _KindWriters(self.path, lambda path: EpisodeWriter(path, **options, **facts))
+
+    def _begin_kinds(self, packs: _Kinds) -> None:
+        """Make the data set one of several kinds of agents, and add the packs.
+
+        Raises:
+            TrackMismatch: it began with one kind.
+        """
+        header, queue = self._header, self._queued.state
+        if header.tracks or header.observation_space is not None or header.action_space is not None or queue.batches:
+            raise TrackMismatch(begun_with_one_kind(self.path))
+        self._kinds = self._kind_writers()
+        try:
+            self._add_to_kinds(self._kinds, packs)
+        except BaseException:
+            if not self._header.has_kinds:
+                self._kinds = None
+            raise
+
+    def _add_to_kinds(self, kinds: _KindWriters, packs: Any) -> None:
+        """Add packs of agents of several kinds. A rejected call changes nothing.
+
+        Raises:
+            WrongType: these are not packs of multi-agent episodes.
+        """
+        if type(packs) is not _Kinds:
+            raise WrongType(f"add: {self.path} has agents of several kinds; give multi-agent episodes")
+        plan = kinds.plan(packs)
+        if not self._header.has_kinds:
+            self._put_header(replace(self._header, has_kinds=True))
+        kinds.carry_out(packs, plan)
+
+    def _fits(self, pack: EpisodePack) -> bool:
+        """Return True if the spaces and tracks of a pack fit into the data set."""
+        try:
+            header, pack, _ = self._check_fit(pack)
+            self._structure(pack, header)
+        except (TrackMismatch, InvalidArgument):
+            return False
+        return True
+
+    def _planned(self, pack: EpisodePack) -> _Addition:
+        """Prepare the addition of a pack, without any change to the writer, for `_carry_out`.
+
+        Raises:
+            TrackMismatch, InvalidArgument, ChunkMismatch, WrongType: as `add`.
+        """
+        return self._prepare(pack)._replace(new=self._known.check(pack, self._queued.state.small))
+
+    def _carry_out(self, addition: _Addition) -> None:
+        """Add what `_planned` returned. It is queued or written."""
         self._put_header(addition.header)
         self._pack_small()
-        self._queue_or_write(addition, new=new)
-        self._queued.state.small.accept_like(episodes)
+        self._queue_or_write(addition, new=addition.new)
 
     def _prepare(self, pack: EpisodePack) -> _Addition:
         """Convert a pack to an Arrow record batch that fits into the data set, without any change to the writer."""
@@ -227,6 +310,8 @@ class EpisodeWriter:
         """
         self._check_usable()
         with self._lock:
+            if self._kinds is not None:
+                self._kinds.flush(fsync=fsync)
             self._check_file()
             self._pack_small()
             self._commit()
@@ -249,7 +334,9 @@ class EpisodeWriter:
                 return
             self.flush()
             if not self._is_there:
-                self._put_header(self._header)
+                self._put_header(replace(self._header, has_kinds=self._kinds is not None))
+            if self._kinds is not None:
+                self._kinds.close()
             self._seal()
             if self._untold is not None:
                 self._record_in_manifest(self._untold, is_open=False)
@@ -285,7 +372,8 @@ class EpisodeWriter:
         if self._closed:
             return f"EpisodeWriter({str(self.path)!r}, closed)"
         waiting = self._queued.state
-        return f"EpisodeWriter({str(self.path)!r}, {waiting.nbytes + waiting.small.nbytes} bytes waiting)"
+        nbytes = waiting.nbytes + waiting.small.nbytes + (self._kinds.nbytes if self._kinds is not None else 0)
+        return f"EpisodeWriter({str(self.path)!r}, {nbytes} bytes waiting)"
 
     # --- what fits ---------------------------------------------------------------------------------------------
 
@@ -295,20 +383,10 @@ class EpisodeWriter:
             raise EpisodeStateError(f"the writer of {self.path} is closed; make another EpisodeWriter to append")
         self._owner.check()
 
-    def _packed(self, episodes: Sequence[Any]) -> EpisodePack:
-        """Return the episodes as one pack.
-
-        Raises:
-            TrackMismatch: agents of multi-agent episodes have several kinds of tracks or spaces.
-        """
+    def _packed(self, episodes: Sequence[Any]) -> EpisodePack | _Kinds:
+        """Return single-agent episodes as one pack, and multi-agent episodes as one pack for each kind of agent."""
         if not isinstance(episodes, EpisodePack) and isinstance(episodes[0], MultiAgentEpisode):
-            packs = pack_agents(episodes)
-            if len(packs) > 1:
-                raise TrackMismatch(
-                    f"the agents of these episodes have {len(packs)} kinds of tracks or spaces, a data set has one; "
-                    "write each pack of pack_agents(episodes) to a separate data set"
-                )
-            return packs[0]
+            return _Kinds(pack_agents(episodes))
         return EpisodePack.from_episodes(episodes)
 
     def _check_fit(self, pack: EpisodePack) -> tuple[Header, EpisodePack, Fields]:
@@ -497,6 +575,89 @@ class EpisodeWriter:
             self._untold = None
         except OSError:
             self._untold = shard
+
+
+class _KindWriters:
+    """Writers of the data sets `kinds/0`, `kinds/1`, ..., which are created when a new kind of agent is added.
+
+    The kind of a pack is the first number whose data set it fits into. Several processes agree on the numbers, since
+    the header of a data set is created by one of them.
+
+    Args:
+        path: directory of the data set of games.
+        make: function from a directory to its writer.
+    """
+
+    def __init__(self, path: Path, make: Callable[[Path], EpisodeWriter]) -> None:
+        self._path, self._make = path, make
+        self._writers: list[EpisodeWriter] = []
+
+    def plan(self, packs: Sequence[EpisodePack]) -> list[tuple[int, _Addition]]:
+        """Prepare the addition of a pack for each kind, without any change to the directory.
+
+        Raises:
+            ChunkMismatch, WrongType: as `EpisodeWriter.add`.
+        """
+        plan: list[tuple[int, _Addition]] = []
+        for pack in packs:
+            kind = self._kind_of(pack, {kind for kind, _ in plan})
+            plan.append((kind, self._writers[kind]._planned(pack)))
+        return plan
+
+    def _kind_of(self, pack: EpisodePack, taken: Collection[int] = ()) -> int:
+        """Return the first kind that the pack fits into, but none of `taken` that has no header yet."""
+        kind = 0
+        while True:
+            if kind == len(self._writers):
+                self._writers.append(self._make(self._path / KINDS / str(kind)))
+            writer = self._writers[kind]
+            if writer._fits(pack) and (writer._is_there or kind not in taken):
+                return kind
+            kind += 1
+
+    def carry_out(self, packs: Sequence[EpisodePack], plan: list[tuple[int, _Addition]]) -> None:
+        """Add packs with the result of `plan`. New kinds get a directory."""
+        parts = [self._with_header(pack, *part) for pack, part in zip(packs, plan, strict=True)]
+        for kind, addition in parts:
+            self._writers[kind]._carry_out(addition)
+
+    def _with_header(self, pack: EpisodePack, kind: int, addition: _Addition) -> tuple[int, _Addition]:
+        """Write the header of a kind, and return the addition. If the pack fits into a kind that was begun after the
+        call of `plan`, or another process has begun another kind with this number, return a new addition.
+        """
+        while True:
+            if not self._writers[kind]._is_there:
+                first = self._kind_of(pack)
+                if first != kind:
+                    kind, addition = first, self._writers[first]._planned(pack)
+            try:
+                self._writers[kind]._put_header(addition.header)
+                return kind, addition
+            except (InvalidArgument, TrackMismatch):
+                self._writers[kind] = self._make(self._path / KINDS / str(kind))
+                kind = self._kind_of(pack)
+                addition = self._writers[kind]._planned(pack)
+
+    def flush(self, *, fsync: bool) -> None:
+        """Write all queued episodes to disk."""
+        for writer in self._writers:
+            writer.flush(fsync=fsync)
+
+    def close(self) -> None:
+        """Write all queued episodes, and close the writers. A kind without a header has no episodes."""
+        for writer in self._writers:
+            if writer._is_there:
+                writer.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Number of queued bytes."""
+        states = [writer._queued.state for writer in self._writers]
+        return sum(state.nbytes + state.small.nbytes for state in states)
+
+
+class _Kinds(list[EpisodePack]):
+    """Packs of the agents of multi-agent episodes, one for each kind of agent."""
 
 
 def _without_steps(pack: EpisodePack, header: Header) -> EpisodePack:

@@ -120,7 +120,7 @@ BAD = OTHER_TRACKS | {
     "nothing": (lambda i: None, WrongType, "give an episode"),
     "text": (lambda i: "abc", WrongType, "give an episode"),
     "both kinds": (lambda i: [episode(i), MultiAgentEpisode()], WrongType, "MultiAgentEpisode"),
-    "agents of several kinds": (lambda i: game((2,), (3,)), TrackMismatch, "have 2 kinds of tracks or spaces"),
+    "agents of several kinds": (lambda i: game((2,), (3,)), TrackMismatch, "of several kinds of tracks or spaces"),
     "never reset": (lambda i: SingleAgentEpisode(), EpisodeStateError, "no observation yet"),
 }
 CALLS = st.lists(st.sampled_from(["flush", *sorted(GOOD)]), max_size=6)
