@@ -18,7 +18,6 @@ from episodes.storage.files import local_path, whole_directory
 from episodes.storage.games import open_dataset
 from episodes.storage.header import NAME
 
-
 MOST_GAMES = 100  # that are written at a time
 
 

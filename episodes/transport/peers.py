@@ -44,7 +44,7 @@ class Incoming(NamedTuple):
     nbytes: int  # of all parts
     connection: Connection
 
-    def count(self) -> None:
+    def count_bytes(self) -> None:
         """Count the bytes of the message as processed."""
         self.connection.done += self.nbytes + PART_BYTES * len(self.parts)
 

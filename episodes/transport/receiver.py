@@ -409,7 +409,7 @@ class EpisodeReceiver(Endpoint):
         Return True if it is queued."""
         is_queued = self._queue_packs(message)
         if not is_queued:
-            message.count()
+            message.count_bytes()
         return is_queued
 
     def _queue_packs(self, message: Incoming) -> bool:
@@ -782,7 +782,7 @@ class EpisodeReceiver(Endpoint):
             for _ in range(_MOST_AHEAD):
                 if (message := self._recv_message()) is None:
                     break
-                message.count()
+                message.count_bytes()
             self.wait(time.monotonic() + _DELIVERY_S)
 
     def mend(self) -> None:
