@@ -54,13 +54,15 @@ def tianshou_file_episodes(
         columns = {name: _read(steps, name, path) for name in _STEPS}
         num = columns["rew"].shape[0]
         flags = _flags(steps, report, path, num)
-        infos = infos_of(steps.inside("info"), file["_meta/info"], num) if "info" in steps else {}
+        stored.skip(*_OF_RINGS)
+        _skip_pickles(stored, file, "", report, path.name)
+        has_infos = isinstance(file["_meta"].get("info"), Mapping)
+        infos = infos_of(steps.inside("info"), file["_meta/info"], num) if has_infos else {}
         check_numbers(str(path), columns)
         check_rows(str(path), columns, num, "rew")
         if len(columns["rew"].shape) > 1:
             raise UnreadableData(f"{path}: 'rew' has shape {columns['rew'].shape}; it has one number per step")
         rings = _rings_of(file, num)
-        stored.skip(*_OF_RINGS)
         kept = _shared_values(file, stored, report, path.name)
         first = 0
         for rows, is_full in rings:
@@ -118,6 +120,18 @@ def _rings_of(file: Any, num: int) -> list[tuple[np.ndarray, bool]]:
     return rings
 
 
+def _skip_pickles(account: Account, group: Any, place: str, report: LossReport, where: str) -> None:
+    """Report the pickled values in a group that were not read, and mark them as read."""
+    for key, item in group.items():
+        if account.has_read(key):
+            continue
+        if isinstance(item, Mapping):
+            _skip_pickles(account.inside(key), item, f"{place}{key}/", report, where)
+        elif str(item.attrs.get(_KIND, "ndarray")) not in ("ndarray", "Tensor"):
+            report.add(f"{place}{key}", "it is a pickle, which is not opened", where)
+            account.skip(key)
+
+
 def _shared_values(file: Any, stored: Account, report: LossReport, where: str) -> dict[str, Any]:
     """Return the custom data of all episodes: small values that do not describe the rings."""
     attributes = {
@@ -127,15 +141,6 @@ def _shared_values(file: Any, stored: Account, report: LossReport, where: str) -
     }
     account = Account(attributes)
     account.skip(*(f"attrs/{name}" for name in _RINGS))
-    pickled = [
-        name
-        for name, item in file.items()
-        if not isinstance(item, Mapping) and str(item.attrs.get(_KIND, "ndarray")) not in ("ndarray", "Tensor")
-    ]
-    for name in pickled:
-        if not stored.has_read(name):
-            report.add(name, "it is a pickle, which is not opened", where)
-    stored.skip(*pickled)
     kept = account.kept() | stored.kept()
     for one in (account, stored):
         one.report_rest(report, where)
