@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import re
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -73,8 +74,8 @@ class FakeServer:
         failures: part of the requests that fail with HTTP 503.
         log: what was sampled, by response id.
         requests: bodies of all requests.
-        aborted: number of requests whose client left.
-        hanging: event that is set when an answer hangs.
+        hanging: events by the value of the header X-Hang, set when the answer hangs.
+        aborted: such events, set when the client has left.
         damage: function that changes payloads before they are sent, to imitate broken servers.
     """
 
@@ -84,8 +85,8 @@ class FakeServer:
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     num_failed: int = 0
-    aborted: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    hanging: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    hanging: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+    aborted: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     damage: Any = None
 
     def __post_init__(self) -> None:
@@ -149,15 +150,15 @@ class FakeServer:
             if body.get("stream"):
                 return await self._stream(request, body, id_, entry, prompts, is_chat)
             if HANG in request.headers:
-                await self._hang()
+                await self._hang(request.headers[HANG])
         except (asyncio.CancelledError, ConnectionError):
-            self.aborted.release()
+            self.aborted[request.headers.get(HANG, "")].set()
             raise
         payload = self._whole(body, id_, entry, prompts, is_chat)
         return web.json_response(self.damage(payload) if self.damage else payload)
 
-    async def _hang(self) -> None:
-        self.hanging.release()
+    async def _hang(self, key: str) -> None:
+        self.hanging[key].set()
         await asyncio.Event().wait()
 
     def _logprobs(self, body: dict[str, Any], ids: list[int], logp: list[float], is_chat: bool) -> Any:
@@ -245,7 +246,7 @@ class FakeServer:
             if not is_last:
                 rests.append((k, end))
             elif HANG in request.headers:
-                await self._hang()
+                await self._hang(request.headers[HANG])
             await send([choice])
             num_sent += 1
         if (body.get("stream_options") or {}).get("include_usage"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.capture.fake_server import HANG, FakeServer
 openai = pytest.importorskip("openai")
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+_KEYS = itertools.count()
 Received = set[tuple[str, int]]
 
 
@@ -48,16 +50,17 @@ async def ask(client: Any, received: Received, stream: bool, **body: Any) -> lis
 
 async def leave(client: Any, server: FakeServer, stream: bool, **body: Any) -> None:
     """Call the model, and leave before the end of its answer. The server must notice."""
-    body["extra_headers"] = {HANG: "1"}
+    key = str(next(_KEYS))
+    body["extra_headers"] = {HANG: key}
     task = asyncio.ensure_future(client.chat.completions.create(**body, stream=stream))
     if stream:
         chunks = await task
-        await server.hanging.acquire()
+        await server.hanging[key].wait()
         await chunks.close()
     else:
-        await server.hanging.acquire()
+        await server.hanging[key].wait()
         task.cancel()
-    await server.aborted.acquire()
+    await server.aborted[key].wait()
 
 
 async def play(
