@@ -110,6 +110,11 @@ class CaptureProxy:
         return self._state.recorder
 
     @property
+    def num_running(self) -> int:
+        """Number of calls that are running now."""
+        return self._state.num_running
+
+    @property
     def num_unrecorded(self) -> int:
         """Number of answers that could not be recorded. Agents received an error in place of them."""
         return self._state.num_unrecorded

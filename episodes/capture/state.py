@@ -69,6 +69,11 @@ class CaptureState:
             )
         self._policy_version = version
 
+    @property
+    def num_running(self) -> int:
+        """Number of calls that are running now."""
+        return sum(traffic.num_running for traffic in list(self._traffic.values()))
+
     def key_header(self) -> dict[str, str]:
         """Return the header with the key of the model server, or {} without a key."""
         return {} if self.upstream_key is None else {"Authorization": f"Bearer {self.upstream_key}"}
