@@ -76,6 +76,7 @@ class ForwardedCall:
         self._asked: dict[str, Any] = {}
         self._infos: dict[str, Any] = {}
         self._numbers: list[int] = []  # of recorded calls
+        self._is_done = False  # the server has sent the end of a stream
         self._response: StreamResponse | None = None  # a stream that has begun
 
     async def run(self, client: ClientSession) -> StreamResponse:
@@ -202,6 +203,7 @@ class ForwardedCall:
         shown = []
         for event, data in events:
             is_last = data == b"[DONE]"
+            self._is_done |= is_last
             if data is not None and not is_last:
                 payload = orjson().loads(data)
                 self._reader.read(payload, self._state.policy_version)
@@ -213,7 +215,7 @@ class ForwardedCall:
 
     def _end_of_stream(self) -> str | None:
         """Record the answer, and return None, or why it cannot be recorded."""
-        if not self._reader.is_finished:
+        if not self._is_done or not self._reader.is_finished:
             self._record_partial()
             return "the stream of the model server ended before the answer did"
         try:

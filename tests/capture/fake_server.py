@@ -76,6 +76,7 @@ class FakeServer:
         requests: bodies of all requests.
         hanging: events by the value of the header X-Hang, set when the answer hangs.
         aborted: such events, set when the client has left.
+        released: such events; an answer continues when its event is set.
         damage: function that changes payloads before they are sent, to imitate broken servers.
     """
 
@@ -87,6 +88,7 @@ class FakeServer:
     num_failed: int = 0
     hanging: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     aborted: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
+    released: dict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     damage: Any = None
 
     def __post_init__(self) -> None:
@@ -159,7 +161,7 @@ class FakeServer:
 
     async def _hang(self, key: str) -> None:
         self.hanging[key].set()
-        await asyncio.Event().wait()
+        await self.released[key].wait()
 
     def _logprobs(self, body: dict[str, Any], ids: list[int], logp: list[float], is_chat: bool) -> Any:
         if body.get("logprobs") is None or body["logprobs"] is False:

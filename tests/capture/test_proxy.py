@@ -248,19 +248,22 @@ def test_version_that_changes_within_a_stream(declares: bool) -> None:
 
     async def test(client: aiohttp.ClientSession, proxy: CaptureProxy) -> None:
         session = proxy.recorder.begin("a")
-        body = {"model": "exact", "messages": USER, "stream": True}
+        body = {"model": "think", "messages": USER, "stream": True}
         async with client.post(f"{proxy.url(session)}/chat/completions", json=body, headers={HANG: "a"}) as response:
-            while b'"content":""' not in await response.content.readline():
+            while b"<think>" not in await response.content.readline():
                 pass
             await server.hanging["a"].wait()
             proxy.policy_version = 5
-        await server.aborted["a"].wait()
-        await chat(client, proxy, session, stream=True)
+            server.released["a"].set()
+            await response.read()
         await chat(client, proxy, session)
-        assert [call.version for call in session.calls if call.is_delivered] == [None if declares else 5] * 2
+        first, second = session.calls
+        assert (first.version, second.version) == ((None, None) if declares else (4, 5))
         if declares:
-            assert set(session.calls[-1].outputs["version"].tolist()) == {5}
-            assert set(session.calls[0].outputs["version"].tolist()) == {4}
+            versions = first.outputs["version"].tolist()
+            assert versions == sorted(versions)
+            assert (versions[0], versions[-1]) == (4, 5)
+            assert set(second.outputs["version"].tolist()) == {5}
 
     run(test, server, SessionRecorder(outputs=outputs), policy_version=4)
 
