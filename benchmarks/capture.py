@@ -57,9 +57,9 @@ class Loop:
         """Run a coroutine in the loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
-    async def call(self, url: str, stream: bool, num: int) -> None:
+    async def call(self, url: str, stream: bool, num: int, **more: Any) -> None:
         """Make `num` calls, one after another."""
-        body = {"model": "m", "messages": [{"role": "user", "content": "word " * PROMPT}], "stream": stream}
+        body = {"model": "m", "messages": [{"role": "user", "content": "word " * PROMPT}], "stream": stream, **more}
         data = json.dumps(body).encode()
         for _ in range(num):
             async with self.client.post(f"{url}/chat/completions", data=data) as response:
@@ -124,19 +124,22 @@ def recorded(size: Size, stream: bool) -> Timed:
     return Timed(run, num, clock=cpu_seconds)
 
 
-def copied(size: Size, stream: bool) -> Timed:
-    """Time the same call without token ids through a proxy that copies bytes."""
+def copied(size: Size, stream: bool, **more: Any) -> Timed:
+    """Time the same call through a proxy that copies bytes. By default the server returns neither token ids nor
+    log-probabilities.
+    """
     loop, num = Loop(), size(CALLS)
-    return Timed(lambda: loop.wait(loop.call(loop.copier, stream, num)), num, clock=cpu_seconds)
+    return Timed(lambda: loop.wait(loop.call(loop.copier, stream, num, **more)), num, clock=cpu_seconds)
 
 
 FIGURES = tuple(
     Figure(
-        f"capture/{name} of 500 tokens",
+        f"capture/{name} of 500 tokens{of}",
         Side("recorded", partial(recorded, stream=stream)),
-        Side("bytes copied", partial(copied, stream=stream)),
+        Side("bytes copied", partial(copied, stream=stream, **more)),
         at_most(2.5),
         "ms",
     )
     for name, stream in (("answer", False), ("stream", True))
+    for of, more in (("", {}), (", ids copied too", {"return_token_ids": True}))
 )

@@ -76,7 +76,9 @@ class ForwardedCall:
         self._asked: dict[str, Any] = {}
         self._infos: dict[str, Any] = {}
         self._numbers: list[int] = []  # of recorded calls
+        self._is_held = False  # all choices of a stream have ended
         self._is_done = False  # the server has sent the end of a stream
+        self._json = orjson()
         self._response: StreamResponse | None = None  # a stream that has begun
 
     async def run(self, client: ClientSession) -> StreamResponse:
@@ -88,7 +90,7 @@ class ForwardedCall:
         import aiohttp
 
         try:
-            self._asked = orjson().loads(await self._request.read())
+            self._asked = self._json.loads(await self._request.read())
         except ValueError:
             raise WrongType(f"/v1/{self._endpoint}: the body is not JSON; send a JSON object") from None
         check_request(self._asked, self._endpoint)
@@ -106,7 +108,7 @@ class ForwardedCall:
             async with (
                 asyncio.timeout(state.call_timeout),
                 client.post(
-                    f"{state.upstream}/{self._endpoint}", data=orjson().dumps(body), headers=self._headers()
+                    f"{state.upstream}/{self._endpoint}", data=self._json.dumps(body), headers=self._headers()
                 ) as answer,
             ):
                 if answer.status != 200:
@@ -138,17 +140,17 @@ class ForwardedCall:
 
         version = self._state.policy_version  # of the oldest tokens, if weights change during the call
         try:
-            payload = orjson().loads(await answer.read())
+            payload = self._json.loads(await answer.read())
             self._reader.read(payload, version)
             self._record(self._reader.samples())
         except (ValueError, EpisodeError) as error:
             return self._refused(error)
         if self._asked.get("stream"):
             chunks = [without_unasked(chunk, self._asked) for chunk in as_chunks(payload, self._asked)]
-            lines = [b"data: " + orjson().dumps(chunk) + b"\n\n" for chunk in chunks if chunk is not None]
+            lines = [b"data: " + self._json.dumps(chunk) + b"\n\n" for chunk in chunks if chunk is not None]
             content, headers = b"".join([*lines, DONE]), EVENT_STREAM
         else:
-            content = orjson().dumps(without_unasked(payload, self._asked))
+            content = self._json.dumps(without_unasked(payload, self._asked))
             headers = {"Content-Type": "application/json", **_passed_headers(answer)}
         response = web.Response(body=content, headers=headers)
         try:
@@ -202,15 +204,17 @@ class ForwardedCall:
         """Read events, and return the bytes that the agent may have now. Later ones are appended to `held`."""
         shown = []
         for event, data in events:
-            is_last = data == b"[DONE]"
-            self._is_done |= is_last
-            if data is not None and not is_last:
-                payload = orjson().loads(data)
+            ends_choice = False
+            if data == b"[DONE]":
+                self._is_done = True
+            elif data is not None:
+                payload = self._json.loads(data)
                 self._reader.read(payload, self._state.policy_version)
                 stripped = without_unasked(payload, self._asked)
-                event = b"" if stripped is None else b"data: " + orjson().dumps(stripped) + b"\n\n"
-                is_last = any(choice.get("finish_reason") for choice in payload.get("choices") or ())
-            (held if is_last or self._reader.is_finished else shown).append(event)
+                event = b"" if stripped is None else b"data: " + self._json.dumps(stripped) + b"\n\n"
+                ends_choice = any(choice.get("finish_reason") for choice in payload.get("choices") or ())
+                self._is_held = self._is_held or (ends_choice and self._reader.is_finished)
+            (held if ends_choice or self._is_held or self._is_done else shown).append(event)
         return b"".join(shown)
 
     def _end_of_stream(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ _SAMPLING = (
     "max_completion_tokens",
     "seed",
 )
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
 _REFUSED = {
     "echo": "the sample would contain the prompt",
     "use_beam_search": "beams are not samples of the policy",
@@ -133,24 +135,24 @@ class EventSplitter:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._lines: list[bytes] = []
 
     def split(self, received: bytes) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield each event that is complete now: its bytes, and its data, or None for an event without data."""
-        *lines, self._rest = (self._rest + received).split(b"\n")
-        for line in lines:
-            self._lines.append(line + b"\n")
-            if line in (b"", b"\r"):
-                yield self._event()
+        buffer, start = self._rest + received, 0
+        for end in _EVENT_END.finditer(buffer):
+            event, start = buffer[start : end.end()], end.end()
+            yield event, _data_of(event)
+        self._rest = buffer[start:]
 
     def last(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield the event at the end of the stream that no empty line follows, if there is one."""
-        if self._rest or self._lines:
-            self._lines.append(self._rest)
-            self._rest = b""
-            yield self._event()
+        event, self._rest = self._rest, b""
+        if event:
+            yield event, _data_of(event)
 
-    def _event(self) -> tuple[bytes, bytes | None]:
-        lines, self._lines = self._lines, []
-        data = [line[5:].strip() for line in lines if line.startswith(b"data:")]
-        return b"".join(lines), b"\n".join(data) if data else None
+
+def _data_of(event: bytes) -> bytes | None:
+    """Return the data of an event, or None if it has no data."""
+    lines = event.strip().split(b"\n")
+    data = [line[5:].strip() for line in lines if line.startswith(b"data:")]
+    return b"\n".join(data) if data else None

@@ -64,7 +64,9 @@ def capture(
         _write(recorder.take(incomplete=True), writer)
     say(str(recorder.report()))
     if proxy.num_unrecorded:
-        say(f"{proxy.num_unrecorded} answers could not be recorded, the newest because {proxy.newest_problem}", err=True)
+        say(
+            f"{proxy.num_unrecorded} answers could not be recorded, the newest because {proxy.newest_problem}", err=True
+        )
         raise typer.Exit(1)
 
 

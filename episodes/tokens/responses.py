@@ -112,7 +112,8 @@ class ResponseReader:
         if usage and usage.get("completion_tokens"):  # some gateways report 0 for streams
             self._num_sampled = usage["completion_tokens"]
         for position, fields in enumerate(payload.get("choices") or ()):
-            _check_dict(fields, f"read: choices[{position}]")
+            if type(fields) is not dict:
+                _check_dict(fields, f"read: choices[{position}]")
             index = fields.get("index", position)
             choice = self._choices.get(index)
             if choice is None:

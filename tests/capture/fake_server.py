@@ -168,8 +168,15 @@ class FakeServer:
             return None
         if is_chat:
             entries = zip(ids, logp, strict=True)
-            return {"content": [{"token": decode([i]), "logprob": p, "bytes": [], "top_logprobs": []} for i, p in entries]}
-        return {"tokens": [decode([id_]) for id_ in ids], "token_logprobs": logp, "text_offset": [], "top_logprobs": None}
+            return {
+                "content": [{"token": decode([i]), "logprob": p, "bytes": [], "top_logprobs": []} for i, p in entries]
+            }
+        return {
+            "tokens": [decode([id_]) for id_ in ids],
+            "token_logprobs": logp,
+            "text_offset": [],
+            "top_logprobs": None,
+        }
 
     def _usage(self, entry: Entry) -> dict[str, int]:
         num = sum(map(len, entry.choices))
@@ -202,7 +209,13 @@ class FakeServer:
         return payload | ({"prompt_token_ids": prompts[0]} if wants_ids and is_chat else {})
 
     async def _stream(
-        self, request: web.Request, body: dict[str, Any], id_: str, entry: Entry, prompts: list[list[int]], is_chat: bool
+        self,
+        request: web.Request,
+        body: dict[str, Any],
+        id_: str,
+        entry: Entry,
+        prompts: list[list[int]],
+        is_chat: bool,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)

@@ -63,9 +63,7 @@ async def leave(client: Any, server: FakeServer, stream: bool, **body: Any) -> N
     await server.aborted[key].wait()
 
 
-async def play(
-    client: Any, server: FakeServer, received: Received, rng: random.Random, kind: str, number: int
-) -> None:
+async def play(client: Any, server: FakeServer, received: Received, rng: random.Random, kind: str, number: int) -> None:
     """Run one agent: a loop of tools that cancels calls, has sub-agents, and changes its history."""
     stream = bool(number % 2)
     history: list[dict[str, Any]] = [

@@ -53,7 +53,7 @@ def error_of(answer: Any) -> str:
     return (answer[-1] if isinstance(answer, list) else answer)["error"]["message"]
 
 
-# --- answers that cannot be recorded -------------------------------------------------------------------------------------
+# --- answers that cannot be recorded ----------------------------------------------------------------------------------
 
 
 def without(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -102,7 +102,9 @@ def test_answer_that_cannot_be_recorded_is_an_error_for_the_agent(message: str, 
         status, answer = await chat(client, proxy, session, stream=stream)
         assert status == (200 if stream else 502)
         assert message in error_of(answer)
-        assert not stream or not any(choice.get("finish_reason") for chunk in answer for choice in chunk.get("choices", ()))
+        assert not stream or not any(
+            choice.get("finish_reason") for chunk in answer for choice in chunk.get("choices", ())
+        )
         assert not any(call.is_delivered for call in session.calls)
         assert proxy.num_unrecorded == 1
         assert message in proxy.newest_problem
@@ -110,6 +112,34 @@ def test_answer_that_cannot_be_recorded_is_an_error_for_the_agent(message: str, 
             session.end()
 
     run(test, FakeServer(damage=DAMAGES[message]))
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_stream_that_breaks_off_is_an_error_for_the_agent(is_whole: bool) -> None:
+    """A raw server sends one of two choices, and then closes the connection with or without an end of its answer."""
+    chunk = {"id": "r", "prompt_token_ids": [1], "choices": [{"index": 0, "finish_reason": "stop", "token_ids": [2]}]}
+    chunk["choices"][0]["logprobs"] = {"content": [{"logprob": -1.0}]}  # type: ignore[index]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        data = b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n"
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n" + (b"0\r\n\r\n" if is_whole else b""))
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with server, aiohttp.ClientSession() as client:
+            with CaptureProxy(url, SessionRecorder()) as proxy:
+                session = proxy.recorder.begin("a")
+                status, chunks = await chat(client, proxy, session, stream=True, n=2)
+                assert (status, len(chunks)) == (200, 1)
+                assert "the stream of the model server" in error_of(chunks)
+                assert [call.is_delivered for call in session.calls] == [False]
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("field", ["echo", "use_beam_search", "best_of"])
@@ -172,7 +202,7 @@ def test_upstream_that_is_away_is_an_error_that_clients_repeat() -> None:
     asyncio.run(main())
 
 
-# --- what agents ask for -------------------------------------------------------------------------------------------------
+# --- what agents ask for ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whole_answers", [False, True])
@@ -268,7 +298,7 @@ def test_version_that_changes_within_a_stream(declares: bool) -> None:
     run(test, server, SessionRecorder(outputs=outputs), policy_version=4)
 
 
-# --- sessions and control ------------------------------------------------------------------------------------------------
+# --- sessions and control ---------------------------------------------------------------------------------------------
 
 
 def test_sessions_by_http_only() -> None:
@@ -280,7 +310,9 @@ def test_sessions_by_http_only() -> None:
         by_key = {"Authorization": f"Bearer {given['api_key']}"}
         assert (await post(client, f"{proxy.url()}/chat/completions", body, **by_key))[0] == 200
         by_header = {"X-Session-Id": given["id"], "Authorization": "Bearer other"}
-        assert (await post(client, f"{proxy.url()}/completions", {"model": "exact", "prompt": "x"}, **by_header))[0] == 200
+        assert (await post(client, f"{proxy.url()}/completions", {"model": "exact", "prompt": "x"}, **by_header))[
+            0
+        ] == 200
         session = given["base_url"][:-3]
         assert await post(client, f"{session}/reward", {"reward": 0.25, "response_id": first["id"]}) == (200, {})
         assert await post(client, f"{session}/reward", {"reward": 0.5, "call": 1}) == (200, {})

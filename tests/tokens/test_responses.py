@@ -39,7 +39,12 @@ VLLM_CHAT = {
     "prompt_logprobs": None,
     "prompt_token_ids": PROMPT,
 }
-COMPLETION_LOGPROBS = {"text_offset": [0, 5, 6], "token_logprobs": LOGP, "tokens": ["a", "b", "c"], "top_logprobs": None}
+COMPLETION_LOGPROBS = {
+    "text_offset": [0, 5, 6],
+    "token_logprobs": LOGP,
+    "tokens": ["a", "b", "c"],
+    "top_logprobs": None,
+}
 VLLM_COMPLETION = {
     "id": "cmpl-7",
     "object": "text_completion",
@@ -182,7 +187,7 @@ def test_lists_of_other_lengths_are_errors(form: str, change: str) -> None:
         if form == "SGLang meta_info":  # ids and log-probabilities are pairs, and there is no usage
             assert len(read_record(damaged)[0].ids) != 3
             continue
-        with pytest.raises(EpisodeError, match="log-probabilities for|the server counted|completion_mask"):
+        with pytest.raises(EpisodeError, match=r"log-probabilities for|the server counted|completion_mask"):
             read_record(damaged)
 
 
