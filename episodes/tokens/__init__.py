@@ -5,18 +5,21 @@ from episodes.tokens.batch import token_batch
 from episodes.tokens.checking import check_token_batch
 from episodes.tokens.conversation import Conversation
 from episodes.tokens.groups import group_numbers
+from episodes.tokens.long_sequences import LengthReport, limit_sequences
 from episodes.tokens.minibatches import token_minibatches
 from episodes.tokens.recorder import TokenRecorder
 from episodes.tokens.sessions import Session, SessionRecorder, SessionReport
 
 __all__ = [
     "Conversation",
+    "LengthReport",
     "Session",
     "SessionRecorder",
     "SessionReport",
     "TokenRecorder",
     "check_token_batch",
     "group_numbers",
+    "limit_sequences",
     "token_batch",
     "token_minibatches",
 ]

@@ -301,6 +301,7 @@ def test_to_skyrl_fits_functions_of_skyrl() -> None:
         assert joined_episode.equals(episode)
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")  # TRL sets it
 def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
     pytest.importorskip("trl")
     transformers = pytest.importorskip("transformers")
