@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from episodes.command import (
+    capturing,
     checking,
     converting,
     diff_command,
@@ -49,6 +50,7 @@ app.command("merge")(rewrite_commands.merge)
 app.command("copy")(rewrite_commands.copy)
 app.command("upload")(rewrite_commands.upload)
 app.command("convert")(converting.convert)
+app.command("capture")(capturing.capture)
 app.command("info")(inspect_commands.info)
 app.command("ls")(inspect_commands.ls)
 app.command("show")(inspect_commands.show)

@@ -8,11 +8,14 @@ from episodes.tokens.groups import group_numbers
 from episodes.tokens.long_sequences import LengthReport, limit_sequences
 from episodes.tokens.minibatches import token_minibatches
 from episodes.tokens.recorder import TokenRecorder
+from episodes.tokens.responses import ResponseReader, Sample, read_record, read_response, read_stream
 from episodes.tokens.sessions import Session, SessionRecorder, SessionReport
 
 __all__ = [
     "Conversation",
     "LengthReport",
+    "ResponseReader",
+    "Sample",
     "Session",
     "SessionRecorder",
     "SessionReport",
@@ -20,6 +23,9 @@ __all__ = [
     "check_token_batch",
     "group_numbers",
     "limit_sequences",
+    "read_record",
+    "read_response",
+    "read_stream",
     "token_batch",
     "token_minibatches",
 ]
