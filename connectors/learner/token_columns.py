@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +14,7 @@ from episodes.columns import Columns
 from episodes.pack import EpisodePack
 from episodes.tokens import token_batch
 from episodes.tokens.batch import Layout
+from episodes.tracks.validation import checked_items
 
 __all__ = ["TokenColumns"]
 
@@ -30,6 +31,9 @@ class TokenColumns(Connector):
         layout: "packed" or "padded".
         advantages: function that returns the advantage of each turn of a pack, [num_steps].
         episode_advantages: function that returns the advantage of each episode of a pack, [n].
+        token_advantages: function that returns the advantage of each sampled token of a pack, [A] or ragged.
+        episode_weights: function that returns the weight of each episode of a pack, [n].
+        infos: keys of infos that become columns, such as "images". None: no column, and infos must not have "images".
         with_last_observation: include the tokens after the last turn.
         input_observation_space: space of the observations before this connector.
         input_action_space: space of the actions before this connector.
@@ -47,21 +51,30 @@ class TokenColumns(Connector):
         layout: Layout = "packed",
         advantages: MakeAdvantages | None = None,
         episode_advantages: MakeAdvantages | None = None,
+        token_advantages: Callable[[EpisodePack], Any] | None = None,
+        episode_weights: MakeAdvantages | None = None,
+        infos: Sequence[str] | None = None,
         with_last_observation: bool = False,
         name: str | None = None,
     ) -> None:
         super().__init__(input_observation_space, input_action_space, name=name)
         self.layout: Layout = layout
         self.advantages, self.episode_advantages = advantages, episode_advantages
+        self.token_advantages, self.episode_weights = token_advantages, episode_weights
+        self.infos = None if infos is None else tuple(checked_items("TokenColumns: infos", infos, "keys of infos"))
         self.with_last_observation = with_last_observation
 
     def __call__(self, *, batch: ColumnDict, episodes: Any, **kwargs: Any) -> ColumnDict:
         pack = EpisodePack.from_episodes(episodes)
+        functions = {
+            name: getattr(self, name)
+            for name in ("advantages", "episode_advantages", "token_advantages", "episode_weights")
+        }
         columns = token_batch(
             pack,
             layout=self.layout,
-            advantages=None if self.advantages is None else self.advantages(pack),
-            episode_advantages=None if self.episode_advantages is None else self.episode_advantages(pack),
+            **{name: function(pack) for name, function in functions.items() if function is not None},
+            infos=self.infos,
             with_last_observation=self.with_last_observation,
         )
         return TrainBatch({**batch, **dict(columns.items())})

@@ -20,6 +20,7 @@ from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.grpo import Baseline, Scale, group_advantages
 from episode_learners.algorithms.token_losses import (
     DIVISORS,
+    TRAINER_LOGP,
     TokenMean,
     clipped_token_loss,
     label_log_probs,
@@ -33,10 +34,13 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import as_numpy
 from episodes.tokens.batch import Layout
 from episodes.tokens.groups import group_numbers
+from episodes.tokens.long_sequences import Longer, limit_sequences
 from episodes.tokens.minibatches import select_sequences, sequence_groups, sequence_lengths
 from episodes.tokens.names import EPISODES
 
 __all__ = ["TokenGRPO", "TokenGRPOConfig", "TokenPolicy"]
+
+_PLACES = "places"  # column of the index of each position in the whole batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,9 @@ class TokenGRPOConfig(AlgorithmConfig):
         max_tokens: Most tokens, padding included, in one forward pass. Gradients of larger minibatches are
             accumulated, with the same result. None: no limit. With `ratio="sequence"`, all sequences of an episode are
             in one forward pass.
+        max_length: Most tokens of a sequence, such as the model's context. None: no limit.
+        longer: What to do with longer sequences: raise an "error", "skip" them or "cut" their end. Metrics then have
+            "skipped_sequences", "cut_sequences" and "lost_tokens" (learned tokens that were left out).
         layout: "packed": sequences one after another. "padded": a row per sequence.
         group_size: Successive episodes that form a group, if none has a group in its custom data.
         baseline: Mean return that is subtracted: of the "group", of the "batch", or of the other episodes of the group
@@ -61,6 +68,10 @@ class TokenGRPOConfig(AlgorithmConfig):
         clip_low: Largest decrease of the ratio below 1 that the loss rewards.
         clip_high: Largest increase of the ratio above 1 that the loss rewards.
         kl_coefficient: Weight of the KL divergence from the reference policy in the loss.
+        max_correction: Truncated importance sampling, for a server whose log-probabilities differ from those of the
+            model that is trained: each token is weighted by the quotient of both probabilities, at most this number,
+            such as 2. Costs a forward pass per update. None: the recorded log-probabilities count as those of the
+            model. See `clipped_token_loss`.
     """
 
     learning_rate: float = 1e-6
@@ -68,6 +79,8 @@ class TokenGRPOConfig(AlgorithmConfig):
     num_epochs: int = count(1)
     num_minibatches: int = count(1)
     max_tokens: int | None = count(None)
+    max_length: int | None = count(None)
+    longer: Longer = choice("error", "skip", "cut")
     layout: Layout = choice("packed", "padded")
     group_size: int = count(8)
     baseline: Baseline = choice("group", "batch", "leave_one_out")
@@ -77,6 +90,7 @@ class TokenGRPOConfig(AlgorithmConfig):
     clip_low: float = positive(0.2)
     clip_high: float = positive(0.2)
     kl_coefficient: float = not_negative(0.0)
+    max_correction: float | None = positive(None)
 
 
 class TokenPolicy(nn.Module):
@@ -111,8 +125,8 @@ class TokenGRPO(Algorithm):
     `custom_data["group"]`, or `group_size` successive episodes without groups: see `group_numbers`. All episodes must
     be complete.
 
-    `update(pack)` learns from episodes. To use advantages of turns, override `episode_advantages`, or build the batch
-    with `token_batch(pack, advantages=...)` and call `learn`.
+    `update(pack)` learns from episodes. To use other advantages of episodes, override `episode_advantages`. For
+    advantages of turns, build the batch with `token_batch(pack, advantages=...)` and call `learn`.
 
     Args:
         model: a causal language model.
@@ -121,6 +135,10 @@ class TokenGRPO(Algorithm):
             Hugging Face need one; docs/how_to/token_grpo.md has it for both layouts. With the packed layout it passes
             "position_ids", without which attention crosses sequences.
         reference: the model of the KL term; by default a copy of `model` as it is now.
+        token_advantages: function that returns the advantage of each sampled token of a pack, [A] or ragged, in place
+            of the advantages of episodes.
+        episode_weights: function that returns the weight of each episode of a pack in the means of the loss, [n].
+        infos: keys of infos that become columns of the batch, such as "images". None: infos must not have "images".
         scheduler: function that returns the learning rate schedule of an optimizer.
         seed: seed of the order of minibatches.
     """
@@ -134,6 +152,9 @@ class TokenGRPO(Algorithm):
         *,
         forward: Callable[[Any, Mapping[str, Any]], Any] | None = None,
         reference: nn.Module | None = None,
+        token_advantages: Callable[[EpisodePack], Any] | None = None,
+        episode_weights: Callable[[EpisodePack], np.ndarray] | None = None,
+        infos: Sequence[str] | None = None,
         scheduler: MakeScheduler | None = None,
         seed: int = 0,
     ) -> None:
@@ -145,7 +166,13 @@ class TokenGRPO(Algorithm):
         optimizer = adam_optimizer(model.parameters(), config)
         super().__init__(policy, {"policy": optimizer}, targets=targets, scheduler=scheduler, seed=seed)
         self.config = config
-        columns = TokenColumns(layout=config.layout, episode_advantages=self.episode_advantages)
+        columns = TokenColumns(
+            layout=config.layout,
+            episode_advantages=self.episode_advantages if token_advantages is None else None,
+            token_advantages=token_advantages,
+            episode_weights=episode_weights,
+            infos=infos,
+        )
         self.pipeline = ConnectorPipeline(connectors=[columns, NumpyToTensor(device=policy.device)])
 
     def episode_advantages(self, pack: EpisodePack) -> np.ndarray:
@@ -178,6 +205,38 @@ class TokenGRPO(Algorithm):
         if Columns.ACTION_LOGP not in batch:
             raise UnknownKey("TokenGRPO: the episodes have no output 'logp'; record turns with logp=")
         return batch
+
+    def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Take gradient steps on the minibatches of a token batch, and return the mean of each logged scalar.
+
+        Sequences above `max_length` are handled as configured. With `max_correction`, the batch gets the column
+        "trainer_logp" before the first step, unless it has one.
+
+        Raises:
+            InvalidArgument: a sequence is longer than `max_length`, or all are.
+        """
+        config, counts = self.config, {}
+        if config.max_length is not None:
+            limited, report = limit_sequences(batch, config.max_length, longer=config.longer)
+            batch = limited.to_dict()
+            lost = report.num_skipped, report.num_cut, report.num_lost_tokens
+            counts = dict(zip(("skipped_sequences", "cut_sequences", "lost_tokens"), map(float, lost), strict=True))
+        if config.max_correction is not None and TRAINER_LOGP not in batch:
+            batch = {**batch, TRAINER_LOGP: self.trainer_log_probs(batch)}
+        return {**super().learn(batch), **counts}
+
+    @torch.no_grad()
+    def trainer_log_probs(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the log-probability that the trained model gives to each learned token of a token batch, in the shape
+        of "loss_mask" and 0 elsewhere. At most `max_tokens` tokens are in one forward pass.
+        """
+        mask = batch[Columns.LOSS_MASK].bool()
+        log_probs = torch.zeros_like(batch[Columns.ACTION_LOGP])
+        places = torch.arange(mask.numel(), device=mask.device).reshape(mask.shape)
+        for part in self._parts({**batch, _PLACES: places}):
+            values = label_log_probs(self.policy(part), part)
+            log_probs.view(-1)[part[_PLACES][part[Columns.LOSS_MASK].bool()]] = values.to(log_probs.dtype)
+        return log_probs
 
     def minibatches(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield `num_minibatches` minibatches of the sequences of whole episodes in random order, for `num_epochs`
@@ -236,6 +295,7 @@ class TokenGRPO(Algorithm):
             clip_low=config.clip_low,
             clip_high=config.clip_high,
             ratio=config.ratio,
+            max_correction=config.max_correction,
         )
         if config.kl_coefficient:
             with torch.no_grad():

@@ -10,13 +10,23 @@ from torch import Tensor
 
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey
-from episodes.tokens.names import EPISODES
+from episodes.tokens.names import EPISODES, WEIGHTS
 
-__all__ = ["DIVISORS", "TokenMean", "clipped_token_loss", "label_log_probs", "token_divisors", "token_mean"]
+__all__ = [
+    "DIVISORS",
+    "TRAINER_LOGP",
+    "TokenMean",
+    "clipped_token_loss",
+    "label_log_probs",
+    "token_divisors",
+    "token_mean",
+]
 
 TokenMean = Literal["token", "sequence"]
 DIVISORS = "divisors"
 """Column of the divisor of each token's value in the mean over a minibatch, of which a batch is a part."""
+TRAINER_LOGP = "trainer_logp"
+"""Column of the log-probability of each sampled token under the trained model before an update."""
 
 
 def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
@@ -62,21 +72,30 @@ def episode_of_labels(batch: Mapping[str, Any]) -> Tensor:
 
 
 def token_divisors(batch: Mapping[str, Any], mean: TokenMean) -> Tensor:
-    """Return the number by which the value of each token is divided in the mean over a batch, int64 in the shape of
+    """Return the number by which the value of each token is divided in the mean over a batch, in the shape of
     "loss_mask": the number of learned tokens, or of the learned tokens of its episode times the number of episodes.
 
+    With a column "weights", the means are weighted, with sums of weights in place of numbers. The divisor of a token
+    with weight 0 is infinite.
+
     Args:
-        batch: a packed or padded token batch.
+        batch: a packed or padded token batch. The weights of an episode's tokens are equal.
         mean: "token": mean over all tokens. "sequence": mean over episodes of the mean over their tokens. The weight of
             an episode does not depend on the number of its branches. Episodes without a learned token do not count.
     """
     mask = batch[Columns.LOSS_MASK].bool()
-    divisors = torch.ones(mask.shape, dtype=torch.int64, device=mask.device)
+    weights = batch[WEIGHTS][mask] if WEIGHTS in batch else None
+    dtype = torch.int64 if weights is None else weights.dtype
+    divisors = torch.ones(mask.shape, dtype=dtype, device=mask.device)
     if mean == "token":
-        divisors[mask] = mask.sum()
+        numbers = mask.sum() if weights is None else weights.sum().expand(len(weights))
     else:
         _, indices, counts = torch.unique(episode_of_labels(batch), return_inverse=True, return_counts=True)
-        divisors[mask] = (counts * len(counts))[indices]
+        num_episodes: Any = len(counts)
+        if weights is not None:
+            num_episodes = weights.new_zeros(len(counts)).index_copy(0, indices, weights).sum()
+        numbers = (counts * num_episodes)[indices]
+    divisors[mask] = numbers if weights is None else (numbers / weights).masked_fill(weights == 0, torch.inf)
     return divisors
 
 
@@ -86,7 +105,7 @@ def token_mean(values: Tensor, divisors: Tensor) -> Tensor:
 
     Args:
         values: one per learned token, [A].
-        divisors: divisors of the learned tokens, int64 [A].
+        divisors: divisors of the learned tokens, [A].
     """
     return (values / divisors).sum()
 
@@ -99,6 +118,7 @@ def clipped_token_loss(
     clip_low: float,
     clip_high: float,
     ratio: TokenMean,
+    max_correction: float | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the clipped policy gradient loss of sampled tokens, a scalar, as in PPO and GRPO, and a dict of scalars to
     log.
@@ -106,24 +126,35 @@ def clipped_token_loss(
     Args:
         log_probs: log-probabilities of the learned tokens under the current policy, [A].
         batch: columns "loss_mask", "action_logp", "advantages", "episodes" and "cu_seqlens" (packed).
-        divisors: divisors of the learned tokens in the mean, int64 [A], see `token_divisors`.
+        divisors: divisors of the learned tokens in the mean, [A], see `token_divisors`.
         clip_low: ratios below 1 - clip_low do not increase the objective of negative advantages.
         clip_high: ratios above 1 + clip_high do not increase the objective of positive advantages.
         ratio: importance ratio of each "token", or of the "sequence": the geometric mean of the ratios of all tokens of
             an episode, its branches included (GSPO, Zheng et al., 2025, https://arxiv.org/abs/2507.18071). The batch
             then has all sequences of its episodes.
+        max_correction: truncated importance sampling (Yao et al., 2025, https://fengyao.notion.site/off-policy-rl) with
+            this largest weight C. The batch has the column "trainer_logp", the log-probabilities p of the trained model
+            before the update. Ratios are relative to p, and the objective of each token is multiplied by
+            min(exp(p - action_logp), C), without a gradient. None: ratios are relative to "action_logp".
     """
     mask = batch[Columns.LOSS_MASK].bool()
-    log_ratios = log_probs - batch[Columns.ACTION_LOGP][mask]
+    sampler = batch[Columns.ACTION_LOGP][mask]
+    before = sampler if max_correction is None else batch[TRAINER_LOGP][mask]
+    log_ratios = log_probs - before
     ratios = (log_ratios if ratio == "token" else _episode_means(log_ratios, episode_of_labels(batch))).exp()
     advantages = batch[Columns.ADVANTAGES][mask]
     objective = torch.min(ratios * advantages, ratios.clamp(1 - clip_low, 1 + clip_high) * advantages)
+    measured = {}
+    if max_correction is not None:
+        mismatches = before - sampler
+        weights = mismatches.exp()
+        objective = objective * weights.clamp(max=max_correction)
+        measured["sampler_kl"] = token_mean(weights - 1 - mismatches, divisors)
+        measured["truncated_fraction"] = token_mean((weights > max_correction).to(weights.dtype), divisors)
     with torch.no_grad():
         is_clipped = ((ratios > 1 + clip_high) & (advantages > 0)) | ((ratios < 1 - clip_low) & (advantages < 0))
-        measured = {
-            "kl": token_mean(log_ratios.exp() - 1 - log_ratios, divisors),
-            "clip_fraction": token_mean(is_clipped.to(ratios.dtype), divisors),
-        }
+        measured["kl"] = token_mean(log_ratios.exp() - 1 - log_ratios, divisors)
+        measured["clip_fraction"] = token_mean(is_clipped.to(ratios.dtype), divisors)
     return -token_mean(objective, divisors), measured
 
 

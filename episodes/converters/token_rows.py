@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from episodes.converters.accounting import Account
 from episodes.converters.loss_report import LossReport
 from episodes.converters.source_ids import own_or_made_ids
 from episodes.converters.token_samples import TokenSample, episodes_of_samples, report_turn_rewards, samples_of
-from episodes.errors import ShapeMismatch, TrackMismatch, UnknownKey
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import as_token_ids, token_kind
 from episodes.tokens.names import GROUP, GROUP_ID, GROUP_KEYS, GROUP_SIZE
 from episodes.tracks.stacking import object_array
+from episodes.tracks.validation import checked_flag
 
 __all__ = [
     "from_prime_rl",
@@ -32,7 +34,9 @@ Episodes = Iterable[SingleAgentEpisode]
 _KIND = token_kind(np.int32, "token ids of rows")
 
 
-def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[Any]], LossReport]:
+def to_trl(
+    episodes: Episodes, *, one_per_episode: bool = False, strict: bool = False
+) -> tuple[dict[str, list[Any]], LossReport]:
     """Convert episodes to the result of a TRL `rollout_func`, with each episode's return as its reward.
 
     Returns it with a report of what was lost.
@@ -41,20 +45,25 @@ def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[
     "logprobs" are lists of lists. "env_mask" is 1 for sampled tokens that are learned from, else 0. Reward functions of
     the trainer get "reward", the return of the episode, as a keyword argument. "episode_id" names the episode, and
     "group", "group_id" and "group_size" its group. TRL itself groups rows by their position, so an episode with
-    branches has more rows than it expects, which is reported.
+    branches has more rows than it expects, which is reported. A `rollout_func` returns one row for each prompt that it
+    gets: with `one_per_episode`, the row of an episode is its last sequence, and the others are left out. TRL needs
+    completions: if nothing was sampled, the completion is the last token of the prompt, with an "env_mask" of 0.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
+        one_per_episode: return one row for each episode, in order, also for episodes without a turn.
         strict: raise if something would be lost.
 
     Raises:
         TrackMismatch: the episodes are not made of ragged tokens.
         UnknownKey: the episodes have no output "logp".
+        InvalidArgument: a sequence has a prompt of one token, and no completion.
         LostInConversion: with `strict`, something would be lost.
     """
     report = LossReport()
-    samples = samples_of(episodes, "TRL", report)
+    samples = samples_of(episodes, "TRL", report, one_each=checked_flag("to_trl: one_per_episode", one_per_episode))
     report_turn_rewards(samples, "TRL", report)
+    samples = [sample if len(sample.completion_ids) else _with_completion(sample) for sample in samples]
     columns = {
         "prompt_ids": [sample.prompt_ids.tolist() for sample in samples],
         "completion_ids": [sample.completion_ids.tolist() for sample in samples],
@@ -66,6 +75,24 @@ def to_trl(episodes: Episodes, *, strict: bool = False) -> tuple[dict[str, list[
     }
     _report_truncation(samples, "TRL", report)
     return columns, report.check(strict)
+
+
+def _with_completion(sample: TokenSample) -> TokenSample:
+    """Return a sample without a completion whose completion is the last token of its prompt, which is not learned from.
+
+    Raises:
+        InvalidArgument: the prompt has only one token.
+    """
+    if len(sample.prompt_ids) < 2:
+        raise InvalidArgument(
+            f"to_trl: nothing was sampled in episode {sample.id_}, and its prompt has {len(sample.prompt_ids)} tokens; "
+            "TRL needs a prompt and a completion, so leave the episode out"
+        )
+    prompt, completion = sample.prompt_ids[:-1], sample.prompt_ids[-1:]
+    zeros = np.zeros(1, bool), np.zeros(1, np.float32), np.zeros(1)
+    return replace(
+        sample, prompt_ids=prompt, completion_ids=completion, mask=zeros[0], logps=zeros[1], rewards=zeros[2]
+    )
 
 
 def from_trl(

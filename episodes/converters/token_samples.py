@@ -59,13 +59,16 @@ class TokenSample:
         return self.groups.get(GROUP_ID, self.groups.get(GROUP))
 
 
-def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport) -> list[TokenSample]:
+def samples_of(
+    episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport, *, one_each: bool = False
+) -> list[TokenSample]:
     """Convert token episodes to `TokenSample` objects, one per token sequence.
 
     Args:
         episodes: episodes of turns of tokens, or a pack.
         name: the format, for the report.
         report: gets what samples cannot hold.
+        one_each: return one sample for each episode: its last sequence, or its prompt if it has no turn.
 
     Raises:
         TrackMismatch: observations or actions are not ragged tokens.
@@ -79,7 +82,7 @@ def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossRe
     extra = pack.extra_model_outputs
     if LOGP not in extra:
         raise UnknownKey(f"{name}: the episodes have no output {LOGP!r}, only {list(extra)}")
-    _report_losses(pack, sequences, name, report)
+    _report_losses(pack, sequences, name, report, one_each)
     tokens, learned = sequences.tokens(), sequences.learned
     sampled = learned.copy()
     logps = np.zeros(len(tokens), np.float32)
@@ -111,7 +114,19 @@ def samples_of(episodes: Iterable[SingleAgentEpisode], name: str, report: LossRe
                 owner,
             )
         )
-    return samples
+    if not one_each:
+        return samples
+    last_of = {sample.episode: sample for sample in samples if sample.is_last}
+    return [last_of.get(i) or _prompt_only(pack, i, groups[i]) for i in range(len(pack))]
+
+
+def _prompt_only(pack: EpisodePack, i: int, groups: dict[str, Any]) -> TokenSample:
+    """Return the sample of an episode without turns: its prompt, and no completion."""
+    episode, none = pack[i], np.zeros(0)
+    prompt = np.asarray(episode.get_observations(0), np.int32)
+    is_truncated = bool(pack.truncated[i] and not pack.terminated[i])
+    empty = none.astype(np.int32), none.astype(bool), none.astype(np.float32), none
+    return TokenSample(prompt, *empty, 0.0, episode.id_, groups, is_truncated, True, i)
 
 
 def _groups_of(custom_data: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,11 +144,12 @@ def _rewards_at_last_tokens(pack: EpisodePack, sampled: np.ndarray) -> np.ndarra
     return rewards
 
 
-def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, report: LossReport) -> None:
+def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, report: LossReport, one_each: bool) -> None:
     """Note in `report` what token samples of the pack do not contain.
 
     Args:
         name: the target in the report's texts.
+        one_each: whether each episode is one sample.
     """
     counts = np.bincount(sequences.episodes, minlength=len(pack)).tolist()
     no_place = f"{name} has no place for it"
@@ -143,10 +159,17 @@ def _report_losses(pack: EpisodePack, sequences: TokenSequences, name: str, repo
         report_dropped_facts(report, episode, name, keeps=_REPORTED_HERE)
         replies = episode.get_observations().lengths[1:]
         if count > 1:
-            report.add("branches", f"{name} repeats the tokens that sequences of an episode share", id_)
+            repeats = f"{name} repeats the tokens that sequences of an episode share"
+            left_out = f"{name} gets one row per episode, the last sequence; samples of the others are left out"
+            report.add("branches", left_out if one_each else repeats, id_)
         if count == 0:
-            report.add("the episode", f"{name} has no rows without a turn", id_)
-        if count != 1:
+            no_turn = (
+                "it has no turn, so nothing is learned from its row"
+                if one_each
+                else f"{name} has no rows without a turn"
+            )
+            report.add("the episode", no_turn, id_)
+        if count != 1 and not one_each:
             report.add("number of rows", rows, id_)
         if (episode.get_actions().lengths == 0).any():
             report.add("turns without a sampled token", "their rewards have no place", id_)

@@ -5,6 +5,7 @@ from episodes.tokens.batch import token_batch
 from episodes.tokens.checking import check_token_batch
 from episodes.tokens.conversation import Conversation
 from episodes.tokens.groups import group_numbers
+from episodes.tokens.long_sequences import LengthReport, limit_sequences
 from episodes.tokens.minibatches import token_minibatches
 from episodes.tokens.recorder import TokenRecorder
 from episodes.tokens.responses import ResponseReader, Sample, read_record, read_response, read_stream
@@ -12,6 +13,7 @@ from episodes.tokens.sessions import Session, SessionRecorder, SessionReport
 
 __all__ = [
     "Conversation",
+    "LengthReport",
     "ResponseReader",
     "Sample",
     "Session",
@@ -20,6 +22,7 @@ __all__ = [
     "TokenRecorder",
     "check_token_batch",
     "group_numbers",
+    "limit_sequences",
     "read_record",
     "read_response",
     "read_stream",

@@ -14,7 +14,7 @@ from episodes.columns import Columns
 from episodes.errors import ContractViolation, InvalidArgument, ShapeMismatch, WrongType
 from episodes.tokens import names
 from episodes.tokens.arguments import as_numpy
-from episodes.tokens.minibatches import checked_lengths, select_sequences
+from episodes.tokens.minibatches import checked_lengths, is_of_sequences, select_sequences
 from episodes.tracks.validation import checked_number
 
 __all__ = ["TokenCheck", "check_token_batch"]
@@ -236,9 +236,15 @@ def _find_crossing_attention(
 def _is_column(name: str, batch: Mapping[str, Any] | Batch) -> bool:
     """Return True if the value is a column of a token batch that `select_sequences` can divide."""
     column = batch[name]
-    shape = tuple(getattr(column, "shape", (-1,)))
-    of_batch = (names.CU_SEQLENS, names.MAX_SEQLEN, names.EPISODES)
-    return name in of_batch or shape[: np.ndim(batch[names.INPUT_IDS])] == tuple(batch[names.INPUT_IDS].shape)
+    if not hasattr(column, "shape"):
+        return False
+    shape = tuple(column.shape)
+    of_batch = (names.CU_SEQLENS, names.MAX_SEQLEN)
+    return (
+        name in of_batch
+        or is_of_sequences(name, column)
+        or shape[: np.ndim(batch[names.INPUT_IDS])] == tuple(batch[names.INPUT_IDS].shape)
+    )
 
 
 def _find_label_problems(comparison: _Comparison) -> list[str]:

@@ -95,25 +95,43 @@ def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
     for name, column in batch.items():
         if not hasattr(column, "shape"):
             raise WrongType(f"select_sequences: batch[{name!r}] is a {type(column).__name__}; give arrays or tensors")
-    picked = lengths[indices]
-    longest = int(picked.max(initial=0))
+    return select_beginnings(batch, lengths, indices, lengths[indices])
+
+
+def select_beginnings(
+    batch: Mapping[str, Any] | Batch, lengths: np.ndarray, indices: np.ndarray, sizes: np.ndarray
+) -> Batch:
+    """Return a copy of a token batch with only the first tokens of the sequences at `indices`.
+
+    Args:
+        batch: a packed or padded token batch.
+        lengths: number of tokens of each sequence, int64 [S].
+        indices: indices of the sequences, int64 [k].
+        sizes: number of tokens that remain of each of them, int64 [k].
+    """
+    longest = int(sizes.max(initial=0))
     selected: dict[str, Any] = {}
     if names.CU_SEQLENS not in batch.keys():  # noqa: SIM118
         for name, column in batch.items():
             rows = column[indices]
-            selected[name] = rows if name == names.EPISODES else rows[:, :longest]
+            selected[name] = rows if is_of_sequences(name, column) else rows[:, :longest]
         return Batch(selected)
     starts = lengths.cumsum() - lengths
-    tokens = ranges(starts[indices], picked)
-    bounds = offsets_of(picked).astype(np.int32)
+    tokens = ranges(starts[indices], sizes)
+    bounds = offsets_of(sizes).astype(np.int32)
     for name, column in batch.items():
         if name == names.CU_SEQLENS:
             selected[name] = _like(column, bounds)
         elif name == names.MAX_SEQLEN:
             selected[name] = _like(column, np.array(longest, np.int32))
         else:
-            selected[name] = column[indices if name == names.EPISODES else tokens]
+            selected[name] = column[indices if is_of_sequences(name, column) else tokens]
     return Batch(selected)
+
+
+def is_of_sequences(name: str, column: Any) -> bool:
+    """Return True if a column of a token batch has one value per sequence: "episodes", and objects such as images."""
+    return name == names.EPISODES or column.dtype == object
 
 
 def token_minibatches(

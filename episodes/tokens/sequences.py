@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -250,6 +251,42 @@ class TokenSequences:
             return np.multiply(self.attention_mask, np.arange(self.row_length, dtype=np.int32)).reshape(-1)
         positions = np.arange(int(self.lengths.max(initial=0)), dtype=np.int32)
         return np.concatenate([positions[:0], *[positions[:length] for length in self.lengths.tolist()]])
+
+    # --- infos of sequences [S] --------------------------------------------------------------------------------------
+
+    def info_values(self, key: str) -> list[list[Any]]:
+        """Return for each sequence the values that the infos of its observations have for `key`, in order. Values that
+        are lists or tuples are joined.
+
+        Raises:
+            InvalidArgument: a sequence has only a part of the tokens of an observation with a value, since a later
+                prompt changed the others.
+        """
+        infos, counts = self.pack.infos, self._segments.counts
+        if not isinstance(infos, ColumnInfos) or not any(key in (*parents, last) for parents, last in infos.keys):
+            return [[] for _ in counts]
+        dicts, stream = infos.dicts(), self._stream
+        rows = np.cumsum(~stream.is_action) - 1  # of the observation at each segment of the stream
+        indices = np.arange(len(stream.lengths)) if self._segments.indices is None else self._segments.indices
+        is_whole = self._segments.lengths == stream.lengths[indices]
+        found: list[list[Any]] = []
+        bounds = offsets_of(counts).tolist()
+        for k, (start, stop) in enumerate(pairwise(bounds)):
+            values: list[Any] = []
+            for j in range(start, stop):
+                index = int(indices[j])
+                if stream.is_action[index] or key not in dicts[rows[index]]:
+                    continue
+                value = dicts[rows[index]][key]
+                if not is_whole[j]:
+                    raise InvalidArgument(
+                        f"episode {self.pack.ids[self.episodes[k]]}: a later prompt repeats only a part of an "
+                        f"observation with infos[{key!r}], so it is unknown which values its sequence has; record the "
+                        "later prompt as an episode of its own, or leave the key out of infos=[...]"
+                    )
+                values += value if isinstance(value, (list, tuple)) else [value]
+            found.append(values)
+        return found
 
     # --- values of sampled tokens [A], turns and episodes ------------------------------------------------------------
 

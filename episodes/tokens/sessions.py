@@ -27,7 +27,7 @@ from episodes.tokens.arguments import (
 from episodes.tokens.conversation import Conversation
 from episodes.tokens.lineages import Call, Lineages, divergence
 from episodes.tokens.member_groups import MemberGroups
-from episodes.tokens.names import CALL, FINISH_REASON, GROUP, RESPONSE_ID, TOKEN_REWARDS, VERSION
+from episodes.tokens.names import CALL, FINISH_REASON, GROUP, IMAGES, RESPONSE_ID, TOKEN_REWARDS, VERSION
 from episodes.tokens.token_tree import TokenTree
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.validation import checked_count, checked_flag
@@ -86,6 +86,16 @@ class SessionReport:
             f"{self.sampled_tokens} sampled tokens in {self.lineages} lineages",
         ]
         return "\n".join([*lines, *(f"  {num:5} began by: {cause}" for cause, num in sorted(self.branches.items()))])
+
+
+def _refuse_images(infos: Mapping[str, Any], where: str) -> None:
+    """Raise `InvalidArgument` if infos have images. Infos of a call belong to the observation after its sample, which
+    may be that of another lineage."""
+    if IMAGES in infos:
+        raise InvalidArgument(
+            f"{where}: infos[{IMAGES!r}], and a session has no place for the images of a prompt; record the "
+            "conversation with Conversation.turn(..., infos=...), or store them under another key"
+        )
 
 
 class Session:
@@ -400,6 +410,7 @@ class Session:
         """Return the infos of a call, with the response id and the finish reason."""
         if infos is not None:
             check_infos(infos, lambda: self._label("add"))
+            _refuse_images(infos, self._label("add"))
         infos = infos or {}
         given = {RESPONSE_ID: response_id, FINISH_REASON: finish_reason}
         for key in infos:
@@ -512,6 +523,7 @@ class SessionRecorder:
         check_group(group, "SessionRecorder.begin")
         if infos is not None:
             check_infos(infos, lambda: "SessionRecorder.begin")
+            _refuse_images(infos, "SessionRecorder.begin")
         id_ = random_ids(1).item() if id_ is None else id_
         if not isinstance(id_, str):
             raise WrongType(f"SessionRecorder.begin: id_={id_!r}; give a str, or None for a random id")

@@ -25,7 +25,7 @@ from episodes.converters import (
     to_verl,
 )
 from episodes.errors import InvalidArgument, LostInConversion, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
-from episodes.tokens import Conversation, token_batch
+from episodes.tokens import Conversation, SessionRecorder, token_batch
 from episodes.tracks.ragged import Ragged
 
 ROWS = ["trl", "skyrl", "prime_rl", "verl"]
@@ -301,7 +301,40 @@ def test_to_skyrl_fits_functions_of_skyrl() -> None:
         assert joined_episode.equals(episode)
 
 
-def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
+def talks_of_prompts(prompts: list[list[int]]) -> list[SingleAgentEpisode]:
+    """Play a conversation of two turns for each prompt."""
+    episodes = []
+    for k, prompt in enumerate(prompts):
+        talk = Conversation(f"e{k}", group=prompt[0])
+        talk.begin(prompt)
+        talk.turn([5, 6 + k], [7, 8], 0.0, logp=[-4.6, -4.6])
+        talk.turn([9], [], float(k), terminated=True, logp=[-4.6])
+        episodes.append(talk.episode)
+    return episodes
+
+
+def sessions_of_prompts(prompts: list[list[int]]) -> list[SingleAgentEpisode]:
+    """Play a session with a sub-agent for each prompt. The last one makes no call, and counts as an empty episode."""
+    recorder, episodes = SessionRecorder(group_size=len(prompts) - 1), []
+    for k, prompt in enumerate(prompts[:-1]):
+        with recorder.begin(f"e{k}", group="question") as session:
+            session.add(prompt, [5, 6 + k], logp=[-4.6, -4.6])
+            session.add([30, 31], [9], logp=[-4.6])
+            session.add([*prompt, 5, 6 + k, 9], [7], logp=[-4.6])
+            session.reward(float(k))
+    pack = recorder.take()
+    assert pack is not None
+    episodes = list(pack)
+    talk = Conversation("failed", group="question")
+    talk.begin(prompts[-1])
+    talk.turn([], truncated=True, logp=[])
+    return [*episodes, talk.episode]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # TRL uses old names of transformers
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning")
+@pytest.mark.parametrize("play", [talks_of_prompts, sessions_of_prompts])
+def test_to_trl_trains_a_model_of_trl(tmp_path: Any, play: Callable[..., list[SingleAgentEpisode]]) -> None:
     pytest.importorskip("trl")
     transformers = pytest.importorskip("transformers")
     from datasets import Dataset
@@ -318,20 +351,16 @@ def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
     model, recorded = transformers.LlamaForCausalLM(config), []
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        episodes = []
-        for k, prompt in enumerate(prompts):
-            talk = Conversation(f"e{k}", group=prompt)
-            talk.begin(processor(prompt)["input_ids"])
-            talk.turn([5, 6 + k], [7, 8], 0.0, logp=[-4.6, -4.6])
-            talk.turn([9], [], float(k), terminated=True, logp=[-4.6])
-            episodes.append(talk.episode)
-        columns, report = to_trl(episodes)
-        assert not report, str(report)
-        assert from_trl(columns)[0][0].equals(episodes[0].to_numpy())
+        episodes = play([processor(prompt)["input_ids"] for prompt in prompts])
+        columns, report = to_trl(episodes, one_per_episode=True)
+        assert bool(report) == (play is sessions_of_prompts), str(report)
+        if not report:
+            assert from_trl(columns)[0][0].equals(episodes[0].to_numpy())
+        assert {*map(len, columns.values())} == {len(prompts)}
         return columns
 
-    def rewards(completions: list[Any], reward: list[float], **columns: Any) -> list[float]:
-        recorded.append(reward)
+    def rewards(completions: list[Any], reward: list[float], group: list[Any], **columns: Any) -> list[float]:
+        recorded.append((reward, len({*group})))
         return reward
 
     sizes = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1, "max_completion_length": 16}
@@ -346,5 +375,46 @@ def test_to_trl_trains_a_model_of_trl(tmp_path: Any) -> None:
     )
     before = [parameter.detach().clone() for parameter in model.parameters()]
     trainer.train()
-    assert recorded == [[0.0, 1.0, 2.0, 3.0]]
+    returns = [float(np.sum(episode.get_rewards())) for episode in play([[2, 3]] * 4)]
+    assert recorded == [(returns, 1)]
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_token_rows_carry_the_reward_and_group_of_sessions(name: str) -> None:
+    episodes = sessions_of_prompts([[2, 3]] * 3)[:-1]
+    rows, report = FORMATS[name][0](episodes)
+    assert "number of rows" in str(report)  # each session has two lineages
+    back = FORMATS[name][1](rows)[0]
+    if name in ("skyrl", "verl"):  # a reward per token: that of the session is at its last token
+        assert [float(np.sum(episode.get_rewards())) for episode in back] == [0.0, 0.0, 0.0, 1.0]
+    else:
+        assert [float(np.sum(episode.get_rewards())) for episode in back] == [0.0, 0.0, 1.0, 1.0]
+    (group_id,) = {episode.custom_data["group_id"] for episode in episodes}
+    expected = {"group": "question", "group_id": group_id, "group_size": 2}
+    assert [episode.custom_data for episode in back] == [expected] * 4
+
+
+def test_one_row_per_episode_is_its_last_sequence() -> None:
+    episodes = sessions_of_prompts([[2, 3]] * 3)
+    columns, report = to_trl(episodes, one_per_episode=True)
+    assert columns["prompt_ids"] == [[2, 3], [2, 3], [2]]
+    assert columns["completion_ids"] == [[5, 6, 9, 7], [5, 7, 9, 7], [3]]
+    assert columns["env_mask"] == [[1, 1, 0, 1], [1, 1, 0, 1], [0]]
+    assert columns["reward"] == [0.0, 1.0, 0.0]
+    assert {loss.what for loss in report} >= {"branches", "turns without a sampled token"}
+    assert "number of rows" not in str(report)
+    with pytest.raises(LostInConversion, match="samples of the others are left out"):
+        to_trl(episodes, one_per_episode=True, strict=True)
+    talk = Conversation("begun")
+    talk.begin([1, 2])
+    columns, report = to_trl([talk.episode], one_per_episode=True)
+    assert (columns["prompt_ids"], columns["completion_ids"], columns["env_mask"]) == ([[1]], [[2]], [[0]])
+    assert "it has no turn" in str(report)
+    talk = Conversation("short")
+    talk.begin([1])
+    with pytest.raises(InvalidArgument, match="its prompt has 1 tokens"):
+        to_trl([talk.episode], one_per_episode=True)
+    with pytest.raises(WrongType, match="one_per_episode"):
+        to_trl(episodes, one_per_episode=1)  # type: ignore[arg-type]

@@ -212,7 +212,7 @@ def test_arguments_that_exclude_each_other_raise_an_error() -> None:
     state = State(Plain([1], []))
     with pytest.raises(InvalidArgument, match="give reply_ids or prompt, not both"):
         state.talk.turn([1], [2], prompt=[1, 1, 2], logp=[-1.0])
-    with pytest.raises(InvalidArgument, match="not both"):
+    with pytest.raises(InvalidArgument, match="only one of advantages"):
         token_batch(state.pack, advantages=[1, 2], episode_advantages=[1])
     with pytest.raises(InvalidArgument, match="pad_to needs layout='padded'"):
         token_batch(state.pack, pad_to=5)
