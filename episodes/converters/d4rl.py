@@ -6,23 +6,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 
-from episodes.converters.accounting import SOURCE, Account, check_numbers, check_rows
+from episodes.converters.accounting import SOURCE, Account
+from episodes.converters.flat_steps import FlatSteps
 from episodes.converters.format import Format, needs
 from episodes.converters.loss_report import LossReport
 from episodes.converters.source_ids import prefix_of_files
-from episodes.converters.transitions import Transitions, without_next
 from episodes.errors import EpisodeError, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
-from episodes.tracks import nested
 
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
 _INFOS = "biufSO"  # numpy kinds of the arrays below "infos" that are read: numbers and text
-_ROWS = 8192  # rows that are read together, extended to the end of an episode
+_ROLES = {"terminals": "terminated", "timeouts": "truncated"}
 
 
 def from_d4rl(
@@ -74,113 +72,30 @@ def d4rl_episodes(path: str | Path, report: LossReport, prefix: str | None = Non
     path = local_path(path)
     try:
         with h5py.File(path, "r") as file:
-            reader = _Reader(file, path, report)
-            yield from reader.episodes(prefix_of_files("d4rl", [path], prefix))
+            yield from _of_file(file, path, report, prefix)
     except (FileNotFoundError, EpisodeError):
         raise
     except (OSError, KeyError, AttributeError, ValueError, TypeError) as error:
         raise UnreadableData(f"{path}: not a file of D4RL's layout: {error}") from error
 
 
-class _Reader:
-    """Reader of an open HDF5 file in D4RL's layout, which is read in blocks of about `_ROWS` steps.
-
-    The last row of the file ends an episode even without a flag. Values that are not read are noted in `report`.
-    """
-
-    def __init__(self, file: Any, path: Path, report: LossReport) -> None:
-        self._report, self._path = report, path
-        stored = Account(file)
-        self._columns = {key: stored[key] for key in _NEEDED}
-        self._columns |= {key: stored[key] for key in _OPTIONAL if key in stored}
-        self._num = self._columns["terminals"].shape[0]
-        self._infos = _infos_of(stored) if "infos" in stored else {}
-        self._check()
-        if "timeouts" not in stored:
-            reason = "the file has no 'timeouts', so steps before and after a time limit may be in one episode"
-            report.add("truncations", reason, path.name)
-        attributes = Account(_attributes_of(file))
-        kept = attributes.kept() | stored.kept()
-        self._custom_data = {SOURCE: kept} if kept else {}
-        for account in (stored, attributes):
-            account.report_rest(report, path.name)
-
-    def _check(self) -> None:
-        """Raise `UnreadableData` unless all arrays are numbers, and have a row per step.
-
-        Observations and infos may have one row more, if there are no next observations.
-        """
-        name, columns, num = str(self._path), self._columns, self._num
-        check_numbers(name, columns)
-        self._has_last = "next_observations" not in columns and columns["observations"].shape[0] == num + 1
-        exempt = ["observations"] if self._has_last else []
-        check_rows(name, {key: array for key, array in columns.items() if key not in exempt}, num, "terminals")
-        infos = nested.flatten(self._infos, "infos")
-        if infos:
-            has_last = self._has_last and next(iter(infos.values())).shape[0] == num + 1
-            check_rows(name, infos, num + has_last, "observations" if has_last else "terminals")
-        for key in ("rewards", "terminals", "timeouts"):
-            if key in columns and columns[key].size != self._num:
-                raise UnreadableData(f"{name}: {key!r} has shape {columns[key].shape}; it has one number per step")
-
-    def _flags(self, key: str) -> np.ndarray:
-        """Return an array of flags, bool [N]. Without it, all are False."""
-        return self._columns[key][()].reshape(-1).astype(bool) if key in self._columns else np.zeros(self._num, bool)
-
-    def episodes(self, prefix: str) -> Iterator[SingleAgentEpisode]:
-        """Yield the episodes. Their ids are "PREFIX/0", "PREFIX/1" and so on."""
-        if not self._num:
-            return
-        terminated, truncated = self._flags("terminals"), self._flags("timeouts")
-        ends = terminated | truncated
-        ends[-1] = True
-        stops = np.flatnonzero(ends) + 1
-        number = start = 0
-        while start < len(ends):
-            stop = int(stops[min(np.searchsorted(stops, start + _ROWS), len(stops) - 1)])
-            rows = slice(start, stop)
-            for episode in self._of_rows(rows, terminated[rows], truncated[rows], prefix, number):
-                yield episode
-                number += 1
-            start = stop
-
-    def _of_rows(
-        self, rows: slice, terminated: np.ndarray, truncated: np.ndarray, prefix: str, number: int
-    ) -> Iterator[SingleAgentEpisode]:
-        """Yield the episodes stored in the rows `rows` of the file, of which the last row ends an episode.
-
-        Their ids begin with `prefix` and are numbered from `number` on.
-        """
-        columns, until = self._columns, rows.stop + (self._has_last and rows.stop == self._num)
-        actions, rewards = columns["actions"][rows], columns["rewards"][rows].reshape(-1)
-        observations = columns["observations"][rows.start : until]
-        infos = nested.map_leaves(lambda array: array[rows.start : until], self._infos)
-        if "next_observations" in columns:
-            after, first = columns["next_observations"][rows], rows.start
-            steps = Transitions(observations, after, actions, rewards, terminated, truncated, first_row=first)
-            steps.own_infos, steps.custom_data = infos, self._custom_data
-            yield from steps.episodes(prefix, self._report, number)
-            return
-        ends = terminated | truncated
-        ends[-1] = True
-        stops = np.flatnonzero(ends) + 1
-        for a, b in zip([0, *stops[:-1].tolist()], stops.tolist(), strict=True):
-            flags = bool(terminated[b - 1]), bool(truncated[b - 1])
-            observed = slice(a, b + (self._has_last and rows.start + b == self._num))
-            made = without_next(
-                observations[observed],
-                actions[a:b],
-                rewards[a:b],
-                *flags,
-                {},
-                self._report,
-                f"row {rows.start + b - 1}",
-                nested.map_leaves(lambda array, observed=observed: array[observed], infos),
-            )
-            if made is not None:
-                custom_data = {key: dict(value) for key, value in self._custom_data.items()}
-                yield SingleAgentEpisode.from_arrays(**made, id_=f"{prefix}/{number}", custom_data=custom_data)
-                number += 1
+def _of_file(file: Any, path: Path, report: LossReport, prefix: str | None) -> Iterator[SingleAgentEpisode]:
+    """Yield the episodes of an open HDF5 file in D4RL's layout. Values that are not read are noted in `report`."""
+    stored = Account(file)
+    columns = {_ROLES.get(key, key): stored[key] for key in (*_NEEDED, *_OPTIONAL) if key in stored or key in _NEEDED}
+    infos = _infos_of(stored) if "infos" in stored else {}
+    custom_data: dict[str, Any] = {}
+    steps = FlatSteps(str(path), columns, {role: key for key, role in _ROLES.items()}, infos, report, custom_data)
+    if "timeouts" not in stored:
+        reason = "the file has no 'timeouts', so steps before and after a time limit may be in one episode"
+        report.add("truncations", reason, path.name)
+    attributes = Account(_attributes_of(file))
+    if kept := attributes.kept() | stored.kept():
+        custom_data[SOURCE] = kept
+    for account in (stored, attributes):
+        account.report_rest(report, path.name)
+    ids = prefix_of_files("d4rl", [path], prefix)
+    yield from steps.episodes(ids, steps.flags("terminated"), steps.flags("truncated"))
 
 
 def _infos_of(stored: Account) -> dict[str, Any]:

@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from episodes.converters import d4rl, lerobot_reading, minari, own_data_sets, parquet, rllib_files, tables
+from episodes.converters import (
+    d4rl,
+    imitation,
+    lerobot_reading,
+    minari,
+    npz,
+    own_data_sets,
+    parquet,
+    rllib_files,
+    tables,
+    zarr_stores,
+)
 from episodes.converters.bounded_packs import Given
 from episodes.converters.contents import TABLES, Contents
 from episodes.converters.format import Format
@@ -29,6 +40,9 @@ FORMATS: dict[str, Format] = {
         parquet,
         rllib_files,
         d4rl,
+        imitation,
+        npz,
+        zarr_stores,
         tables,
     )
 }
