@@ -59,7 +59,7 @@ def _episodes_of(root: Any, path: Path, prefix: str, report: LossReport) -> Iter
     stored = Account(groups | {name: _Array(array, path) for name, array in root.arrays()})
     data, meta = stored.inside("data"), stored.inside("meta")
     names = names_of_roles(tuple(data.values), besides=("observations", "stops"))
-    observed = [name for name in data.values if name not in names.values()]
+    observed = [name for name in sorted(data.values) if name not in names.values()]
     if "actions" not in names or not observed:
         role = "actions" if "actions" not in names else "observations"
         raise UnreadableData(f"{path}: {missing_role(role)} in 'data'; it has {', '.join(map(repr, data.values))}")
@@ -71,8 +71,11 @@ def _episodes_of(root: Any, path: Path, prefix: str, report: LossReport) -> Iter
     steps = FlatSteps(str(path), columns, known, {}, report, custom_data)
     rows = {f"data/{name}": data.values[name] for name in names.values()} | {_ENDS: meta["episode_ends"]}
     flags = endings(steps, Account(rows), known | {"stops": _ENDS}, report, path.name)
-    for name in names.values():
-        data.skip(name)
+    data.skip(*names.values())
+    for name, array in data.values.items():
+        if isinstance(array, _Array) and (missing := array.num_missing()):
+            reason = f"{missing} of its chunks are not stored, so their items have zarr's fill value"
+            report.add(f"data/{name}", reason, path.name)
     attributes = Account(_attributes_of(root))
     if kept := attributes.kept() | stored.kept():
         custom_data[SOURCE] = kept
@@ -88,6 +91,10 @@ class _Array:
         self._array, self._path = array, path
         self.shape, self.dtype = tuple(array.shape), array.dtype
         self.nbytes = array.nbytes
+
+    def num_missing(self) -> int:
+        """Return the number of chunks that are not stored."""
+        return int(self._array.nchunks - self._array.nchunks_initialized)
 
     def __getitem__(self, rows: Any) -> Any:
         codecs = str(self._array.metadata.to_dict()).lower()
