@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 
-_ROWS = 8192  # rows that are read together, extended to the end of an episode
+MOST_ROWS = 8192  # rows that are read together, extended to the end of an episode
 _BYTES = 1 << 25  # at most this many bytes are read together, if an episode is not larger
 
 
@@ -36,7 +36,6 @@ class FlatSteps:
         infos: nested arrays [N, ...] of infos of the observation of their row.
         report: gets what is lost.
         custom_data: custom data of each episode.
-        most_rows: rows that are read together.
     """
 
     where: str
@@ -45,7 +44,6 @@ class FlatSteps:
     infos: dict[str, Any]
     report: LossReport
     custom_data: dict[str, Any]
-    most_rows: int = field(default=_ROWS)
 
     def __post_init__(self) -> None:
         known = next((role for role in ("terminated", "rewards") if role in self.columns), "actions")
@@ -55,7 +53,7 @@ class FlatSteps:
         self._has_last = "next_observations" not in self.columns and observations.shape[:1] == (self.num_rows + 1,)
         self._check(known)
         sizes = (leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in nested.leaves(dict(self.columns)))
-        self._block = max(1, min(self.most_rows, _BYTES // max(sum(sizes), 1)))
+        self._block = max(1, min(MOST_ROWS, _BYTES // max(sum(sizes), 1)))
 
     def _check(self, known: str) -> None:
         """Raise `UnreadableData` unless all arrays are numbers, and have a row per step."""

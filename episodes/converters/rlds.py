@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -16,11 +15,12 @@ import numpy as np
 from episodes.converters.accounting import SOURCE, Account, check_numbers
 from episodes.converters.contents import Contents
 from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
+from episodes.converters.images import pixels_of
 from episodes.converters.info_arrays import infos_from
 from episodes.converters.loss_report import LossReport
 from episodes.converters.source_ids import prefix_of_files
 from episodes.converters.tf_examples import features_of, records_of
-from episodes.errors import UnreadableData, needing
+from episodes.errors import EpisodeError, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 
@@ -141,7 +141,7 @@ def _add_kinds(document: dict[str, Any], path: str, kinds: dict[str, _Kind], ski
     elif "image" in document or "tensor" in document:
         tensor = document.get("image") or document["tensor"]
         shape = tuple(int(size) for size in tensor.get("shape", {}).get("dimensions", ()))
-        dtype = "image" if "image" in document else {"string": "text"}.get(tensor["dtype"], tensor["dtype"])
+        dtype = "image" if "image" in document else str(tensor["dtype"]).replace("string", "text")
         if dtype not in ("text", "image") and (min(shape, default=0) < 0 or not hasattr(np, dtype)):
             skipped[path] = f"its items have the shape {list(shape)} and the dtype {dtype}"
         else:
@@ -290,15 +290,16 @@ def _items(values: Any, kind: _Kind, where: str) -> np.ndarray:
         if kind.dtype == "text":
             return np.array([value.decode(errors="replace") for value in values], np.str_).reshape(-1, *kind.shape)
         if kind.dtype == "image":
-            images = [_image(value, kind.shape) for value in values]
-            return np.stack(images) if images else np.zeros((0, *kind.shape), np.uint8)
+            return pixels_of(values, where, len(kind.shape))
         dtype, size = np.dtype(kind.dtype), math.prod(kind.shape)
         if isinstance(values, list):  # encoded by bytes, such as zlib
             most = size * dtype.itemsize
             data = [_decompressed(value, most) if kind.encoding == "zlib" else value for value in values]
             return np.stack([np.frombuffer(part, dtype.newbyteorder("<")) for part in data]).reshape(-1, *kind.shape)
         return values.reshape(-1, *kind.shape).astype(dtype) if size else np.zeros((0, *kind.shape), dtype)
-    except (ValueError, TypeError, AttributeError, OSError, zlib.error) as error:
+    except EpisodeError:
+        raise
+    except (ValueError, TypeError, AttributeError, zlib.error) as error:
         shape = list(kind.shape)
         raise UnreadableData(f"{where}: not of dtype {kind.dtype} and shape {shape}: {error}") from None
 
@@ -306,15 +307,6 @@ def _items(values: Any, kind: _Kind, where: str) -> np.ndarray:
 def _decompressed(data: bytes, most: int) -> bytes:
     """Return the content of compressed bytes, at most one byte more than `most`."""
     return zlib.decompressobj().decompress(data, most + 1)
-
-
-def _image(data: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the pixels of an encoded image, [H, W, C]."""
-    with needing("rlds", "images in RLDS need pillow"):
-        from PIL import Image
-    with Image.open(io.BytesIO(data)) as opened:
-        pixels = np.asarray(opened)
-    return pixels[..., None] if pixels.ndim == 2 and len(shape) == 3 else pixels
 
 
 def _recognize(contents: Contents) -> Recognition:

@@ -87,7 +87,7 @@ def _varints(data: memoryview) -> np.ndarray:
     if len(values) and not is_last[-1]:
         raise ValueError("a number is truncated")
     stops = np.flatnonzero(is_last) + 1
-    starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)
+    starts = np.concatenate([[0], stops])[:-1].astype(np.int64)
     shifts = 7 * (np.arange(len(values)) - np.repeat(starts, stops - starts))
     parts = (values & 127).astype(np.uint64) << shifts.astype(np.uint64)
     return np.add.reduceat(parts, starts) if len(starts) else np.zeros(0, np.uint64)

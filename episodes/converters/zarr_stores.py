@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,14 +39,16 @@ def zarr_episodes(path: str | Path, report: LossReport, prefix: str | None = Non
     """
     with needing("zarr", "zarr stores need zarr"):
         import zarr
+        from zarr.storage import ZipStore
     path = local_path(path)
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    _refuse_pickles(path, files)
     ids = prefix_of_files("zarr", files, prefix)
     with ExitStack() as stack:
         try:
             store: Any = str(path)
             if path.is_file():
-                store = stack.enter_context(zarr.storage.ZipStore(path, mode="r"))
+                store = stack.enter_context(ZipStore(path, mode="r"))
             root = zarr.open_group(store, mode="r")
             yield from _episodes_of(root, path, ids, report)
         except (EpisodeError, MemoryError):
@@ -53,10 +57,28 @@ def zarr_episodes(path: str | Path, report: LossReport, prefix: str | None = Non
             raise UnreadableData(f"{path}: not a zarr store with data and {_ENDS}: {error!r}") from error
 
 
+def _refuse_pickles(path: Path, files: list[Path]) -> None:
+    """Raise `UnreadableData` if the metadata of an array name a pickle: zarr would open it, and it may run code."""
+    try:
+        if path.is_file():
+            with zipfile.ZipFile(path) as archive:
+                metadata = {name: archive.read(name) for name in archive.namelist() if name.endswith(_METADATA)}
+        else:
+            metadata = {f"{file.relative_to(path)}": file.read_bytes() for file in files if file.name in _METADATA}
+    except (OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise UnreadableData(f"{path}: a damaged store: {error}; write or download it again") from error
+    for name, document in metadata.items():
+        if b"pickle" in document.lower():
+            raise UnreadableData(
+                f"{path}: {name.rpartition('/')[0]!r} is stored as Python objects, a pickle, which may run code; it is "
+                "never opened here. Load it yourself, and store its numbers"
+            )
+
+
 def _episodes_of(root: Any, path: Path, prefix: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes of an open group. Values that are not read are noted in `report`."""
     groups = {name: _arrays_in(group) for name, group in root.groups()}
-    stored = Account(groups | {name: _Array(array, path) for name, array in root.arrays()})
+    stored = Account(groups | {name: _Array(array) for name, array in root.arrays()})
     data, meta = stored.inside("data"), stored.inside("meta")
     names = names_of_roles(tuple(data.values), besides=("observations", "stops"))
     observed = [name for name in sorted(data.values) if name not in names.values()]
@@ -85,10 +107,10 @@ def _episodes_of(root: Any, path: Path, prefix: str, report: LossReport) -> Iter
 
 
 class _Array:
-    """Array in a zarr store, of which rows are read on demand, unless it is stored as a pickle."""
+    """Array in a zarr store, of which rows are read on demand."""
 
-    def __init__(self, array: Any, path: Path) -> None:
-        self._array, self._path = array, path
+    def __init__(self, array: Any) -> None:
+        self._array = array
         self.shape, self.dtype = tuple(array.shape), array.dtype
         self.nbytes = array.nbytes
 
@@ -97,20 +119,13 @@ class _Array:
         return int(self._array.nchunks - self._array.nchunks_initialized)
 
     def __getitem__(self, rows: Any) -> Any:
-        codecs = str(self._array.metadata.to_dict()).lower()
-        if self.dtype.hasobject or "pickle" in codecs:
-            name = self._array.path
-            raise UnreadableData(
-                f"{self._path}: {name!r} is stored as Python objects or a pickle, which may run code; it is never "
-                "opened here. Load it yourself, and store its numbers"
-            )
         return self._array[rows]
 
 
 def _arrays_in(group: Any) -> dict[str, Any]:
     """Return the nested arrays in a group by name."""
     return {name: _arrays_in(inner) for name, inner in group.groups()} | {
-        name: _Array(array, Path(str(group.store_path))) for name, array in group.arrays()
+        name: _Array(array) for name, array in group.arrays()
     }
 
 

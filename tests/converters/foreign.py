@@ -178,6 +178,29 @@ def lerobot(path: Path, scale: float = 1.0) -> Source:
     return Source(root, [*planted, "'fps': 17", "0.123", "meta/stats.json"])
 
 
+def lerobot_2(path: Path, scale: float = 1.0) -> Source:
+    """Write data in LeRobot's layout v2.1: a file per episode, and lines of JSON as metadata."""
+    source = lerobot(path, scale)
+    root: Path = source.value
+    metas = pq.read_table(root / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    keys = ("episode_index", "length", "tasks", "planted_meta")
+    lines = [json.dumps({key: meta[key] for key in keys if key in meta}) for meta in metas]
+    (root / "meta/episodes.jsonl").write_text("\n".join(lines) + "\n")
+    tasks = pq.read_table(root / "meta/tasks.parquet").to_pylist()
+    rows = [{"task_index": row.pop("task_index"), "task": next(iter(row.values()))} for row in tasks]
+    (root / "meta/tasks.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    table = pq.read_table(root / "data/chunk-000/file-000.parquet")
+    for name in ("meta/episodes/chunk-000/file-000.parquet", "meta/tasks.parquet", "data/chunk-000/file-000.parquet"):
+        (root / name).unlink()
+    for k in range(2):
+        pq.write_table(table.slice(k * T, T), root / f"data/chunk-000/episode_{k:06d}.parquet")
+    info = json.loads((root / "meta/info.json").read_text()) | {"codebase_version": "v2.1", "chunks_size": 1000}
+    info["data_path"] = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+    info["video_path"] = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+    (root / "meta/info.json").write_text(json.dumps(info))
+    return source
+
+
 def sb3(path: Path, scale: float = 1.0, **options: Any) -> Source:
     from stable_baselines3.common.buffers import ReplayBuffer
 
@@ -421,6 +444,7 @@ FORMATS: dict[str, tuple[Callable[..., Source], Callable[..., Any]]] = {
     "rllib steps": (rllib_steps, converters.from_rllib_parquet),
     "own parquet": (own_parquet, converters.from_parquet),
     "lerobot": (lerobot, converters.from_lerobot),
+    "lerobot 2": (lerobot_2, converters.from_lerobot),
     "sb3": (sb3, converters.from_sb3),
     "tianshou": (tianshou, converters.from_tianshou),
     "tensordict": (tensordict, converters.from_tensordict),

@@ -173,11 +173,11 @@ def test_folder_and_file_in_place_of_each_other(tmp_path: Path) -> None:
 FILES = {
     name: foreign.FORMATS[name][0]
     for name in (
-        "d4rl", "minari", "minari arrow", "lerobot", "own parquet", "npz", "imitation", "zarr", "zarr 3 zip", "rlds",
-        "rlds array_record",
+        "d4rl", "minari", "minari arrow", "lerobot", "lerobot 2", "own parquet", "npz", "imitation", "zarr",
+        "zarr 3 zip", "rlds", "rlds array_record",
     )
 }  # fmt: skip
-COUNTED = {"minari", "minari arrow", "lerobot", "own parquet", "rlds", "rlds array_record"}
+COUNTED = {"minari", "minari arrow", "lerobot", "lerobot 2", "own parquet", "rlds", "rlds array_record"}
 
 
 @pytest.mark.parametrize("name", FILES)
