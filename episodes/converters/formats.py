@@ -16,6 +16,7 @@ from episodes.converters import (
     parquet,
     rlds,
     rllib_files,
+    rllib_json,
     tables,
     zarr_stores,
 )
@@ -45,6 +46,7 @@ FORMATS: dict[str, Format] = {
         rlds,
         npz,
         zarr_stores,
+        rllib_json,
         tables,
     )
 }

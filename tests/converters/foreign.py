@@ -323,6 +323,22 @@ def imitation(path: Path, scale: float = 1.0) -> Source:
     return Source(path / "folder", ["planted_info", "planted_deep", "planted_object", "planted_column", "planted_file"])
 
 
+def rllib_json(path: Path, scale: float = 1.0) -> Source:
+    """Write lines of RLlib's batches, of which the first one ends within an episode."""
+    columns = steps(scale)
+    names = {"obs": "observations", "new_obs": "next", "actions": "actions", "rewards": "rewards", "t": "t"}
+    names |= {"terminateds": "terminated", "truncateds": "truncated"}
+    lines = []
+    for part in (slice(0, 3), slice(3, 6), slice(6, 8)):
+        batch: dict[str, Any] = {key: columns[name][part].tolist() for key, name in names.items()}
+        num = len(batch["t"])
+        batch |= {"type": "SampleBatch", "eps_id": [99 + int(k) for k in columns["episode"][part]]}
+        batch |= {"planted_output": [0.5] * num, "planted_packed": "BCJNGGhAgA", "unroll_id": [7] * num}
+        lines.append(json.dumps(batch))
+    (path / "output.json").write_text("\n".join(lines) + "\n")
+    return Source(path / "output.json", ["planted_output", "planted_packed", "unroll_id", "/99", "/100"])
+
+
 def zarr(path: Path, scale: float = 1.0, version: int = 2, zipped: bool = False) -> Source:
     """Write a store in the layout of diffusion policy."""
     import zarr as library
@@ -460,6 +476,7 @@ FORMATS: dict[str, tuple[Callable[..., Source], Callable[..., Any]]] = {
     "zarr zip": (lambda *given: zarr(*given, zipped=True), reading),
     "zarr 3 zip": (lambda *given: zarr(*given, version=3, zipped=True), reading),
     "rlds": (rlds, reading),
+    "rllib-json": (rllib_json, reading),
     "rlds array_record": (lambda *given: rlds(*given, kind="array_record"), reading),
 }
 STORE_IDS = {"own parquet", "trl", "skyrl", "prime-rl", "verl", "messages"}  # which keep the ids of the source

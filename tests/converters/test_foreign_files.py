@@ -29,7 +29,7 @@ from episodes.converters.tf_examples import features_of
 from episodes.errors import UnreadableData
 from episodes.facts import Ending
 
-NEW = ["npz", "imitation", "zarr", "zarr 3", "zarr zip", "rlds", "rlds array_record", "lerobot 2"]
+NEW = ["npz", "imitation", "zarr", "zarr 3", "zarr zip", "rlds", "rlds array_record", "lerobot 2", "rllib-json"]
 WITHOUT_LAST = {"zarr", "zarr 3", "zarr zip", "lerobot 2"}  # the observation after the last step is not stored
 
 

@@ -174,7 +174,7 @@ FILES = {
     name: foreign.FORMATS[name][0]
     for name in (
         "d4rl", "minari", "minari arrow", "lerobot", "lerobot 2", "own parquet", "npz", "imitation", "zarr",
-        "zarr 3 zip", "rlds", "rlds array_record",
+        "zarr 3 zip", "rlds", "rlds array_record", "rllib-json",
     )
 }  # fmt: skip
 COUNTED = {"minari", "minari arrow", "lerobot", "lerobot 2", "own parquet", "rlds", "rlds array_record"}
@@ -189,6 +189,11 @@ def test_recognition_does_not_depend_on_the_name(name: str, tmp_path: Path) -> N
     assert recognize(renamed).name == format
     assert count_episodes(renamed) == (len(before) if name in COUNTED else None)
     assert [episode.id_ for episode in read(renamed)[0]] == before
+
+
+def test_table_of_json_with_a_column_value_is_no_batch_of_rllib(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"obs": 1.0, "action": 0, "value": 3.0}\n' * 3)
+    assert recognize(tmp_path / "x.jsonl").name == "table"
 
 
 def test_option_that_a_format_does_not_have_raises(tmp_path: Path) -> None:
