@@ -86,7 +86,9 @@ def _batches(file: Path) -> Iterator[Any]:
     """Yield the record batches of an Arrow file, in the stream format, which is mapped and not loaded."""
     pa = pyarrow()
     with as_unreadable_data(str(file)), pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
-        yield from reader
+        for batch in reader:
+            batch.validate(full=True)  # a damaged file has offsets beyond its values, which end the process when read
+            yield batch
 
 
 def _episode(stored: Account, id_: str, report: LossReport) -> SingleAgentEpisode | None:

@@ -142,7 +142,7 @@ def _rows_of(file: Path) -> Iterator[dict[str, Any]]:
         UnreadableData: a line is no JSON document, or lacks a key of all rows.
     """
     needed = ("task_index", "task") if file.name == "tasks.jsonl" else ("episode_index", "length")
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 if line.strip():

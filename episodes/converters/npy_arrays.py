@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 from typing import IO, Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class StreamedArray:
                     f"{name}: version {version} of numpy's format; 1.0 and 2.0 are read; save it again"
                 )
             shape, is_fortran, dtype = read[version](file)  # type: ignore[arg-type]
-        except ValueError as error:
+        except (ValueError, TypeError, SyntaxError, tokenize.TokenError) as error:  # the last ones: of its text
             raise UnreadableData(f"{name}: not an array of numpy: {error}; write or download it again") from error
         if dtype.hasobject:
             raise UnreadableData(

@@ -17,7 +17,7 @@ from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.loss_report import LossReport
 from episodes.converters.npy_arrays import StreamedArray
 from episodes.converters.source_ids import prefix_of_files
-from episodes.errors import UnreadableData
+from episodes.errors import EpisodeError, UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 
@@ -51,7 +51,9 @@ def npz_episodes(path: str | Path, report: LossReport, prefix: str | None = None
                     report.add(name, "Python objects, which are a pickle; such are never opened", path.name)
             ids = prefix_of_files("npz", [path], prefix)
             yield from _episodes_of(arrays, path, ids, report)
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+    except EpisodeError:
+        raise
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError) as error:
         raise UnreadableData(f"{path}: a damaged archive: {error}; write or download it again") from error
 
 

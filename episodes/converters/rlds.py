@@ -188,9 +188,10 @@ def _episode(
     flags = {name: of_steps.pop(name, None) for name in _FLAGS}
     rest = {path: array for path, array in of_steps.items() if not any(_is_below(path, role) for role in _OF_STEPS)}
     observations, texts = _without_text(tracks["observation"])
-    if isinstance(observations, dict) and not observations:
-        raise UnreadableData(f"{id_}: 'steps/observation' has no numbers")
     actions, rewards = tracks["action"], tracks["reward"]
+    for role, data in (("observation", observations), ("action", actions)):
+        if isinstance(data, dict) and not data:
+            raise UnreadableData(f"{id_}: the record has no numbers for 'steps/{role}'")
     check_numbers(id_, {"action": actions, "reward": rewards if isinstance(rewards, np.ndarray) else np.zeros(0)})
     _report_last_step(tracks, id_, report)
     if not isinstance(rewards, np.ndarray):

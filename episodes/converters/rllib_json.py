@@ -81,7 +81,7 @@ def _batches(files: list[Path], report: LossReport | None) -> Iterator[dict[str,
         UnreadableData: a line is no batch, a column is missing or packed, or lists have unequal lengths.
     """
     for file in files:
-        with file.open(encoding="utf-8-sig") as lines:
+        with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue

@@ -65,7 +65,7 @@ def _refuse_pickles(path: Path, files: list[Path]) -> None:
                 metadata = {name: archive.read(name) for name in archive.namelist() if name.endswith(_METADATA)}
         else:
             metadata = {f"{file.relative_to(path)}": file.read_bytes() for file in files if file.name in _METADATA}
-    except (OSError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
         raise UnreadableData(f"{path}: a damaged store: {error}; write or download it again") from error
     for name, document in metadata.items():
         if b"pickle" in document.lower():

@@ -26,7 +26,7 @@ from hypothesis.extra import numpy as nps
 from episodes import SingleAgentEpisode
 from episodes.converters import flat_steps, read, to_lerobot, write
 from episodes.converters.tf_examples import features_of
-from episodes.errors import UnreadableData
+from episodes.errors import EpisodeError, UnreadableData
 from episodes.facts import Ending
 
 NEW = ["npz", "imitation", "zarr", "zarr 3", "zarr zip", "rlds", "rlds array_record", "lerobot 2", "rllib-json"]
@@ -347,3 +347,25 @@ def test_damaged_example_raises_or_returns_features(noise: bytes, at: int) -> No
     record[at : at + len(noise)] = noise
     with contextlib.suppress(UnreadableData):
         features_of(bytes(record))
+
+
+FUZZED = ["npz", "imitation", "zarr", "zarr zip", "rlds", "rllib-json", "lerobot 2"]
+
+
+@pytest.mark.parametrize("name", FUZZED)
+def test_changed_bytes_of_any_file_raise_by_name_or_are_read(name: str, tmp_path: Path) -> None:
+    random, made = np.random.default_rng(0), tmp_path / "made"
+    made.mkdir()
+    source = foreign.FORMATS[name][0](made).value
+    for number in range(25):
+        copied = tmp_path / str(number) / source.name
+        copied.parent.mkdir()
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, copied)
+        files = sorted(file for file in copied.rglob("*") if file.is_file()) or [copied]
+        file = files[random.integers(len(files))]
+        data = bytearray(file.read_bytes())
+        start = int(random.integers(max(len(data), 1)))
+        data[start : start + 5] = random.bytes(5) if number % 2 else b""
+        file.write_bytes(data[: start if number % 3 == 0 else None])
+        with contextlib.suppress(EpisodeError):
+            reading(copied)
