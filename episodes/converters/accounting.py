@@ -45,6 +45,11 @@ class Account:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The values by name, without marking them as read."""
+        return self._values
+
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
         self._read.add(key)

@@ -156,7 +156,7 @@ class Contents:
         try:
             with zipfile.ZipFile(self.path) as archive:
                 return archive.namelist()
-        except (OSError, zipfile.BadZipFile) as error:
+        except (OSError, zipfile.BadZipFile, NotImplementedError) as error:  # the last one: of an unknown version
             raise self._fail(f"a damaged archive: {error}", "write or download it again") from error
 
     def _kind_of_text(self, head: bytes, size: int) -> str:

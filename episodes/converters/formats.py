@@ -10,14 +10,19 @@ from episodes.converters import (
     aloha,
     d3rlpy,
     d4rl,
+    imitation,
     lerobot_reading,
     minari,
+    npz,
     own_data_sets,
     parquet,
+    rlds,
     rllib_files,
+    rllib_json,
     robomimic,
     tables,
     tianshou_files,
+    zarr_stores,
 )
 from episodes.converters.bounded_packs import Given
 from episodes.converters.contents import TABLES, Contents
@@ -45,6 +50,11 @@ FORMATS: dict[str, Format] = {
         d3rlpy,
         tianshou_files,
         d4rl,
+        imitation,
+        rlds,
+        npz,
+        zarr_stores,
+        rllib_json,
         tables,
     )
 }

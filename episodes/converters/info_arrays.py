@@ -65,7 +65,7 @@ def _is_utf8(text: str) -> bool:
 def infos_from(arrays: dict[str, Any], count: int) -> list[dict[str, Any]]:
     """Convert nested arrays back to `count` info dicts. An array with fewer items fills the last dicts only.
 
-    Scalars of float64, int64 and bool become Python's own.
+    Scalars of float64, int64 and bool, and text become Python's own.
     """
     infos: list[dict[str, Any]] = [{} for _ in range(count)]
     for key, array in arrays.items():
@@ -77,7 +77,7 @@ def infos_from(arrays: dict[str, Any], count: int) -> list[dict[str, Any]]:
 
 
 def _plain(item: Any) -> Any:
-    """Return text for bytes, a Python number for a numpy float64, int64 or bool, and any other value unchanged."""
+    """Return text for bytes, a Python value for a numpy float64, int64, bool or str, and any other value unchanged."""
     if isinstance(item, bytes):
         return item.decode()
-    return item.item() if type(item) in (np.float64, np.int64, np.bool_) else item
+    return item.item() if type(item) in (np.float64, np.int64, np.bool_, np.str_) else item

@@ -1,4 +1,4 @@
-"""Import of episodes from data sets in LeRobot's layout, version 3."""
+"""Import of episodes from data sets in LeRobot's layout, versions 2 and 3."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from episodes.converters.accounting import SOURCE, UNKNOWN_MEANING, Account, che
 from episodes.converters.columns import array_of
 from episodes.converters.contents import Contents
 from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
+from episodes.converters.images import pixels_of
 from episodes.converters.lerobot import to_lerobot
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
 from episodes.converters.loss_report import LossReport
@@ -37,7 +38,7 @@ _LAYOUT += ("chunks_size", "data_files_size_in_mb", "video_files_size_in_mb", "d
 def from_lerobot(
     path: str | Path, *, prefix: str | None = None, strict: bool = False
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
-    """Return the episodes of a directory in LeRobot's layout v3, and a report of what was lost.
+    """Return the episodes of a directory in LeRobot's layout v2 or v3, and a report of what was lost.
 
     Episodes that `to_lerobot` wrote are restored exactly, except the images of lossy videos. In other data sets
     "observation.state" (or all features that start with "observation.", as a dict) are the observations, "action" the
@@ -68,7 +69,7 @@ def lerobot_episodes(path: str | Path, report: LossReport, prefix: str | None = 
 
     Raises:
         InvalidArgument: the path is a URL.
-        UnreadableData: there is no data set of version 3, or it has no observations or actions.
+        UnreadableData: there is no data set of version 2 or 3, or it has no observations or actions.
     """
     root = local_path(path)
     info = _info_of(root)
@@ -92,7 +93,7 @@ def _info_of(root: Path) -> dict[str, Any]:
     """Return the content of the data set's meta/info.json.
 
     Raises:
-        UnreadableData: the file is missing or damaged, or the version is not 3.
+        UnreadableData: the file is missing or damaged, or the version is neither 2 nor 3.
     """
     file = root / "meta/info.json"
     try:
@@ -102,9 +103,9 @@ def _info_of(root: Path) -> dict[str, Any]:
         raise UnreadableData(f"{root} is not a data set of LeRobot: it has no meta/info.json") from None
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableData(f"{file}: {error!r}") from None
-    if not str(version).startswith("v3."):
+    if not str(version).startswith(("v2.", "v3.")):
         raise UnreadableData(
-            f"{root} has version {version} of LeRobot's layout; v3 is read: convert it by LeRobot's script"
+            f"{root} has version {version} of LeRobot's layout; v2 and v3 are read: convert it by LeRobot's script"
         )
     return info
 
@@ -112,6 +113,8 @@ def _info_of(root: Path) -> dict[str, Any]:
 def _tasks_of(root: Path) -> dict[int, str]:
     """Return the texts of the tasks by task index. The dict is empty if the data set has no tasks."""
     file = root / "meta/tasks.parquet"
+    if (lines := root / "meta/tasks.jsonl").exists():
+        return {row["task_index"]: row["task"] for row in _rows_of(lines)}
     if not file.exists():
         return {}
     table = next(groups_of(file), None)
@@ -123,10 +126,30 @@ def _tasks_of(root: Path) -> dict[int, str]:
 
 def _metas_of(root: Path) -> Iterator[dict[str, Any]]:
     """Yield the metadata of each episode in a LeRobot data set as a dict, without statistics."""
+    if (lines := root / "meta/episodes.jsonl").exists():
+        yield from _rows_of(lines)
+        return
     for file in files_of(root / "meta/episodes"):
         names = [name for name in schema_of(file).names if not name.startswith("stats/")]
         for table in groups_of(file, names):
             yield from table.to_pylist()
+
+
+def _rows_of(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the documents of a file with one JSON document per line.
+
+    Raises:
+        UnreadableData: a line is no JSON document, or lacks a key of all rows.
+    """
+    needed = ("task_index", "task") if file.name == "tasks.jsonl" else ("episode_index", "length")
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                if line.strip():
+                    row = json.loads(line)
+                    yield {key: row[key] for key in needed} | row
+            except (ValueError, KeyError, TypeError) as error:
+                raise UnreadableData(f"{file}: line {number}: {error!r}; write or download it again") from None
 
 
 class _Source:
@@ -135,6 +158,7 @@ class _Source:
     def __init__(self, root: Path, info: dict[str, Any]) -> None:
         self._root, self._info = root, info
         self._file: Path | None = None
+        self._left = 0  # rows of the files before this one that were not returned
         self._groups: Iterator[Any] = iter(())
         self._rows: Any = None
         self._videos: dict[str, FrameReader] = {}
@@ -145,10 +169,10 @@ class _Source:
         Raises:
             UnreadableData: the rows are missing.
         """
-        location = {name: meta[f"data/{name}"] for name in ("chunk_index", "file_index")}
-        file = self._root / self._info["data_path"].format(**location)
+        file = self._root / self._info["data_path"].format(**self._location(meta, "data"))
         number, length = meta["episode_index"], meta["length"]
         if file != self._file:
+            self._left = self.num_left()
             self._file, self._groups, self._rows = file, groups_of(file), None
         pa, parts = pyarrow(), []
         while length:
@@ -172,15 +196,22 @@ class _Source:
             table = table.take(pa.array(order))
         return table
 
+    def _location(self, meta: dict[str, Any], of: str) -> dict[str, int]:
+        """Return the numbers in the path of an episode's file: of its chunk and file, or in v2 of the episode."""
+        if f"{of}/chunk_index" in meta:
+            return {name: meta[f"{of}/{name}"] for name in ("chunk_index", "file_index")}
+        number = meta["episode_index"]
+        return {"episode_chunk": number // self._info["chunks_size"], "episode_index": number}
+
     def num_left(self) -> int:
-        """Return the number of rows in the open file that no call of `rows` has returned."""
-        return (0 if self._rows is None else len(self._rows)) + sum(map(len, self._groups))
+        """Return the number of rows in the files opened so far that no call of `rows` has returned."""
+        return self._left + (0 if self._rows is None else len(self._rows)) + sum(map(len, self._groups))
 
     def frames(self, key: str, meta: dict[str, Any], count: int) -> np.ndarray:
         """Return `count` video frames of one episode, [count, H, W, 3]."""
-        location = {name: meta[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+        location = self._location(meta, f"videos/{key}")
         file = self._root / self._info["video_path"].format(video_key=key, **location)
-        start = frame_number(meta[f"videos/{key}/from_timestamp"], self._info["fps"])
+        start = frame_number(meta.get(f"videos/{key}/from_timestamp", 0.0), self._info["fps"])
         return self._videos.setdefault(key, FrameReader()).read(file, start, count)
 
 
@@ -255,11 +286,12 @@ class _Foreign:
 
     def _report_other_files(self, root: Path) -> None:
         """Report statistics, and files that do not belong to LeRobot's layout."""
-        known = ("meta/info.json", "meta/tasks.parquet")
+        known = ("meta/info.json", "meta/tasks.parquet", "meta/tasks.jsonl", "meta/episodes.jsonl")
         for file in sorted(root.rglob("*")):
             name = file.relative_to(root).as_posix()
             if file.is_file() and name not in known and not name.startswith(("data/", "videos/", "meta/episodes/")):
-                reason = "statistics follow from the data" if name == "meta/stats.json" else "the file is not read"
+                is_statistics = name in ("meta/stats.json", "meta/episodes_stats.jsonl")
+                reason = "statistics follow from the data" if is_statistics else "the file is not read"
                 self._report.add(name, reason, root.name)
 
     def episode(self, meta: dict[str, Any]) -> SingleAgentEpisode | None:
@@ -277,14 +309,11 @@ class _Foreign:
         for name, (dtype, shape) in self._features.items():
             if name in BASE or name in (*FLAGS, "next.reward"):
                 continue
-            if dtype in ("video", "image") and name in stored:
-                stored.skip(name)
-                report.add(name, "images that are not in videos are not read", number)
-                continue
-            array = self._source.frames(name, meta, len(table)) if dtype == "video" else array_of(stored[name])
+            array = self._items(name, dtype, stored, meta, len(table))
             if dtype != "string":
                 check_numbers(f"episode {number}", {name: array}, f"info.json says that it is {dtype}")
-            array = array if dtype == "video" or shape == (1,) else array.reshape(len(table), *shape)
+            is_image = dtype in ("video", "image")
+            array = array if is_image or shape == (1,) else array.reshape(len(table), *shape)
             if name.startswith("observation."):
                 observations[name.removeprefix("observation.")] = array
             elif name == "action" or name.startswith("action."):
@@ -308,6 +337,16 @@ class _Foreign:
         if made is None:
             return None
         return SingleAgentEpisode.from_arrays(**made, id_=f"{self._prefix}/{number}", custom_data=custom)
+
+    def _items(self, name: str, dtype: str, stored: Account, meta: dict[str, Any], count: int) -> np.ndarray:
+        """Return the items of a feature, which are in a video, encoded images in the table, or a column."""
+        if dtype == "video" and name not in stored:
+            return self._source.frames(name, meta, count)
+        if dtype in ("video", "image"):
+            rows = stored[name].to_pylist()
+            images = [row.get("bytes") if isinstance(row, dict) else None for row in rows]
+            return pixels_of(images, f"episode {meta['episode_index']}: {name!r}")
+        return array_of(stored[name])
 
     def _infos_and_custom(self, stored: Account, meta: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the infos of an episode as arrays [T] by key, and its custom data."""
@@ -374,4 +413,6 @@ def _count(contents: Contents) -> int | None:
     return _info_of(contents.path).get("total_episodes")
 
 
-FORMAT = Format("lerobot", "data sets of LeRobot, version 3", _recognize, lerobot_episodes, to_lerobot, count=_count)
+FORMAT = Format(
+    "lerobot", "data sets of LeRobot, versions 2 and 3", _recognize, lerobot_episodes, to_lerobot, count=_count
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -286,6 +287,29 @@ def lerobot(path: Path, scale: float = 1.0) -> Source:
     return Source(root, [*planted, "'fps': 17", "0.123", "meta/stats.json"])
 
 
+def lerobot_2(path: Path, scale: float = 1.0) -> Source:
+    """Write data in LeRobot's layout v2.1: a file per episode, and lines of JSON as metadata."""
+    source = lerobot(path, scale)
+    root: Path = source.value
+    metas = pq.read_table(root / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    keys = ("episode_index", "length", "tasks", "planted_meta")
+    lines = [json.dumps({key: meta[key] for key in keys if key in meta}) for meta in metas]
+    (root / "meta/episodes.jsonl").write_text("\n".join(lines) + "\n")
+    tasks = pq.read_table(root / "meta/tasks.parquet").to_pylist()
+    rows = [{"task_index": row.pop("task_index"), "task": next(iter(row.values()))} for row in tasks]
+    (root / "meta/tasks.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    table = pq.read_table(root / "data/chunk-000/file-000.parquet")
+    for name in ("meta/episodes/chunk-000/file-000.parquet", "meta/tasks.parquet", "data/chunk-000/file-000.parquet"):
+        (root / name).unlink()
+    for k in range(2):
+        pq.write_table(table.slice(k * T, T), root / f"data/chunk-000/episode_{k:06d}.parquet")
+    info = json.loads((root / "meta/info.json").read_text()) | {"codebase_version": "v2.1", "chunks_size": 1000}
+    info["data_path"] = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+    info["video_path"] = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+    (root / "meta/info.json").write_text(json.dumps(info))
+    return source
+
+
 def sb3(path: Path, scale: float = 1.0, **options: Any) -> Source:
     from stable_baselines3.common.buffers import ReplayBuffer
 
@@ -373,6 +397,171 @@ def messages(path: Path, scale: float = 1.0) -> Source:
     return Source(conversations, [*(f"planted_{name}" for name in names), "tool_calls", "content", "messages['info']"])
 
 
+def npz(path: Path, scale: float = 1.0) -> Source:
+    columns = steps(scale)
+    names = {"observations": "observations", "next_observations": "next", "actions": "actions", "rewards": "rewards"}
+    arrays = {key: columns[name] for key, name in {**names, "terminals": "terminated", "timeouts": "truncated"}.items()}
+    extra = {
+        "planted_info": np.arange(2 * T),
+        "planted_text": np.array("planted_words"),
+        "planted_large": np.zeros(9999),
+    }
+    objects = {"planted_objects": np.array([{}], object)}
+    np.savez_compressed(path / "steps.npz", **arrays, **extra, **objects)  # type: ignore[arg-type]
+    return Source(path / "steps.npz", [*extra, *objects, "planted_words"])
+
+
+def imitation(path: Path, scale: float = 1.0) -> Source:
+    """Write two trajectories with the columns of imitation, in the layout of `datasets`."""
+    import datasets
+
+    columns, rows = steps(scale), []
+    for k in range(2):
+        part = slice(k * T, (k + 1) * T)
+        whole = np.concatenate([columns["observations"][part], columns["next"][part][-1:]])
+        infos = [
+            {"planted_info": t, "deep": {"planted_object": {"py/tuple": [1]}, "planted_deep": 1}} for t in range(T)
+        ]
+        infos[-1] |= {"TimeLimit.truncated": k == 1}
+        row = {"obs": whole, "acts": columns["actions"][part], "rews": columns["rewards"][part], "terminal": True}
+        rows.append(row | {"infos": [json.dumps(info) for info in infos], "planted_column": 1})
+    data = datasets.Dataset.from_dict({key: [row[key] for row in rows] for key in rows[0]})
+    data.info.description = "planted_words"
+    data.save_to_disk(path / "folder")
+    (path / "folder/planted_file.txt").write_text("x")
+    return Source(path / "folder", ["planted_info", "planted_deep", "planted_object", "planted_column", "planted_file"])
+
+
+def rllib_json(path: Path, scale: float = 1.0) -> Source:
+    """Write lines of RLlib's batches, of which the first one ends within an episode."""
+    columns = steps(scale)
+    names = {"obs": "observations", "new_obs": "next", "actions": "actions", "rewards": "rewards", "t": "t"}
+    names |= {"terminateds": "terminated", "truncateds": "truncated"}
+    lines = []
+    for part in (slice(0, 3), slice(3, 6), slice(6, 8)):
+        batch: dict[str, Any] = {key: columns[name][part].tolist() for key, name in names.items()}
+        num = len(batch["t"])
+        batch |= {"type": "SampleBatch", "eps_id": [99 + int(k) for k in columns["episode"][part]]}
+        batch |= {"planted_output": [0.5] * num, "planted_packed": "BCJNGGhAgA", "unroll_id": [7] * num}
+        lines.append(json.dumps(batch))
+    (path / "output.json").write_text("\n".join(lines) + "\n")
+    return Source(path / "output.json", ["planted_output", "planted_packed", "unroll_id", "/99", "/100"])
+
+
+def zarr(path: Path, scale: float = 1.0, version: int = 2, zipped: bool = False) -> Source:
+    """Write a store in the layout of diffusion policy."""
+    import zarr as library
+
+    columns, place = steps(scale), path / ("store.zip" if zipped else "store.zarr")
+    store: Any = library.storage.ZipStore(place, mode="w") if zipped else str(place)
+    with warnings.catch_warnings(action="ignore"):
+        root = library.open_group(store, mode="w", zarr_format=version, attributes={"planted_attribute": 1})
+        data, meta = root.create_group("data"), root.create_group("meta")
+        arrays = {"state": columns["observations"], "planted_camera": np.ones((2 * T, 4, 4, 3), np.uint8)}
+        arrays |= {"action": columns["actions"], "reward": columns["rewards"], "done": columns["terminated"]}
+        for name, array in arrays.items():
+            data.create_array(name, data=array, chunks=(3, *array.shape[1:]), config={"write_empty_chunks": True})
+        meta.create_array("episode_ends", data=np.array([T, 2 * T]))
+        meta.create_array("planted_scale", data=np.array([3]))
+        meta.create_array("planted_large", data=np.zeros(9999))
+        data["action"].attrs["planted_unit"] = "N"
+    if zipped:
+        store.close()
+    return Source(place, [f"planted_{name}" for name in ("attribute", "scale", "large", "unit")])
+
+
+def rlds(path: Path, scale: float = 1.0, kind: str = "tfrecord") -> Source:
+    """Write a folder of TensorFlow Datasets in the layout of RLDS: an Example per episode, and the features as JSON."""
+    columns, root = steps(scale), path / "data/1.0.0"
+    root.mkdir(parents=True)
+    kinds = {
+        "steps/observation/state": ("float32", [2]), "steps/observation/planted_text": ("string", []),
+        "steps/action": ("int64", []), "steps/reward": ("float32", []), "steps/is_first": ("bool", []),
+        "steps/is_last": ("bool", []), "steps/is_terminal": ("bool", []), "steps/planted_info": ("uint8", [2, 2]),
+        "steps/planted_ragged": ("float32", [-1]), "planted_of_episode/planted_number": ("int64", []),
+    }  # fmt: skip
+    records = []
+    for k in range(2):
+        part = slice(k * T, (k + 1) * T)
+        whole = np.concatenate([columns["observations"][part], columns["next"][part][-1:]])
+        records.append(example({
+            "steps/observation/state": whole, "steps/observation/planted_text": [b"planted_words"] * (T + 1),
+            "steps/action": np.append(columns["actions"][part], 0),
+            "steps/reward": np.append(columns["rewards"][part], np.float32(5)), "steps/is_first": np.arange(T + 1) == 0,
+            "steps/is_last": np.arange(T + 1) == T, "steps/is_terminal": (np.arange(T + 1) == T) & (k == 0),
+            "steps/planted_info": np.full((T + 1, 2, 2), 200), "planted_of_episode/planted_number": np.array([-3]),
+            "planted_column": [b"x"],
+        }))  # fmt: skip
+    (root / "features.json").write_text(json.dumps(features(kinds)))
+    shards = {"splits": [{"name": "train", "shardLengths": ["1", "1"]}], "planted_key": "planted_value"}
+    (root / "dataset_info.json").write_text(json.dumps(shards))
+    (root / "planted_file.txt").write_text("x")
+    for number, record in enumerate(records):
+        place = root / f"data-train.{kind}-{number:05d}-of-00002"
+        if kind == "tfrecord":
+            place.write_bytes(struct.pack("<Q", len(record)) + bytes(4) + record + bytes(4))
+        else:
+            from array_record.python.array_record_module import ArrayRecordWriter
+
+            writer = ArrayRecordWriter(str(place), "group_size:1")
+            writer.write(record)
+            writer.close()
+    names = ["text", "words", "info", "ragged", "of_episode", "number", "column", "key", "value", "file"]
+    return Source(root, [*(f"planted_{name}" for name in names), "train", "the reward of the last row"])
+
+
+def features(kinds: dict[str, tuple[str, list[int]]]) -> dict[str, Any]:
+    """Return the content of a features.json with tensors of these dtypes and shapes, by path."""
+    tree: dict[str, Any] = {}
+    for path, (dtype, shape) in kinds.items():
+        *parents, name = path.split("/")
+        place = tree
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        dimensions = {"dimensions": [str(size) for size in shape]} if shape else {}
+        place[name] = {"class": {"tensor": {"shape": dimensions, "dtype": dtype, "encoding": "none"}}}
+
+    def document(node: dict[str, Any], name: str = "") -> dict[str, Any]:
+        if "class" in node:
+            return node["class"] | {"pythonClassName": "tensor_feature.Tensor"}
+        inner = {"featuresDict": {"features": {key: document(part, key) for key, part in node.items()}}}
+        return {"sequence": {"feature": inner}} if name == "steps" else inner
+
+    return document(tree)
+
+
+def example(values: dict[str, Any]) -> bytes:
+    """Return a message `tf.train.Example` of arrays of floats and ints, and lists of bytes."""
+
+    def varint(number: int) -> bytes:
+        data = bytearray()
+        number &= 2**64 - 1
+        while number > 127:
+            data.append(number & 127 | 128)
+            number >>= 7
+        return bytes([*data, number])
+
+    def field(number: int, data: bytes) -> bytes:
+        return varint(number << 3 | 2) + varint(len(data)) + data
+
+    entries = b""
+    for name, value in values.items():
+        if isinstance(value, list):
+            feature = field(1, b"".join(field(1, part) for part in value))
+        elif value.dtype.kind == "f":
+            feature = field(2, field(1, value.astype("<f4").tobytes()))
+        else:
+            feature = field(3, field(1, b"".join(varint(int(number)) for number in value.reshape(-1))))
+        entries += field(1, field(1, name.encode()) + field(2, feature))
+    return field(1, entries)
+
+
+def reading(path: Path, **options: Any) -> tuple[list[SingleAgentEpisode], Any]:
+    """Return the episodes and the report of `read`."""
+    episodes, report = converters.read(path, **options)
+    return list(episodes), report
+
+
 FORMATS: dict[str, tuple[Callable[..., Source], Callable[..., Any]]] = {
     "d4rl": (d4rl, converters.from_d4rl),
     "robomimic": (robomimic, by_read),
@@ -384,6 +573,7 @@ FORMATS: dict[str, tuple[Callable[..., Source], Callable[..., Any]]] = {
     "rllib steps": (rllib_steps, converters.from_rllib_parquet),
     "own parquet": (own_parquet, converters.from_parquet),
     "lerobot": (lerobot, converters.from_lerobot),
+    "lerobot 2": (lerobot_2, converters.from_lerobot),
     "sb3": (sb3, converters.from_sb3),
     "tianshou": (tianshou, converters.from_tianshou),
     "tensordict": (tensordict, converters.from_tensordict),
@@ -392,6 +582,15 @@ FORMATS: dict[str, tuple[Callable[..., Source], Callable[..., Any]]] = {
     "prime-rl": (prime_rl, converters.from_prime_rl),
     "verl": (verl, converters.from_verl),
     "messages": (messages, converters.from_messages),
+    "npz": (npz, reading),
+    "imitation": (imitation, reading),
+    "zarr": (zarr, reading),
+    "zarr 3": (lambda *given: zarr(*given, version=3), reading),
+    "zarr zip": (lambda *given: zarr(*given, zipped=True), reading),
+    "zarr 3 zip": (lambda *given: zarr(*given, version=3, zipped=True), reading),
+    "rlds": (rlds, reading),
+    "rllib-json": (rllib_json, reading),
+    "rlds array_record": (lambda *given: rlds(*given, kind="array_record"), reading),
 }
 STORE_IDS = {"own parquet", "trl", "skyrl", "prime-rl", "verl", "messages"}  # which keep the ids of the source
 

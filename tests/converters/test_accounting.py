@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,18 @@ def test_report_names_endings_that_the_source_does_not_mark(name: str, tmp_path:
     _, marked = FORMATS[name][1](made(name, tmp_path / "marked").value)
     _, report = FORMATS[name][1](source)
     assert {loss.what for loss in report} - {loss.what for loss in marked} >= {*expected}
+
+
+@pytest.mark.parametrize("form", ["whole", "each step"])
+@pytest.mark.parametrize("array", ["obs", "new_obs", "actions", "rewards", "terminateds"])
+def test_packed_columns_of_rllibs_json_are_refused_with_the_setting(array: str, form: str, tmp_path: Path) -> None:
+    source = made("rllib-json", tmp_path / "source").value
+    first, *others = source.read_text().splitlines()
+    batch = json.loads(first)
+    batch[array] = "BCJNGGhAgA" if form == "whole" else ["BCJNGGhAgA"] * 3
+    source.write_text("\n".join([json.dumps(batch), *others]))
+    with pytest.raises(UnreadableData, match=rf"line 1: '{array}' holds text.*pickle.*output_compress_columns"):
+        FORMATS["rllib-json"][1](source)
 
 
 def as_text(values: Any) -> Any:

@@ -170,8 +170,14 @@ def test_folder_and_file_in_place_of_each_other(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-HDF5 = ("d4rl", "robomimic", "aloha", "d3rlpy", "tianshou file")
-FILES = {name: foreign.FORMATS[name][0] for name in (*HDF5, "minari", "minari arrow", "lerobot", "own parquet")}
+FILES = {
+    name: foreign.FORMATS[name][0]
+    for name in (
+        "d4rl", "robomimic", "aloha", "d3rlpy", "tianshou file", "minari", "minari arrow", "lerobot", "lerobot 2",
+        "own parquet", "npz", "imitation", "zarr", "zarr 3 zip", "rlds", "rlds array_record", "rllib-json",
+    )
+}  # fmt: skip
+UNCOUNTED = {"d4rl", "tianshou file", "npz", "imitation", "zarr", "zarr 3 zip", "rllib-json"}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -183,8 +189,13 @@ def test_recognition_does_not_depend_on_the_name(name: str, tmp_path: Path) -> N
     renamed = tmp_path / "other.txt"
     shutil.move(path, renamed)
     assert recognize(renamed).name == format
-    assert count_episodes(renamed) == (None if name in ("d4rl", "tianshou file") else len(before))
+    assert count_episodes(renamed) == (None if name in UNCOUNTED else len(before))
     assert [episode.id_ for episode in read(renamed)[0]] == before
+
+
+def test_table_of_json_with_a_column_value_is_no_batch_of_rllib(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"obs": 1.0, "action": 0, "value": 3.0}\n' * 3)
+    assert recognize(tmp_path / "x.jsonl").name == "table"
 
 
 def test_option_that_a_format_does_not_have_raises(tmp_path: Path) -> None:
