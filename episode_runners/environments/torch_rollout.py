@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
+import torch
 from torch import Tensor
 
 from connectors.policy import distribution_of
 from connectors.rollout.buffer import final_observations
 from episode_runners.environments.torch_simulator import TorchVectorEnv, outside_inference
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
+from episodes.errors import InvalidArgument, ShapeMismatch
+from episodes.tracks.spaces import elementary_spaces
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -29,25 +32,30 @@ def fill_rollout(
     """Sample T steps of a policy in each of N environments, and write them to `rollout` [N, T + 1], which is returned.
 
     Episodes continue from call to call. The first call resets the environments. Rows are copied on the device. The host
-    waits for the device once per step, to see if episodes ended. Values of last observations are computed too.
+    waits for the device once per call, to find the episodes that ended. Values of last observations are computed too.
     `rollout_to_episodes` converts the rollout to episodes, with `BlockEdge(num_envs, "SameStep")`.
 
+    Observations of several parts, a Dict for example, are stored as one vector [D] per row: the flattened parts in the
+    order of the observation space, as of `FlattenObservations`. The policy sees these vectors.
+
     Args:
-        env: the vector environment of the simulator.
+        env: the vector environment of the simulator. Its observations are Boxes, or nested Boxes.
         policy: a policy with a distribution, and with outputs "action_dist_inputs" and "vf_preds" for `{"obs": [N,
             D]}`. It cannot be recurrent.
         rollout: the rollout to fill, from `RolloutBuffer.start_rollout`.
         to_simulator: function from the policy's actions to the simulator's, for example to clip them.
 
     Raises:
-        InvalidArgument: the rollout has another number of environments, or the policy has no distribution.
+        InvalidArgument: the rollout has another number of environments, the policy has no distribution, or the
+            observation space has parts that are no Boxes.
+        ShapeMismatch: the observations, actions, rewards or flags do not have the shape of their column.
+        TrackMismatch: an episode ended without last observations. The rollout has been filled until then.
     """
     if rollout.shape[0] != env.num_envs:
         raise InvalidArgument(
             f"the rollout has {rollout.shape[0]} environments, {env} has {env.num_envs}; give one with {env.num_envs}"
         )
-    distribution, final = distribution_of(policy), final_observations(rollout)
-    columns: Any = rollout
+    distribution, final, flat = distribution_of(policy), final_observations(rollout), _Flat(env)
     if distribution is None:
         raise InvalidArgument(
             f"{type(policy).__name__} has no distribution; define this attribute, an ActionDistribution"
@@ -55,25 +63,86 @@ def fill_rollout(
     if env.observations is None:
         env.reset()
     last = rollout.shape[1] - 1
+    columns: dict[str, Any] = {name: rollout[name] for name in _COLUMNS}
+    last_obs = torch.empty_like(columns["obs"][:, :last])  # of each row, as if all episodes ended there
+    lost: dict[int, dict[str, Any]] = {}  # extras of rows without last observations
     with outside_inference():
         for t in range(last):
-            columns["obs"][:, t] = env.observations
-            outputs = policy({Columns.OBS: columns["obs"][:, t]})
+            _put(columns, t, {"obs": flat(env.observations)})
+            obs = columns["obs"][:, t]
+            outputs = policy({Columns.OBS: obs})
             inputs = outputs[Columns.ACTION_DIST_INPUTS]
             actions = distribution.sample(inputs)
-            columns["action"][:, t] = actions.reshape(env.num_envs, -1)
-            columns["sample_log_prob"][:, t] = distribution.log_prob(inputs, actions)
-            columns["value"][:, t] = outputs[Columns.VF_PREDS]
             row = env.step_tensors(actions if to_simulator is None else to_simulator(actions))
-            _, columns["reward"][:, t], terminated, truncated, extras = row
-            done = terminated | truncated
-            columns["terminated"][:, t], columns["truncated"][:, t], columns["done"][:, t] = terminated, truncated, done
-            if done.any():
-                envs = done.nonzero().squeeze(1)
-                observations = env.last_observations(extras, envs)
-                final.append(t, envs, columns["obs"][envs, t] if observations is None else observations)
-        columns["obs"][:, last] = env.observations
-        columns["value"][:, last] = policy.compute_values({Columns.OBS: columns["obs"][:, last]})
-        if len(final):
+            _, rewards, terminateds, truncateds, extras = row
+            values = {
+                "action": actions.reshape(env.num_envs, -1),
+                "sample_log_prob": distribution.log_prob(inputs, actions),
+                "value": outputs[Columns.VF_PREDS],
+                "reward": rewards,
+                "terminated": terminateds,
+                "truncated": truncateds,
+            }
+            _put(columns, t, values)
+            before_reset = env.all_last_observations(extras)
+            if before_reset is None:
+                lost[t] = extras
+            last_obs[:, t] = obs if before_reset is None else flat(before_reset)
+        columns["done"][:, :last] = columns["terminated"][:, :last] | columns["truncated"][:, :last]
+        _put(columns, last, {"obs": flat(env.observations)})
+        _put(columns, last, {"value": policy.compute_values({Columns.OBS: columns["obs"][:, last]})})
+        envs, steps = columns["done"][:, :last].nonzero(as_tuple=True)  # the host waits here
+        if lost and env.missing_final_observation != "repeat":
+            for t in lost.keys() & set(steps.tolist()):
+                env.check_may_repeat(lost[t])
+        if len(steps):
+            final.append_rows(envs * (last + 1) + steps, last_obs[envs, steps])
             final.set_value(policy.compute_values({Columns.OBS: final.obs}))
     return rollout
+
+
+_COLUMNS = ("obs", "action", "sample_log_prob", "value", "reward", "terminated", "truncated", "done")
+
+
+def _put(columns: dict[str, Tensor], t: int, row: dict[str, Tensor]) -> None:
+    """Write the values [N, ...] of row `t` into their columns [N, T + 1, ...].
+
+    Raises:
+        ShapeMismatch: values have another shape, which torch would perhaps broadcast.
+    """
+    for name, values in row.items():
+        place = columns[name][:, t]
+        if values.shape != place.shape:
+            raise ShapeMismatch(
+                f"fill_rollout: {name} of a row is {list(values.shape)}, and the rollout has {list(place.shape)}; give "
+                "the RolloutBuffer the sizes of flat observations and actions, and let the simulator and the policy "
+                "return rewards, flags and values [N]"
+            )
+        place.copy_(values)
+
+
+class _Flat:
+    """Function from observations [N, ...] of an environment's space to vectors [N, D].
+
+    Raises:
+        InvalidArgument: the space has parts that are no Boxes.
+    """
+
+    def __init__(self, env: TorchVectorEnv) -> None:
+        self._paths: list[Any] = []
+        for path, space in elementary_spaces(env.single_observation_space):
+            if not isinstance(space, gym.spaces.Box):
+                raise InvalidArgument(
+                    f"fill_rollout: {env} observes {space}; a rollout has rows of floats, so let the simulator return "
+                    "Boxes, or sample with a runner"
+                )
+            self._paths.append(path)
+
+    def __call__(self, observations: Any) -> Tensor:
+        parts = [self._part(observations, path) for path in self._paths]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _part(self, observations: Any, path: Any) -> Tensor:
+        for key in path:
+            observations = observations[key]
+        return observations.flatten(1) if observations.ndim != 2 else observations

@@ -200,15 +200,30 @@ class TorchVectorEnv(VectorEnv):
         Raises:
             TrackMismatch: the observations are missing, and `missing_final_observation` is "raise".
         """
-        if extras.get(self._final_key) is not None:
-            return nested.map_leaves(lambda leaf: leaf[envs], self._select_observations(extras[self._final_key]))
-        if self.missing_final_observation == "repeat":
+        last = self.all_last_observations(extras)
+        if last is None:
+            self.check_may_repeat(extras)
             return None
-        raise TrackMismatch(
-            f"episodes ended, and extras of {type(self.simulator).__name__} has no {self._final_key!r} "
-            f"(it has {list(extras)}): their last observations are lost. Name the key (final_observations=), or pass "
-            'missing_final_observation="repeat"'
-        )
+        return nested.map_leaves(lambda leaf: leaf[envs], last)
+
+    def all_last_observations(self, extras: dict[str, Any]) -> Any:
+        """Return the observations [N, ...] before the resets of a step, read from its `extras`, or None if missing.
+
+        Rows of episodes that did not end have no meaning.
+        """
+        last = extras.get(self._final_key)
+        return None if last is None else self._select_observations(last)
+
+    def check_may_repeat(self, extras: dict[str, Any]) -> None:
+        """Raise `TrackMismatch` for `extras` without last observations, unless `missing_final_observation` is
+        "repeat".
+        """
+        if self.missing_final_observation != "repeat":
+            raise TrackMismatch(
+                f"episodes ended, and extras of {type(self.simulator).__name__} has no {self._final_key!r} "
+                f"(it has {list(extras)}): their last observations are lost. Name the key (final_observations=), or "
+                'pass missing_final_observation="repeat"'
+            )
 
     def _last_rows(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
         """Return arrays [N, ...] whose rows `envs` are the last observations of the episodes that ended.
