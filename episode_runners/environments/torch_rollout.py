@@ -55,7 +55,7 @@ def fill_rollout(
         raise InvalidArgument(
             f"the rollout has {rollout.shape[0]} environments, {env} has {env.num_envs}; give one with {env.num_envs}"
         )
-    distribution, final, flat = distribution_of(policy), final_observations(rollout), _Flat(env)
+    distribution, final, flat = distribution_of(policy), final_observations(rollout), _FlatWriter(env)
     if distribution is None:
         raise InvalidArgument(
             f"{type(policy).__name__} has no distribution; define this attribute, an ActionDistribution"
@@ -68,28 +68,26 @@ def fill_rollout(
     lost: dict[int, dict[str, Any]] = {}  # extras of rows without last observations
     with outside_inference():
         for t in range(last):
-            _put(columns, t, {"obs": flat(env.observations)})
             obs = columns["obs"][:, t]
+            flat.write(env.observations, obs)
             outputs = policy({Columns.OBS: obs})
             inputs = outputs[Columns.ACTION_DIST_INPUTS]
             actions = distribution.sample(inputs)
+            log_probs = distribution.log_prob(inputs, actions)
+            values = outputs[Columns.VF_PREDS]
+            acted = {"action": actions.reshape(env.num_envs, -1), "sample_log_prob": log_probs, "value": values}
+            _put(columns, t, acted)  # before the step: a simulator may clip the actions in place
             row = env.step_tensors(actions if to_simulator is None else to_simulator(actions))
             _, rewards, terminateds, truncateds, extras = row
-            values = {
-                "action": actions.reshape(env.num_envs, -1),
-                "sample_log_prob": distribution.log_prob(inputs, actions),
-                "value": outputs[Columns.VF_PREDS],
-                "reward": rewards,
-                "terminated": terminateds,
-                "truncated": truncateds,
-            }
-            _put(columns, t, values)
+            _put(columns, t, {"reward": rewards, "terminated": terminateds, "truncated": truncateds})
             before_reset = env.all_last_observations(extras)
             if before_reset is None:
                 lost[t] = extras
-            last_obs[:, t] = obs if before_reset is None else flat(before_reset)
+                last_obs[:, t] = obs
+            else:
+                flat.write(before_reset, last_obs[:, t])
         columns["done"][:, :last] = columns["terminated"][:, :last] | columns["truncated"][:, :last]
-        _put(columns, last, {"obs": flat(env.observations)})
+        flat.write(env.observations, columns["obs"][:, last])
         _put(columns, last, {"value": policy.compute_values({Columns.OBS: columns["obs"][:, last]})})
         envs, steps = columns["done"][:, :last].nonzero(as_tuple=True)  # the host waits here
         if lost and env.missing_final_observation != "repeat":
@@ -113,23 +111,28 @@ def _put(columns: dict[str, Tensor], t: int, row: dict[str, Tensor]) -> None:
     for name, values in row.items():
         place = columns[name][:, t]
         if values.shape != place.shape:
-            raise ShapeMismatch(
-                f"fill_rollout: {name} of a row is {list(values.shape)}, and the rollout has {list(place.shape)}; give "
-                "the RolloutBuffer the sizes of flat observations and actions, and let the simulator and the policy "
-                "return rewards, flags and values [N]"
-            )
+            raise _shape_error(name, list(values.shape), place)
         place.copy_(values)
 
 
-class _Flat:
-    """Function from observations [N, ...] of an environment's space to vectors [N, D].
+def _shape_error(name: str, shape: list[int], place: Tensor) -> ShapeMismatch:
+    """Return the error for values of a row that do not have the shape of their place in the rollout."""
+    return ShapeMismatch(
+        f"fill_rollout: {name} of a row is {shape}, and the rollout has {list(place.shape)}; give the RolloutBuffer "
+        "the sizes of flat observations and actions, and let the simulator and the policy return rewards, flags and "
+        "values [N]"
+    )
+
+
+class _FlatWriter:
+    """Writer of observations [N, ...] of an environment's space as vectors [N, D].
 
     Raises:
         InvalidArgument: the space has parts that are no Boxes.
     """
 
     def __init__(self, env: TorchVectorEnv) -> None:
-        self._paths: list[Any] = []
+        self._paths: list[tuple[Any, ...]] = []
         for path, space in elementary_spaces(env.single_observation_space):
             if not isinstance(space, gym.spaces.Box):
                 raise InvalidArgument(
@@ -138,11 +141,22 @@ class _Flat:
                 )
             self._paths.append(path)
 
-    def __call__(self, observations: Any) -> Tensor:
-        parts = [self._part(observations, path) for path in self._paths]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    def write(self, observations: Any, place: Tensor) -> None:
+        """Write the parts of `observations`, flattened, next to each other into `place` [N, D].
 
-    def _part(self, observations: Any, path: Any) -> Tensor:
-        for key in path:
-            observations = observations[key]
-        return observations.flatten(1) if observations.ndim != 2 else observations
+        Raises:
+            ShapeMismatch: the vectors have another shape.
+        """
+        parts = []
+        for path in self._paths:
+            part = observations
+            for key in path:
+                part = part[key]
+            parts.append(part if part.ndim == 2 else part.flatten(1) if part.ndim > 2 else part[:, None])
+        shape = [len(parts[0]), sum(part.shape[1] for part in parts)]
+        if shape != list(place.shape):
+            raise _shape_error("obs", shape, place)
+        if len(parts) == 1:
+            place.copy_(parts[0])
+        else:
+            torch.cat(parts, 1, out=place)
