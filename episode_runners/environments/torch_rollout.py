@@ -152,7 +152,7 @@ class _FlatWriter:
             part = observations
             for key in path:
                 part = part[key]
-            parts.append(part if part.ndim == 2 else part.flatten(1) if part.ndim > 2 else part[:, None])
+            parts.append(part if part.ndim == 2 else part.reshape(part.shape[:1].numel(), -1))
         shape = [len(parts[0]), sum(part.shape[1] for part in parts)]
         if shape != list(place.shape):
             raise _shape_error("obs", shape, place)
