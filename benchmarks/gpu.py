@@ -274,7 +274,7 @@ def token_episodes(size: Size) -> Any:
     for k in range(8 * max(size(SEQUENCES) // 8, 1)):
         talk = Conversation(f"e{k}", outputs={"logp": "f4"}, group=k // 8)
         talk.begin(rng.integers(0, VOCABULARY, length // 4))
-        ids = rng.integers(0, VOCABULARY, length - length // 4 + 1)
+        ids = rng.integers(0, VOCABULARY, length - length // 4)
         logp = np.full(len(ids), -np.log(VOCABULARY), np.float32)
         talk.turn(ids, (), float(rng.random()), terminated=True, logp=logp)
         talks.append(talk.episode)
