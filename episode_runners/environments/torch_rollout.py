@@ -9,7 +9,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from connectors.policy import distribution_of
+from connectors.policy import distribution_of, module_of
 from connectors.rollout.buffer import final_observations
 from episode_runners.environments.torch_simulator import TorchVectorEnv, outside_inference
 from episodes.columns import Columns
@@ -46,8 +46,8 @@ def fill_rollout(
         to_simulator: function from the policy's actions to the simulator's, for example to clip them.
 
     Raises:
-        InvalidArgument: the rollout has another number of environments, the policy has no distribution, or the
-            observation space has parts that are no Boxes.
+        InvalidArgument: the rollout has another number of environments or is on another device, the policy is
+            recurrent or has no distribution, or the observation space has parts that are no Boxes.
         ShapeMismatch: the observations, actions, rewards or flags do not have the shape of their column.
         TrackMismatch: an episode ended without last observations. The rollout has been filled until then.
     """
@@ -60,8 +60,17 @@ def fill_rollout(
         raise InvalidArgument(
             f"{type(policy).__name__} has no distribution; define this attribute, an ActionDistribution"
         )
+    if module_of(policy).is_recurrent:
+        raise InvalidArgument(
+            f"fill_rollout: {type(policy).__name__} is recurrent, and a rollout stores no states; sample with a runner"
+        )
     if env.observations is None:
         env.reset()
+    if env.device != rollout["obs"].device:
+        raise InvalidArgument(
+            f"fill_rollout: the rollout is on {rollout['obs'].device}, {env} on {env.device}; give the RolloutBuffer "
+            "the simulator's device"
+        )
     last = rollout.shape[1] - 1
     columns: dict[str, Any] = {name: rollout[name] for name in _COLUMNS}
     last_obs = torch.empty_like(columns["obs"][:, :last])  # of each row, as if all episodes ended there

@@ -18,7 +18,7 @@ from benchmarks.operations import count_operations
 from benchmarks.torch_cartpole import ACTION_SPACE, OBSERVATION_SPACE, TorchCartPole
 from connectors import RolloutBuffer, rollout_to_episodes
 from connectors.rollout.fragments import BlockEdge
-from episode_learners import MLPPolicy
+from episode_learners import LSTMPolicy, MLPPolicy
 from episode_runners.environments import TorchVectorEnv, fill_rollout
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType
 from episodes.tracks import nested
@@ -210,6 +210,16 @@ def test_parts_other_than_boxes_are_rejected() -> None:
     env = TorchVectorEnv(Numbered(space, 2, False, 0), space, box(1))
     with pytest.raises(InvalidArgument, match=r"observes Discrete\(3\).*floats"):
         fill_rollout(env, MLPPolicy(box(5), box(1)), RolloutBuffer(2, 3, 5, 1, "cpu").start_rollout())
+
+
+def test_recurrent_policy_and_rollout_elsewhere_are_rejected() -> None:
+    env, policy = cart_pole("cpu")
+    rollout = RolloutBuffer(8, 3, 4, 1, "cpu").start_rollout()
+    with pytest.raises(InvalidArgument, match="LSTMPolicy is recurrent"):
+        fill_rollout(env, LSTMPolicy(OBSERVATION_SPACE, ACTION_SPACE), rollout)
+    elsewhere = RolloutBuffer(8, 3, 4, 1, "meta").start_rollout()
+    with pytest.raises(InvalidArgument, match=r"the rollout is on meta, .* on cpu"):
+        fill_rollout(env, policy, elsewhere)
 
 
 def test_tuple_without_extras_is_not_taken_apart() -> None:
