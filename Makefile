@@ -17,7 +17,7 @@ PIP := -m pip --no-input install --quiet -c constraints.txt
 APT := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -y
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
-.PHONY: browser demo test test-lowest fresh slow soak learn check format api bench docs clean
+.PHONY: browser demo test test-lowest fresh slow soak learn check format api bench gpu docs clean
 
 demo: $(READY)
 	$(BIN)/python -m episode_learners.demo $(ARGS)
@@ -72,6 +72,10 @@ api: $(READY)
 
 bench: $(BENCH_READY)
 	.venv-bench/bin/python -m benchmarks $(ARGS)
+
+# Tests and benchmarks on a GPU, in eight minutes. ARGS='--device cpu --small' checks the script without one.
+gpu: $(BENCH_READY)
+	.venv-bench/bin/python -m benchmarks.gpu $(ARGS)
 
 # The site is built in build/site. Every warning is an error. Serve it with: python -m http.server -d build/site
 docs: $(DOCS_READY)

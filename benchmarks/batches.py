@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, Steps, our_episode, train_steps
+from benchmarks.device import finish
 from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
 from benchmarks.peers import RLLIB, pipelines
 
@@ -20,20 +22,32 @@ def ppo_steps(size: Size) -> list[Steps]:
     return train_steps(size(4000), size(38) if size.most is None else 3, EXTRAS)
 
 
-def our_batch(size: Size, *, packed: bool, gae: bool = False) -> Timed:
+def our_batch(
+    size: Size,
+    *,
+    packed: bool,
+    gae: bool = False,
+    make_steps: Callable[[Size], list[Steps]] = ppo_steps,
+    device: Any = None,
+) -> Timed:
     """Time this library's learner pipeline, given a list of finalized episodes or a pack, with or without
-    advantages.
+    advantages. Tensors are on `device`.
     """
     from connectors import learner_pipeline
     from connectors.learner import GeneralizedAdvantageEstimation
     from episodes import EpisodePack
 
-    episodes: Any = [our_episode(steps) for steps in ppo_steps(size)]
+    episodes: Any = [our_episode(steps) for steps in make_steps(size)]
     episodes = EpisodePack.from_episodes(episodes) if packed else episodes
     returns = GeneralizedAdvantageEstimation(gamma=0.99, lambda_=0.95) if gae else None
-    pipeline = learner_pipeline(OBSERVATION_SPACE, ACTION_SPACE, returns=returns)
+    pipeline = learner_pipeline(OBSERVATION_SPACE, ACTION_SPACE, returns=returns, device=device)
     module = ReadyValues()
-    return Timed(lambda: pipeline(rl_module=module, batch={}, episodes=episodes))
+
+    def run() -> None:
+        pipeline(rl_module=module, batch={}, episodes=episodes)
+        finish(device)
+
+    return Timed(run)
 
 
 class ReadyValues:

@@ -4,6 +4,7 @@ normalization of observations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 import torch
 
 from benchmarks.batches import ReadyValues, ppo_steps
-from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, frame_episode, our_episode, random_frames
+from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, Steps, frame_episode, our_episode, random_frames
+from benchmarks.device import finish
 from benchmarks.figure import Figure, Side, Size, Timed, at_least, at_most
 from benchmarks.peers import RLLIB, pipelines
 
@@ -33,18 +35,25 @@ class ReadyRecurrentValues(ReadyValues):
         return self.values[: shape.numel()].view(shape)
 
 
-def recurrent_batch(size: Size) -> Timed:
+def recurrent_batch(size: Size, *, make_steps: Callable[[Size], list[Steps]] = ppo_steps, device: Any = None) -> Timed:
     """Time the train batch of a recurrent policy: 4,000 steps with LSTM states, cut into sequences of 20 steps, with
-    advantages.
+    advantages. Tensors are on `device`.
     """
     from connectors import learner_pipeline
     from connectors.learner import GeneralizedAdvantageEstimation
 
-    episodes = [our_episode(steps.with_states_as_extras()) for steps in ppo_steps(size)]
+    episodes = [our_episode(steps.with_states_as_extras()) for steps in make_steps(size)]
     module = ReadyRecurrentValues()
     returns = GeneralizedAdvantageEstimation(gamma=0.99, lambda_=0.95)
-    pipeline = learner_pipeline(OBSERVATION_SPACE, ACTION_SPACE, policy=module, max_seq_len=20, returns=returns)
-    return Timed(lambda: pipeline(rl_module=module, batch={}, episodes=episodes))
+    pipeline = learner_pipeline(
+        OBSERVATION_SPACE, ACTION_SPACE, policy=module, max_seq_len=20, returns=returns, device=device
+    )
+
+    def run() -> None:
+        pipeline(rl_module=module, batch={}, episodes=episodes)
+        finish(device)
+
+    return Timed(run)
 
 
 def actions_for_environment(size: Size, num_envs: int) -> Timed:

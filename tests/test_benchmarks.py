@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import all_figures, table
+from benchmarks import all_figures, gpu, table
 from benchmarks import measure as measuring
 from benchmarks.abilities import questions
 from benchmarks.compare_commit import ROOT, Compared, Pace, compare, format_row
@@ -187,7 +187,11 @@ def test_failed_figure_is_a_row_and_others_continue(
 ELSEWHERE = ("ray/", "rllib/", "data parallel/")  # tested where Ray runs anyway; started processes, see the slow test
 HERE = [figure for figure in all_figures.FIGURES if not figure.name.startswith(ELSEWHERE)]
 OURS = {figure.ours.prepare: (f"{figure.name} ours", figure.ours) for figure in reversed(HERE)}
-FLOORS = {figure.other.prepare: (f"{figure.name} floor", figure.other) for figure in HERE if not figure.other.needs}
+FLOORS = {
+    figure.other.prepare: (f"{figure.name} floor", figure.other)
+    for figure in HERE
+    if not figure.other.needs and figure.other.name != "limit"
+}
 SIDES = dict([*OURS.values(), *FLOORS.values()])
 
 
@@ -198,6 +202,37 @@ def test_each_side_of_figures_works(name: str) -> None:
             try_once(SIDES[name], TINY)
         return
     assert try_once(SIDES[name], TINY) > 0
+
+
+GPU_SIDES = {side.prepare: side for figure in gpu.figures("cpu") for side in (figure.ours, figure.other)}
+ON_CPU = {f"{i} {side.name}": side for i, side in enumerate(GPU_SIDES.values()) if not side.needs}
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_each_side_of_gpu_figures_works_on_cpu(name: str) -> None:
+    assert try_once(ON_CPU[name], TINY) > 0
+
+
+def test_gpu_script_writes_rows_and_reasons(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    chosen = (
+        figure(counted("ours", 1.0), counted("other", 2.0), at_most(1), "gpu/good"),
+        figure(Side("ours", broken), counted("other", 2.0), at_most(1), "gpu/bad"),
+    )
+    monkeypatch.setattr(gpu, "figures", lambda device: chosen)
+    monkeypatch.setattr(gpu, "hush", lambda: None)
+    file = tmp_path / "new" / "gpu.json"
+    assert gpu.main(["--device", "cpu", "--small", "--json", str(file)]) == 1
+    document = json.loads(file.read_text())
+    assert (document["device"], document["tests"]) == ("CPU", "tests marked gpu need a GPU")
+    notes = [(row["holds"], row["note"]) for row in document["rows"]]
+    assert notes == [(True, ""), (None, "ValueError: does not work")]
+    assert gpu.main(["--device", "cpu", "--minutes", "0", "--json", str(file)]) == 0
+    assert [row["note"] for row in json.loads(file.read_text())["rows"]] == ["no time left"] * 2
+    if not torch.cuda.is_available():
+        assert gpu.main([]) == 2
+        assert "no GPU here: --device cpu checks the script" in capsys.readouterr().err
 
 
 @pytest.mark.slow

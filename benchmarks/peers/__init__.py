@@ -10,3 +10,4 @@ CPPRB = ("cpprb",)
 MINARI = ("minari", "h5py")
 LEROBOT = ("datasets",)  # LeRobot's way is written out: its package is not needed
 ECHO = ("echo",)
+RSL_RL = ("rsl_rl", "git", "onnx")

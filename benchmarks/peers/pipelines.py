@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.data import ACTION_SPACE, OBSERVATION_SPACE, Steps, rllib_episode
+from benchmarks.device import finish
 from benchmarks.figure import Size, Timed
 
 MODULE = "default_policy"
@@ -30,8 +31,7 @@ def train_batch(
 
     def run(episodes: Any) -> Any:
         batch = pipeline(rl_module=module, batch={}, episodes=episodes, shared_data={})
-        if device is not None:
-            torch.cuda.synchronize()
+        finish(device)
         return batch
 
     if gae:

@@ -91,12 +91,16 @@ class TorchVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments, and return the first observations [N, ...] and an empty dict of infos."""
+        """Reset all environments, and return the first observations [N, ...] and an empty dict of infos.
+
+        Raises:
+            WrongType: observations are tuples, and the simulator does not return (observations, extras).
+        """
         with outside_inference():
             if seed is not None and hasattr(self.simulator, "seed"):
                 self.simulator.seed(seed)
             answer = self.simulator.reset()
-            self.observations = self._select_observations(answer[0] if isinstance(answer, tuple) else answer)
+            self.observations = self._select_observations(self._without_extras(answer))
             self._newest = _as_numpy(self.observations)
         return self._newest, {}
 
@@ -127,6 +131,22 @@ class TorchVectorEnv(VectorEnv):
             self._newest = observations
         return observations, rewards, terminateds, truncateds, infos
 
+    def _without_extras(self, answer: Any) -> Any:
+        """Return the observations in the result of the simulator's `reset`, which may be (observations, extras).
+
+        Raises:
+            WrongType: observations are tuples, and the result is not a pair whose first item is one.
+        """
+        if not isinstance(answer, tuple):
+            return answer
+        is_pair = len(answer) == 2 and isinstance(answer[0], (tuple, list))
+        if isinstance(self.single_observation_space, gym.spaces.Tuple) and not is_pair:
+            raise WrongType(
+                f"reset of {type(self.simulator).__name__} returned {_brief(answer)}; with observations of a Tuple "
+                "space return (observations, extras)"
+            )
+        return answer[0]
+
     @property
     def device(self) -> torch.device:
         """Device of the simulator's tensors.
@@ -147,6 +167,7 @@ class TorchVectorEnv(VectorEnv):
         Raises:
             WrongType: the simulator returned no tuple of four or five items.
             TrackMismatch: the simulator returned `dones` without time-outs.
+            ShapeMismatch: `dones` and time-outs have different shapes.
             UnknownKey: the observations have no `observation_key`.
         """
         observations, *columns = self._as_five_values(self.simulator.step(actions))
@@ -160,6 +181,7 @@ class TorchVectorEnv(VectorEnv):
         Raises:
             WrongType: the result is not a tuple of four or five.
             TrackMismatch: there are four, and the extras do not mark time limits.
+            ShapeMismatch: dones and time-outs have different shapes.
         """
         if not isinstance(row, tuple) or len(row) not in (4, 5):
             raise WrongType(
@@ -175,6 +197,11 @@ class TorchVectorEnv(VectorEnv):
                 "time limits cannot be distinguished from terminations; name its key: time_outs="
             )
         dones, late = dones.bool(), extras[self._time_outs].bool()
+        if dones.shape != late.shape:
+            raise ShapeMismatch(
+                f"{type(self.simulator).__name__}: dones are {list(dones.shape)} and {self._time_outs!r} are "
+                f"{list(late.shape)}; give a flag for each environment, [{self.num_envs}]"
+            )
         return observations, rewards, dones & ~late, dones & late, extras
 
     def _select_observations(self, observations: Any) -> Any:
@@ -200,15 +227,30 @@ class TorchVectorEnv(VectorEnv):
         Raises:
             TrackMismatch: the observations are missing, and `missing_final_observation` is "raise".
         """
-        if extras.get(self._final_key) is not None:
-            return nested.map_leaves(lambda leaf: leaf[envs], self._select_observations(extras[self._final_key]))
-        if self.missing_final_observation == "repeat":
+        last = self.all_last_observations(extras)
+        if last is None:
+            self.check_may_repeat(extras)
             return None
-        raise TrackMismatch(
-            f"episodes ended, and extras of {type(self.simulator).__name__} has no {self._final_key!r} "
-            f"(it has {list(extras)}): their last observations are lost. Name the key (final_observations=), or pass "
-            'missing_final_observation="repeat"'
-        )
+        return nested.map_leaves(lambda leaf: leaf[envs], last)
+
+    def all_last_observations(self, extras: dict[str, Any]) -> Any:
+        """Return the observations [N, ...] before the resets of a step, read from its `extras`, or None if missing.
+
+        Rows of episodes that did not end have no meaning.
+        """
+        last = extras.get(self._final_key)
+        return None if last is None else self._select_observations(last)
+
+    def check_may_repeat(self, extras: dict[str, Any]) -> None:
+        """Raise `TrackMismatch` for `extras` without last observations, unless `missing_final_observation` is
+        "repeat".
+        """
+        if self.missing_final_observation != "repeat":
+            raise TrackMismatch(
+                f"episodes ended, and extras of {type(self.simulator).__name__} has no {self._final_key!r} "
+                f"(it has {list(extras)}): their last observations are lost. Name the key (final_observations=), or "
+                'pass missing_final_observation="repeat"'
+            )
 
     def _last_rows(self, extras: dict[str, Any], envs: np.ndarray) -> Any:
         """Return arrays [N, ...] whose rows `envs` are the last observations of the episodes that ended.
