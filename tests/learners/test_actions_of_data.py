@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 from episode_learners import (
     BC,
@@ -28,6 +30,7 @@ from episode_learners import (
     QPolicy,
     SACPolicy,
 )
+from episode_learners.algorithms.action_checks import check_actions
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
@@ -144,3 +147,29 @@ def test_actions_of_samples(name: str, kind: str) -> None:
     buffer = EpisodeReplayBuffer(100, seed=0)
     buffer.add(episode_of(GOOD[kind][0]))
     assert make(space).update_from(buffer)
+
+
+CHOICES = st.one_of(
+    st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 4), st.integers(-3, 3)),
+    st.builds(lambda n, start: spaces.MultiDiscrete([n, 2], start=[start, 0]), st.integers(1, 4), st.integers(-3, 3)),
+    st.builds(spaces.MultiBinary, st.integers(1, 3)),
+)
+
+
+@given(data=st.data(), space=CHOICES, num=st.integers(0, 5), is_padded=st.booleans())
+def test_actions_are_accepted_as_the_space_contains_them(data: Any, space: Any, num: int, is_padded: bool) -> None:
+    values = st.integers(-4, 6) | st.sampled_from([0.5, np.nan, 1.0])
+    some = data.draw(st.lists(st.lists(values, min_size=3, max_size=3), min_size=num, max_size=num))
+    size = int(np.prod(space.shape))
+    actions = np.array(some).reshape(num, 3)[:, :size].reshape(num, *space.shape)
+    batch: dict[str, Any] = {"actions": actions}
+    if is_padded:
+        mask = np.array([data.draw(st.booleans()) for _ in range(num)], bool)
+        batch, actions = {"actions": actions[:, None], "loss_mask": mask[:, None]}, actions[mask]
+    is_right = [bool((row % 1 == 0).all()) and space.contains(row.astype(space.dtype)) for row in actions]
+    try:
+        check_actions(batch, space, "BC", str)
+    except InvalidArgument:
+        assert not all(is_right)
+    else:
+        assert all(is_right)
