@@ -114,13 +114,13 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
         shape = shape_of(tupled, label)
         if not track.total:
             check_fits(tupled, space, label, "actions")
-        known_shape = shape_of(track.get(-1)) if track.total else shape
+        newest = track.get(-1) if track.total else tupled
+        known_shape = shape_of(newest)
         if shape != known_shape and irregular_part(space) is None:
             raise ShapeMismatch(
                 f"{label()}: the action has shape {shape}, earlier actions have shape {known_shape}; give that shape"
             )
-        if track.total:
-            check_kind(tupled, track.get(-1), "action", label)
+        check_kind(tupled, newest, "action", label)
     return action.shape if kind is np.ndarray else kind if kind in REAL_TYPES else None
 
 
