@@ -17,6 +17,7 @@ from torch.optim.optimizer import Optimizer
 from connectors.actor import Actor
 from connectors.pipeline import ConnectorPipeline
 from connectors.tensors import NumpyToTensor
+from episode_learners.algorithms.action_checks import check_actions
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot
 from episode_learners.algorithms.minibatches import shuffled
 from episode_learners.algorithms.target_network import TargetNetwork
@@ -127,11 +128,20 @@ class Algorithm(nn.Module, ABC):
     def _batch_of_samples(self, columns: Mapping[str, Any]) -> TrainBatch:
         """Convert columns sampled from replay to a train batch of tensors on the device of the parameters. The origin
         (episode and step) of the rows is kept.
+
+        Raises:
+            InvalidArgument: a sampled action is not in the policy's action space.
         """
+        self._check_actions(columns)
         device = next(iter(self.optimizers.values())).parameters[0].device
         if self._to_tensors.device != device:
             self._to_tensors.to(device)
         return TrainBatch(self._to_tensors(batch=dict(columns)), getattr(columns, "lazy_origin", None))
+
+    def _check_actions(self, batch: Mapping[str, Any]) -> None:
+        """Raise `InvalidArgument` if an action of a batch is not in the policy's action space."""
+        space = getattr(self.policy, "action_space", None)
+        check_actions(batch, space, type(self).__name__, lambda place: _describe_row(place, _origin(batch)))
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Take a gradient step on each minibatch of a train batch, and return the mean of each logged scalar, such as
@@ -196,11 +206,13 @@ class Algorithm(nn.Module, ABC):
         If an update fails, weights, optimizers, counts and random states are as before the update.
 
         Raises:
-            InvalidArgument: a loss or its gradient is not finite (the error names the steps with such values), or the
-                episodes have other spaces than the policy.
+            InvalidArgument: a loss or its gradient is not finite, or an action is not in the policy's action space (the
+                error names the steps with such values), or the episodes have other spaces than the policy.
         """
         try:
-            return self._updated(self.preprocess(episodes))
+            batch = self.preprocess(episodes)
+            self._check_actions(batch)
+            return self._updated(batch)
         except RuntimeError as error:  # of torch
             differ = _describe_differing_spaces(episodes, self.policy)
             if not differ:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,6 @@ from episode_learners.algorithms.sac import SAC, SACConfig
 from episode_learners.policies.soft_actor_critic import SACPolicy, values_of
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
-from episodes.replay import EpisodeReplayBuffer
-from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.sampling.sampler import Sampler
 
 __all__ = ["ContinuousCQL", "ContinuousCQLConfig"]
 
@@ -65,15 +62,9 @@ class ContinuousCQL(SAC):
     ) -> None:
         super().__init__(policy, config or ContinuousCQLConfig(), pipeline=pipeline, scheduler=scheduler, seed=seed)
 
-    def draw(self, replay: EpisodeReplayBuffer | Sampler, n: int) -> dict[str, Any]:
-        columns = super().draw(replay, n)
-        check_bounded(columns[Columns.ACTIONS])
-        return columns
-
-    def preprocess(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        batch = super().preprocess(episodes)
+    def _check_actions(self, batch: Mapping[str, Any]) -> None:
+        super()._check_actions(batch)
         check_bounded(batch[Columns.ACTIONS])
-        return batch
 
     def loss_of_values(self, values: list[Tensor], minibatch: Mapping[str, Any]) -> tuple[Tensor, Measured]:
         """Return the critics' TD loss plus the conservative loss, given each critic's Q-values [B] of the taken

@@ -63,7 +63,13 @@ class TranslatedEnvToModule(TranslatedFunction):
     setting = "_env_to_module_connector"
 
     def __call__(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
-        replaced = self.original.build_env_to_module_connector(env, spaces, device)
+        try:
+            replaced = self.original.build_env_to_module_connector(env, spaces, device)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"install(config): RLlib cannot make its env_to_module_connector: {error}; give arguments that its "
+                "connectors allow, such as a number for MeanStdFilter(clip_by_value=...), np.inf for no limit"
+            ) from error
         if not self.original.is_multi_agent:
             return EnvToModuleInRLlib(replaced=replaced, device=device)
         connector = MultiAgentEnvToModuleInRLlib(replaced=replaced, device=device)

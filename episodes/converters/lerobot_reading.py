@@ -45,10 +45,10 @@ def from_lerobot(
     actions, "next.reward" the rewards (0 without), and features with other names are extra model outputs. The
     observation after an episode's last step is unknown there, so that step is lost, unless it terminates.
 
-    The ids of such episodes are "lerobot-DIGEST/INDEX", with a digest of the tables and metadata. `custom_data["task"]`
-    is the first task of an episode. If it has several, `custom_data["tasks"]` has all of them, and the info "task" the
-    task of each step. The info "timestamp" has LeRobot's times. `custom_data["source"]` has values of the whole data
-    set: "fps", "robot_type", and "names" of the parts of each feature.
+    The ids of such episodes are "lerobot-DIGEST/INDEX", with a digest of tables, metadata and videos.
+    `custom_data["task"]` is the first task of an episode. If it has several, `custom_data["tasks"]` has all of them,
+    and the info "task" the task of each step. The info "timestamp" has LeRobot's times. `custom_data["source"]` has
+    values of the whole data set: "fps", "robot_type", and "names" of the parts of each feature.
 
     Args:
         path: the directory.
@@ -267,8 +267,9 @@ class _Foreign:
     ) -> None:
         self._source, self._report = source, report
         self._tasks = _tasks_of(root)
-        tables = [*sorted((root / "meta").rglob("*.*")), *sorted((root / "data").rglob("*.parquet"))]
-        self._prefix = prefix_of_files("lerobot", (file for file in tables if file.is_file()), prefix)
+        parts = ("meta", "*.*"), ("data", "*.parquet"), ("videos", "*.*")
+        files = [file for folder, names in parts for file in sorted((root / folder).rglob(names)) if file.is_file()]
+        self._prefix = prefix_of_files("lerobot", files, prefix)
         stored = Account(info)
         is_whole = info.get("splits") == {"train": f"0:{info.get('total_episodes')}"}
         stored.skip(*_LAYOUT, *(["splits"] if is_whole else []))

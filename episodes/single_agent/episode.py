@@ -423,6 +423,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             if type(observation) is _ARRAY and observation.dtype is self._encoded:
                 observation = observation.tobytes()
             else:
+                if self._encoded is not None:
+                    self._check_kind(observation)
                 observation = copied(observation)
             infos = copied(infos) if infos else {}
         elif infos is None:
@@ -502,6 +504,14 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         if self._shape == _RAGGED:  # not `is`: an unpickled text is another object
             return as_item(observation, self._facts.observation_space)  # checked when it is appended
         return track_access.checked_observation(observation, self._shape, self._facts.observation_space, self._place)
+
+    def _check_kind(self, observation: Any) -> None:
+        """Raise `ShapeMismatch` if the dtype of an observation fits neither the space nor earlier observations."""
+        space = self._facts.observation_space
+        if space is not None:
+            check_fits(observation, space, self._place, "observations")
+        else:
+            track_access.check_kind(observation, np.empty(0, self._encoded), "observation", self._place)
 
     def _newest_shape(self) -> Any:
         observations = self._tracks.observations

@@ -35,6 +35,7 @@ from episodes.tracks.validation import checked_count, checked_flag
 __all__ = ["Session", "SessionRecorder", "SessionReport"]
 
 _MOST_TEXT = 200  # characters of an error that are kept
+_NO_COPY = "calls may come from other threads and agents while a copy is made; end or fail the sessions first"
 
 
 @dataclass(frozen=True)
@@ -348,6 +349,14 @@ class Session:
         group = "" if self.group is None else f", group {self.group!r}"
         return f"Session({self.id_}: {len(self._calls)} calls, {self._state}{group})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self.is_open:
+            raise EpisodeStateError(f"{self._label('pickle')}: {_NO_COPY}")
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=RLock())
+
     def episode(self) -> SingleAgentEpisode:
         """Return the ended session as an episode, lineage after lineage. The newest call is the last step.
 
@@ -465,7 +474,8 @@ class SessionRecorder:
     `Conversation`. `token_batch` makes one sequence of each lineage, and learns from each sample once.
 
     `take()` returns complete groups of sessions, as `TokenRecorder` does. Sessions and recorder may be used from
-    several threads.
+    several threads. A recorder without open sessions can be pickled and deep-copied, with the groups that were not
+    taken.
 
     Args:
         group_size: number of ended sessions in a complete group. A session that fails does not count: its group needs
@@ -621,6 +631,15 @@ class SessionRecorder:
         """Return the sum of the reports of all sessions since the recorder was created, open ones included."""
         with self.lock:
             return sum((session.report() for session in self.open_sessions), self._closed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self.lock:
+            if self.open_sessions:
+                names = ", ".join(session.id_ for session in self.open_sessions[:3])
+                raise EpisodeStateError(
+                    f"SessionRecorder: pickle: {self.num_open} sessions are open ({names}); {_NO_COPY}"
+                )
+            return {**self.__dict__, "_sessions": dict(self._sessions)}
 
     def __repr__(self) -> str:
         failed = f", {self._closed.failed} failed, the newest by {self._newest_failure}" if self._closed.failed else ""

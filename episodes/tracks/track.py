@@ -19,6 +19,7 @@ import numpy as np
 
 from episodes.errors import ShapeMismatch
 from episodes.tracks import indexing, nested
+from episodes.tracks.casting import MOST_DIMENSIONS
 from episodes.tracks.field import INFOS, UNNAMED, Field
 from episodes.tracks.filling import ItemKinds, take_filled, take_span_filled, with_items_written
 from episodes.tracks.indexing import Indices
@@ -128,7 +129,9 @@ class ListTrack(_Items):
         if type(newest) is not np.ndarray or not shape or newest.shape != shape or not 0 < newest.nbytes <= MOST_BYTES:
             return None
         dtype = newest.dtype
-        if dtype.kind not in "iufb" or not dtype.isnative or (self.encoding or (dtype, shape)) != (dtype, shape):
+        if dtype.kind not in "iufb" or not dtype.isnative or newest.ndim > MOST_DIMENSIONS:
+            return None
+        if (self.encoding or (dtype, shape)) != (dtype, shape):
             return None
         self.encoding, self.num_decoded = (dtype, shape), len(stored) - 1
         stored[-1] = newest.tobytes()

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from episodes.columns import check_extra_output_names
 from episodes.errors import ShapeMismatch, TrackMismatch
 from episodes.tracks import indexing, nested
-from episodes.tracks.casting import REAL_TYPES, check_kinds, checked_rewards
+from episodes.tracks.casting import REAL_TYPES, check_kinds, checked_rewards, widened_dtype
 from episodes.tracks.copies import copied
 from episodes.tracks.field import REWARDS, Field, extra_field
 from episodes.tracks.fitting import check_fits
@@ -24,6 +24,8 @@ from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_pa
 from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import ArrayTrack, ListTrack, Track
 from episodes.tracks.tracks import Tracks, wrong_length
+
+_PLAIN = (np.ndarray, np.generic, str, int, float)
 
 
 def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
@@ -75,6 +77,24 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
     return tupled
 
 
+def check_kind(item: Any, earlier: Any, name: str, label: Callable[[], str]) -> None:
+    """Raise `ShapeMismatch` if one of two items is text and the other one a number. Only arrays and scalars are
+    compared.
+
+    Args:
+        item: the item that is added.
+        earlier: an item of the same track.
+        name: name of the item in the message, such as "action".
+        label: function that returns the first words of an error message.
+    """
+    if isinstance(item, _PLAIN) and isinstance(earlier, _PLAIN):
+        new, old = np.asarray(item).dtype, np.asarray(earlier).dtype
+        if new != old and widened_dtype(old, np.zeros(0, new)) is None:
+            raise ShapeMismatch(
+                f"{label()}: the {name} has dtype {new}, earlier {name}s have dtype {old}; give items of one kind"
+            )
+
+
 def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, label: Callable[[], str]) -> Any:
     """Validate the shape of an action that is added to an episode, and return its shape or type,
     by which later actions are checked quickly.
@@ -94,11 +114,13 @@ def checked_action_shape(action: Any, track: Track, space: spaces.Space | None, 
         shape = shape_of(tupled, label)
         if not track.total:
             check_fits(tupled, space, label, "actions")
-        known_shape = shape_of(track.get(-1)) if track.total else shape
+        newest = track.get(-1) if track.total else tupled
+        known_shape = shape_of(newest)
         if shape != known_shape and irregular_part(space) is None:
             raise ShapeMismatch(
                 f"{label()}: the action has shape {shape}, earlier actions have shape {known_shape}; give that shape"
             )
+        check_kind(tupled, newest, "action", label)
     return action.shape if kind is np.ndarray else kind if kind in REAL_TYPES else None
 
 

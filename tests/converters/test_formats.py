@@ -99,6 +99,20 @@ def test_lerobot_lossless_videos_are_exact_and_lossy_videos_report_error(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["exact", "rough"]
 
 
+def test_ids_of_foreign_lerobot_data_are_of_their_videos(tmp_path: Path) -> None:
+    to_lerobot([images((16, 24, 3))], tmp_path / "x", lossless=True)
+    info = json.loads((tmp_path / "x/meta/info.json").read_text())
+    del info["rl_episodes"]
+    (tmp_path / "x/meta/info.json").write_text(json.dumps(info))
+    first, again = (from_lerobot(tmp_path / "x")[0][0] for _ in range(2))
+    (video,) = (tmp_path / "x/videos").rglob("*.mp4")
+    with video.open("ab") as file:
+        file.write((8).to_bytes(4, "big") + b"free")  # an empty box of MP4, which players skip
+    changed = from_lerobot(tmp_path / "x")[0][0]
+    assert first.id_ == again.id_ != changed.id_
+    assert len(first) == len(changed) == 3  # the observation after the last step is not in the videos
+
+
 def test_to_lerobot_writes_documented_layout(tmp_path: Path) -> None:
     original_episodes = [some(5, "a", custom_data={"task": "push"}), some(3, "b")]
     to_lerobot(original_episodes, tmp_path / "x", fps=10, task="pull")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import WrongType
 from episodes.recorder.info_rows import InfoRows
+from episodes.replay import EpisodeReplayBuffer
+from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos import msgpack_codec as encoding
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, same_info
 from episodes.tracks.infos.joining import joined_infos
+from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 
 values = st.one_of(
     st.booleans(),
@@ -168,3 +173,52 @@ def test_info_tensors_round_trip_as_arrays() -> None:
     assert copied.item(0)["o"] is not infos.item(0)["o"]
     with pytest.raises(WrongType, match="Own"):
         pickle.dumps(infos)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({}, "infos is a dict"),
+        ({"a": [1, 2, 3]}, "infos is a dict"),
+        ("abc", "infos is a str"),
+        (3, "infos is a int"),
+        (iter([{}, {}, {}]), "infos is a list_iterator"),
+        ([{}, None, {}], r"infos\[1\] is a NoneType"),
+        ([1, 2, 3], r"infos\[0\] is a int"),
+    ],
+)
+def test_infos_that_are_no_list_of_dicts_are_named(wrong: Any, message: str) -> None:
+    arrays = {"observations": np.zeros((3, 1)), "actions": np.zeros(2, np.int64), "rewards": np.zeros(2)}
+    pack = EpisodePack(**arrays, lengths=[2])
+    calls = [
+        lambda: EpisodePack(**arrays, lengths=[2], infos=wrong),
+        lambda: SingleAgentEpisode.from_arrays(**arrays, infos=wrong),
+        lambda: pack.replace(infos=wrong),
+    ]
+    for call in calls:
+        with pytest.raises(WrongType, match=f"{message}.*; give a"):
+            call()
+
+
+@pytest.mark.parametrize("num_dimensions", [32, 33, 64])
+def test_infos_of_many_dimensions_are_kept_everywhere(num_dimensions: int, tmp_path: Path) -> None:
+    value = np.full((1,) * num_dimensions, 3.0)
+    growing = SingleAgentEpisode(id_="a")
+    growing.add_env_reset(np.zeros(1, np.float32), {"value": value})
+    growing.add_env_step(np.ones(1, np.float32), 0, 1.0, {"value": value + 1})
+    episode = growing.to_numpy()
+    pack = EpisodePack.from_episodes([episode])
+    message, buffer = encoded([pack], Schemas()), EpisodeReplayBuffer(10, seed=0)
+    buffer.add(episode)
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add(episode)
+    results = {
+        "episode": episode,
+        "pack": pack[0],
+        "pickle": pickle.loads(pickle.dumps(episode)),
+        "file": EpisodeDataset(tmp_path / "data")[0],
+        "message": decoded(layouts_of(message.schema), message.parts())[0][0],
+        "replay": buffer.sample_episodes(1)[0],
+    }
+    for place, result in results.items():
+        assert same_info(list(result.get_infos()), [{"value": value}, {"value": value + 1}]), place

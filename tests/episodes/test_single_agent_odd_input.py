@@ -191,3 +191,31 @@ def test_tensor_observations_compare_and_concat(tensor: Any) -> None:
     assert element.to_numpy().get_observations()[:, 0].tolist() == [1.0, 1.0, 2.0]
     second.infos[1]["seen"] = torch.ones(3)
     assert not episode().equals(second)
+
+
+SPACE = spaces.Box(0, 255, (2,), np.uint8)
+
+
+@pytest.mark.parametrize("steps_before", [1, 3])
+@pytest.mark.parametrize(
+    ("space", "first", "then", "action", "named"),
+    [
+        (None, np.zeros(2), np.array(["a", "b"]), 0, "the observation has dtype <U1"),
+        (None, np.zeros(2, np.uint8), np.array([None, 1]), 0, "the observation has dtype object"),
+        (SPACE, np.zeros(2, np.uint8), np.full(2, 0.5), 0, "cannot hold 0.5"),
+        (SPACE, np.zeros(2, np.uint8), np.full(2, -1), 0, "cannot hold -1"),
+        (None, np.zeros(2), np.zeros(2), "up", "the action has dtype <U2"),
+    ],
+)
+def test_step_of_another_kind_raises_at_once_and_changes_nothing(
+    space: Any, first: Any, then: Any, action: Any, named: str, steps_before: int
+) -> None:
+    episode = SingleAgentEpisode(observation_space=space)
+    episode.add_env_reset(first)
+    for _ in range(steps_before):
+        episode.add_env_step(first, 0, 1.0)
+    with pytest.raises(ShapeMismatch, match=named):
+        episode.add_env_step(then, action, 1.0)
+    assert len(episode) == steps_before
+    episode.add_env_step(first.astype(np.float32) if space is None else first, 0, 1.0)
+    assert len(episode.to_numpy()) == steps_before + 1

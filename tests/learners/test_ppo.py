@@ -210,7 +210,7 @@ def test_value_clip_is_around_old_values(kind):
 def test_episodes_of_other_spaces_are_rejected_by_name():
     more_actions, widened_dtype = spaces.Discrete(5), spaces.Box(-1.0, 1.0, (3,))
     for observation_space, done, message in (
-        (OBSERVATIONS, more_actions, r"action_space Discrete\(5\), the policy Discrete\(2\)"),
+        (OBSERVATIONS, more_actions, r"actions\[0\] is 4 .*, which is not in the policy's space Discrete\(2\)"),
         (widened_dtype, TWO_ACTIONS, r"observation_space Box\(-1.0, 1.0, \(3,\), float32\), the policy Box"),
     ):
         episode = SingleAgentEpisode.from_arrays(

@@ -6,6 +6,7 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 from ray.rllib.algorithms.bc import BCConfig
@@ -86,6 +87,20 @@ def test_connector_that_is_set_in_a_copy_of_a_built_config_needs_install() -> No
         changed.build_algo()
     algorithm = install(changed).build_algo()
     assert "MeanStdFilter" in algorithm.env_runner._env_to_module.get_state()["EnvToModuleInRLlib"]
+    algorithm.stop()
+
+
+def test_filter_that_rllib_cannot_make_is_named() -> None:
+    connector = lambda *args: MeanStdFilter(clip_by_value=None)  # noqa: E731
+    config = install(small(PPOConfig()).env_runners(env_to_module_connector=connector))
+    with pytest.raises(InvalidArgument, match=r"np\.inf for no limit"):
+        config.build_algo()
+
+
+def test_filter_without_limit() -> None:
+    connector = lambda *args: MeanStdFilter(clip_by_value=np.inf)  # noqa: E731
+    algorithm = install(small(PPOConfig()).env_runners(env_to_module_connector=connector)).build_algo()
+    assert algorithm.train()
     algorithm.stop()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -392,3 +394,33 @@ def test_session_is_found_by_id_until_it_is_taken_or_fails() -> None:
     assert recorder.get("a") is session
     assert [ids.tolist() for ids in recorder.take()[0].get_actions()] == [[2]]  # type: ignore[index]
     assert (recorder.get("a"), left) == (None, 1)
+
+
+COPIES = [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("which", ["recorder", "session"])
+def test_open_sessions_are_not_copied(copied: Callable[[Any], Any], which: str) -> None:
+    recorder = SessionRecorder(outputs={})
+    session = recorder.begin("a")
+    session.add([1], [2])
+    with pytest.raises(EpisodeStateError, match=r"pickle: .*end or fail the sessions first"):
+        copied(recorder if which == "recorder" else session)
+    session.end(reward=1.0)
+    assert recorder.take()[0].get_return() == 1.0
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_recorder_without_open_sessions_goes_on_as_a_copy(copied: Callable[[Any], Any]) -> None:
+    recorder = SessionRecorder(group_size=2, outputs={})
+    for reward in (1.0, 2.0, 3.0):
+        with recorder.begin(group="g") as session:
+            session.add([1], [2])
+            session.reward(reward)
+    other = copied(recorder)
+    for each in (recorder, other):
+        with each.begin("last", group="g") as session:
+            session.add([1], [2])
+        assert [pack.get_return() for pack in each.take()] == [1.0, 2.0, 3.0, 0.0]
+        assert each.num_open == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from episodes.errors import WrongType
 from episodes.tracks import nested
+from episodes.tracks.casting import MOST_DIMENSIONS
 from episodes.tracks.infos.info_columns import WHOLE, ColumnInfos, TypedColumn, copy_mutable
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.levels import DEEPEST, too_deep
@@ -25,9 +27,11 @@ def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
 
     Raises:
         ShapeMismatch: an info is nested too deeply.
+        WrongType: `dicts` is no sequence of dicts.
     """
     if type(dicts) is not list and isinstance(dicts, Infos):  # `isinstance` is slow for abstract classes like this
         return dicts
+    _check_dicts(dicts)
     num = len(dicts)
     if not any(dicts):
         return EmptyInfos(num)
@@ -37,6 +41,17 @@ def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
         return ColumnInfos({path: values.column(num) for path, values in columns.items()}, num)
     except RecursionError:  # lists, which are copied
         raise too_deep("an info") from None
+
+
+def _check_dicts(dicts: Sequence[dict[str, Any]]) -> None:
+    """Raise `WrongType` unless `dicts` is a sequence of mappings."""
+    if isinstance(dicts, (Mapping, str, bytes)) or not hasattr(dicts, "__len__"):
+        raise WrongType(
+            f"infos is a {type(dicts).__name__}; give a list of dicts, one for each observation, or None for empty ones"
+        )
+    wrong = next((i for i, info in enumerate(dicts) if type(info) is not dict and not isinstance(info, Mapping)), None)
+    if wrong is not None:
+        raise WrongType(f"infos[{wrong}] is a {type(dicts[wrong]).__name__}; give a dict for each observation")
 
 
 @dataclass(slots=True)
@@ -133,7 +148,9 @@ def as_typed_array(values: Sequence[Any], types: set[type]) -> np.ndarray | None
             return None
     if kind is np.ndarray:
         first = values[0]
-        same = first.ndim and all(value.dtype == first.dtype and value.shape == first.shape for value in values)
+        same = 0 < first.ndim <= MOST_DIMENSIONS and all(
+            value.dtype == first.dtype and value.shape == first.shape for value in values
+        )
         return np.array(values) if same and first.dtype.kind in "biufcM" else None
     if issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64:  # a timedelta's dtype also has a unit
         return np.fromiter(values, kind, len(values))
