@@ -19,6 +19,8 @@ COLUMNS = (
     *("id", "length", "return", "ending", "t_started", "episode_length", "episode_return", "is_complete"),
     *("agent_id", "module_id"),
 )
+COLUMNS_OF_GAMES = ("id", "length", "return", "ending", "t_started", "agents")
+MOST_GAMES = 200  # in a page
 
 
 def info(
@@ -26,17 +28,34 @@ def info(
     stats: Annotated[bool, typer.Option("--stats", help="Statistics of each track, which reads all tracks.")] = False,
     json: Json = False,
 ) -> None:
-    """Print a summary of a data set: numbers of episodes and steps, returns, endings and spaces."""
-    from episodes.storage import EpisodeDataset
+    """Print a summary of a data set: numbers of episodes and steps, returns, endings and spaces.
 
-    dataset = EpisodeDataset(data_path(directory))
+    Of games whose agents are of several kinds, it lists the kinds.
+    """
+    dataset = _opened(directory)
+    facts = _facts_of_games(dataset) if _is_of_games(dataset) else _facts(dataset)
+    facts = {"path": str(directory)} | facts
+    tracks = _statistics(dataset) if stats else []
+    if json:
+        print_json(facts | ({"tracks": tracks} if stats else {}))
+        return
+    lines = dict(facts)
+    for n, kind in enumerate(lines.pop("kinds", ())):
+        lines[f"kind {n}"] = f"{', '.join(kind['agents'])}: {kind['episodes']} episodes, {kind['steps']} steps"
+        lines |= {f"kind {n}, {name}": kind[name] for name in ("observation space", "action space")}
+    print_table(("", ""), [(name, text(value)) for name, value in lines.items() if value not in (None, {}, 0, "")])
+    if tracks:
+        print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
+
+
+def _facts(dataset: Any) -> dict[str, Any]:
+    """Return what `info` prints of a data set of episodes."""
     rows = _rows(dataset)
     returns, endings = [row["return"] for row in rows], [row["ending"] for row in rows]
     is_done = dataset.metadata["terminated"] | dataset.metadata["truncated"]
     whole = dataset.metadata["episode_return"][dataset.metadata["is_complete"] & is_done].tolist()
     spec = dataset.env_spec
-    facts = {
-        "path": str(directory),
+    return {
         "environment": getattr(spec, "id", spec),
         "episodes": len(dataset),
         "steps": dataset.num_steps,
@@ -54,13 +73,36 @@ def info(
         "recovered": dataset.recovered,
         "unread": dataset.unread,
     }
-    tracks = _statistics(dataset) if stats else []
-    if json:
-        print_json(facts | ({"tracks": tracks} if stats else {}))
-        return
-    print_table(("", ""), [(name, text(value)) for name, value in facts.items() if value not in (None, {}, 0, "")])
-    if tracks:
-        print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
+
+
+def _facts_of_games(dataset: Any) -> dict[str, Any]:
+    """Return what `info` prints of a data set of games: returns, endings, and facts of each kind of agents."""
+    table, spec = dataset.metadata, dataset.env_spec
+    returns, endings = table["return"].tolist(), table["ending"].tolist()
+    kinds = [
+        {
+            "path": str(kind.path),
+            "agents": [str(agent) for agent in dict.fromkeys(kind.metadata["agent_id"].tolist())],
+            "episodes": len(kind),
+            "steps": kind.num_steps,
+            "observation space": text(kind.observation_space),
+            "action space": text(kind.action_space),
+        }
+        for kind in dataset.kinds
+    ]
+    return {
+        "environment": getattr(spec, "id", spec),
+        "games": len(dataset),
+        "env steps": int(table["length"].sum()),
+        "incomplete games": dataset.incomplete,
+        "bytes": sum(kind.nbytes for kind in dataset.kinds),
+        "mean return": finite(sum(returns) / len(returns)) if returns else None,
+        "lowest return": finite(min(returns, default=None)),
+        "highest return": finite(max(returns, default=None)),
+        "endings": {ending: endings.count(ending) for ending in dict.fromkeys(endings)},
+        "kinds": kinds,
+        "metadata": dataset.user_metadata,
+    }
 
 
 def ls(
@@ -71,11 +113,10 @@ def ls(
     limit: Annotated[int, typer.Option(help="Most rows to print; 0 for all.", min=0)] = 0,
     json: Json = False,
 ) -> None:
-    """Print a table with one row for each episode of a data set."""
-    from episodes.storage import EpisodeDataset
+    """Print a table with one row for each episode of a data set, or for each game whose agents are of several kinds."""
     from episodes.storage.copying import condition
 
-    dataset = EpisodeDataset(data_path(directory))
+    dataset = _opened(directory)
     rows = _rows(dataset.select(condition(where)) if where else dataset)
     names = _columns(dataset)
     if sort:
@@ -86,10 +127,15 @@ def ls(
     if json:
         print_json(finite(rows))
         return
-    is_whole = all(row["is_complete"] and row["length"] == row["episode_length"] for row in rows)
+    is_whole = all(row.get("is_complete") and row["length"] == row["episode_length"] for row in rows)
     left_out = {"episode_length", "episode_return", "is_complete"} if is_whole else {"episode_length"}
     shown = [name for name in names if name not in left_out and any(row[name] is not None for row in rows)]
-    print_table(shown, [[text(row[name]) for name in shown] for row in rows])
+    print_table(shown, [[_cell(row[name]) for name in shown] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    """Return a value of the metadata as text; ids of agents with commas."""
+    return text(", ".join(map(str, value)) if isinstance(value, tuple) else value)
 
 
 def show(
@@ -101,35 +147,55 @@ def show(
 ) -> None:
     """Print shape, dtype, lowest, mean and highest value of each array of one episode, or write an HTML view.
 
-    The turns of a language agent are printed too.
+    The turns of a language agent are printed too. A game whose agents are of several kinds has a table per agent.
     """
-    from episodes.inspect.conversation import is_conversation, view_conversation
-    from episodes.inspect.formatting import clipped, number, shape
-    from episodes.inspect.series import of_tracks
-    from episodes.storage import EpisodeDataset
-
-    dataset = EpisodeDataset(data_path(directory))
-    chosen = dataset[index_of_episode(dataset, episode)]
+    dataset = _opened(directory)
+    chosen: Any = dataset[index_of_episode(dataset, episode)]
+    agents = chosen.agent_episodes if _is_of_games(dataset) else {}
     if html is not None:
         html.write_text(_page(chosen, _function(decode)), encoding="utf-8")
         say(f"{html}: {chosen!r}")
         return
-    series = list(of_tracks(chosen.tracks))
     if json:
-        facts = {"id": str(chosen.id_), "length": len(chosen), "return": finite(chosen.get_return())}
-        print_json(facts | {"tracks": list(map(_track_facts, series))})
+        if not agents:
+            print_json(_facts_of_episode(chosen))
+            return
+        total = finite(chosen.get_return(include_pending=False))
+        parts = {str(agent): _facts_of_episode(each) for agent, each in agents.items()}
+        print_json({"id": str(chosen.id_), "length": len(chosen), "return": total, "agents": parts})
         return
+    say(repr(chosen))
+    if not agents:
+        _print_tracks(chosen, decode)
+    for agent, each in agents.items():
+        say(f"\n{agent}: {each!r}")
+        _print_tracks(each, decode)
+
+
+def _facts_of_episode(episode: Any) -> dict[str, Any]:
+    """Return what `show --json` prints of the episode of one agent."""
+    from episodes.inspect.series import of_tracks
+
+    facts = {"id": str(episode.id_), "length": len(episode), "return": finite(episode.get_return())}
+    return facts | {"tracks": list(map(_track_facts, of_tracks(episode.tracks)))}
+
+
+def _print_tracks(episode: Any, decode: str | None) -> None:
+    """Print a table of the arrays of an episode, and the turns of a language agent."""
+    from episodes.inspect.conversation import is_conversation, view_conversation
+    from episodes.inspect.formatting import clipped, number, shape
+    from episodes.inspect.series import of_tracks
+
     names = ("track", "shape", "dtype", "lowest", "mean", "highest", "notes")
     rows = []
-    for track_series in series:
+    for track_series in of_tracks(episode.tracks):
         stats = [number(value) for value in track_series.range] if track_series.is_numeric else [""] * 3
         kind = (clipped(track_series.label), shape(track_series.shape), track_series.dtype)
         rows.append((*kind, *stats, clipped(", ".join(track_series.remarks))))
     shown = len(names) if any(row[-1] for row in rows) else -1
-    say(repr(chosen))
     print_table(names[:shown], [row[:shown] for row in rows])
-    if is_conversation(chosen):
-        say(f"\n{view_conversation(chosen, decode=_function(decode))}")
+    if is_conversation(episode):
+        say(f"\n{view_conversation(episode, decode=_function(decode))}")
 
 
 def _function(name: str | None) -> Any:
@@ -197,13 +263,24 @@ def report(
     doctor: Annotated[bool, typer.Option("--doctor", help="List what `episodes doctor` finds on the page.")] = False,
     decode: Decode = None,
 ) -> None:
-    """Write a single HTML page that shows all episodes: charts, a table, arrays and frames. It works offline."""
+    """Write a single HTML page that shows all episodes: charts, a table, arrays and frames. It works offline.
+
+    Of games whose agents are of several kinds, it shows the first 200, with a timeline for each agent.
+    """
     _check_jinja2()
     from episodes.inspect.doctor.examine import examine
+    from episodes.inspect.html import games_page
     from episodes.inspect.html_report import write_report
-    from episodes.storage import EpisodeDataset
 
-    dataset = EpisodeDataset(data_path(directory))
+    dataset = _opened(directory)
+    if _is_of_games(dataset):
+        if doctor:
+            raise InvalidArgument(
+                f"--doctor: {directory} has agents of several kinds; give one kind: {dataset.kinds[0].path}"
+            )
+        html.write_text(games_page(dataset, MOST_GAMES), encoding="utf-8")
+        say(f"{html}: {len(dataset)} games, {html.stat().st_size / 1e6:.1f} MB")
+        return
     file = write_report(dataset, html, findings=examine(dataset) if doctor else None, decode=_function(decode))
     say(f"{file}: {len(dataset)} episodes, {file.stat().st_size / 1e6:.1f} MB")
 
@@ -233,9 +310,23 @@ def watch(
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
+def _opened(directory: str) -> Any:
+    """Open a data set as `EpisodeDataset`, or as `GameDataset` if its agents are of several kinds."""
+    from episodes.storage.games import open_dataset
+
+    return open_dataset(data_path(directory))
+
+
+def _is_of_games(dataset: Any) -> bool:
+    from episodes.storage import GameDataset
+
+    return isinstance(dataset, GameDataset)
+
+
 def _columns(dataset: Any) -> list[str]:
     """Return the names of those metadata columns of a data set that commands print."""
-    return [*COLUMNS, *(name for name in dataset.metadata if name.startswith("custom_data/"))]
+    columns = COLUMNS_OF_GAMES if _is_of_games(dataset) else COLUMNS
+    return [*columns, *(name for name in dataset.metadata if name.startswith("custom_data/"))]
 
 
 def _rows(dataset: Any) -> list[dict[str, Any]]:
@@ -252,6 +343,8 @@ def _statistics(dataset: Any) -> list[dict[str, Any]]:
     """
     import numpy as np
 
+    if _is_of_games(dataset):
+        return [{"kind": n} | row for n, kind in enumerate(dataset.kinds) for row in _statistics(kind)]
     rows = []
     for path, stats in dataset.statistics().items():
         columns = {"count": stats.count, "nan": stats.num_nan, "mean": stats.mean, "std": stats.std}
@@ -302,12 +395,12 @@ def _check_jinja2() -> None:
 def _page(episode: Any, decode: Any) -> str:
     """Return the notebook view of an episode as a complete HTML page."""
     _check_jinja2()
-    from episodes.inspect.html import single_agent_episode
+    from episodes.inspect.html import multi_agent_episode, page, single_agent_episode
+    from episodes.multi_agent import MultiAgentEpisode
 
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
-        f"<title>episode</title><body>{single_agent_episode(episode, decode)}</body></html>"
-    )
+    if isinstance(episode, MultiAgentEpisode):
+        return page("game", multi_agent_episode(episode))
+    return page("episode", single_agent_episode(episode, decode))
 
 
 def _random_episode(env: Any, seed: int, max_steps: int) -> Any:

@@ -311,11 +311,13 @@ def dataset_card(dataset: Any) -> Card:
     )
 
 
-def games_card(dataset: Any) -> Card:
-    """Return the notebook card of a `GameDataset`: chart and table of its games, and the first game."""
+def games_card(dataset: Any, most: int = 1) -> Card:
+    """Return the notebook card of a `GameDataset`: chart and table of its games, and the first `most` games."""
     table = dataset.metadata
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
+    kinds = {f"kind {n}": _kind(kind) for n, kind in enumerate(dataset.kinds)}
+    parts = [replace(multi_agent_card(dataset[n]), is_open=n == 0) for n in range(min(len(dataset), most))]
     return Card(
         type(dataset).__name__,
         formatting.clipped(dataset.path),
@@ -328,15 +330,36 @@ def games_card(dataset: Any) -> Card:
             environment=getattr(spec, "id", spec),
             metadata=_excerpt(dataset.user_metadata),
             incomplete=f"{dataset.incomplete} games without all of their agents" if dataset.incomplete else None,
+            **kinds,
         ),
         chart=charts.returns(*ended),
-        table=episodes_table(table["id"], table["length"], *ended, table["t_started"]),
-        parts=[multi_agent_card(dataset[0])] if len(dataset) else [],
+        table=episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most),
+        parts=parts,
     )
 
 
-def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, truncated: Any, started: Any) -> Table:
-    """Return a table of the first and last episodes, with id, length, return, ending and start."""
+def _kind(kind: Any) -> str:
+    """Return agents, size and spaces of the data set of one kind of agents."""
+    agents = formatting.clipped(", ".join(map(str, dict.fromkeys(kind.metadata["agent_id"].tolist()))), 80)
+    spaces = formatting.clipped(kind.observation_space), formatting.clipped(kind.action_space)
+    return f"{agents}: {formatting.counted(kind.num_steps, 'step')}, {' → '.join(spaces)}"
+
+
+def episodes_table(
+    ids: Any,
+    lengths: Any,
+    returns: Any,
+    terminated: Any,
+    truncated: Any,
+    started: Any,
+    agents: Any = None,
+    most: int = 0,
+) -> Table:
+    """Return a table of the first and last episodes, with id, length, return, ending and start; of games also agents.
+
+    At least `most` rows are shown.
+    """
+    most = max(most, MOST_EPISODES)
     rows = [
         (
             str(i),
@@ -345,11 +368,13 @@ def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, trunca
             formatting.number(returns[i]),
             formatting.ended(Ending.of(terminated[i], truncated[i])),
             str(started[i]),
+            *(() if agents is None else (formatting.clipped(", ".join(map(str, agents[i])), 60),)),
         )
-        for i in _first_and_last(len(lengths), MOST_EPISODES)
+        for i in _first_and_last(len(lengths), most)
     ]
-    note = _note_on_rows(len(lengths), MOST_EPISODES, "episode")
-    return Table(("", "id", "length", "return", "ending", "from t"), rows, note)
+    note = _note_on_rows(len(lengths), most, "episode" if agents is None else "game")
+    columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
+    return Table(columns, rows, note)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------

@@ -86,6 +86,19 @@ def games(dataset: Any) -> str:
     return rendered(cards.games_card(dataset))
 
 
+def games_page(dataset: Any, most: int) -> str:
+    """Return a complete HTML page of a data set of games, with a table of them and the first `most` games."""
+    return page("games", rendered(cards.games_card(dataset, most)))
+
+
+def page(title: str, body: str) -> str:
+    """Return a complete HTML page with a notebook view, given as HTML, in it."""
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        f"<title>{title}</title><body>{body}</body></html>"
+    )
+
+
 def batch(columns: Any) -> str:
     """Return the HTML view of a `Batch` or `TrainBatch`: name, shape, statistics and picture of each column."""
     return rendered(cards.batch_card(columns, type(columns).__name__))

@@ -14,6 +14,7 @@ from episodes.storage.chunk_checks import chunk_problems
 from episodes.storage.compacting import DAMAGED, finish_commits, intact_batches, replace_shards, write_commit
 from episodes.storage.dataset import EpisodeDataset
 from episodes.storage.files import local_path, read_or_map
+from episodes.storage.games import GameDataset
 from episodes.storage.header import NAME, Header, read_header
 from episodes.storage.identity import foreign_parts
 from episodes.storage.kinds import directories_of
@@ -31,7 +32,7 @@ class CheckReport:
         episodes: number of readable episodes.
         shards: number of shards.
         problems: damage and loss, as texts.
-        notes: harmless findings, as texts: unfinished shards and leftover files.
+        notes: harmless findings, as texts: unfinished shards, leftover files, and games whose writer was killed.
         repaired: what was repaired, as texts.
     """
 
@@ -58,8 +59,14 @@ def check(path: str | Path, *, repair: bool = False) -> CheckReport:
         UnreadableData: there is no data set, or its header is damaged.
     """
     report = CheckReport()
-    for directory in directories_of(local_path(path)):
+    directories = directories_of(local_path(path))
+    for directory in directories:
         _check(directory, report, repair)
+    if directories != [local_path(path)] and not report.problems:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are in the report
+            games = GameDataset(path)
+        report.notes += games.problems if games.incomplete else ()
     return report
 
 

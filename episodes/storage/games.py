@@ -89,7 +89,7 @@ class GameDataset(Sequence[MultiAgentEpisode]):
         if self.incomplete:
             problems.append(
                 f"{self.path}: {self.incomplete} games are left out, since not all of their agents were written; "
-                "their writer is at work, or was killed"
+                "their writer is at work, or was killed (copy writes the other games to a new data set)"
             )
         for problem in problems:
             warnings.warn(problem, stacklevel=2)
@@ -205,6 +205,7 @@ class GameDataset(Sequence[MultiAgentEpisode]):
         - `t_started`: env step at which the chunk begins.
         - `length`: number of env steps.
         - `num_agents`: number of agents that the game has had.
+        - `agents`: their ids, as a tuple.
         - `return`: sum of the rewards of all agents, of complete steps.
         - `terminated`, `truncated`: of the whole game. `ending` is this in words.
         - `custom_data/KEY`: as in `EpisodeDataset.metadata`.
@@ -214,13 +215,14 @@ class GameDataset(Sequence[MultiAgentEpisode]):
         custom_data: Any = [fact["custom_data"] for fact in facts]
         endings = [ENDINGS[fact["ending"]] for fact in facts]
         returns = [kind.metadata["return"] for kind in self.kinds]
-        ids = np.empty(len(facts), object)
-        ids[:] = [fact["id_"] for fact in facts]
+        agent_ids = [kind.metadata["agent_id"] for kind in self.kinds]
+        agents = [tuple(agent_ids[kind][row] for _, (kind, row) in sorted(game.items())) for game in self._games]
         columns = {
-            "id": ids,
+            "id": _objects([fact["id_"] for fact in facts]),
             "t_started": np.array([record["env_t_started"] for record in records], np.int64),
             "length": np.array([self._length(n, record) for n, record in enumerate(records)], np.int64),
             "num_agents": np.array([fact["num_agents"] for fact in facts], np.int64),
+            "agents": _objects(agents),
             "return": np.array([sum(returns[kind][row] for kind, row in game.values()) for game in self._games], float),
             "terminated": np.array([ending.is_terminated for ending in endings], bool),
             "truncated": np.array([ending.is_truncated for ending in endings], bool),
@@ -263,6 +265,13 @@ def open_dataset(path: str | Path) -> EpisodeDataset | GameDataset:
         if header is not None and header.has_kinds:
             return GameDataset(path)
     return EpisodeDataset(path)
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    """Return an array of Python objects. Tuples stay tuples."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def _records_of(kind: EpisodeDataset) -> list[dict[str, Any]]:

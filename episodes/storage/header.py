@@ -92,12 +92,12 @@ class Header:
         """Raise `TrackMismatch` unless new arrays with the schema `tracks` have the dtypes and shapes that are known
         from the data set's arrays.
 
-        If there are no steps, only observations are compared.
+        If there are no steps, only observations are compared. A writer without episodes has no tracks.
         """
         stored, new = self.tracks, tracks
         if not has_steps or not self.knows_steps:
             stored, new = observation_fields(stored), observation_fields(new)
-        if stored:
+        if stored and new:
             check_same(stored, new, "data set")
 
     @property
@@ -209,7 +209,10 @@ def create_or_load_header(directory: Path, header: Header) -> Header:
     if existing is not None and header.has_kinds and not existing.has_kinds:
         raise TrackMismatch(begun_with_one_kind(directory))
     if existing is not None and header.known > existing.known:
-        put_header(directory, existing.completed_by(header), new=False)
+        completed = existing.completed_by(header)
+        completed.check_given(header)
+        existing.check_tracks(header.tracks, header.knows_steps)
+        put_header(directory, completed, new=False)
         existing = read_header(directory)
     if existing is None:
         raise UnreadableData(f"{directory / NAME} was removed while it was written")

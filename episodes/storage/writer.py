@@ -49,11 +49,16 @@ COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
 
 
 class _Waiting(NamedTuple):
-    """Episodes that a writer has accepted and not written yet. Small episodes are newer than the record batches."""
+    """Episodes that a writer has accepted and not written yet. Small episodes are newer than the record batches.
+
+    Attributes:
+        last: the chunks of the addition that was queued or written last.
+    """
 
     small: SmallEpisodes
     batches: tuple[Any, ...] = ()  # of the current schema; they own their memory
     nbytes: int = 0  # of the batches
+    last: NewChunks | None = None
 
 
 class _Addition(NamedTuple):
@@ -155,6 +160,7 @@ class EpisodeWriter:
         self._kind: tuple[Layout, Any] = Layout(None, {}, {}), None  # of the current file, with its Arrow schema
         self._queued = Queued(_Waiting(SmallEpisodes()))
         self._known = KnownChunks(self.path if self._is_there else None)
+        self._noted: NewChunks | None = None  # the last addition that is among the known chunks
         self._kinds: _KindWriters | None = None  # of a data set of several kinds of agents
         if several_kinds or self._header.has_kinds:
             self._kinds = self._kind_writers()
@@ -184,7 +190,7 @@ class EpisodeWriter:
             EpisodeStateError: the writer is closed, or belongs to another process.
             UnreadableData: the directory was moved, removed or replaced.
             OSError: for example a full disk. Small episodes stay queued for the next flush; a large pack is not
-                written.
+                written. Games of several kinds of agents stay queued, and the next call writes them.
         """
         self._check_usable()
         some: Any = [episodes] if isinstance(episodes, (SingleAgentEpisode, MultiAgentEpisode)) else episodes
@@ -193,7 +199,19 @@ class EpisodeWriter:
             raise WrongType(f"add({some!r}), a {kind}: give an episode, a list of episodes, or a pack")
         if len(some):
             with self._lock:
-                self._add_some(some)
+                try:
+                    self._add_some(some)
+                except BaseException:
+                    self._note_added()  # an interrupted call may have added them
+                    raise
+
+    def _note_added(self) -> None:
+        """Remember the chunks that were queued or written last."""
+        state = self._queued.state
+        self._known.note_queue(state.small)
+        if state.last is not None and state.last is not self._noted:
+            self._known.add(state.last)
+            self._noted = state.last
 
     def _add_some(self, episodes: Any) -> None:
         """Add episodes or a pack to the data set. Small episodes are queued until they fill a record batch."""
@@ -242,8 +260,9 @@ class EpisodeWriter:
         try:
             self._add_to_kinds(self._kinds, packs)
         except BaseException:
-            if not self._header.has_kinds:
-                self._kinds = None
+            existing = read_header(self.path, kinds=True)
+            if existing is None or not existing.has_kinds:
+                self._kinds = None  # a rejected call changes nothing
             raise
 
     def _add_to_kinds(self, kinds: _KindWriters, packs: Any) -> None:
@@ -277,7 +296,10 @@ class EpisodeWriter:
         return self._prepare(pack)._replace(new=self._known.check(pack, self._queued.state.small))
 
     def _carry_out(self, addition: _Addition) -> None:
-        """Add what `_planned` returned. It is queued or written."""
+        """Add what `_planned` returned. It is queued or written. What an interrupted call added is not added again."""
+        if addition.new is not None and self._queued.state.last is addition.new:
+            self._note_added()
+            return
         self._put_header(addition.header)
         self._pack_small()
         self._queue_or_write(addition, new=addition.new)
@@ -491,24 +513,24 @@ class EpisodeWriter:
         small = waiting.small if small is None else small
         batches, nbytes = (*waiting.batches, addition.batch), waiting.nbytes + addition.nbytes
         if addition.is_small:
-            self._queued.replace(_Waiting(small, batches, nbytes))
+            self._queued.replace(_Waiting(small, batches, nbytes, new))
         else:
-            self._write(addition.batch, _Waiting(small))
+            self._write(addition.batch, _Waiting(small, last=new))
         if new is not None:
-            self._known.add(new)
+            self._note_added()
         if addition.is_small and nbytes >= COMMIT_BYTES:
             self._commit()
 
     def _commit(self) -> None:
         """Write all queued record batches to the file as one batch. If that fails, they stay queued."""
-        small, batches, _ = self._queued.state
+        small, batches, _, last = self._queued.state
         if not batches:
             return
         if len(batches) == 1:
-            self._write(batches[0], _Waiting(small))
+            self._write(batches[0], _Waiting(small, last=last))
         else:
             joined = pyarrow().Table.from_batches(batches, self._kind[1]).combine_chunks()
-            self._write(joined.to_batches()[0], _Waiting(small))
+            self._write(joined.to_batches()[0], _Waiting(small, last=last))
 
     def _write(self, batch: Any, after: _Waiting) -> None:
         """Write a record batch to the current shard, or to a new shard if there is none. A full shard is finished.
@@ -591,6 +613,7 @@ class _KindWriters:
     def __init__(self, path: Path, make: Callable[[Path], EpisodeWriter]) -> None:
         self._path, self._make = path, make
         self._writers: list[EpisodeWriter] = []
+        self._left: list[tuple[int, _Addition]] = []  # of the current call of `carry_out`, or of an interrupted one
 
     def plan(self, packs: Sequence[EpisodePack]) -> list[tuple[int, _Addition]]:
         """Prepare the addition of a pack for each kind, without any change to the directory.
@@ -598,6 +621,7 @@ class _KindWriters:
         Raises:
             ChunkMismatch, WrongType: as `EpisodeWriter.add`.
         """
+        self.finish()
         plan: list[tuple[int, _Addition]] = []
         for pack in packs:
             kind = self._kind_of(pack, {kind for kind, _ in plan})
@@ -617,9 +641,15 @@ class _KindWriters:
 
     def carry_out(self, packs: Sequence[EpisodePack], plan: list[tuple[int, _Addition]]) -> None:
         """Add packs with the result of `plan`. New kinds get a directory."""
-        parts = [self._with_header(pack, *part) for pack, part in zip(packs, plan, strict=True)]
-        for kind, addition in parts:
+        self._left = [self._with_header(pack, *part) for pack, part in zip(packs, plan, strict=True)]
+        self.finish()
+
+    def finish(self) -> None:
+        """Add what an interrupted call of `carry_out` left, so that no game lacks an agent."""
+        while self._left:
+            kind, addition = self._left[0]
             self._writers[kind]._carry_out(addition)
+            self._left = self._left[1:]
 
     def _with_header(self, pack: EpisodePack, kind: int, addition: _Addition) -> tuple[int, _Addition]:
         """Write the header of a kind, and return the addition. If the pack fits into a kind that was begun after the
@@ -640,11 +670,13 @@ class _KindWriters:
 
     def flush(self, *, fsync: bool) -> None:
         """Write all queued episodes to disk."""
+        self.finish()
         for writer in self._writers:
             writer.flush(fsync=fsync)
 
     def close(self) -> None:
         """Write all queued episodes, and close the writers. A kind without a header has no episodes."""
+        self.finish()
         for writer in self._writers:
             if writer._is_there:
                 writer.close()

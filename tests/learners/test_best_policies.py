@@ -59,7 +59,8 @@ def with_best_test(trainer: Any, returns: list[np.ndarray]) -> Any:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_restore_best_gives_the_policies_of_the_best_test(name: str, tmp_path: Path) -> None:
-    config = {"checkpoint_every": 1, **({"test_every": 40} if name == "tests within epochs" else {})}
+    config = {"checkpoint_every": 1, "steps_per_epoch": 32, "num_test_episodes": 1}
+    config |= {"test_every": 20} if name == "tests within epochs" else {}
     returns: list[np.ndarray] = []
     for max_epochs in (2, 3):
         numbers = {**config, "max_epochs": max_epochs}

@@ -301,7 +301,7 @@ def test_writer_constructor_rejects_wrong_arguments(tmp_path: Path, name: str) -
 
 
 HEADERS: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
-    "a newer version": (lambda header: json.dumps(header | {"version": 3}), "format 3; .* formats 1 to 2"),
+    "a newer version": (lambda header: json.dumps(header | {"version": 4}), "format 4; .* formats 1 to 3"),
     "something else": (lambda header: json.dumps({"name": "x"}), "is not the header of a data set"),
     "JSON cannot represent": (lambda header: "{", "is not JSON"),
     "a space of a later day": (

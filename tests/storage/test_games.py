@@ -42,6 +42,7 @@ from episodes.storage import (
     seal,
     upload,
 )
+from episodes.storage.writer import _KindWriters
 from episodes.transport import EpisodeReceiver, EpisodeSender
 
 SPACES: dict[str, tuple[Any, Any]] = {
@@ -308,6 +309,56 @@ def test_kinds_of_agents_are_ordinary_data_sets(tmp_path: Path) -> None:
         assert sorted(map(int, kind.metadata["length"])) == sorted(kind.lengths.tolist())
 
 
+@pytest.mark.parametrize("agents", [("car", "bus"), ("light",), ("map", "light"), ("light", "map", "car")])
+@pytest.mark.parametrize("others", [("bus",), ("light", "car"), ("map", "car", "light")])
+def test_two_writers_create_kinds_at_the_same_time(
+    agents: tuple[str, ...], others: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second writer adds its games after the first one has chosen the kinds of its own."""
+    first, second = ([game(seed + n, agents) for n in range(2)] for seed, agents in ((0, agents), (50, others)))
+    choose = _KindWriters.plan
+    with EpisodeWriter(tmp_path, several_kinds=True) as one, EpisodeWriter(tmp_path, several_kinds=True) as other:
+
+        def choose_and_wait(kinds: Any, packs: Any) -> Any:
+            result = choose(kinds, packs)
+            monkeypatch.undo()
+            other.add(second)
+            return result
+
+        monkeypatch.setattr(_KindWriters, "plan", choose_and_wait)
+        one.add(first)
+        one.add([game(99, others)])
+    dataset = GameDataset(tmp_path)
+    of_id = {each.id_: each for each in [*first, *second, game(99, others)]}
+    assert {each.id_ for each in dataset} == {*of_id}
+    assert_equal(dataset, [of_id[each.id_] for each in dataset])
+    assert not check(tmp_path).problems
+    assert len(dataset.kinds) == len({"car" if agent == "bus" else agent for agent in (*agents, *others)})
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3,), (3, 1)])
+@pytest.mark.parametrize("has_spaces", [False, True])
+def test_first_episode_without_steps_fixes_the_observations(shape: Any, has_spaces: bool, tmp_path: Path) -> None:
+    """Another writer adds an episode with steps later, which was created before the data set."""
+
+    def of(shape: Any, num_steps: int) -> SingleAgentEpisode:
+        space = spaces.Box(0, 1, shape, np.float32) if has_spaces else None
+        data = np.zeros((num_steps + 1, *shape), np.float32), np.zeros(num_steps, int), np.zeros(num_steps)
+        return SingleAgentEpisode.from_arrays(*data, observation_space=space)
+
+    with EpisodeWriter(tmp_path) as one, EpisodeWriter(tmp_path) as other:
+        one.add(of((3,), 0))
+        if shape == (3,):
+            other.add(of(shape, 2))
+        else:
+            with pytest.raises(InvalidArgument if has_spaces else TrackMismatch):
+                other.add(of(shape, 2))
+        one.add(of((3,), 2))
+    dataset = EpisodeDataset(tmp_path)
+    assert [each.get_observations().shape[1:] for each in dataset] == [(3,)] * len(dataset)
+    assert not check(tmp_path).problems
+
+
 KILLED = """
 import os, sys
 from pathlib import Path
@@ -330,7 +381,13 @@ def test_killed_writer_leaves_whole_games(tmp_path: Path) -> None:
     assert dataset.incomplete == 1
     assert_equal(dataset, SOME)
     assert seal(tmp_path / "data") == 3
-    assert not check(tmp_path / "data").problems
+    report = check(tmp_path / "data")
+    assert not report.problems
+    assert any("1 games are left out" in note for note in report.notes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert copy(tmp_path / "data", tmp_path / "whole") == len(SOME)
+    assert not check(tmp_path / "whole").notes
     written(tmp_path / "data", [game(101)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
