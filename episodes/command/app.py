@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from episodes.command import (
+    card_command,
     checking,
     converting,
     diff_command,
@@ -47,6 +48,7 @@ app.command("compact")(rewrite_commands.compact)
 app.command("seal")(rewrite_commands.seal)
 app.command("merge")(rewrite_commands.merge)
 app.command("copy")(rewrite_commands.copy)
+app.command("card")(card_command.card)
 app.command("upload")(rewrite_commands.upload)
 app.command("convert")(converting.convert)
 app.command("info")(inspect_commands.info)
