@@ -9,6 +9,7 @@ import sys
 from tests.code_rules import ROOT
 
 EXTRAS = [
+    "aiohttp",
     "duckdb",
     "datasets",
     "envpool",
@@ -16,6 +17,7 @@ EXTRAS = [
     "imageio",
     "matplotlib",
     "minari",
+    "orjson",
     "pandas",
     "pettingzoo",
     "polars",

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from episodes.command import (
+    capturing,
     card_command,
     checking,
     converting,
@@ -51,6 +52,7 @@ app.command("copy")(rewrite_commands.copy)
 app.command("card")(card_command.card)
 app.command("upload")(rewrite_commands.upload)
 app.command("convert")(converting.convert)
+app.command("capture")(capturing.capture)
 app.command("info")(inspect_commands.info)
 app.command("ls")(inspect_commands.ls)
 app.command("show")(inspect_commands.show)

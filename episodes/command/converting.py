@@ -19,7 +19,7 @@ def convert(
     target: Annotated[str, typer.Argument(metavar="OUT", help="A new path; with --to minari, an id.")],
     to: Annotated[str, typer.Option("--to", help="episodes, lerobot, minari, parquet or rllib.")] = "episodes",
     from_: Annotated[
-        str, typer.Option("--from", help="The format of IN; detected by default. Also d4rl and table.")
+        str, typer.Option("--from", help="The format of IN; detected by default.")
     ] = "",
     prefix: Annotated[str | None, typer.Option(help="First part of the episodes' ids: PREFIX/ID.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Write nothing if information would be lost.")] = False,

@@ -54,6 +54,10 @@ class Account:
         """Return the value of `key` and mark it as read, or return `default` if there is none."""
         return self[key] if key in self._values else default
 
+    def has_read(self, key: str) -> bool:
+        """Return True if the value of `key` was read or skipped."""
+        return key in self._read
+
     def skip(self, *keys: str) -> None:
         """Mark values that follow from other values, such as the number of rows, as read."""
         self._read.update(keys)
@@ -120,6 +124,8 @@ def plain(value: Any) -> Any:
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, bytes):
         return value.decode(errors="replace")
+    if getattr(value, "shape", ()) is None:
+        return None  # h5py's value for an array without items
     if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
         return plain(value[()]) if value.nbytes <= _MOST_BYTES else value  # an array in a file
     if isinstance(value, (np.ndarray, np.generic)):
@@ -138,8 +144,8 @@ def check_rows(where: str, columns: Mapping[str, Any], num_rows: int, known: str
         num_rows: N.
         known: name of the column that has N rows, for the error.
     """
-    for name, data in columns.items():
-        for leaf in nested.leaves(data):
+    for key, data in columns.items():
+        for name, leaf in nested.flatten(data, key).items():
             if tuple(leaf.shape[:1]) != (num_rows,):
                 count = f"{leaf.shape[0]} rows" if leaf.shape else "no rows"
                 raise UnreadableData(
@@ -157,8 +163,8 @@ def check_numbers(where: str, columns: Mapping[str, Any], advice: str = "") -> N
         columns: nested arrays by their names in the source.
         advice: what to do, for the error.
     """
-    for name, data in columns.items():
-        for leaf in nested.leaves(data):
+    for key, data in columns.items():
+        for name, leaf in nested.flatten(data, key).items():
             if leaf.dtype.kind not in _NUMBERS:
                 kinds = {"U": "text", "S": "text", "T": "text", "O": "Python objects", "V": "records"}
                 kind = kinds.get(leaf.dtype.kind, f"items of {leaf.dtype}")

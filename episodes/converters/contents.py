@@ -8,7 +8,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,18 @@ class Contents:
             return None
         first = min(self.path.rglob("*.parquet"), default=None)
         return None if first is None else Contents(first).schema
+
+    def lacking(self, names: Iterable[str]) -> list[str]:
+        """Return those of `names` that the contents do not have. For HDF5 they are paths such as "data/demo_0"."""
+        if self.kind != "hdf5":
+            return [name for name in names if name not in self.names]
+        return [name for name in names if name not in self.names and not self._has_hdf5(name)]
+
+    def _has_hdf5(self, name: str) -> bool:
+        import h5py
+
+        with h5py.File(self.path, "r") as file:
+            return name in file
 
     @property
     def delimiter(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,17 @@ from gymnasium import spaces
 
 from episodes.converters.accounting import SOURCE, Account, check_numbers, check_rows
 from episodes.converters.format import Format, needs
+from episodes.converters.hdf5_files import attributes_of, infos_of, opened
 from episodes.converters.loss_report import LossReport
 from episodes.converters.source_ids import prefix_of_files
-from episodes.converters.transitions import Transitions, without_next
-from episodes.errors import EpisodeError, UnreadableData, needing
+from episodes.converters.transitions import Transitions, blocks_of, without_next
+from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 from episodes.tracks import nested
 
 _NEEDED = ("observations", "actions", "rewards", "terminals")
-_OPTIONAL = ("timeouts", "next_observations")
-_INFOS = "biufSO"  # numpy kinds of the arrays below "infos" that are read: numbers and text
-_ROWS = 8192  # rows that are read together, extended to the end of an episode
+_OPTIONAL = ("timeouts", "next_observations", "episode_terminals")
 
 
 def from_d4rl(
@@ -40,7 +39,8 @@ def from_d4rl(
     If the file has no "next_observations", the observation after an episode's last step is unknown: a terminated
     episode repeats its last observation, and any other episode loses its last step. If there is one observation more
     than steps, it is the one after the last step of the file. Arrays below "infos" are the infos of the observation of
-    their row. Attributes and other values of the whole file are `custom_data["source"]`.
+    their row. Rows with "episode_terminals", which d3rlpy 1 writes, end episodes as "timeouts" do, unless they are
+    terminal. Attributes and other values of the whole file are `custom_data["source"]`.
 
     Args:
         path: the file.
@@ -69,21 +69,14 @@ def d4rl_episodes(path: str | Path, report: LossReport, prefix: str | None = Non
         UnreadableData: the file is not HDF5, or does not have D4RL's layout.
         FileNotFoundError: the file does not exist.
     """
-    with needing("minari", "D4RL's files need h5py"):
-        import h5py
     path = local_path(path)
-    try:
-        with h5py.File(path, "r") as file:
-            reader = _Reader(file, path, report)
-            yield from reader.episodes(prefix_of_files("d4rl", [path], prefix))
-    except (FileNotFoundError, EpisodeError):
-        raise
-    except (OSError, KeyError, AttributeError, ValueError, TypeError) as error:
-        raise UnreadableData(f"{path}: not a file of D4RL's layout: {error}") from error
+    with opened(path, "a file of D4RL's layout") as file:
+        reader = _Reader(file, path, report)
+        yield from reader.episodes(prefix_of_files("d4rl", [path], prefix))
 
 
 class _Reader:
-    """Reader of an open HDF5 file in D4RL's layout, which is read in blocks of about `_ROWS` steps.
+    """Reader of an open HDF5 file in D4RL's layout, which is read in blocks.
 
     The last row of the file ends an episode even without a flag. Values that are not read are noted in `report`.
     """
@@ -94,12 +87,12 @@ class _Reader:
         self._columns = {key: stored[key] for key in _NEEDED}
         self._columns |= {key: stored[key] for key in _OPTIONAL if key in stored}
         self._num = self._columns["terminals"].shape[0]
-        self._infos = _infos_of(stored) if "infos" in stored else {}
+        self._infos = infos_of(stored.inside("infos"), stored["infos"]) if "infos" in stored else {}
         self._check()
-        if "timeouts" not in stored:
+        if "timeouts" not in stored and "episode_terminals" not in stored:
             reason = "the file has no 'timeouts', so steps before and after a time limit may be in one episode"
             report.add("truncations", reason, path.name)
-        attributes = Account(_attributes_of(file))
+        attributes = Account(attributes_of(file))
         kept = attributes.kept() | stored.kept()
         self._custom_data = {SOURCE: kept} if kept else {}
         for account in (stored, attributes):
@@ -119,7 +112,7 @@ class _Reader:
         if infos:
             has_last = self._has_last and next(iter(infos.values())).shape[0] == num + 1
             check_rows(name, infos, num + has_last, "observations" if has_last else "terminals")
-        for key in ("rewards", "terminals", "timeouts"):
+        for key in ("rewards", "terminals", "timeouts", "episode_terminals"):
             if key in columns and columns[key].size != self._num:
                 raise UnreadableData(f"{name}: {key!r} has shape {columns[key].shape}; it has one number per step")
 
@@ -132,17 +125,14 @@ class _Reader:
         if not self._num:
             return
         terminated, truncated = self._flags("terminals"), self._flags("timeouts")
+        truncated |= self._flags("episode_terminals") & ~terminated
         ends = terminated | truncated
         ends[-1] = True
-        stops = np.flatnonzero(ends) + 1
-        number = start = 0
-        while start < len(ends):
-            stop = int(stops[min(np.searchsorted(stops, start + _ROWS), len(stops) - 1)])
-            rows = slice(start, stop)
+        number = 0
+        for rows in blocks_of(ends, (self._columns, self._infos)):
             for episode in self._of_rows(rows, terminated[rows], truncated[rows], prefix, number):
                 yield episode
                 number += 1
-            start = stop
 
     def _of_rows(
         self, rows: slice, terminated: np.ndarray, truncated: np.ndarray, prefix: str, number: int
@@ -181,33 +171,6 @@ class _Reader:
                 custom_data = {key: dict(value) for key, value in self._custom_data.items()}
                 yield SingleAgentEpisode.from_arrays(**made, id_=f"{prefix}/{number}", custom_data=custom_data)
                 number += 1
-
-
-def _infos_of(stored: Account) -> dict[str, Any]:
-    """Return the nested arrays below "infos" that are numbers or text, with a row per step."""
-
-    def arrays(account: Account, group: Any) -> dict[str, Any]:
-        found = {}
-        for key, value in group.items():
-            if isinstance(value, Mapping):
-                inner = arrays(account.inside(key), value)
-                found |= {key: inner} if inner else {}
-            elif value.dtype.kind in _INFOS and value.shape:
-                found[key] = account[key]
-        return found
-
-    return arrays(stored.inside("infos"), stored["infos"])
-
-
-def _attributes_of(file: Any) -> dict[str, Any]:
-    """Return the attributes of the file, its groups and its arrays, by names such as "rewards.attrs/unit"."""
-    attributes = {f"attrs/{key}": value for key, value in file.attrs.items()}
-
-    def visit(name: str, item: Any) -> None:
-        attributes.update({f"{name}.attrs/{key}": value for key, value in item.attrs.items()})
-
-    file.visititems(visit)
-    return attributes
 
 
 FORMAT = Format("d4rl", "HDF5 of D4RL", lambda contents: needs(contents, "hdf5", _NEEDED), d4rl_episodes)

@@ -58,5 +58,5 @@ def needs(contents: Contents, kind: str, names: Iterable[str]) -> Recognition:
     """Return a positive recognition if contents are of this kind and have all `names`, or else what they lack."""
     if contents.kind != kind:
         return OTHER_KIND
-    missing = [name for name in names if name not in contents.names]
+    missing = contents.lacking(names)
     return Recognition(False, f"no {', '.join(map(repr, missing))}") if missing else YES

@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from episodes.converters import d4rl, lerobot_reading, minari, own_data_sets, parquet, rllib_files, tables
+from episodes.converters import (
+    aloha,
+    d3rlpy,
+    d4rl,
+    lerobot_reading,
+    minari,
+    own_data_sets,
+    parquet,
+    rllib_files,
+    robomimic,
+    tables,
+    tianshou_files,
+)
 from episodes.converters.bounded_packs import Given
 from episodes.converters.contents import TABLES, Contents
 from episodes.converters.format import Format
@@ -28,6 +40,10 @@ FORMATS: dict[str, Format] = {
         minari,
         parquet,
         rllib_files,
+        robomimic,
+        aloha,
+        d3rlpy,
+        tianshou_files,
         d4rl,
         tables,
     )

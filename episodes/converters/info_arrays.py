@@ -71,7 +71,8 @@ def infos_from(arrays: dict[str, Any], count: int) -> list[dict[str, Any]]:
     for key, array in arrays.items():
         items = infos_from(array, count) if isinstance(array, dict) else [_plain(item) for item in array]
         for info, item in zip(reversed(infos), reversed(items), strict=False):
-            info[key] = item
+            if not isinstance(item, dict) or item:  # not a dict without any of its keys
+                info[key] = item
     return infos
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,8 @@ from episodes.converters.loss_report import LossReport, having_steps, report_dro
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+
+_BLOCK = 16 << 20  # bytes of rows that are read together
 
 
 @dataclass(slots=True)
@@ -117,6 +119,21 @@ class Transitions:
         for info, own in zip(infos, infos_from(part(self.own_infos), num), strict=False):
             info |= own
         return infos
+
+
+def blocks_of(ends: np.ndarray, arrays: Any) -> Iterator[slice]:
+    """Yield slices of rows that can be read one by one: each has about `_BLOCK` bytes, and stops where an episode ends.
+
+    Args:
+        ends: bool [N], rows that end an episode. The last row does.
+        arrays: the nested arrays [N, ...] that are read.
+    """
+    row = sum(array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in nested.leaves(arrays))
+    size, stops, start = max(1, _BLOCK // max(1, row)), np.flatnonzero(ends) + 1, 0
+    while start < len(ends):
+        stop = int(stops[min(np.searchsorted(stops, start + size), len(stops) - 1)])
+        yield slice(start, stop)
+        start = stop
 
 
 def find_links(observations: Any, next_observations: Any) -> np.ndarray:

@@ -210,6 +210,19 @@ class Session:
             found = self._call(call, "mark_delivered")
             found.is_delivered, found.is_cancelled = True, False
 
+    def mark_cancelled(self, call: int | str) -> None:
+        """Record that the agent left before it received the whole sample of a call, given as its number or response id.
+
+        Raises:
+            EpisodeStateError: the session has ended.
+            UnknownKey: there is no such call.
+            InvalidArgument: several calls have the response id.
+        """
+        with self._lock:
+            self._check_open("mark_cancelled")
+            found = self._call(call, "mark_cancelled")
+            found.is_delivered, found.is_cancelled = False, True
+
     def reward(self, reward: Any, call: int | str | None = None) -> None:
         """Add a reward to the session, to a call, or to the tokens of a call. It may come after the end of the session,
         until its episode is taken from the recorder.
@@ -509,6 +522,10 @@ class SessionRecorder:
                 )
             session = self._sessions[id_] = Session(self, id_, group, dict(infos) if infos else None)
             return session
+
+    def get(self, id_: str) -> Session | None:
+        """Return the session with an id, or None if there is none, it failed, or its episode was taken."""
+        return self._sessions.get(id_)
 
     def _end(self, session: Session) -> None:
         self._closed += session.report()

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -69,6 +70,114 @@ def d4rl(path: Path, scale: float = 1.0) -> Source:
         file["infos"].attrs["planted_of_group"] = "N"
     planted = ["info", "deep", "column", "metadata", "text", "large", "attribute", "unit", "of_group"]
     return Source(path / "steps.hdf5", [f"planted_{name}" for name in planted])
+
+
+def robomimic(path: Path, scale: float = 1.0) -> Source:
+    import h5py
+
+    columns = steps(scale)
+    with h5py.File(path / "demo.hdf5", "w") as file:
+        for k in range(2):
+            demo, rows = file.create_group(f"data/demo_{k}"), slice(k * T, (k + 1) * T)
+            for key in ("obs", "next_obs"):
+                demo[f"{key}/state"] = columns["observations" if key == "obs" else "next"][rows]
+            demo["actions"], demo["rewards"] = columns["actions"][rows, None], columns["rewards"][rows]
+            demo["dones"], demo["states"] = columns["terminated"][rows].astype(int), np.zeros((T, 5))
+            demo.attrs.update(num_samples=T, model_file="<planted_model/>" + " " * 9999)
+            demo["datagen_info/planted_column"], demo["src_demo_inds"] = np.arange(T), [7, 7]
+            demo["planted_large"], demo["obs/state"].attrs["planted_unit"] = np.zeros(9999), "m"
+            demo["initial_state/planted_pose"] = np.zeros((1, 7))
+        data = file["data"]
+        data.attrs.update(total=2 * T, env_args=json.dumps({"env_name": "planted_env"}), planted_attribute=1)
+        data["planted_other"] = np.zeros(3)
+        file["mask/planted_train"] = np.array(["demo_0", "demo_1"], h5py.string_dtype())
+        file["mask/planted_valid"] = np.array([b"demo_1", b"planted_demo"])
+        file["mask"].attrs["planted_of_mask"], file.attrs["planted_of_file"] = 1, 2
+        file["planted_value"] = "planted_text"
+    names = ["model", "column", "large", "unit", "pose", "env", "attribute", "other", "train", "valid", "demo"]
+    names += ["of_mask", "of_file", "value", "text"]
+    return Source(path / "demo.hdf5", [*(f"planted_{name}" for name in names), "states", "src_demo_inds"])
+
+
+def aloha(path: Path, scale: float = 1.0) -> Source:
+    """Write a folder of two files. The second one has compressed images."""
+    import h5py
+    from PIL import Image
+
+    columns = steps(scale)
+    for k in range(2):
+        rows = slice(k * T, (k + 1) * T)
+        with h5py.File(path / f"episode_{k}.hdf5", "w") as file:
+            file["observations/qpos"], file["action"] = columns["observations"][rows], columns["actions"][rows, None]
+            file["observations/effort"], file["base_action"] = np.zeros((T, 3)), np.zeros((T, 2))
+            images = np.full((T, 8, 8, 3), k * 100, np.uint8)
+            if k:
+                encoded = []
+                for image in images:
+                    Image.fromarray(image).save(stream := io.BytesIO(), "JPEG")
+                    encoded.append(np.frombuffer(stream.getvalue(), np.uint8))
+                file["compress_len"] = np.array([[len(one) for one in encoded]])
+                images = np.stack([np.pad(one, (0, 700 - len(one))) for one in encoded])
+            file["observations/images/cam_high"] = images
+            file.attrs.update(sim=False, compress=bool(k), planted_attribute=1)
+            file["action"].attrs["planted_unit"] = "rad"
+            file["planted_instruction"], file["planted_large"] = "planted_text", np.zeros(9999)
+    (path / "planted_file.txt").write_text("x")
+    names = ["attribute", "unit", "instruction", "text", "large", "file"]
+    return Source(path, [*(f"planted_{name}" for name in names), "base_action", "compress", "episode_1.hdf5"])
+
+
+def d3rlpy(path: Path, scale: float = 1.0) -> Source:
+    """Write a file in the layout of d3rlpy 2.8."""
+    import h5py
+
+    columns = steps(scale)
+    with h5py.File(path / "buffer.h5", "w") as file:
+        file["version"], file["num_episodes"] = "2.1", 2
+        names = ["observations", "actions", "rewards", "terminated", "planted_column", "planted_score"]
+        file["columns"] = np.array(names, h5py.string_dtype())
+        for k in range(2):
+            rows = slice(k * T, (k + 1) * T)
+            file[f"observations_{k}"], file[f"actions_{k}"] = (
+                columns["observations"][rows], columns["actions"][rows, None]
+            )  # fmt: skip
+            file[f"rewards_{k}"], file[f"terminated_{k}"] = columns["rewards"][rows, None], k == 0
+            file[f"planted_column_{k}"], file[f"planted_score_{k}"] = np.arange(T), 0.5
+        file["planted_large"], file["actions_1"].attrs["planted_unit"] = np.zeros(9999), "N"
+        file.attrs["planted_attribute"], file["planted_value"] = 1, "planted_text"
+    names = ["column", "score", "large", "unit", "attribute", "value", "text"]
+    return Source(path / "buffer.h5", [f"planted_{name}" for name in names])
+
+
+def tianshou_file(path: Path, scale: float = 1.0) -> Source:
+    """Write a file in the layout of Tianshou 2.0: a `ReplayBuffer` with some room left."""
+    import h5py
+
+    columns = steps(scale)
+    names = {"obs": "observations", "obs_next": "next", "act": "actions", "rew": "rewards"}
+    names |= {"terminated": "terminated", "truncated": "truncated"}
+    with h5py.File(path / "buffer.hdf5", "w") as file:
+        meta = file.create_group("_meta")
+        for key, name in names.items():
+            meta[key] = np.concatenate([columns[name], np.zeros((3, *columns[name].shape[1:]), columns[name].dtype)])
+        meta["done"], meta["info/planted_info"] = meta["terminated"][()] | meta["truncated"][()], np.zeros(2 * T + 3)
+        meta["policy/planted_policy"], meta["planted_column"] = np.zeros((2, 2 * T + 3)).tolist()
+        meta["planted_pickle"] = np.zeros(9, np.int8)
+        for key, array in [*meta.items(), *meta["info"].items()]:
+            array.attrs["__data_type__"] = "pickled_ndarray" if "pickle" in key else "ndarray"
+        file.attrs.update(_size=2 * T, _insertion_idx=2 * T, maxsize=2 * T + 3, stack_num=4, planted_attribute=1)
+        file["_indices"], file["last_index"] = np.arange(2 * T + 3), [2 * T - 1]
+        file["_random_state"], file["planted_large"] = np.zeros(5000, np.int8), np.zeros(9999)
+        file["_random_state"].attrs["__data_type__"] = "RandomState"
+        file.create_group("options").attrs["ignore_obs_next"] = False
+    names = ["info", "policy", "column", "pickle", "attribute", "large"]
+    return Source(path / "buffer.hdf5", [*(f"planted_{name}" for name in names), "_random_state", "stack_num"])
+
+
+def by_read(source: Any, **options: Any) -> tuple[list[Any], Any]:
+    """Return all episodes of `read` and the report."""
+    episodes, report = converters.read(source, **options)
+    return list(episodes), report
 
 
 def minari(path: Path, scale: float = 1.0, format: str = "hdf5") -> Source:
@@ -266,6 +375,10 @@ def messages(path: Path, scale: float = 1.0) -> Source:
 
 FORMATS: dict[str, tuple[Callable[..., Source], Callable[..., Any]]] = {
     "d4rl": (d4rl, converters.from_d4rl),
+    "robomimic": (robomimic, by_read),
+    "aloha": (aloha, by_read),
+    "d3rlpy": (d3rlpy, by_read),
+    "tianshou file": (tianshou_file, by_read),
     "minari": (minari, converters.from_minari),
     "minari arrow": (lambda *given: minari(*given, format="arrow"), converters.from_minari),
     "rllib steps": (rllib_steps, converters.from_rllib_parquet),

@@ -70,7 +70,7 @@ CASES: dict[str, tuple[str, str, str, Call]] = {
     ),
     "to_minari": ("minari", "Minari data", "[minari]", lambda _: converters.to_minari(EPISODES, "some/lost-v0")),
     "from_minari": ("minari", "Minari data", "[minari]", lambda path: converters.from_minari(path)),
-    "from_d4rl": ("h5py", "D4RL's files", "[minari]", lambda path: converters.from_d4rl(path / "a.hdf5")),
+    "from_d4rl": ("h5py", "D4RL's layout needs h5py", "[minari]", lambda path: converters.from_d4rl(path / "a.hdf5")),
     "to_tensordict": ("tensordict", "a TensorDict", "[tensordict]", lambda _: converters.to_tensordict(EPISODES)),
     "to_sb3": ("stable_baselines3", "a buffer of SB3", "stable-baselines3", lambda _: converters.to_sb3(EPISODES)),
     "to_tianshou": ("tianshou", "a buffer of Tianshou", "tianshou", lambda _: converters.to_tianshou(EPISODES)),

@@ -375,3 +375,20 @@ def test_wait_for_returns_when_sessions_end_in_another_thread() -> None:
         return len(await waiting)
 
     assert asyncio.run(main()) == 2
+
+
+def test_session_is_found_by_id_until_it_is_taken_or_fails() -> None:
+    recorder = SessionRecorder(outputs={})
+    session, other = recorder.begin("a"), recorder.begin("b")
+    assert (recorder.get("a"), recorder.get("b"), recorder.get("c")) == (session, other, None)
+    other.fail()
+    assert recorder.get("b") is None
+    kept, left = session.add([1], [2]), session.add([1], [3], response_id="r")
+    session.mark_cancelled("r")
+    assert [call.is_cancelled for call in session.calls] == [False, True]
+    session.end()
+    with pytest.raises(EpisodeStateError, match="mark_cancelled: the session has ended"):
+        session.mark_cancelled(kept)
+    assert recorder.get("a") is session
+    assert [ids.tolist() for ids in recorder.take()[0].get_actions()] == [[2]]  # type: ignore[index]
+    assert (recorder.get("a"), left) == (None, 1)
