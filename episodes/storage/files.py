@@ -25,7 +25,7 @@ from episodes.storage.locks import HAS_POSIX_FILES, Lock, is_locked, locked
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _BINARY = getattr(os, "O_BINARY", 0)
-_FILE_URL = re.compile(r"file:(?://(?:localhost(?=/))?|(?=/))(?:/(?=~))?")
+_FILE_URL = re.compile(r"file:(?://(?:localhost(?=/))?|/(?=~(?:/|$))|(?=/))")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.:-]+):(//?)")  # one letter is a drive of Windows
 _DRAFT_ENDING = re.compile(r"\.[0-9]+\.[0-9a-f]{8}")  # process and random number, see `_temporary_name`
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wait for its writer

@@ -125,8 +125,7 @@ def test_file_url_of_an_upload_shows_whole_uploads(tmp_path: Path, monkeypatch: 
     assert len(EpisodeDataset(url, cache=tmp_path / "cache")) == 4
 
 
-@pytest.mark.parametrize("batch_size", [None, 2])
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("batch_size", "num_workers"), [(None, 0), (2, 1)])
 @pytest.mark.parametrize(("kind", "advice"), [("sampler", "sampled_loader"), ("buffer", r"sample\(\)")])
 def test_loader_of_what_has_no_items_names_the_remedy(
     kind: str, advice: str, num_workers: int, batch_size: int | None, tmp_path: Path

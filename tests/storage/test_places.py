@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connectors.actor import Actor
 from episode_learners import MLPPolicy
@@ -130,3 +134,17 @@ def test_url_that_pathlib_shortened_is_an_error(name: str, home: Path, tmp_path:
     with pytest.raises(InvalidArgument, match="give the URL as text"):
         WRITERS[name](Path("s3://bucket/made"), data_set(tmp_path / "data"))
     assert os.listdir() == []
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1), min_size=1, max_size=3))
+def test_url_of_any_path_is_that_path(parts: list[str]) -> None:
+    path = Path("/", *(part for part in parts if part not in (".", "..")))
+    assert local_path(path) == local_path(str(path)) == local_path(path.as_uri()) == path
+    relative = Path(*path.parts[1:])
+    if not relative.parts or relative.parts[0].startswith("~"):
+        return
+    if re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.:-]+:", relative.parts[0]) and len(relative.parts) > 1:
+        with contextlib.suppress(InvalidArgument):  # it looks like a URL
+            assert local_path(relative) == relative
+    else:
+        assert local_path(relative) == relative

@@ -47,7 +47,9 @@ def upload(source: str | Path, target: str | Path, *, storage_options: dict[str,
     directory, place = local_path(source), RemoteDirectory(str(target), storage_options or {})
     header = read_header(directory)
     if header is None:
-        raise UnreadableData(f"{directory} is not a data set: it has no {NAME}")
+        raise UnreadableData(
+            f"{directory} is not a data set: it has no {NAME}; episodes convert makes one of other data"
+        )
     before = _read_remote(place)
     remote_header = _check_remote_header(header, before, place)
     if remote_header is None:
