@@ -13,7 +13,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from connectors.views.piece import ViewPiece
 from episodes.errors import EpisodeError, InvalidArgument, UnreadableData
 from episodes.format_versions import ACTOR, check_magic, checked_integer, checked_shape
 from episodes.storage import space_json
+from episodes.storage.files import local_path
 
 __all__ = ["as_unreadable", "read_actor", "build_pieces", "build_module_to_env", "state_of", "write_actor"]
 
@@ -162,7 +162,7 @@ def write_actor(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    target = Path(path)
+    target = local_path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with open(partial, "wb") as file:
@@ -180,7 +180,7 @@ def read_actor(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         UnreadableData: the file is damaged, or is not an actor's.
     """
-    data = Path(path).read_bytes()
+    data = local_path(path).read_bytes()
     check_magic(data[: len(_MAGIC)], _KIND, ACTOR, str(path), "save the actor again with Actor.save")
     if data[: len(_MAGIC)] != _MAGIC or len(data) < _HEAD:
         raise UnreadableData(f"{path} is not a file of Actor.save: it does not begin with {_MAGIC.decode()}")

@@ -104,7 +104,7 @@ def _make_run(chosen: argparse.Namespace) -> tuple[Run, Path]:
     if chosen.resume is not None:
         _check_without(chosen, "resume", "a run that is resumed keeps its own", "seed", "algo", "env", "config", "data")
         _check_without(chosen, "resume", "a run that is resumed stays in its folder", "logdir")
-        folder = Path(chosen.resume)
+        folder = chosen.resume
         run = _read_run(folder)
     else:
         if chosen.config:
@@ -124,6 +124,13 @@ def _make_run(chosen: argparse.Namespace) -> tuple[Run, Path]:
     run.ledger, run.device = run.ledger or chosen.ledger, chosen.device or run.device
     run.trainer["shows_progress"] = not chosen.quiet
     return run, folder
+
+
+def _path(text: str) -> Path:
+    """Return an argument as a path of this machine, from a path with "~" or a `file://` URL."""
+    from episodes.storage.files import local_path
+
+    return local_path(text)
 
 
 def _check_without(chosen: argparse.Namespace, option: str, reason: str, *destinations: str) -> None:
@@ -339,14 +346,14 @@ def _make_parser() -> argparse.ArgumentParser:
     train.set_defaults(parser=train)
     train.add_argument("--algo", choices=ALGORITHM_NAMES, help=f"the algorithm (default: {ALGO})")
     train.add_argument("--env", help=f"a Gymnasium environment id (default: {ENV})")
-    train.add_argument("--config", type=Path, help="a TOML file of settings, instead of --algo and --env")
-    train.add_argument("--resume", type=Path, metavar="DIR", help="resume the run in this folder")
+    train.add_argument("--config", type=_path, help="a TOML file of settings, instead of --algo and --env")
+    train.add_argument("--resume", type=_path, metavar="DIR", help="resume the run in this folder")
     train.add_argument(
         "--allow", action="append", default=[], metavar="SETTING", help="accept this changed setting of run.json"
     )
-    train.add_argument("--logdir", type=Path, help="folder of the run (default: runs/ALGO-ENV-seedSEED)")
+    train.add_argument("--logdir", type=_path, help="folder of the run (default: runs/ALGO-ENV-seedSEED)")
     train.add_argument(
-        "--data", type=Path, metavar="DIR", help="the data set that bc, cql and continuous-cql learn from"
+        "--data", type=_path, metavar="DIR", help="the data set that bc, cql and continuous-cql learn from"
     )
     train.add_argument("--seed", type=int, help="seed of the run (default: as in the settings)")
     train.add_argument("--runners", type=int, metavar="N", help="number of Ray processes that sample (on-policy)")
@@ -363,7 +370,7 @@ def _make_parser() -> argparse.ArgumentParser:
     for name, text in (("evaluate", "test the policy of a run"), ("play", "record episodes of the policy of a run")):
         command = commands.add_parser(name, help=text)
         command.set_defaults(parser=command)
-        command.add_argument("folder", type=Path, help="folder of the run")
+        command.add_argument("folder", type=_path, help="folder of the run")
         command.add_argument("--best", action="store_true", help=BEST_HELP)
         command.add_argument("--episodes", type=_parse_count, default=20, help="number of episodes (default: 20)")
         default_seed = "0" if name == "evaluate" else "a different one in each call"
@@ -372,12 +379,12 @@ def _make_parser() -> argparse.ArgumentParser:
         if name == "evaluate":
             command.add_argument("--json", action="store_true", help="print the result as JSON")
         if name == "play":
-            command.add_argument("--out", type=Path, help="the data set (default: FOLDER/episodes)")
+            command.add_argument("--out", type=_path, help="the data set (default: FOLDER/episodes)")
     command = commands.add_parser("export", help="write the policy of a run to an .onnx file")
     command.set_defaults(parser=command)
-    command.add_argument("folder", type=Path, help="folder of the run")
+    command.add_argument("folder", type=_path, help="folder of the run")
     command.add_argument("--best", action="store_true", help=BEST_HELP)
-    command.add_argument("--out", type=Path, help="the file (default: FOLDER/policy.onnx)")
+    command.add_argument("--out", type=_path, help="the file (default: FOLDER/policy.onnx)")
     command.add_argument("--explore", action="store_true", help="sample actions instead of acting greedily")
     command.add_argument(
         "--steps", type=_parse_count, default=500, help="steps that compare file and policy (default: 500)"

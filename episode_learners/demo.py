@@ -24,6 +24,7 @@ from episode_learners.trainers.trainer import Trainer
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeWriter
+from episodes.storage.files import local_path
 
 __all__ = ["Demo", "main"]
 
@@ -162,7 +163,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps at most (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="the policy's device (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, help="where to leave the results (default: runs/ENV-seedSEED)")
+    parser.add_argument("--folder", type=local_path, help="where to leave the results (default: runs/ENV-seedSEED)")
     return parser
 
 

@@ -28,6 +28,7 @@ from episode_runners import GroupRunner, RayRunnerGroup, SingleAgentEnvRunner, m
 from episodes.errors import InvalidArgument, UnknownKey, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset
+from episodes.storage.files import local_path
 
 __all__ = ["ALGORITHMS", "NETWORKS", "Run", "presets"]
 
@@ -169,7 +170,7 @@ class Run:
             UnknownKey, InvalidArgument: see `of_table`.
         """
         try:
-            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            table = tomllib.loads(local_path(path).read_text(encoding="utf-8"))
         except ValueError as error:
             raise UnreadableData(f"{path} is not valid TOML: {error}") from error
         return cls.of_table(table, str(path))
@@ -193,7 +194,7 @@ class Run:
                 without one; or the device does not exist.
         """
         if self.ledger and of_trainer.get("folder") is not None:
-            of_trainer = {"ledger": Path(of_trainer["folder"]) / "ledger", **of_trainer}
+            of_trainer = {"ledger": local_path(of_trainer["folder"]) / "ledger", **of_trainer}
         if self.modules:
             return make_multi_agent_trainer(self, Run, **of_trainer)
         kind = ALGORITHMS[self.algo]

@@ -75,6 +75,7 @@ PROGRAMS = {
 OTHER_PROGRAMS = {
     ("docs/format.md", 0): "one line, with a name to fill in",
     ("docs/how_to/data_set.md", 0): "needs a download",
+    ("docs/how_to/publish.md", 0): "needs a hub",
     ("docs/how_to/export.md", 0): "tests/connectors/test_export.py runs it without this library",
     ("docs/moving_from_rllib.md", 0): "part of tests/runners/rllib_learner.py, which a test runs",
     ("docs/how_to/token_formats.md", 0): "part of a program of TRL",

@@ -13,6 +13,7 @@ from connectors.export.onnx_file import build_onnx, to_bytes
 from connectors.export.parity import Parity, Source, check_parity
 from connectors.fingerprint import JOINT, stamped
 from episodes.errors import InvalidArgument, NotExportable, WrongType, rejected_type
+from episodes.storage.files import local_path
 from episodes.tracks.validation import checked_count, checked_number
 
 __all__ = ["export"]
@@ -89,7 +90,7 @@ def export(
         raise WrongType(
             f"export: {rejected_type(actor, Actor)} is not an actor; give Actor(policy, ...), or runner.actor"
         )
-    target = Path(path)
+    target = local_path(path)
     if target.suffix != ".onnx":
         raise InvalidArgument(f"export: {target} does not end in .onnx")
     if not target.parent.is_dir():

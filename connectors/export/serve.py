@@ -43,7 +43,7 @@ class ServedPolicy:
 
         if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
             raise ValueError(f"num_envs is {num_envs!r}: give 1 or more")
-        data = Path(path).read_bytes()
+        data = Path(path).expanduser().read_bytes()
         _check_checksum(path, data)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from episode_learners.loggers.logger import SCOPES, Logger
-from episodes.storage.files import append, put, remove_drafts, sync
+from episodes.storage.files import append, local_path, put, remove_drafts, sync
 from episodes.storage.ownership import Owner
 
 __all__ = ["CSVLogger"]
@@ -37,7 +37,7 @@ class CSVLogger(Logger):
 
     def __init__(self, folder: str | Path, intervals: Mapping[str, int] | None = None) -> None:
         super().__init__(intervals)
-        self.folder = Path(folder)
+        self.folder = local_path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._columns: dict[str, list[str]] = {}  # of the scopes that this logger has written to
         self._owner = Owner(  # from the first row until `release`

@@ -10,6 +10,7 @@ from typing import Any
 from episode_learners.loggers.curves import curves_of
 from episode_learners.loggers.logger import Logger
 from episodes.errors import MissingExtra, install_advice
+from episodes.storage.files import local_path
 
 __all__ = ["TensorBoardLogger"]
 
@@ -32,7 +33,7 @@ class TensorBoardLogger(Logger):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingExtra(f"TensorBoardLogger needs tensorboard; {install_advice('tensorboard')}") from error
-        self.folder = Path(folder)
+        self.folder = local_path(folder)
         self._make = SummaryWriter
         self._writer: Any = SummaryWriter(str(self.folder))
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from episode_learners.loggers.curves import curves_of
 from episode_learners.loggers.logger import Logger
 from episodes.errors import MissingExtra, install_advice
+from episodes.storage.files import local_path
 
 __all__ = ["WandbLogger"]
 
@@ -48,7 +49,7 @@ class WandbLogger(Logger):
             import wandb
         except ImportError as error:
             raise MissingExtra(f"WandbLogger needs wandb; {install_advice('wandb')}") from error
-        self.folder = Path(folder)
+        self.folder = local_path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         known = self.folder / _ID
         known_id = known.read_text(encoding="utf-8").strip() if known.exists() else None

@@ -38,7 +38,7 @@ from episode_runners.multi_agent_stats import MultiAgentCollectStats
 from episode_runners.seeds import independent_seed
 from episode_runners.stats import CollectStats
 from episodes.errors import InvalidArgument, StateMismatch
-from episodes.storage.files import remove_drafts
+from episodes.storage.files import local_path, remove_drafts
 from episodes.storage.ledger import Ledger
 from episodes.storage.ownership import Owner
 from episodes.storage.runs import LOCK, STATUS, write_status
@@ -112,7 +112,7 @@ class Trainer(ABC, Generic[Config]):
         self.test_env, self.evaluate_fn, self.module_fn = test_env, evaluate_fn, module_fn
         self.logger = logger or Logger()
         self.hooks = [as_trainer_hook(hook) for hook in hooks]
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else local_path(folder)
         self.ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
         self.num_epochs = self.num_steps = self.num_updates = self.num_tests = 0
         self.best_score, self.best_epoch = float("-inf"), 0
@@ -431,7 +431,8 @@ class Trainer(ABC, Generic[Config]):
             StateMismatch: a setting differs that may not, or the file has another format.
             UnknownKey: `allow` has a name that is not a setting, or may not change.
         """
-        self._continue_from(Path(path), load_checkpoint(Path(path)), allow)
+        path = local_path(path)
+        self._continue_from(path, load_checkpoint(path), allow)
 
     def _continue_from(self, path: Path, state: Mapping[str, Any], allow: Iterable[str]) -> None:
         """Restore the whole run (modules, weights, counts, runner, buffer, logger) from the state of a checkpoint,

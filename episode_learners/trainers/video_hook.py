@@ -13,6 +13,7 @@ from episode_learners.trainers.trainer import evaluate_elsewhere
 from episode_runners.seeds import independent_seed
 from episodes.inspect import video
 from episodes.single_agent import SingleAgentEpisode
+from episodes.storage.files import local_path
 
 __all__ = ["VideoHook"]
 
@@ -41,7 +42,7 @@ class VideoHook:
         fps: float = 30.0,
         max_frames: int = 1_000,
     ) -> None:
-        self.make_env, self.folder = make_env, Path(folder)
+        self.make_env, self.folder = make_env, local_path(folder)
         self.every, self.fps, self.max_frames = every, fps, max_frames
         self.paths: list[Path] = []
 

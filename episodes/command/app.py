@@ -8,6 +8,7 @@ import typer
 
 from episodes.command import (
     capturing,
+    card_command,
     checking,
     converting,
     diff_command,
@@ -48,6 +49,7 @@ app.command("compact")(rewrite_commands.compact)
 app.command("seal")(rewrite_commands.seal)
 app.command("merge")(rewrite_commands.merge)
 app.command("copy")(rewrite_commands.copy)
+app.command("card")(card_command.card)
 app.command("upload")(rewrite_commands.upload)
 app.command("convert")(converting.convert)
 app.command("capture")(capturing.capture)

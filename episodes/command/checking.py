@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ from episodes.command.terminal import say
 
 
 def check(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The data set, or data of another format.")],
     repair: Annotated[
         bool, typer.Option("--repair", help="Keep readable episodes, and move damaged files aside.")
     ] = False,
@@ -24,7 +23,7 @@ def check(
     from episodes.storage import check as check_files
 
     if not repair:
-        directory = Path(data_path_or_same(directory))  # reads all of a foreign format
+        directory = data_path_or_same(directory)  # reads all of a foreign format
     report = check_files(directory, repair=repair)
     if json:
         print_json(asdict(report))

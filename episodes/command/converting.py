@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from episodes.command.printing import Json, print_json, print_table
+from episodes.command.progress import counted
 from episodes.command.terminal import say
 from episodes.errors import InvalidArgument
 
@@ -59,15 +59,14 @@ def convert(
         _show_first(episodes)
         say(lost)
         return
-    with _progress_display(lambda: count_episodes(source, from_ or None, *columns)) as show:
-        counted = _Counted(episodes, show)
-        report = converters.write(counted, target, to, strict=strict, **options)
+    with counted(episodes, lambda: count_episodes(source, from_ or None, *columns)) as given:
+        report = converters.write(given, target, to, strict=strict, **options)
     report.join(lost)
     if json:
         losses = [asdict(loss) for loss in report]
-        print_json({"episodes": counted.num, "steps": counted.steps, "losses": losses})
+        print_json({"episodes": given.num, "steps": given.steps, "losses": losses})
         return
-    say(f"{target}: {counted.num} episodes, {counted.steps} steps")
+    say(f"{target}: {given.num} episodes, {given.steps} steps")
     say(report)
 
 
@@ -85,45 +84,3 @@ def _show_first(episodes: Iterator[Any]) -> None:
         for one in of_tracks(first.to_numpy().tracks)
     ]
     print_table(("track", "shape", "dtype", "lowest", "mean", "highest"), rows)
-
-
-class _Counted:
-    """Iterable over episodes that calls `show` with the number of episodes and of steps after each episode."""
-
-    def __init__(self, episodes: Iterator[Any], show: Callable[[int, int], None]) -> None:
-        self._episodes, self._show = episodes, show
-        self.num = self.steps = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for episode in self._episodes:
-            yield episode
-            self.num += 1
-            self.steps += len(episode)
-            self._show(self.num, self.steps)
-
-
-@contextmanager
-def _progress_display(count: Callable[[], int | None]) -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress of a conversion and the time left, and yields a function to update the
-    numbers of episodes and steps. `count` returns the number of episodes of the source, or None."""
-    from rich.console import Console
-    from rich.progress import (
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda num, steps: None
-        return
-    words = TextColumn("converting"), MofNCompleteColumn(), TextColumn("episodes, {task.fields[steps]} steps")
-    left = TextColumn("left")
-    with Progress(
-        SpinnerColumn(), *words, TimeElapsedColumn(), left, TimeRemainingColumn(), console=console, transient=True
-    ) as progress:
-        bar = progress.add_task("", total=count(), steps=0)
-        yield lambda num, steps: progress.update(bar, completed=num, steps=steps)

@@ -15,7 +15,7 @@ from episodes.errors import InvalidArgument
 
 SHOWN = 5  # differing episodes that are printed
 
-Source = Annotated[Path, typer.Argument(help="Data as in convert, or the folder of a run.")]
+Source = Annotated[str, typer.Argument(help="Data as in convert, or the folder of a run.")]
 
 
 def diff(
@@ -36,9 +36,11 @@ def diff(
     """
     from episodes.storage.runs import is_run
 
-    if is_run(a) and is_run(b) and not episode:
-        _compare_runs(a, b, tolerance, json)
-    result = _compare([_source(path) for path in (a, b)], [a, b], episode or [], tolerance)
+    places = [data_path_or_same(given) for given in (a, b)]
+    first, second = map(Path, places)
+    if is_run(first) and is_run(second) and not episode:
+        _compare_runs(first, second, tolerance, json)
+    result = _compare(list(map(_source, places)), [a, b], episode or [], tolerance)
     if json:
         print_json(result.facts)
     else:
@@ -67,7 +69,7 @@ def _compare_runs(a: Path, b: Path, tolerance: float, json: bool) -> None:
 
     runs = StoredRun.read(a), StoredRun.read(b)
     parts = _common_parts(a, b)
-    steps = _compare(list(parts), [a, b], [], tolerance) if parts else None
+    steps = _compare(list(parts), [str(a), str(b)], [], tolerance) if parts else None
     facts = comparison(*runs)
     if json:
         print_json({**facts, "steps": steps.facts if steps else None})
@@ -93,8 +95,8 @@ def _common_parts(a: Path, b: Path) -> tuple[Any, Any] | None:
     return None
 
 
-def _source(path: Path) -> Any:
-    """Open a path as a data set, or as the ledger (log of learned steps) or recorded episodes of a training run.
+def _source(place: str) -> Any:
+    """Open a path or URL as a data set, or as the ledger (log of learned steps) or recorded episodes of a training run.
 
     Raises:
         InvalidArgument: the path is none of these.
@@ -102,10 +104,11 @@ def _source(path: Path) -> Any:
     from episodes.storage import EpisodeDataset
     from episodes.storage.header import NAME
     from episodes.storage.ledger.ledger_reader import LedgerReader
+    from episodes.storage.remote.remote_directory import is_remote
 
-    path = Path(data_path_or_same(path))
-    if (path / NAME).exists():
-        return EpisodeDataset(path)
+    path = Path(place)
+    if is_remote(place) or (path / NAME).exists():
+        return EpisodeDataset(place)
     try:
         return LedgerReader(path)
     except (OSError, ValueError) as error:
@@ -117,7 +120,7 @@ def _source(path: Path) -> Any:
         ) from error
 
 
-def _compare(sources: list[Any], paths: list[Path], chosen: list[str], tolerance: float) -> _Result:
+def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance: float) -> _Result:
     """Return the differences between two ledgers, two data sets, or one episode of each data set.
 
     Args:

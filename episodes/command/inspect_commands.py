@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from episodes.command.opening import data_path, data_path_or_same
+from episodes.command.opening import data_path, data_path_or_same, local
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.command.terminal import say
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
@@ -141,7 +141,7 @@ def _cell(value: Any) -> str:
 def show(
     directory: Directory,
     episode: Annotated[str, typer.Option(help="An id, the beginning of an id, or an index; -1 is the last.")] = "0",
-    html: Annotated[Path | None, typer.Option(help="Write the episode as HTML to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(parser=local, help="Write the episode as HTML to this file.")] = None,
     decode: Decode = None,
     json: Json = False,
 ) -> None:
@@ -227,7 +227,9 @@ def _track_facts(series: Any) -> dict[str, Any]:
 
 
 def record(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data set, created if it does not exist.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", parser=local, help="The data set, created if it does not exist.")
+    ],
     env: Annotated[str, typer.Option("--env", help="The id of a Gymnasium environment.")],
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the actions.")] = 0,
@@ -259,7 +261,7 @@ def record(
 
 def report(
     directory: Directory,
-    html: Annotated[Path, typer.Option(help="The file to write.")],
+    html: Annotated[Path, typer.Option(parser=local, help="The file to write.")],
     doctor: Annotated[bool, typer.Option("--doctor", help="List what `episodes doctor` finds on the page.")] = False,
     decode: Decode = None,
 ) -> None:
@@ -286,7 +288,7 @@ def report(
 
 
 def watch(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help="A data set, or the folders of runs.")],
+    paths: Annotated[list[str], typer.Argument(metavar="DIR...", help="A data set, or the folders of runs.")],
     port: Annotated[int, typer.Option(help="0 for a free port.", min=0, max=65535)] = 0,
     decode: Decode = None,
 ) -> None:
@@ -297,7 +299,7 @@ def watch(
     _check_jinja2()
     from episodes.inspect.page_server import PageServer
 
-    server = PageServer(*map(Path, map(data_path_or_same, paths)), port=port, decode=_function(decode))
+    server = PageServer(*map(data_path_or_same, paths), port=port, decode=_function(decode))
     say(server.url)
     try:
         server.serve_forever()

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
+from episodes.command.opening import local
 from episodes.command.printing import Json, print_json
 from episodes.command.terminal import say
 
 app = typer.Typer(no_args_is_help=True, help="Compare the rows that runs learned from.")
 
-Run = Annotated[Path, typer.Argument(help="A ledger, or the folder of a run with a ledger.")]
+Run = Annotated[Path, typer.Argument(parser=local, help="A ledger, or the folder of a run with a ledger.")]
 
 
 @app.command("diff")

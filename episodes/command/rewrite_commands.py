@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from episodes.command.opening import data_path, local
 from episodes.command.terminal import say
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data set.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", parser=local, help="The data set.")]
 
 
 def compact(directory: Directory) -> None:
@@ -31,10 +32,11 @@ def seal(
 
 def merge(
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="The data set to add to, created if it does not exist.")
+        Path,
+        typer.Argument(metavar="TARGET", parser=local, help="The data set to add to, created if it does not exist."),
     ],
     sources: Annotated[
-        list[Path], typer.Argument(metavar="SOURCE...", help="Data sets to read; they are not changed.")
+        list[str], typer.Argument(metavar="SOURCE...", help="Data to read, of any format; it is not changed.")
     ],
     prefix: Annotated[
         list[str] | None,
@@ -45,18 +47,20 @@ def merge(
     from episodes import storage
 
     one_for_all = prefix[0] if prefix and len(prefix) == 1 else prefix
-    say(f"{storage.merge(target, *sources, prefix=one_for_all or None)} shards copied")
+    say(f"{storage.merge(target, *map(data_path, sources), prefix=one_for_all or None)} shards copied")
 
 
 def copy(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A directory, or a URL such as s3://bucket/data.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A path of any format, or a URL such as s3://bucket/data.")
+    ],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A new directory or URL.")],
     where: Annotated[str | None, typer.Option(help="For example 'return > 100 and not truncated'.")] = None,
 ) -> None:
     """Copy those episodes that satisfy the condition `where` to a new data set."""
     from episodes import storage
 
-    say(f"{storage.copy(source, target, where)} episodes copied")
+    say(f"{storage.copy(data_path(source), target, where)} episodes copied")
 
 
 def upload(

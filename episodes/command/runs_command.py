@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from episodes.command.opening import local
 from episodes.command.printing import Json, print_json, print_table, text
 from episodes.command.terminal import say
 from episodes.errors import InvalidArgument
@@ -20,7 +21,9 @@ COLUMNS = ("run", "status", "steps", "best test", "last test", "seconds")
 
 
 def runs(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that contains runs.")] = Path("runs"),
+    directory: Annotated[Path, typer.Argument(metavar="DIR", parser=local, help="A folder that contains runs.")] = Path(
+        "runs"
+    ),
     json: Json = False,
 ) -> None:
     """List training runs, the best test first: results, status, and the settings that differ between the runs."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from episodes.command.opening import data_path
+from episodes.command.opening import data_path, local
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.errors import InvalidArgument
 
@@ -17,7 +17,8 @@ def sql(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="A SELECT over the tables steps and episodes.")],
     decode: Annotated[bool, typer.Option("--decode", help="Read compressed tracks too.")] = False,
     save: Annotated[
-        Path | None, typer.Option(help="Write the result to this file, for EpisodeDataset.load_selection.")
+        Path | None,
+        typer.Option(parser=local, help="Write the result to this file, for EpisodeDataset.load_selection."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -172,7 +172,7 @@ class Contents:
         if first[:1] in ("{", "["):
             try:
                 return "jsonl" if isinstance(json.loads(first), dict) and size > len(first) + 2 else "json"
-            except ValueError:
+            except (ValueError, RecursionError):
                 return "json"
         return "csv" if any(delimiter in first for delimiter in DELIMITERS) else "text"
 
@@ -243,7 +243,7 @@ class Contents:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line) if line.strip() else {}
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if number == len(lines) < _LINES:
                     raise self._truncated(f"line {number} stops in the midst of a JSON document") from error
                 raise self._fail(f"line {number} is not JSON: {error}", "give one JSON object per line") from error
@@ -254,7 +254,7 @@ class Contents:
     def _keys_of_document(self) -> Iterator[str]:
         try:
             document = json.loads(self.path.read_text(encoding="utf-8-sig"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             at = getattr(error, "pos", None)
             if at is not None and at >= self.path.stat().st_size - 1:
                 raise self._truncated(f"after {at} bytes the JSON document is not complete") from error

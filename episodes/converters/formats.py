@@ -106,7 +106,7 @@ def read(
             allowed = f"its options: {', '.join(known.options)}" if known.options else "it has none"
             raise InvalidArgument(f"read({str(source)!r}): the format {known.name!r} has no option {name!r}; {allowed}")
     is_id = known.has_ids and not local_path(source).exists()
-    place = source if is_id or _is_url(source) else local_path(source)
+    place = source if is_id or is_remote(source) else local_path(source)
     return known.read(place, report, prefix, **options), report
 
 
@@ -151,7 +151,7 @@ def recognize(source: str | Path, format: str | None = None, *options: str) -> F
     """
     known = None if format is None else _known(format)
     own = own_data_sets.FORMAT
-    if _is_url(source):
+    if is_remote(source):
         if known not in (None, own):
             raise InvalidArgument(f"{source}: only data sets of this library are read from a URL; download it first")
         return own
@@ -171,12 +171,8 @@ def recognize(source: str | Path, format: str | None = None, *options: str) -> F
 def count_episodes(source: str | Path, format: str | None = None, *options: str) -> int | None:
     """Return the number of episodes of a path without reading their arrays, or None if it is only known afterwards."""
     known = recognize(source, format, *options)
-    is_file = not _is_url(source) and local_path(source).exists()
+    is_file = not is_remote(source) and local_path(source).exists()
     return known.count(Contents(source)) if is_file else None
-
-
-def _is_url(source: str | Path) -> bool:
-    return is_remote(source) and not str(source).startswith("file://")
 
 
 def _unrecognized(contents: Contents, known: Format | None, lacking: dict[str, str]) -> UnreadableData:

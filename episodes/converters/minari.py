@@ -27,7 +27,7 @@ from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.files import draft_beside
+from episodes.storage.files import draft_beside, local_path
 from episodes.tracks import nested
 from episodes.tracks.infos.msgpack_codec import is_json
 
@@ -75,7 +75,7 @@ def minari_episodes(dataset: Any, report: LossReport, prefix: str | None = None)
     """Yield the episodes of a Minari data set, and add losses to `report`."""
     minari = _minari()
     if isinstance(dataset, (str, Path)):
-        place = Path(dataset).expanduser() / "data"
+        place = local_path(dataset) / "data"
         dataset = minari.MinariDataset(place) if place.is_dir() else minari.load_dataset(str(dataset))
     place = Path(dataset.storage.data_path)
     shared = _shared_metadata(dataset, report)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from episodes.inspect.comparison import compare_episodes
 from episodes.inspect.conversation import view_conversation
+from episodes.inspect.dataset_card import write_card
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.frames import frames, video
 from episodes.inspect.lineage import explain_batch, link_batch
@@ -20,6 +21,7 @@ __all__ = [
     "frames",
     "video",
     "view_conversation",
+    "write_card",
     "examine",
     "explain_batch",
     "link_batch",

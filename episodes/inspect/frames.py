@@ -9,6 +9,7 @@ import numpy as np
 
 from episodes.errors import InvalidArgument, needing
 from episodes.inspect.series import of_track
+from episodes.storage.files import local_path
 
 
 def frames(episode: Any, column: str | None = None) -> np.ndarray:
@@ -44,7 +45,7 @@ def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None
         InvalidArgument: the episode has no images, the path has another suffix, or fps or zoom is not positive.
         MissingExtra: imageio, or PyAV for mp4, is not installed.
     """
-    path = Path(path)
+    path = local_path(path)
     if path.suffix not in (".mp4", ".gif"):
         raise InvalidArgument(f"{path}: give a path that ends in .mp4 or .gif")
     if fps <= 0 or zoom < 1:

@@ -23,6 +23,7 @@ from episodes.inspect.page_messages import compressed_text, encode
 from episodes.inspect.png import data_uri, png
 from episodes.inspect.series import Series, of_tracks
 from episodes.storage import EpisodeDataset
+from episodes.storage.files import local_path
 from episodes.tracks import nested
 
 MOST_BYTES = 24_000_000  # of the episodes in a file; of further ones the file has the row of the table only
@@ -84,7 +85,7 @@ def write_report(
     if findings is not None:
         table["findings"] = findings_data(findings)
     table["place"] = np.where(np.arange(len(dataset)) < carried, np.arange(len(dataset)), -1)
-    file = Path(file)
+    file = local_path(file)
     file.write_text(_page(dataset, compressed_text(encode(table)), blocks, len(dataset) - carried), encoding="utf-8")
     return file
 

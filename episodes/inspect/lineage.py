@@ -16,6 +16,7 @@ from episodes.batch.train_batch import origin_of
 from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import formatting
+from episodes.storage.files import local_path
 from episodes.tracks.notebook_repr import notebook_repr
 
 __all__ = ["BatchLinks", "Explanation", "explain_batch", "link_batch"]
@@ -103,7 +104,7 @@ def link_batch(batch: Any, page: str | Path) -> BatchLinks:
         EpisodeStateError: the batch has no origin.
         WrongType: `batch` is a single row.
     """
-    address = str(page) if "://" in str(page) else Path(page).resolve().as_uri()
+    address = str(page) if "://" in str(page) else local_path(page).resolve().as_uri()
     return BatchLinks(address.split("#")[0], tuple(row_steps(_origin_of(batch))), batch)
 
 

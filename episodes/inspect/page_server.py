@@ -18,6 +18,7 @@ from episodes.inspect.html_report import episode_data, findings_data, index_of, 
 from episodes.inspect.page_messages import encode
 from episodes.inspect.training_page import TrainingFiles, file_sizes, is_run, training_page
 from episodes.storage import EpisodeDataset
+from episodes.storage.files import local_path
 from episodes.storage.header import NAME as DATASET_FILE
 
 LOOPBACK = "127.0.0.1"
@@ -168,7 +169,7 @@ class PageServer(ThreadingHTTPServer):
     request_queue_size = 128  # connections that wait to be accepted; with 5, browsers wait a second for the next try
 
     def __init__(self, *paths: str | Path, port: int = 0, decode: Decode | None = None) -> None:
-        folders = list(map(Path, paths))
+        folders = list(map(local_path, paths))
         is_data = [(folder / DATASET_FILE).exists() for folder in folders]
         if len(folders) > 1 and any(is_data):
             raise InvalidArgument("give one data set, or folders of runs: a page shows one data set, or several runs")

@@ -8,7 +8,7 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -33,6 +33,7 @@ from episodes.errors import (
     InvalidArgument,
     StateMismatch,
     StepOutOfRange,
+    WrongType,
 )
 from episodes.format_versions import REPLAY_STATE, check_version
 from episodes.history import BoundViews
@@ -60,6 +61,7 @@ from episodes.replay.stored_outputs import chosen_outputs
 from episodes.replay.stored_steps import make_batch
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.files import local_path
 from episodes.storage.header import read_header
 from episodes.tracks.filling import ones
 from episodes.tracks.notebook_repr import notebook_repr
@@ -161,7 +163,7 @@ class EpisodeReplayBuffer(SampleCounts):
         self._grids: dict[int, SequenceGrid] = {}
         self._written: dict[str, int] = {}  # by data set, the step index after the last step in it
         self._spaces: tuple[Any, ...] = (None, None)
-        files = None if path is None else MappedFiles(Path(path))
+        files = None if path is None else MappedFiles(local_path(path))
         self._ring = LinkedRing(self.capacity, Allocator(files))
         self.lock = self._ring.lock
         self._start_empty()
@@ -199,6 +201,12 @@ class EpisodeReplayBuffer(SampleCounts):
     def __len__(self) -> int:
         """Return the number of stored steps."""
         return len(self.get_ring())
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """Raise `WrongType`: a step is sampled. torch's `DataLoader(buffer)` calls this method."""
+        raise WrongType(
+            f"{type(self).__name__}[{index!r}]: a buffer is sampled; call sample(), or iter_episodes() for its episodes"
+        )
 
     def __repr__(self) -> str:
         if self._ring.is_closed:
@@ -733,7 +741,7 @@ class EpisodeReplayBuffer(SampleCounts):
             ChunkMismatch: the data set has other steps with the id of a stored episode.
             EpisodeError: as `EpisodeWriter` and its `add`.
         """
-        folder = path.path if isinstance(path, EpisodeWriter) else Path(path)
+        folder = path.path if isinstance(path, EpisodeWriter) else local_path(path)
         first = self._written.get(_place(folder), 0) if read_header(folder) is not None else 0
         with nullcontext(path) if isinstance(path, EpisodeWriter) else EpisodeWriter(path) as writer:
             for pack in packs_of(self.get_ring(), self._spaces, _PACK_STEPS, first):

@@ -25,22 +25,32 @@ from episodes.storage.locks import HAS_POSIX_FILES, Lock, is_locked, locked
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 _BINARY = getattr(os, "O_BINARY", 0)
+_FILE_URL = re.compile(r"file:(?://(?:localhost(?=/))?|/(?=~(?:/|$))|(?=/))")
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.:-]+):(//?)")  # one letter is a drive of Windows
 _DRAFT_ENDING = re.compile(r"\.[0-9]+\.[0-9a-f]{8}")  # process and random number, see `_temporary_name`
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0) | _BINARY  # opening a pipe would wait for its writer
 
 
-def local_path(path: str | Path) -> Path:
+def local_path(path: str | os.PathLike[str]) -> Path:
     """Convert a path or `file://` URL to a `Path`, with "~" as the home directory.
 
+    `pathlib.Path` shortens "file:///data" to "file:/data", which is the same place.
+
     Raises:
-        InvalidArgument: another URL.
+        InvalidArgument: another URL, or one that `pathlib.Path` has shortened, such as "s3:/bucket".
     """
-    if str(path).startswith("file://"):
-        return Path(url2pathname(str(path).removeprefix("file://"))).expanduser()
-    scheme, separator, _ = str(path).partition("://")
-    if separator and scheme.isalnum():
+    text = os.fspath(path)
+    if found := _FILE_URL.match(text):
+        return Path(url2pathname(text[found.end() :])).expanduser()
+    found = _URL.match(text)
+    if found and found[2] == "//":
         raise InvalidArgument(
-            f"{path}: only directories here are written to, {scheme}:// is not one; write here, and upload it"
+            f"{path}: a path of this machine is needed, {found[1]}:// is not one; write here, and upload it, or "
+            "copy it here first (episodes copy)"
+        )
+    if found and not Path(found[0]).exists():
+        raise InvalidArgument(
+            f"{path}: there is no folder {found[1]}: here, and pathlib.Path shortens URLs; give the URL as text"
         )
     return Path(path).expanduser()
 

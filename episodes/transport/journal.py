@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from episodes.errors import UnreadableData
 from episodes.format_versions import JOURNAL, check_magic
+from episodes.storage.files import local_path
 from episodes.storage.ownership import Owner
 
 _KIND = b"REjournal"  # and the version of the format
@@ -78,12 +79,12 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        name = os.fspath(path)
+        name = str(local_path(path))
         if os.path.exists(name) and not os.path.isfile(name):  # a pipe would block, a device has no end
             raise UnreadableData(f"{name} is not a journal of a receiver; give another path")
         self._owner = Owner(
             f"the journal {name}",
-            Path(os.path.realpath(path)),
+            Path(os.path.realpath(name)),
             refusal=f"{name} is the journal of another receiver; each receiver needs a separate journal",
             remedy="make a receiver with a separate journal there",
             mode=0o600,

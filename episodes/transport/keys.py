@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from episodes.errors import InvalidArgument, UnreadableData
+from episodes.storage.files import local_path
 from episodes.transport.sockets import zeromq
 
 RECEIVER = "receiver"
@@ -36,7 +37,7 @@ def make_keys(directory: str | os.PathLike[str], *, sender: str = "sender") -> t
         MissingExtra: pyzmq is not installed.
     """
     auth = _auth()
-    root = Path(directory)
+    root = local_path(directory)
     is_name = isinstance(sender, str) and sender == Path(sender).name and sender != ".." and "\0" not in sender
     if not is_name or not sender or sender == RECEIVER:
         raise InvalidArgument(f"sender={sender!r}; give a file name, other than {RECEIVER!r}")
@@ -63,7 +64,7 @@ def own_pair(folder: str | os.PathLike[str]) -> tuple[bytes, bytes]:
     Raises:
         UnreadableData: the folder does not contain exactly one secret key.
     """
-    secrets = sorted(Path(folder).glob("*.key_secret"))
+    secrets = sorted(local_path(folder).glob("*.key_secret"))
     if len(secrets) != 1:
         raise UnreadableData(f"{folder} has {len(secrets)} secret keys; give a folder that make_keys made")
     return _loaded(secrets[0])
@@ -75,7 +76,7 @@ def public_key(folder: str | os.PathLike[str], name: str) -> bytes:
     Raises:
         UnreadableData: there is no such file, or it is not a key.
     """
-    return _loaded(Path(folder) / f"{name}.key")[0]
+    return _loaded(local_path(folder) / f"{name}.key")[0]
 
 
 def _auth() -> Any:
@@ -112,7 +113,7 @@ def start_guard(context: Any, folder: str | os.PathLike[str]) -> Any:
     """
     from zmq.auth.thread import ThreadAuthenticator
 
-    for file in sorted(Path(folder).glob("*.key")):
+    for file in sorted(local_path(folder).glob("*.key")):
         _loaded(file)
     guard = ThreadAuthenticator(context)
     guard.start()

@@ -34,12 +34,31 @@ NUM, ALL = 6, [f"e{i}" for i in range(6)]
 write([episode(i) for i in range(NUM)], root / "source", "episodes")
 if "from minari" in names:  # from a data set of Minari's own to another one
     write(read(root / "source")[0], "some/source-v0", "minari")
+FOREIGN = {"from csv": root / "foreign/log.csv", "from d4rl": root / "foreign/d4rl.hdf5"}
+FOREIGN_IDS = {}
+if FOREIGN.keys() & set(names):
+    import h5py
+
+    (root / "foreign").mkdir()
+    rows = [f"{i % 7},{i},{i / 3},{i % 2}" for i in range(300)]
+    FOREIGN["from csv"].write_text("\\n".join(["episode_id,t,obs,action", *rows]))
+    with h5py.File(FOREIGN["from d4rl"], "w") as file:
+        for key in ("observations", "next_observations", "actions"):
+            file[key] = np.arange(600.0).reshape(300, 2)
+        file["rewards"], file["terminals"], file["timeouts"] = np.ones(300), np.zeros(300), np.arange(300) % 9 == 8
+
+def foreign_ids(name):
+    if name not in FOREIGN_IDS:
+        FOREIGN_IDS[name] = [one.id_ for one in read(FOREIGN[name])[0]]
+    return FOREIGN_IDS[name]
 
 def converted(name, target):
     if name == "copy":
         copy(root / "source", target)
     elif name == "from minari":
         write(read("some/source-v0", "minari")[0], target, "minari")
+    elif name in FOREIGN:
+        write(read(FOREIGN[name])[0], target, "episodes")
     else:
         write(read(root / "source")[0], target, name)
 
@@ -51,11 +70,14 @@ def there(target):
     return (root / "minari" / target).exists() or Path(target).exists()
 
 def ids(name, target):
-    form = {"copy": "episodes", "from minari": "minari"}.get(name, name)
+    form = {"copy": "episodes", "from minari": "minari", **dict.fromkeys(FOREIGN, "episodes")}.get(name, name)
     return [found.id_ for found in read(target, form)[0]]
 
+def content(name, target):  # of data sets that foreign files become, in which all arrays are compared
+    return [one.to_numpy() for one in read(target)[0]] if name in FOREIGN else []
+
 def files():  # of the sources
-    folders = [root / "source", root / "minari/some/source-v0"]
+    folders = [root / "source", root / "foreign", root / "minari/some/source-v0"]
     found = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
     return {str(file): hashlib.sha256(file.read_bytes()).digest() for file in found}
 
@@ -105,14 +127,16 @@ def tried(name):
         if not there(target):
             converted(name, target)
             assert not [left for left in os.listdir(root) if ".draft-" in left], os.listdir(root)
-        assert ids(name, target) == ALL, (name, number)
+        assert ids(name, target) == (foreign_ids(name) if name in FOREIGN else ALL), (name, number)
+        pairs = zip(content(name, target), content(name, place(name, kills + 1)), strict=True)
+        assert all(again.equals(once) for again, once in pairs), (name, number)
     assert outside or killed >= kills // 2, (name, killed)  # one of the last lines may be there only at times
 
 for name in names:
     tried(name)
 """
 
-NAMES = ["parquet", "rllib", "lerobot", "episodes", "minari", "from minari", "copy"]
+NAMES = ["parquet", "rllib", "lerobot", "episodes", "minari", "from minari", "copy", "from csv", "from d4rl"]
 
 
 def test_conversion_killed_at_any_line_leaves_no_partial_output(tmp_path: Path) -> None:

@@ -467,7 +467,7 @@ def test_partial_download_is_not_cached(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_upload_creates_directories(tmp_path: Path) -> None:
     target = tmp_path / "a b" / "ü%20"
-    assert upload(made(tmp_path / "data"), f"file://{target}") > 0
+    assert upload(made(tmp_path / "data"), target.as_uri()) > 0
     assert len(EpisodeDataset(target, verify=True)) == 20
 
 

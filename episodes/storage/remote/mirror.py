@@ -22,6 +22,7 @@ from episodes.errors import UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.catalog import MADE, SEALED, Catalog, ShardFile
 from episodes.storage.episode_rows import num_columns
+from episodes.storage.files import local_path
 from episodes.storage.header import Header
 from episodes.storage.layout import Layout, StoredBatch
 from episodes.storage.remote.remote_directory import RemoteDirectory
@@ -48,7 +49,7 @@ class Mirror:
     def __init__(self, url: str, options: dict[str, Any], cache: str | Path | None, cache_bytes: int) -> None:
         self.place = RemoteDirectory(url, options)
         self._root = cache
-        root = Path(cache) if cache is not None else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        root = local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache" if cache is None else cache)
         name = hashlib.blake2b(f"{url}{sorted(options.items())}".encode(), digest_size=12).hexdigest()
         self.directory = root / "rl-episodes" / name if cache is None else root / name
         self._bytes = cache_bytes

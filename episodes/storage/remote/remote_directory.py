@@ -10,19 +10,26 @@ from typing import Any
 
 from episodes.errors import EpisodeError, InvalidArgument, MissingExtra, install_advice
 from episodes.storage.arrow import pyarrow
+from episodes.storage.files import local_path
 
-_FLAT = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"))
-"""Protocols of stores without directories, where making one would make a bucket."""
+UPLOADED = "uploaded.json"
+"""File of an uploaded data set that names its files, see `Uploaded`."""
+_FLAT = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "hf"))
+"""Protocols of stores without directories, where making one would make a bucket. Files of Hugging Face are commits."""
 
 
 def is_remote(path: str | Path) -> bool:
-    """Return True if a path is a URL of a remote directory.
+    """Return True if a path is a URL of a remote directory, as fsspec takes them.
 
-    >>> is_remote("s3://bucket/data"), is_remote("/data"), is_remote("C:/data")
-    (True, False, False)
+    A `file://` URL is a directory of this machine, unless `upload` wrote it: then readers see whole uploads only.
+
+    >>> is_remote("s3://bucket/data"), is_remote("simplecache::s3://bucket/data"), is_remote("C:/data")
+    (True, True, False)
     """
     scheme, separator, _ = str(path).partition("://")
-    return bool(separator) and scheme.replace("+", "").isalnum()
+    if scheme == "file" and separator:
+        return (local_path(path) / UPLOADED).exists()
+    return bool(separator) and scheme.replace("::", "").replace("+", "").isalnum()
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,8 @@ class RemoteDirectory:
         except ImportError as error:
             raise MissingExtra(f"{self.url} needs fsspec; {install_advice('remote')}, or s3") from error
         try:
-            system, root = fsspec.core.url_to_fs(self.url, **self.options)
+            is_url = "://" in self.url and not self.url.startswith("file:")
+            system, root = fsspec.core.url_to_fs(self.url if is_url else str(local_path(self.url)), **self.options)
         except ImportError as error:
             raise MissingExtra(f"{self.url}: {error}; for s3:// {install_advice('s3')}") from error
         except ValueError as error:

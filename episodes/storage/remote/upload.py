@@ -19,19 +19,21 @@ from episodes.storage.remote.uploaded import Uploaded
 from episodes.storage.search import splits, statistics
 from episodes.storage.shards import read_shard
 
+CARD = "README.md"
 _OPTIONAL = (splits.NAME, statistics.NAME)
 
 
-def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] | None = None) -> int:
+def upload(source: str | Path, target: str | Path, *, storage_options: dict[str, Any] | None = None) -> int:
     """Upload the finished Arrow files (shards) of a data set to a remote directory, such as `s3://bucket/data`.
 
     An existing copy gets the missing shards and the compactions since the last upload. Unfinished shards are not sent.
+    README.md is sent, which `write_card` makes.
     Remote readers see the state before or after the upload, also if it breaks off. Run one upload to a target at a
     time: the shards of two at once stay hidden in part until the next upload from their source.
 
     Args:
         source: path of the data set.
-        target: URL.
+        target: URL, or path of a directory that other machines mount.
         storage_options: options of the file system as fsspec takes them, such as `{"endpoint_url": ...}`.
 
     Returns:
@@ -42,10 +44,12 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
         InvalidArgument, TrackMismatch: the target is another data set.
         UnreadableData: there is no data set, or a shard is damaged; run `check(path, repair=True)` first.
     """
-    directory, place = local_path(source), RemoteDirectory(target, storage_options or {})
+    directory, place = local_path(source), RemoteDirectory(str(target), storage_options or {})
     header = read_header(directory)
     if header is None:
-        raise UnreadableData(f"{directory} is not a data set: it has no {NAME}")
+        raise UnreadableData(
+            f"{directory} is not a data set: it has no {NAME}; episodes convert makes one of other data"
+        )
     before = _read_remote(place)
     remote_header = _check_remote_header(header, before, place)
     if remote_header is None:
@@ -60,6 +64,9 @@ def upload(source: str | Path, target: str, *, storage_options: dict[str, Any] |
     sent, num_sent = _send_shards(catalog, place, sizes)
     shards = {name for name in before.shards | sent if name.partition(".")[0] not in catalog.replaced}
     Uploaded(frozenset(shards), small).write(place)
+    card = directory / CARD
+    if card.is_file() and (CARD not in sizes or place.read(CARD) != card.read_bytes()):
+        place.write(CARD, card.read_bytes())
     for name in sorted(small, key=_place_in_order):
         if small[name] != before.small.get(name) or name not in sizes:
             place.write(name, small[name])

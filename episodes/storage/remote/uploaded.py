@@ -15,9 +15,9 @@ from typing import Any
 from episodes.errors import UnreadableData
 from episodes.storage.catalog import MADE, MANIFEST, SEALED
 from episodes.storage.checksums import verify_json, with_checksum
-from episodes.storage.remote.remote_directory import RemoteDirectory
+from episodes.storage.remote.remote_directory import UPLOADED, RemoteDirectory
 
-NAME = "uploaded.json"
+NAME = UPLOADED
 _SHARD = re.compile(rf"\w[\w.-]*({re.escape(SEALED)}|{re.escape(MADE)})")
 _SMALL = re.compile(rf"\w[\w.-]*(\.json|{re.escape(MANIFEST)})")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -29,10 +29,12 @@ from episodes.errors import (
     StateMismatch,
     StepOutOfRange,
     UnreadableData,
+    WrongType,
 )
 from episodes.facts.policy_versions import UNKNOWN
 from episodes.history import BoundViews
 from episodes.pack import EpisodePack
+from episodes.storage.files import local_path
 from episodes.storage.header import Header
 from episodes.storage.layout import StoredBatch
 from episodes.storage.sampling.batch_kinds import ChunkBatches, EpisodeBatches, Kind, StepBatches
@@ -136,7 +138,7 @@ class Sampler:
             check_counts(0, seed=seed)
         self.dataset: StoredEpisodes = dataset
         self.what, self.weights, self.collate = kind, weights, collate
-        self._pool_bytes, self._cache = pool_bytes, None if cache is None else Path(cache)
+        self._pool_bytes, self._cache = pool_bytes, None if cache is None else local_path(cache)
         self._given_order = order
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
         self.num_sampled = 0
@@ -214,6 +216,13 @@ class Sampler:
     def __len__(self) -> int:
         """Return the number of batches per epoch, that is, in one pass over the data."""
         return -(-self._ahead.order.num // self.what.size)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """Raise `WrongType`: a batch has no index. torch's `DataLoader(sampler)` calls this method."""
+        raise WrongType(
+            f"Sampler[{index!r}]: batches have no index; iterate over the sampler, or for a DataLoader with workers "
+            "use connectors.sampled_batches.sampled_loader(sampler, num_workers=...)"
+        )
 
     @property
     def num_left(self) -> int:

@@ -18,7 +18,7 @@ from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.catalog import Place
 from episodes.storage.checksums import verify_json, with_checksum
-from episodes.storage.files import put, read_file
+from episodes.storage.files import local_path, put, read_file
 from episodes.storage.search.frames import as_pandas, as_polars
 
 Shards = list[tuple[str, int]]
@@ -141,7 +141,7 @@ class Selection(Generic[Data]):
             "row": _to_text(row_of[numbers]),
             "t": None if t is None else _to_text(t),
         }
-        put(Path(path), json.dumps(with_checksum(value)))
+        put(local_path(path), json.dumps(with_checksum(value)))
 
     @cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -189,7 +189,7 @@ class SavedSelection:
     @staticmethod
     def read(path: str | Path) -> SavedSelection:
         """Read a file that `Selection.save` wrote. Raise `UnreadableData` if it is damaged."""
-        value = verify_json(read_file(Path(path)), str(path))
+        value = verify_json(read_file(local_path(path)), str(path))
         shards = [(name, num) for name, num in value["shards"]]
         parts = (value["t"] and _from_text(value["t"]), _from_text(value["shard"]), _from_text(value["row"]))
         return SavedSelection(value["query"], shards, parts[1], parts[2], parts[0])
