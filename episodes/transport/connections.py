@@ -10,12 +10,13 @@ connection has received, and the receiver counts those that it has taken or refu
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _INTERVAL_S = 0.02  # between two checks of up to a hundred connections
@@ -77,14 +78,12 @@ class Connection:
                 borrowed.shutdown(socket.SHUT_RDWR)
 
 
-@contextmanager
-def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Context manager that yields a Python socket object for a file descriptor that ZeroMQ owns and keeps open."""
-    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
-    try:
-        yield borrowed
-    finally:
-        borrowed.detach()
+def _borrowed(descriptor: int) -> socket.socket:
+    """Return a Python socket object for the connection of a file descriptor that ZeroMQ owns.
+
+    It has a copy of the descriptor: an interrupt that drops it does not close ZeroMQ's own, which would end the process.
+    """
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(descriptor))
 
 
 def _socket_option(descriptor: int, level: int, name: int, size: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -35,6 +36,21 @@ def zeromq() -> Any:
     with needing("zmq", "senders and receivers need pyzmq"):
         import zmq
     return zmq
+
+
+@functools.cache
+def socket_class() -> Any:
+    """Return the class of ZeroMQ sockets that are closed without a warning when an interrupt has dropped them.
+
+    pyzmq's class warns first. Where warnings are errors it does not close the socket then, for which the context waits.
+    """
+
+    class DroppableSocket(zeromq().Socket):
+        def __del__(self) -> None:
+            if not self.closed:
+                self.close(0)
+
+    return DroppableSocket
 
 
 def keep_freed_memory() -> None:
@@ -162,7 +178,7 @@ class Endpoint:
     def open(self, kind: int, max_message_bytes: int) -> Any:
         """Create a ZeroMQ socket of type `kind`, store the socket as `self.socket`, and return this socket."""
         zmq = self.zmq
-        socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind)
+        socket = self.socket = self._sockets.socket = self._sockets.context.socket(kind, socket_class())
         socket.linger = 0
         socket.setsockopt(zmq.MAXMSGSIZE, min(max_message_bytes, 1 << 62))
         # The kernel notices within 30 s that a silent peer is gone. ZeroMQ's heartbeats would abort this process
@@ -177,7 +193,7 @@ class Endpoint:
         """Start to monitor the socket, and return a second socket from which its connection events can be read."""
         zmq, address = self.zmq, f"inproc://monitor-{next(_numbers)}"
         self.socket.monitor(address, events)
-        monitor = self._sockets.monitor = self._sockets.context.socket(zmq.PAIR)
+        monitor = self._sockets.monitor = self._sockets.context.socket(zmq.PAIR, socket_class())
         monitor.rcvhwm = 0  # a full monitor would stop its socket
         monitor.linger = 0
         monitor.connect(address)

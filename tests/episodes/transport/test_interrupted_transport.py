@@ -11,7 +11,8 @@ import pytest
 
 from episodes.errors import TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender
-from tests.episodes.transport.traffic import pack_of, until
+from episodes.transport.sockets import socket_class, zeromq
+from tests.episodes.transport.traffic import SECONDS, pack_of, until
 from tests.interrupts import Breaking
 
 ROOMS = ("/episodes/transport/", "/episodes/storage/small_episodes.py")
@@ -118,3 +119,13 @@ def test_interrupted_calls_neither_lose_nor_double(kind: str) -> None:
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_interrupted_calls_neither_lose_nor_double_often(kind: str, seed: int) -> None:
     interrupted(kind, seed, num=120)
+
+
+def test_sockets_that_an_interrupt_drops_do_not_block_closing() -> None:
+    zmq = zeromq()
+    context = zmq.Context()
+    context.socket(zmq.DEALER, socket_class())  # warnings are errors here, so that pyzmq's own class would stay open
+    ending = threading.Thread(target=context.term, daemon=True)
+    ending.start()
+    ending.join(SECONDS)
+    assert not ending.is_alive()
