@@ -81,7 +81,7 @@ class Connection:
 def _borrowed(descriptor: int) -> socket.socket:
     """Return a Python socket object for the connection of a file descriptor that ZeroMQ owns.
 
-    It has a copy of the descriptor: an interrupt that drops it does not close ZeroMQ's own, which would end the process.
+    It has a copy of the descriptor. An interrupt that drops it does not close ZeroMQ's own, which ends the process.
     """
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(descriptor))
 
