@@ -7,7 +7,6 @@ from typing import Any
 
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.replay.resuming import decode_infos, encode_infos
-from episodes.replay.ring.info_segments import InfoSegments
 
 __all__ = ["StoredBuffer"]
 
@@ -47,12 +46,13 @@ class StoredBuffer:
 
 def _infos_to_columns(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a replay buffer with its info dicts converted to columns, which checkpoints can store."""
-    return state | {"ring": state["ring"] | {"infos": encode_infos(InfoSegments(*state["ring"]["infos"]))}}
+    return state | {"ring": state["ring"] | {"infos": encode_infos(zip(*state["ring"]["infos"], strict=True))}}
 
 
 def _columns_to_infos(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a replay buffer with columns of infos converted back to dicts. This is the inverse of
     `_infos_to_columns`.
     """
-    infos = decode_infos(state["ring"]["infos"])
-    return {**state, "ring": {**state["ring"], "infos": (infos.starts, infos.parts)}}
+    segments = decode_infos(state["ring"]["infos"])
+    starts, parts = [start for start, _ in segments], [infos for _, infos in segments]
+    return {**state, "ring": {**state["ring"], "infos": (starts, parts)}}

@@ -163,7 +163,7 @@ def info_dicts_at(ring: LinkedRing, rows: np.ndarray) -> list[dict[str, Any]]:
 
     def read(part: LinkedRing, at: np.ndarray) -> np.ndarray:
         result = np.full(len(at), None, object)
-        result[:] = [part.infos.item(number) for number in part.row_numbers(at).tolist()]
+        result[:] = list(part.infos_at(at))
         return result
 
     return gather(ring, rows, read, ring.num_rows).tolist()

@@ -31,7 +31,7 @@ def episode_at(
     slots = step_slots(ring, entry)
     rows = observation_rows(ring, slots)
     last = int(table.last[entry])
-    infos = ring.infos.infos(ring.row_numbers(np.r_[rows]).tolist()) if ring.infos.starts else None
+    infos = ring.infos_at(np.r_[rows]) if ring.infos else None
     observations = _read(ring.observations, rows)
     tracks = Tracks.finished(
         observations,

@@ -17,7 +17,6 @@ from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUN
 from episodes.replay.ring.track_ring import positions
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks
-from episodes.tracks.infos.infos import EmptyInfos
 
 
 def packs_of(ring: LinkedRing, spaces: tuple[Any, Any], most_steps: int, first: int = 0) -> Iterator[EpisodePack]:
@@ -102,10 +101,9 @@ def _pack(ring: LinkedRing, owners: np.ndarray, slots: np.ndarray, spaces: tuple
     facts = PackFacts.of(
         [table.facts[entry] for entry in known], [table.custom_data.get(entry) or {} for entry in known]
     )
-    numbers = ring.row_numbers(rows.astype(np.int64)).tolist() if ring.infos.starts else []
     tracks = Tracks.finished(
         ring.observations.take(rows),
-        ring.infos.infos(numbers) if numbers else EmptyInfos(len(rows)),
+        ring.infos_at(rows),
         columns.pop(ACTIONS),
         columns.pop(REWARDS),
         columns,

@@ -428,7 +428,7 @@ class ReplayRecorder:
     def _episode_without_steps(self, env: int) -> SingleAgentEpisode:
         """Return environment `env`'s current episode, which has only its reset observation so far."""
         ring, row = self._ring, self._staged.tails.rows[env : env + 1]
-        infos = ring.infos.infos(row.tolist())
+        infos = ring.infos_at(row % ring.num_rows)
         if env not in self._staged.unstarted:
             self._staged.unstarted[env] = (ring.table.names.take(), {})
         id_, custom_data = self._staged.unstarted[env]

@@ -16,14 +16,15 @@ import numpy as np
 
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.facts import Ending
-from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.mapped_files import file_name_of
 from episodes.replay.ring.resume_point import ResumePoint
+from episodes.replay.ring.ring_infos import RingInfos, Segments
 from episodes.replay.ring.saving import NUMBERS, checked_numbers
 from episodes.replay.ring.track_ring import TrackRing, positions
 from episodes.storage import space_json
 from episodes.tracks import nested
+from episodes.tracks.infos import Infos
 from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.joining import joined_infos
 
@@ -40,7 +41,7 @@ def save(ring: LinkedRing, point: ResumePoint, buffer_state: dict[str, Any]) -> 
         "observations": _empty(ring.observations) if ring.has_observations else None,
         "tracks": {name: _empty(track) for name, track in ring.tracks.items()},
         "table": _encode_table(ring.table.get_state()),
-        "infos": encode_infos(ring.infos),
+        "infos": encode_infos(ring.infos.segments(ring.first_row, ring.rows_head)),
         "rows": None,
         "newest_version": None if ring.versions.versions is None else ring.versions.newest,
         "rest": _encode_rest(buffer_state),
@@ -95,7 +96,7 @@ def _open(ring: LinkedRing, point: ResumePoint, state: dict[str, Any], tail: int
         ring.links.put_rows(*state["rows"])
     ring.tail = min(max(ring.tail, tail), ring.head)
     ring.table.set_state(_decode_table(state["table"]))
-    ring.infos = decode_infos(state["infos"])
+    ring.infos = RingInfos(ring.num_rows, decode_infos(state["infos"]))
     slots = positions(ring.tail, len(ring), ring.capacity)
     slots = slots[ring.links.entry[slots].argsort(kind="stable")]  # episode after episode
     _check_links(ring, slots)
@@ -162,14 +163,14 @@ def _decode_table(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "facts": facts, "entries": dict(state["entries"]), "lookbacks": dict(state.get("lookbacks", ()))}
 
 
-def encode_infos(infos: InfoSegments) -> list[Any]:
-    """Convert the infos of all stored observations to lists, dicts and arrays, which msgpack can write.
+def encode_infos(infos: Segments) -> list[Any]:
+    """Convert the infos of observations to lists, dicts and arrays, which msgpack can write.
 
     Raises:
         WrongType: a value is neither plain nor an array. The message names its key.
     """
     segments: list[tuple[int, list[Any]]] = []
-    for start, part in zip(infos.starts, infos.parts, strict=True):
+    for start, part in infos:
         if segments and segments[-1][0] + sum(map(len, segments[-1][1])) == start:
             segments[-1][1].append(part)
         elif len(part):
@@ -190,15 +191,15 @@ def _encode_column(column: Any) -> list[Any]:
     return [column.buffer, column.starts, column.ends]
 
 
-def decode_infos(written: list[Any]) -> InfoSegments:
+def decode_infos(written: list[Any]) -> list[tuple[int, Infos]]:
     """Convert the result of `encode_infos` back to infos of observations."""
-    parts = []
-    for _, count, columns in written:
+    segments: list[tuple[int, Infos]] = []
+    for start, count, columns in written:
         columns_by_path = {
             p: TypedColumn(*c) if isinstance(c[2], bool) else PackedColumn(*c) for p, c in columns.items()
         }
-        parts.append(ColumnInfos(columns_by_path, count))
-    return InfoSegments([start for start, *_ in written], parts)
+        segments.append((start, ColumnInfos(columns_by_path, count)))
+    return segments
 
 
 def _encode_rest(buffer_state: dict[str, Any]) -> dict[str, Any]:

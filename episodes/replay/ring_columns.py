@@ -159,7 +159,7 @@ def _column(ring: LinkedRing, key: str, slots: np.ndarray, last: np.ndarray) -> 
     if key == Columns.POLICY_VERSION:
         return ring.versions.at(slots)
     if key == INFO_COLUMNS:
-        return ring.info_columns.columns(ring, ring.links.next_row[last].astype(np.int64))
+        return ring.infos.columns(ring.rows_head, ring.links.next_row[last].astype(np.int64))
     if key == Columns.IS_FIRST:
         return (ring.links.t[slots] == 0) & (slots < ring.capacity)
     return _infos(ring, last) if key == Columns.INFOS else _ids(ring, key, slots)
@@ -180,11 +180,7 @@ def _infos(ring: LinkedRing, slots: np.ndarray) -> np.ndarray:
     """Return for each step the info dict of the observation after it, as an object array. Padding gets {}."""
     result = np.full(slots.shape, None, object)
     rows = ring.links.next_row[slots].astype(np.int64).ravel()
-    infos = ring.info_columns.dicts(ring, rows)
-    if infos is None:
-        numbers, is_step = ring.row_numbers(rows).tolist(), (rows < ring.num_rows).tolist()
-        infos = [ring.infos.item(row) if real else {} for row, real in zip(numbers, is_step, strict=True)]
-    result.reshape(-1)[:] = infos
+    result.reshape(-1)[:] = list(ring.infos.at(ring.rows_head, rows))
     return result
 
 

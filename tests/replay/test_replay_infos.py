@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -68,6 +71,11 @@ def test_info_columns_equal_info_dicts(chunks: list[list[dict[str, Any]]], capac
         for info, step in zip(drawn.infos, drawn.indices.tolist(), strict=True):
             assert same_info(info, expected[step])
             assert all(type(info[key]) is type(expected[step][key]) for key in info)
+        if number % 2:
+            buffer.set_state(buffer.get_state())
+        for stored in buffer.iter_episodes():
+            whole, first = chunks[int(stored.id_)], stored.t_started - stored.lookback
+            assert stored.infos == whole[first : first + len(stored.observations)]
 
 
 def test_sampled_infos_are_copies() -> None:
@@ -99,3 +107,65 @@ def test_recorder_rows_without_infos_have_none() -> None:
     buffer.add([episode([{}, {}])])
     with pytest.raises(InvalidArgument, match="give True for dicts, or 'columns'"):
         buffer.sample(1, include_infos="dicts")  # type: ignore[arg-type]
+
+
+class Thing:
+    """A value of infos that can tell whether it is still in memory."""
+
+
+@pytest.mark.parametrize("reads", ["never", "before growing", "after growing", "always"])
+@pytest.mark.parametrize("keep_things", [False, True], ids=["other keys follow", "the same key follows"])
+def test_infos_of_evicted_steps_are_freed(reads: str, keep_things: bool) -> None:
+    buffer, alive = EpisodeReplayBuffer(40, seed=0), weakref.WeakSet[Thing]()
+    num_observations = 2 * (40 + 2)  # of 40 episodes of one step, and the room to spare
+
+    def add(count: int, length: int, with_things: bool) -> None:
+        for _ in range(count):
+            things = [Thing() for _ in range(length + 1)] if with_things else []
+            alive.update(things)
+            number = buffer.num_added
+            buffer.add(
+                [episode([{"thing": thing} for thing in things] or [{"speed": 1.0}] * (length + 1), str(number))]
+            )
+            if reads == "always":
+                buffer.sample(4, include_infos=True)
+
+    add(2, 20, True)
+    if reads == "before growing":
+        buffer.sample(4, include_infos="columns")
+    add(40, 1, True)  # twice as many observations as steps
+    if reads == "after growing":
+        buffer.sample(4, include_infos="columns")
+    gc.collect()
+    assert len(alive) <= num_observations
+    add(120, 1, keep_things)
+    if reads != "never":
+        buffer.sample(4, include_infos=True)
+    gc.collect()
+    assert len(alive) <= (num_observations if keep_things else 0)
+
+
+@pytest.mark.parametrize(
+    ("length", "capacity"), [(1, 200), (50, 4_000)], ids=["the ring of observations grows", "it does not grow"]
+)
+def test_infos_that_were_sampled_take_the_memory_of_their_values(length: int, capacity: int) -> None:
+    def memory_of(infos: list[dict[str, Any]]) -> int:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        buffer = EpisodeReplayBuffer(capacity, seed=0)
+        for number in range(2 * capacity // length):
+            buffer.add([episode(infos, str(number))])
+            if number % 40 == 0:
+                buffer.sample(4, include_infos="columns")
+        buffer.sample(4, include_infos="columns")
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        values = {"a": 1.0, "b": 2.0, "c": 3.0, "image": np.ones(100)}
+        num_bytes = memory_of([values] * (length + 1)) - memory_of([{}] * (length + 1))
+    finally:
+        tracemalloc.stop()
+    num_rows = capacity * (length + 1) // length
+    assert num_bytes < 1.2 * num_rows * (3 * (8 + 1) + 800 + 1)

@@ -21,9 +21,8 @@ from episodes.columns import Columns
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
 from episodes.replay.ring.addition import Addition, Block, Reservation, StagedSource
 from episodes.replay.ring.episode_table import EpisodeTable
-from episodes.replay.ring.info_columns import InfoColumns
-from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.resume_point import ResumePoint
+from episodes.replay.ring.ring_infos import RingInfos
 from episodes.replay.ring.step_links import ENTRY, NEXT_ROW, ROW, ROW_FIELDS, STEP_FIELDS, StepLinks, T
 from episodes.replay.ring.step_log import StepLog
 from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_line, is_small
@@ -32,6 +31,9 @@ from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, num
 from episodes.storage.ownership import OwnedLock
 from episodes.storage.sampling.n_step import as_summable
 from episodes.tracks import nested
+from episodes.tracks.infos import Infos
+from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.info_columns import ColumnInfos
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 FLAGS = (TERMINATEDS, TRUNCATEDS)
@@ -79,8 +81,7 @@ class LinkedRing:
     table: EpisodeTable
     _records: StepRecords
     _word: TrackRing | None
-    infos: InfoSegments
-    info_columns: InfoColumns
+    infos: RingInfos
     log: StepLog | None = None
     is_closed = False
     source: Any = None
@@ -119,8 +120,7 @@ class LinkedRing:
             lost_rows=self.rows_head,
             kept_from=0,
             table=EpisodeTable(self.table.names),
-            infos=InfoSegments(),
-            info_columns=InfoColumns(),
+            infos=RingInfos(self.num_rows),
             generation=self.generation + 1,
         )
 
@@ -416,6 +416,8 @@ class LinkedRing:
         self.links.put_rows(*rows)
         self.links.pad_with(num_rows)
         self._observations = observations
+        if self.infos.num_rows != num_rows:
+            self.infos = self.infos.resized(num_rows, first, self.rows_head)
         self.lost_rows, self.num_rows = first, num_rows
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -450,7 +452,7 @@ class LinkedRing:
     def _write_block(self, reservation: Reservation, block: Block) -> None:
         """Write the observations, infos, steps and links of a block to the ring positions in `reservation`."""
         self.observations.write(reservation.rows_head, block.observations, block.observation_rows)
-        if self.infos.starts:
+        if self.infos:
             self.infos.drop_before(max(self.lost_rows, reservation.rows_head + block.num_rows - self.num_rows))
         self.infos.append(reservation.rows_head, block.infos)
         if not block.links.shape[1]:
@@ -502,6 +504,11 @@ class LinkedRing:
     def row_numbers(self, rows: np.ndarray) -> np.ndarray:
         """Return the numbers (running counts) of the observations at the positions `rows` of the observation ring."""
         return numbers_at(rows, self.rows_head, self.num_rows)
+
+    def infos_at(self, rows: np.ndarray) -> Infos:
+        """Return the infos of the observations at the positions `rows` [n] of the observation ring."""
+        infos = self.infos.at(self.rows_head, rows)
+        return infos_of(infos.dicts()) if isinstance(infos, ColumnInfos) and infos.holds_objects else infos
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
         """Return the time of the next step of each of the episodes in the table rows `entries` [n]."""

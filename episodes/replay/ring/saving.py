@@ -6,8 +6,8 @@ from copy import deepcopy
 from typing import Any
 
 from episodes.errors import InvalidArgument
-from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.linked_ring import LinkedRing
+from episodes.replay.ring.ring_infos import RingInfos
 from episodes.replay.ring.track_ring import TrackRing
 from episodes.tracks import nested
 
@@ -17,6 +17,7 @@ NUMBERS = ("capacity", "num_rows", "tail", "head", "skipped", "rows_head", "lost
 def ring_state(ring: LinkedRing) -> dict[str, Any]:
     """Return the contents of the ring as a dict of numbers, lists and arrays, for a checkpoint."""
     num_steps, num_rows = min(ring.head, ring.capacity), min(ring.rows_head, ring.num_rows)
+    segments = list(ring.infos.segments(ring.first_row, ring.rows_head))
     return {
         **{name: getattr(ring, name) for name in NUMBERS},
         "observations": _front(ring.observations, num_rows) if ring.has_observations else None,
@@ -24,7 +25,7 @@ def ring_state(ring: LinkedRing) -> dict[str, Any]:
         "links": ring.links.get_state(num_steps),
         "versions": ring.versions.get_state(num_steps),
         "table": ring.table.get_state(),
-        "infos": deepcopy((ring.infos.starts, ring.infos.parts)),
+        "infos": ([start for start, _ in segments], deepcopy([infos for _, infos in segments])),
     }
 
 
@@ -60,7 +61,7 @@ def ring_of_state(ring: LinkedRing, state: dict[str, Any]) -> LinkedRing:
     starts, parts = state["infos"]
     if not (isinstance(starts, list) and isinstance(parts, list) and len(starts) == len(parts)):
         raise ValueError("infos are no lists of row numbers and infos")
-    ring.infos = InfoSegments(starts, parts)
+    ring.infos = RingInfos(ring.num_rows, zip(starts, parts, strict=True))
     return ring
 
 
