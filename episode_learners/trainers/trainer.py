@@ -266,6 +266,7 @@ class Trainer(ABC, Generic[Config]):
         if self.config.test_every is None:
             self._test()
         self._call_hooks("on_epoch")
+        self.seconds = self._elapsed()  # of the checkpoint, so that a resumed run continues the time
         if self.config.checkpoint_every is not None and self.num_epochs % self.config.checkpoint_every == 0:
             self.save()
 
@@ -273,7 +274,8 @@ class Trainer(ABC, Generic[Config]):
         """Count `num_updates` completed updates, log their metrics, and call the `on_update` hooks."""
         metrics = flat_metrics(metrics)
         self.num_updates += num_updates
-        counts = {"num_updates": self.num_updates, "run_seconds": self._elapsed()}
+        self.seconds = self._elapsed()
+        counts = {"num_updates": self.num_updates, "run_seconds": self.seconds}
         self.logger.log("update", {**counts, **metrics}, self.num_steps)
         self._progress.note(metrics)
         self._call_hooks("on_update", metrics)

@@ -49,6 +49,6 @@ def wrapped(text: str, width: int) -> list[str]:
     for line in visible(text).splitlines():
         indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
         is_long = len(line) > width
-        options = {"break_long_words": False, "break_on_hyphens": False, "expand_tabs": False}
-        lines += textwrap.wrap(line, width, subsequent_indent=indent, **options) if is_long else [line]
+        wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        lines += wrapper.wrap(line) if is_long else [line]
     return lines

@@ -174,9 +174,10 @@ class RunFiles:
         metrics = {}
         for scope, file in self.files.items():
             steps = np.array(file.columns.get("step", ()), np.float64)
+            rows = _rows_in_order(steps)
             for name, numbers in file.columns.items():
-                if name != "step" and len(steps):
-                    metrics[f"{scope}/{name}"] = _curve(steps, np.array(numbers))
+                if name != "step" and len(rows):
+                    metrics[f"{scope}/{name}"] = _curve(steps[rows], np.array(numbers)[rows])
         last_steps = (file.columns["step"][-1] for file in self.files.values() if file.columns.get("step"))
         times = [file.path.stat().st_mtime for file in self.files.values() if file.path.exists()]
         return {
@@ -206,16 +207,23 @@ def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
     }
 
 
+def _rows_in_order(steps: np.ndarray) -> np.ndarray:
+    """Return the indices of the rows with finite steps [n], ordered by step, as int64 [k]. Others have no place on an
+    axis.
+    """
+    rows = np.flatnonzero(np.isfinite(steps))
+    return rows[np.argsort(steps[rows], kind="stable")]
+
+
 def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Downsample the curve of a metric to cells, with last step, mean, lowest and highest value of each."""
     cells = downsample(numbers[:, None], MOST_CELLS)
     starts = cells.starts()
     is_finite = np.isfinite(numbers)
-    counts = np.add.reduceat(is_finite, starts)
-    with np.errstate(over="ignore"):
-        sums = np.add.reduceat(np.where(is_finite, numbers, 0.0), starts)
-    mean = np.where(counts, sums / np.maximum(counts, 1), np.nan)
+    counts = np.add.reduceat(is_finite, starts, dtype=np.int64)
     lasts = np.append(starts[1:], len(numbers)) - 1
+    shares = np.where(is_finite, numbers, 0.0) / np.maximum(np.repeat(counts, np.diff(lasts, prepend=-1)), 1)
+    mean = np.where(counts, np.add.reduceat(shares, starts), np.nan)  # without overflow
     return {"step": steps[lasts], "mean": mean, "low": cells.low[:, 0].copy(), "high": cells.high[:, 0].copy()}
 
 
@@ -229,6 +237,7 @@ def _clock(columns: dict[str, list[float]]) -> dict[str, np.ndarray]:
     if "step" not in present:
         return {}
     known = np.flatnonzero(np.all([np.isfinite(numbers) for numbers in present.values()], 0))
+    known = known[np.argsort(present["step"][known], kind="stable")]
     chosen = known[np.unique(np.linspace(0, len(known) - 1, MOST_CELLS).astype(int))] if len(known) else known
     return {name: numbers[chosen] for name, numbers in present.items()}
 

@@ -219,6 +219,31 @@ def test_terminal_of_80_columns_breaks_no_word(words: tuple[str, ...], tmp_path:
     assert not re.search(r"\d\.\d{9,}", "\n".join(lines))
 
 
+def test_report_shows_progress_at_once_and_ctrl_c_writes_no_file(tmp_path: Path) -> None:
+    steps = np.zeros(200)
+    episodes = [SingleAgentEpisode.from_arrays(np.zeros((201, 300)), steps, steps, id_=str(n)) for n in range(40)]
+    write(tmp_path / "data", episodes)
+    script = (
+        "import signal, episodes.inspect.html_report as page\n"
+        "page.episode_data = lambda *arguments, **options: signal.raise_signal(signal.SIGINT)\n"
+        "from episodes.command import main\n"
+        "raise SystemExit(main())"
+    )
+    words = [sys.executable, "-c", script, "report", str(tmp_path / "data"), "--html", str(tmp_path / "page.html")]
+    master, end = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=end, env=environment, text=True) as process:
+        os.close(end)
+        shown = b""
+        while part := _read(master):
+            shown += part
+        output = process.communicate()[0]
+    os.close(master)
+    assert "0/40" in shown.decode()
+    assert (process.returncode, output) == (130, f"interrupted: {tmp_path / 'page.html'} is not written\n")
+    assert not (tmp_path / "page.html").exists()
+
+
 def in_terminal(*words: str) -> list[str]:
     """Return the lines that a command prints to a terminal of 80 columns."""
     master, end = pty.openpty()

@@ -22,6 +22,7 @@ from episodes.storage.runs import LOCK, read_run, write_status
 from tests.inspection.data import write
 from tests.inspection.test_looking_page import SHORT
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, plain, served, tab
+from tests.inspection.test_page_trouble import TABLES
 
 __all__ = ["browser", "tab"]  # fixtures
 
@@ -313,3 +314,55 @@ def test_training_page_finds_metrics_zooms_and_compares_settings(tmp_path: Path,
         assert page.evaluate("[state.find, state.seeds, state.zoom]") == ["own", True, [begin, end]]
         page.keyboard.press("Escape")
         assert figure.locator("h2 span").inner_text() == "0 … 10"
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("x", ["step", "update", "time"])
+def test_training_page_of_wrong_tables_has_no_error_and_finite_drawings(tmp_path: Path, tab: Tab, x: str) -> None:
+    folders = []
+    for n, (content, _, _) in enumerate(TABLES.values()):
+        folders.append(tmp_path / str(n))
+        folders[-1].mkdir()
+        (folders[-1] / "run.json").write_text(json.dumps({"configuration": {"seed": n}}))
+        for scope in ("train", "update") if content is not None else ():
+            (folders[-1] / f"{scope}.csv").write_bytes(content.replace(b"a", b"num_updates,run_seconds"))
+    lines = [
+        "step,mean_return,num_updates,run_seconds",
+        "5,1,1,0.5",
+        "3,inf,nan,0.2",
+        "3,-inf,7,",
+        "nan,2,2,2",
+        "9,1e308,9,9",
+    ]
+    (folders[0] / "update.csv").write_text("\n".join([*lines, ""]))
+    with served(*folders) as server:
+        page = tab.open(f"{server.url}#x={x}&seeds=yes")
+        page.locator("#more summary").click() if page.locator("#more").is_visible() else None
+        paths = page.evaluate("[...document.querySelectorAll('figure path')].map((path) => path.getAttribute('d'))")
+        assert len(paths) > 2
+        assert not [path for path in paths if "NaN" in path or "Infinity" in path]
+        assert page.evaluate("document.querySelectorAll('.places span').length") > 0
+        assert len(tab.texts("#runs tbody tr")) == len(folders)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 2500), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 1e-300, 1e308]))
+def test_points_of_a_long_curve_have_mean_and_extremes_of_their_rows(
+    tmp_path_factory: pytest.TempPathFactory, num_rows: int, seed: int, scale: float
+) -> None:
+    folder, generator = tmp_path_factory.mktemp("curve"), np.random.default_rng(seed)
+    steps = generator.permutation(num_rows) + 1
+    numbers = np.where(generator.random(num_rows) < 0.2, np.nan, generator.uniform(-1, 1, num_rows)) * scale
+    rows = [f"{step},{number!r}" for step, number in zip(steps.tolist(), numbers.tolist(), strict=True)]
+    (folder / "train.csv").write_text("\n".join(["step,a", *rows, ""]))
+    run = RunFiles(folder)
+    run.read()
+    curve = run.message()["metrics"]["train/a"]
+    numbers, begin = numbers[np.argsort(steps)], 0
+    assert len(curve["step"]) <= 400
+    for end, mean, low, high in zip(*(curve[name] for name in ("step", "mean", "low", "high")), strict=True):
+        known = numbers[begin : int(end)]
+        known, begin = known[~np.isnan(known)], int(end)
+        expected = [np.mean(known / scale) * scale, known.min(), known.max()] if len(known) else [np.nan] * 3
+        assert np.allclose(np.array([mean, low, high]) / scale, np.array(expected) / scale, equal_nan=True)
+    assert begin == num_rows

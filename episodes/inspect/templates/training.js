@@ -143,7 +143,7 @@ function extent(curves, [from, to]) {
 
 function chart(name, [from, to]) {
   const curves = curvesOf(name), [low, high] = extent(curves, [from, to]);
-  const x = (value) => WIDTH * (value - from) / (to - from), y = (value) => height(value, low, high, EDGE, HEIGHT - EDGE);
+  const x = (value) => WIDTH * ((value - from) / (to - from)), y = (value) => height(value, low, high, EDGE, HEIGHT - EDGE);
   const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${name}, ${show(low)} to ${show(high)}` });
   const heights = ticks(low, high, 4).map((value) => ({ value, at: y(value) })), places = ticks(from, to, 5).map((value) => ({ value, at: x(value) }));
   for (const { at } of heights) svg.append(element("line", { class: "grid", x1: 0, x2: WIDTH, y1: at, y2: at }));
