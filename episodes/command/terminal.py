@@ -38,7 +38,7 @@ def say_wrapped(text: Any) -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of a text, broken between words where they are longer than `width` characters.
+    r"""Return the lines of a text, broken between words where they are longer than `width` characters.
 
     Words that are longer, such as paths, stay whole.
 
