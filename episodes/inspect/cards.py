@@ -47,7 +47,7 @@ class Row:
     label: str
     hue: str
     meta: str
-    stats: tuple[str, str, str] | None  # lowest, mean, highest
+    stats: Sequence[tuple[str, str, str, str]]  # name, lowest, mean and highest of each line of the picture
     note: str
     picture: Markup
     table: Table | None = None
@@ -85,11 +85,12 @@ class Card:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[Row], list[str]]:
+def rows_of(series: Sequence[Series], axis: Axis | None, share: int = 1) -> tuple[list[Row], list[str]]:
     """Return a table row of a notebook view for each of the first arrays in `series`, and remarks on arrays left out
     for lack of space.
 
     Args:
+        axis: time axis of the pictures. None if the items have no common order in time, such as the rows of a batch.
         share: number of cards of this kind in one view.
     """
     shown = series[: max(MOST_ROWS // share, 4)]
@@ -125,7 +126,7 @@ def _note_on_rows(num: int, most: int, noun: str) -> str:
     return "" if num <= most else f"{formatting.counted(num, noun)}; the first and the last {most // 2} are listed"
 
 
-def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) -> Row:
+def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: bool) -> Row:
     """Return the table row of a series: name, dtype and shape, range, remarks and a small picture.
 
     Args:
@@ -133,17 +134,31 @@ def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) ->
         room: most bytes of a strip of frames.
         has_table: whether a numeric series gets a table of its components. Text always gets one.
     """
-    meta = f"{formatting.shape(series.shape)} {series.dtype}"
+    meta = f"{series.shape_text} {series.dtype}"
     if series.nbytes is not None:
         meta += f" · {formatting.size(series.nbytes)}"
     label = formatting.clipped(nested.unescape(series.label))
     remarks = formatting.clipped(", ".join(series.remarks))
     if not series.is_numeric:
         first, texts = _texts(series)
-        return Row(label, series.hue, meta, None, remarks, first, texts)
-    low, mean, high = map(formatting.number, series.range)
+        return Row(label, series.hue, meta, (), remarks, first, texts)
     picture = sparklines.picture(series, axis, points, room)
-    return Row(label, series.hue, meta, (low, mean, high), remarks, picture, _parts(series) if has_table else None)
+    return Row(label, series.hue, meta, _stats(series), remarks, picture, _parts(series) if has_table else None)
+
+
+def _stats(series: Series) -> list[tuple[str, str, str, str]]:
+    """Return name, lowest, mean and highest number of each line of a series' picture, as texts.
+
+    A picture of many components has one entry for all of them, without a mean.
+    """
+    if series.num_steps or series.has_common_mean or len(series.part_names) > sparklines.MOST_LANES:
+        low, mean, high = map(formatting.number, series.range)
+        return [("", low, mean if series.has_common_mean else "", high)]
+    rows = series.ranges.T.tolist()
+    return [
+        (name.removeprefix(" · "), *map(formatting.number, row))
+        for name, row in zip(series.part_names, rows, strict=True)
+    ]
 
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:
@@ -174,7 +189,8 @@ def _parts(series: Series) -> Table | None:
         return None
     ranges, ends = series.ranges[:, :MOST_PARTS], items[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
     cells = np.concatenate([ranges, ends]).T.tolist()
-    rows = [(f"[{k}]" if count > 1 else "", *map(formatting.number, row)) for k, row in enumerate(cells)]
+    names = [name.removeprefix(" · ") for name in series.part_names]
+    rows = [(name, *map(formatting.number, row)) for name, row in zip(names, cells, strict=False)]
     note = f"and {count - MOST_PARTS} more numbers" if count > MOST_PARTS else ""
     return Table(("", "lowest", "mean", "highest", "first", "last"), rows, note)
 
@@ -264,7 +280,7 @@ def multi_agent_card(episode: Any) -> Card:
 def pack_card(pack: Any) -> Card:
     """Return the notebook card of an `EpisodePack`: chart and table of its episodes, and its arrays."""
     sizes = pack.lookbacks + pack.lengths
-    axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, (np.cumsum(sizes)[:-1], np.cumsum(sizes + 1)[:-1]))
+    axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, np.cumsum(sizes + 1)[:-1])
     rows, notes = rows_of(list(of_tracks(pack.columns)), axis)
     return Card(
         type(pack).__name__,
@@ -383,7 +399,7 @@ def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None)
     num_steps = _sequence_length(leaves)
     series = [_column(path, leaf) for path, leaf in leaves.items()]
     series = [_with_steps(time_series, num_steps) for time_series in series]
-    rows, notes = rows_of(series, Axis(max((time_series.total for time_series in series), default=1) - 1))
+    rows, notes = rows_of(series, None)
     nbytes = sum(time_series.nbytes or 0 for time_series in series)
     headline = [many, formatting.counted(len(series), "column"), formatting.size(nbytes)]
     return Card(kind, "", headline, rows=rows, table=_origins(batch, links), notes=notes)
@@ -439,13 +455,12 @@ def _column(path: str, leaf: Any) -> Series:
 
 
 def replay_card(buffer: Any, name: str = "") -> Card:
-    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, and steps from oldest to newest."""
+    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, and a histogram of each column."""
     rows: Sequence[Row] = ()
     notes: list[str] = []
     if len(buffer):
         series = _stored_steps(buffer)
-        rows, notes = rows_of(series, Axis(len(buffer) - 1))
-        notes.append("steps from the oldest to the newest")
+        rows, notes = rows_of(series, None)
     return Card(
         type(buffer).__name__,
         formatting.clipped(name),
