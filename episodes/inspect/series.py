@@ -217,9 +217,15 @@ class Series:
             remarks.append(f"in {int(self.present.sum()):,} of {len(self.present):,} {noun}")
         if self.is_numeric and not self.is_exact:
             remarks.append(f"≈ of {len(self.sampled_values):,} items")
+        return [*remarks, *self.standing_remarks]
+
+    @property
+    def standing_remarks(self) -> list[str]:
+        """Notes that hold for every array of this track: what its numbers are."""
+        notes = [self.note] if self.note else []
         if self.ragged is not None:
-            remarks.append("lengths of ragged items" if self.sampled_values.shape[1] == 1 else "of each ragged item")
-        return [*remarks, *filter(None, [self.note])]
+            notes.append("lengths of ragged items" if self.sampled_values.shape[1] == 1 else "of each ragged item")
+        return notes
 
     def cells(self, max_cells: int, columns: Sequence[int] | slice = slice(None)) -> Cells:
         """Return the sampled items reduced to at most `max_cells` cells, each of which summarizes a run of items.
