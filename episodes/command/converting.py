@@ -18,9 +18,7 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A path; with --from minari, also an id.")],
     target: Annotated[str, typer.Argument(metavar="OUT", help="A new path; with --to minari, an id.")],
     to: Annotated[str, typer.Option("--to", help="episodes, lerobot, minari, parquet or rllib.")] = "episodes",
-    from_: Annotated[
-        str, typer.Option("--from", help="The format of IN; detected by default.")
-    ] = "",
+    from_: Annotated[str, typer.Option("--from", help="The format of IN; detected by default.")] = "",
     prefix: Annotated[str | None, typer.Option(help="First part of the episodes' ids: PREFIX/ID.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Write nothing if information would be lost.")] = False,
     fps: Annotated[int | None, typer.Option(help="lerobot: steps per second; 30 by default.")] = None,

@@ -17,6 +17,7 @@ from episodes.errors import EpisodeError
 from episodes.facts.ending import Ending
 from episodes.inspect import charts, formatting, sparklines
 from episodes.inspect.lineage import BatchLinks, row_steps
+from episodes.inspect.schema import read_schema
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import Axis
 from episodes.inspect.timeline_bar import rail
@@ -299,7 +300,11 @@ def pack_card(pack: Any) -> Card:
 
 
 def dataset_card(dataset: Any) -> Card:
-    """Return the notebook card of an `EpisodeDataset`: chart and table of its episodes. Only metadata is read."""
+    """Return the notebook card of an `EpisodeDataset`: its tracks, and a chart and a table of its episodes.
+
+    The metadata and a few episodes are read.
+    """
+    rows, notes = schema_rows(dataset)
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
     spec = dataset.env_spec
@@ -324,12 +329,15 @@ def dataset_card(dataset: Any) -> Card:
         ),
         chart=charts.returns(returns, terminated, truncated),
         table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
+        rows=rows,
+        notes=notes,
     )
 
 
 def games_card(dataset: Any) -> Card:
     """Return the notebook card of a `GameDataset`: chart and table of its games, and the first game."""
     table = dataset.metadata
+    rows, notes = schema_rows(dataset)
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
     return Card(
@@ -348,7 +356,30 @@ def games_card(dataset: Any) -> Card:
         chart=charts.returns(*ended),
         table=episodes_table(table["id"], table["length"], *ended, table["t_started"]),
         parts=[multi_agent_card(dataset[0])] if len(dataset) else [],
+        rows=rows,
+        notes=notes,
     )
+
+
+def schema_rows(dataset: Any) -> tuple[list[Row], list[str]]:
+    """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, and remarks."""
+    schema = read_schema(dataset)
+    rows, notes = rows_of([track.series for track in schema.tracks], None)
+    rows = [
+        replace(
+            row,
+            label=formatting.clipped(track.path),
+            meta=" · ".join(filter(None, (f"{track.item_shape} {track.series.dtype}", track.space))),
+        )
+        for row, track in zip(rows, schema.tracks, strict=False)
+    ]
+    return rows, [*notes, f"tracks: {schema.extent}"] if rows else notes
+
+
+def schema_card(dataset: Any) -> Card:
+    """Return a card with the tracks of a data set."""
+    rows, notes = schema_rows(dataset)
+    return Card("tracks", "", [formatting.counted(len(rows), "track")], rows=rows, notes=notes)
 
 
 def episodes_table(ids: Any, lengths: Any, returns: Any, terminated: Any, truncated: Any, started: Any) -> Table:

@@ -19,7 +19,7 @@ from episodes.inspect.doctor.finding import Findings
 from episodes.inspect.doctor.scan import outside_bounds
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, finite_or_text, page_id
 from episodes.inspect.frames import viewable
-from episodes.inspect.html import conversation, templates
+from episodes.inspect.html import conversation, schema, templates
 from episodes.inspect.page_messages import compressed_text, encode
 from episodes.inspect.png import data_uri, png
 from episodes.inspect.series import Series, of_tracks
@@ -118,6 +118,7 @@ def _page(dataset: EpisodeDataset | GameDataset, table: str | None, blocks: list
             is_live=table is None,
             note=note,
             table=None if table is None else Markup(table),
+            schema=Markup(schema(dataset)) if len(dataset) else "",
             blocks=list(map(Markup, blocks)),
             style=template_file("page.css"),
             script=Markup("\n").join(map(template_file, SCRIPTS)),

@@ -280,10 +280,11 @@ def _of_ragged(lengths: Series, items: Ragged) -> Iterator[Series]:
         yield lengths
         return
     is_full = items.lengths > 0
-    values = items.values[items.offsets[0] : items.offsets[-1]].reshape(int(items.lengths.sum()), -1)
-    starts = (items.offsets[:-1] - items.offsets[0])[is_full]
     numbers = np.zeros((len(items), 3))
     if is_full.any():
+        values = items.values[items.offsets[0] : items.offsets[-1]]
+        values = values.reshape(len(values), -1)
+        starts = (items.offsets[:-1] - items.offsets[0])[is_full]
         with np.errstate(over="ignore", invalid="ignore"):
             means = values.mean(1, dtype=np.float64)  # not finite if a value is not
             numbers[is_full, 1] = np.add.reduceat(means, starts) / items.lengths[is_full]

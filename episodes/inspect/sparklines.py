@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from episodes.inspect.colours import DEFECT, HUES, colour
-from episodes.inspect.downsampling import Cells
+from episodes.inspect.downsampling import Cells, stacked_items
 from episodes.inspect.formatting import number
 from episodes.inspect.frames import viewable
 from episodes.inspect.png import data_uri, png
@@ -225,12 +225,7 @@ def band(series: Series, axis: Axis, points: int) -> Markup:
     low, _, high = (0, 0, 1) if series.array.dtype == bool else series.range
     if cells.is_exact:
         return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, BAND)
-    numbers = np.full(len(cells) * cells.every, np.nan)
-    numbers[: len(series.sampled_values)] = series.finite[:, 0]
-    numbers = np.sort(numbers.reshape(len(cells), cells.every), 1)  # NaN is last
-    num_finite = (~np.isnan(numbers)).sum(1)
-    picked = np.linspace(np.maximum(num_finite - 1, 0), 0, BAND).round().astype(np.intp)  # [BAND, k]
-    levels = (np.take_along_axis(numbers.T, picked, 0) - low) / max(high - low, 1)
+    levels = (stacked_items(series.finite[:, 0], cells.every, BAND) - low) / max(high - low, 1)
     text = f"{_range(series)}; each column is the shares of the numbers of {cells.every:,} items, pale to strong"
     marks = _odd_marks(series, cells, axis, None, 0, BAND)
     return _colours(series.hue, levels[:, None], 0.18, text, _extent(series, axis), BAND, marks)

@@ -86,7 +86,7 @@ function shownColumns() {
 }
 
 function drawHeads() {
-  document.querySelector("thead tr").replaceChildren(...shownColumns().map((name) => {
+  document.querySelector("#rows thead tr").replaceChildren(...shownColumns().map((name) => {
     const button = element("button", { type: "button", "data-column": name }, HEADS[name] ?? name.replace("custom_data/", ""));
     button.addEventListener("click", () => {
       const isNumber = typeof table.columns[name][0] === "number";
