@@ -155,11 +155,9 @@ def _stats(series: Series) -> list[tuple[str, str, str, str]]:
     if series.num_steps or series.has_common_mean or len(series.part_names) > sparklines.MOST_LANES:
         low, mean, high = map(formatting.number, series.range)
         return [("", low, mean if series.has_common_mean else "", high)]
-    rows = series.ranges.T.tolist()
-    return [
-        (name.removeprefix(" · "), *map(formatting.number, row))
-        for name, row in zip(series.part_names, rows, strict=True)
-    ]
+    lows, means, highs = (list(map(formatting.number, row)) for row in series.ranges.tolist())
+    names = [name.removeprefix(" · ") for name in series.part_names]
+    return list(zip(names, lows, means, highs, strict=True))
 
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:

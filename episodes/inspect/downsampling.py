@@ -105,8 +105,10 @@ def stacked_items(numbers: np.ndarray, every: int, num_rows: int) -> np.ndarray:
     cells = np.full(num_cells * every, np.nan)
     cells[: len(numbers)] = numbers
     cells = np.sort(cells.reshape(num_cells, every), 1)  # NaN is last
-    last = np.maximum((~np.isnan(cells)).sum(1) - 1, 0)
-    picked = np.linspace(last, 0, num_rows).round().astype(np.intp)
+    counts = (~np.isnan(cells)).sum(1)
+    picked = ((np.arange(num_rows)[::-1, None] + 0.5) / num_rows * counts).astype(np.intp)  # [num_rows, k]
+    if num_rows > 1:
+        picked[0], picked[-1] = np.maximum(counts - 1, 0), 0
     return np.take_along_axis(cells.T, picked, 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,7 @@ class TrackSchema:
 
 @dataclass(frozen=True)
 class Schema:
-    """Tracks of a data set, and how many of its episodes were read to describe them."""
+    """Tracks of a data set, described from `num_read` of its episodes."""
 
     tracks: tuple[TrackSchema, ...]
     num_read: int
@@ -52,7 +52,7 @@ class Schema:
 
     @property
     def extent(self) -> str:
-        """Which episodes were read, as text."""
+        """Number of the episodes that were read, as text."""
         if self.num_read == self.num_episodes:
             return "of all episodes"
         return f"ranges of {self.num_read:,} of {self.num_episodes:,} episodes"
@@ -94,8 +94,8 @@ def _of_episodes(owner: str, episodes: list[Any]) -> Iterator[TrackSchema]:
 
 def _spaces(path: str, space: Any) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each space in a nested space."""
-    parts = getattr(space, "spaces", None)
-    if isinstance(parts, dict) or hasattr(parts, "items"):
+    parts: Any = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
         for name, part in parts.items():
             yield from _spaces(f"{path}/{name}", part)
     elif isinstance(parts, (tuple, list)):
