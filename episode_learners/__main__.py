@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 RUN = "run.json"
 DEFAULT_FOLDER = "runs"
+KEPT = "training"  # data set of --keep-episodes in the folder of a run
 BEST_HELP = "take the policy of the best test (default: that of the newest checkpoint)"
 ALGO, ENV = "ppo", "CartPole-v1"
 ALGORITHM_NAMES = ("ppo", "recurrent-ppo", "impala", "grpo", "dqn", "r2d2", "sac", "bc", "cql", "continuous-cql")
@@ -57,6 +59,7 @@ def _train(chosen: argparse.Namespace) -> int:
         InvalidArgument: the folder of a new run contains a run already.
     """
     from episode_learners.loggers.run_description import describe_run
+    from episode_learners.trainers.episode_keeper import EpisodeKeeper, check_keeps
 
     run, folder = _make_run(chosen)
     if chosen.resume is None and (folder / RUN).exists():
@@ -64,8 +67,12 @@ def _train(chosen: argparse.Namespace) -> int:
             f"{folder} contains a run: resume it with --resume {folder}, or choose another folder with --logdir"
         )
     trainer = run.make(folder=folder, stop_fn=_make_stop_fn(run, chosen.stop_at))
-    with trainer.runner, _make_logger(folder, chosen) as logger:  # type: ignore[attr-defined]
+    with trainer.runner, _make_logger(folder, chosen) as logger, ExitStack() as stack:  # type: ignore[attr-defined]
         trainer.logger = logger
+        if chosen.keep_episodes is not None:
+            check_keeps(trainer)
+            keeper = EpisodeKeeper(folder / KEPT, chosen.keep_episodes, seed=run.seed, env_spec=run.env)
+            trainer.hooks.append(stack.enter_context(keeper))
         if chosen.resume is not None:
             _resume(trainer, chosen.stop_at, chosen.allow)
         logger.describe(describe_run(**asdict(run)))
@@ -331,6 +338,16 @@ def _parse_count(text: str) -> int:
     return number
 
 
+def _parse_rate(text: str) -> float:
+    """Convert a command-line argument such as "5/h" to a number. Raise `ArgumentTypeError`, which argparse reports, if
+    it is something else, or 0.
+    """
+    match = re.fullmatch(r"([0-9]{1,6}(\.[0-9]{1,6})?)/h", text)
+    if match is None or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate: give times per hour, such as 5/h")
+    return float(match[1])
+
+
 def _make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line with the commands `train`, `evaluate`, `play` and `export`."""
     parser = _Parser(prog="episodes", description="Train, evaluate, play and export.")
@@ -356,6 +373,12 @@ def _make_parser() -> argparse.ArgumentParser:
     train.add_argument("--wandb", metavar="PROJECT", help="also send metrics to Weights & Biases (WANDB_MODE=offline)")
     train.add_argument(
         "--ledger", action="store_true", help="record what each update learned from (episodes ledger diff)"
+    )
+    train.add_argument(
+        "--keep-episodes",
+        type=_parse_rate,
+        metavar="N/h",
+        help=f"add the worst, best and a random episode to FOLDER/{KEPT}, N times an hour and at the end (on-policy)",
     )
     train.add_argument("--device", help="device of the policy, such as cuda (default: as in the settings)")
     train.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -53,10 +53,10 @@ class EpisodeHistory:
 
     def episodes(self) -> list[SingleAgentEpisode]:
         """Return the last complete episodes (at most `keep`), each joined from its chunks, the newest last."""
-        return [_join_chunks(chunks) for chunks in self._last_chunks]
+        return [join_chunks(chunks) for chunks in self._last_chunks]
 
 
-def _join_chunks(chunks: list[SingleAgentEpisode]) -> SingleAgentEpisode:
+def join_chunks(chunks: list[SingleAgentEpisode]) -> SingleAgentEpisode:
     """Return a complete episode with numpy arrays, made of its chunks in order. The chunks are not changed."""
     whole = chunks[0].slice(slice(None))
     for chunk in chunks[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from episode_learners.trainers.episode_keeper import EpisodeKeeper
 from episode_learners.trainers.off_policy import OffPolicyConfig, OffPolicyTrainer
 from episode_learners.trainers.offline import OfflineConfig, OfflineTrainer
 from episode_learners.trainers.on_policy import OnPolicyConfig, OnPolicyTrainer
@@ -9,6 +10,7 @@ from episode_learners.trainers.rllib_callbacks import RLModuleSpec
 from episode_learners.trainers.video_hook import VideoHook
 
 __all__ = [
+    "EpisodeKeeper",
     "OffPolicyConfig",
     "OffPolicyTrainer",
     "OfflineConfig",

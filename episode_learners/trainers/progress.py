@@ -16,7 +16,7 @@ from tqdm import tqdm
 __all__ = ["Progress"]
 
 # The bar is last, because a narrow terminal cuts the end of the line.
-FORMAT = "{desc} {n_fmt}/{total_fmt} {elapsed}<{remaining}{postfix} {rate_noinv_fmt} |{bar}|"
+FORMAT = "{desc} {percentage:.0f}% {elapsed}<{remaining}{postfix} {rate_noinv_fmt} |{bar}|"
 ORDER = ("test", "loss", "return")
 
 
@@ -35,7 +35,7 @@ class Progress:
         self._bar = tqdm(
             total=total,
             initial=done,
-            unit=" steps",
+            unit="",
             unit_scale=True,
             disable=not has_bar,
             bar_format=FORMAT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -46,6 +47,7 @@ from episodes.storage.runs import LOCK, STATUS, write_status
 __all__ = ["Trainer", "bytes_of", "check_acts", "evaluate_elsewhere"]
 
 _NUM_CHECKPOINTS = 2  # checkpoints: the newest, and the one before it
+WINDOW = 100  # episodes of the mean return that is logged as "mean_return_100"
 
 Config = TypeVar("Config", bound=TrainerConfig)
 
@@ -120,6 +122,8 @@ class Trainer(ABC, Generic[Config]):
         self._best: dict[str, Any] | None = None  # state of the policies that had the best test
         self.last_test: Evaluation | None = None
         self.seconds = 0.0
+        self._began = time.perf_counter() - self.seconds  # the run, without pauses before it was resumed
+        self._newest_returns: deque[float] = deque(maxlen=WINDOW)
         self.is_stopped = False
         self._has_started = False
         self._owner = Owner(  # of the folder, during calls that write to it
@@ -173,7 +177,7 @@ class Trainer(ABC, Generic[Config]):
             raise InvalidArgument(
                 f"{self.folder} has checkpoints of an earlier run: call resume(), or give this trainer another folder"
             )
-        began, before = time.perf_counter(), self.seconds
+        self._began = time.perf_counter() - self.seconds
         stopped_by = "max_epochs"
         self._write_status(None)
         total = self.config.max_epochs * self.config.steps_per_epoch
@@ -181,7 +185,7 @@ class Trainer(ABC, Generic[Config]):
             with Progress(total, self.num_steps, self.config.shows_progress) as self._progress:
                 while self.num_epochs < self.config.max_epochs and not self.is_stopped:
                     self._run_epoch()
-                    self.seconds = before + time.perf_counter() - began
+                    self.seconds = self._elapsed()
                     self._write_status(None)
             if self.is_stopped:
                 stopped_by = "stop_fn"
@@ -191,7 +195,7 @@ class Trainer(ABC, Generic[Config]):
             stopped_by = f"{type(error).__name__}: {error}"
             raise
         finally:  # also where a hook raises
-            self.seconds = before + time.perf_counter() - began
+            self.seconds = self._elapsed()
             self.logger.flush()
             self.logger.release()
             if self.ledger is not None:
@@ -199,6 +203,10 @@ class Trainer(ABC, Generic[Config]):
             self._write_status(stopped_by)
         counts = (self.num_epochs, self.num_steps, self.num_updates)
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
+
+    def _elapsed(self) -> float:
+        """Return the duration of the whole run in seconds, without pauses before it was resumed."""
+        return time.perf_counter() - self._began
 
     def _write_status(self, stopped_by: str | None) -> None:
         """Write the settings and results so far into the folder, for `episodes runs`."""
@@ -258,6 +266,7 @@ class Trainer(ABC, Generic[Config]):
         if self.config.test_every is None:
             self._test()
         self._call_hooks("on_epoch")
+        self.seconds = self._elapsed()  # of the checkpoint, so that a resumed run continues the time
         if self.config.checkpoint_every is not None and self.num_epochs % self.config.checkpoint_every == 0:
             self.save()
 
@@ -265,7 +274,9 @@ class Trainer(ABC, Generic[Config]):
         """Count `num_updates` completed updates, log their metrics, and call the `on_update` hooks."""
         metrics = flat_metrics(metrics)
         self.num_updates += num_updates
-        self.logger.log("update", {"num_updates": self.num_updates, **metrics}, self.num_steps)
+        self.seconds = self._elapsed()
+        counts = {"num_updates": self.num_updates, "run_seconds": self.seconds}
+        self.logger.log("update", {**counts, **metrics}, self.num_steps)
         self._progress.note(metrics)
         self._call_hooks("on_update", metrics)
 
@@ -282,8 +293,13 @@ class Trainer(ABC, Generic[Config]):
             self.ledger.note(learner.num_updates, batch, weights=weights, settings=settings, module=module)
 
     def _log_sample(self, stats: CollectStats | MultiAgentCollectStats) -> None:
-        """Log the statistics of sampled episodes in the scope "train", and display them with the progress."""
-        metrics = stats.as_dict()
+        """Log the statistics of sampled episodes in the scope "train", and display them with the progress.
+
+        "mean_return_100" is the mean return of the newest 100 episodes of the run, as far as they were logged.
+        """
+        self._newest_returns.extend(stats.returns.tolist())
+        newest = float(np.mean(self._newest_returns)) if self._newest_returns else float("nan")
+        metrics = {**stats.as_dict(), "mean_return_100": newest}
         self.logger.log("train", metrics, self.num_steps)
         self._progress.note(metrics)
 
@@ -458,6 +474,7 @@ class Trainer(ABC, Generic[Config]):
         for name, value in state["counts"].items():
             setattr(self, name, value)
         self._best = state.get("best")
+        self._newest_returns = deque(state.get("newest_returns", ()), WINDOW)
         self.logger.resume(self.num_steps)
         self.logger.set_state(state.get("logger", {}))
 
@@ -508,6 +525,7 @@ class Trainer(ABC, Generic[Config]):
             "fingerprint": fingerprints_of(self.algorithm),
             "counts": {name: getattr(self, name) for name in (*names, "seconds", "is_stopped")},
             "best": self._best,
+            "newest_returns": list(self._newest_returns),
             "parts": {name: part.get_state() for name, part in self._all_parts().items()},
             "torch": torch.get_rng_state(),
             "logger": self.logger.get_state(),

@@ -9,8 +9,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from episodes.command.opening import data_path_or_same
-from episodes.command.printing import Json, print_json
-from episodes.command.terminal import say
+from episodes.command.printing import Json, print_json, print_table
+from episodes.command.terminal import say_wrapped
 from episodes.errors import InvalidArgument
 
 SHOWN = 5  # differing episodes that are printed
@@ -42,17 +42,28 @@ def diff(
     if json:
         print_json(result.facts)
     else:
-        for line in result.lines:
-            say(line)
+        result.print()
     raise typer.Exit(result.differs)
 
 
 class _Result(NamedTuple):
-    """Result of a comparison: whether anything differs, the lines to print, and the same as JSON values."""
+    """Result of a comparison: whether anything differs, the lines and the table to print, and the same as JSON values.
+
+    `rows` are (episode, track, first step, item of A, item of B, number of steps).
+    """
 
     differs: bool
     lines: list[str]
     facts: Any
+    rows: list[list[str]] = []
+
+    def print(self) -> None:
+        """Print the first line, the table, and the other lines."""
+        say_wrapped(self.lines[0])
+        if self.rows:
+            print_table(("episode", "differs in", "first at", "A", "B", "steps"), self.rows)
+        for line in self.lines[1:]:
+            say_wrapped(line)
 
 
 def _compare_runs(a: Path, b: Path, tolerance: float, json: bool) -> None:
@@ -73,10 +84,10 @@ def _compare_runs(a: Path, b: Path, tolerance: float, json: bool) -> None:
         print_json({**facts, "steps": steps.facts if steps else None})
     else:
         print_comparison(*runs)
-        for line in (
-            steps.lines if steps else ["steps were not compared: the runs do not both have a ledger or episodes"]
-        ):
-            say(line)
+        if steps:
+            steps.print()
+        else:
+            say_wrapped("steps were not compared: the runs do not both have a ledger or episodes")
     raise typer.Exit(bool(facts["differs"] or (steps and steps.differs)))
 
 
@@ -150,10 +161,21 @@ def _compare(sources: list[Any], paths: list[Path], chosen: list[str], tolerance
         num, differences = 1, [found] if found else []
     else:
         num, differences = compare_data_sets(*sources, tolerance=tolerance)
-    lines = [f"{num - len(differences)} of {num} episodes are equal", *map(str, differences[:SHOWN])]
+    lines = [f"{num - len(differences)} of {num} episodes are equal"]
     if len(differences) > SHOWN:
-        lines.append(f"and {len(differences) - SHOWN} more")
-    return _Result(bool(differences), lines, {"episodes": num, "differences": list(map(_as_dict, differences))})
+        lines.append(f"and {len(differences) - SHOWN} more episodes, which --json has")
+    facts = {"episodes": num, "differences": list(map(_as_dict, differences))}
+    return _Result(bool(differences), lines, facts, [row for each in differences[:SHOWN] for row in _rows(each)])
+
+
+def _rows(difference: Any) -> list[list[str]]:
+    """Return the rows of a table on the differences between two episodes, first what differs besides the tracks."""
+    from episodes.inspect.formatting import shortened
+
+    rows = [["", fact, "", "", "", ""] for fact in difference.facts]
+    rows += [["", each.track, str(each.step), each.a, each.b, str(each.num_steps)] for each in difference.tracks]
+    rows[0][0] = " and ".join(map(shortened, difference.ids))
+    return rows
 
 
 def _as_dict(difference: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from episodes.command.printing import Json, print_json
-from episodes.command.terminal import say
+from episodes.command.terminal import say_wrapped
 
 
 def doctor(
@@ -31,6 +31,6 @@ def doctor(
         print_json([asdict(finding) for finding in findings])
     else:
         for line in map(str, findings):
-            say(line)
-        say(f"{subject}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)} in {findings.extent}")
+            say_wrapped(line)
+        say_wrapped(f"{subject}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)} in {findings.extent}")
     raise typer.Exit(bool(findings))

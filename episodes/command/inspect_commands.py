@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +13,7 @@ import typer
 
 from episodes.command.opening import data_path, data_path_or_same
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
-from episodes.command.terminal import say
+from episodes.command.terminal import say, visible
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
 
 Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
@@ -232,14 +234,27 @@ def report(
     doctor: Annotated[bool, typer.Option("--doctor", help="List what `episodes doctor` finds on the page.")] = False,
     decode: Decode = None,
 ) -> None:
-    """Write a single HTML page that shows all episodes: charts, a table, arrays and frames. It works offline."""
+    """Write a single HTML page that shows all episodes: charts, a table, arrays and frames. It works offline.
+
+    The progress is shown on stderr. Ctrl-C leaves the file as it was.
+    """
     _check_jinja2()
     from episodes.inspect.doctor.examine import examine
     from episodes.inspect.html_report import write_report
     from episodes.storage import EpisodeDataset
 
     dataset = EpisodeDataset(data_path(directory))
-    file = write_report(dataset, html, findings=examine(dataset) if doctor else None, decode=_function(decode))
+    function = _function(decode)
+    try:
+        with _bar(f"reading {dataset.path}", len(dataset)) as (describe, advance):
+            if doctor:
+                describe("examining")
+            findings = examine(dataset) if doctor else None
+            describe("writing")
+            file = write_report(dataset, html, advance, findings, function)
+    except KeyboardInterrupt:
+        say(f"interrupted: {html} is not written")
+        raise typer.Exit(130) from None
     say(f"{file}: {len(dataset)} episodes, {file.stat().st_size / 1e6:.1f} MB")
 
 
@@ -360,9 +375,27 @@ def _random_episode(env: Any, seed: int, max_steps: int) -> Any:
     return episode.to_numpy()
 
 
-def _progress(items: Any, description: str) -> Any:
-    """Return an iterable over the items that shows a progress bar if stderr is a terminal."""
-    from rich.console import Console
-    from rich.progress import track
+def _progress(items: Any, description: str) -> Iterator[Any]:
+    """Yield the items while a progress bar shows their number, if stderr is a terminal."""
+    with _bar(description, len(items)) as (_, advance):
+        for n, item in enumerate(items):
+            yield item
+            advance(n + 1)
 
-    return track(items, description, console=Console(stderr=True), transient=True)
+
+@contextmanager
+def _bar(description: str, total: int) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
+    """Context manager that shows a progress bar at once, if stderr is a terminal.
+
+    It yields a function that replaces the description, and a function that sets the number of items that are done.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(visible(description), total=total)
+        yield (
+            lambda text: progress.update(task, description=visible(text)),
+            lambda done: progress.update(task, completed=done),
+        )

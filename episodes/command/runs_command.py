@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from episodes.command.printing import Json, print_json, print_table, text
-from episodes.command.terminal import say
+from episodes.command.terminal import say, say_wrapped
 from episodes.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def runs(
 def print_comparison(a: StoredRun, b: StoredRun) -> None:
     """Print two runs, which of them had the better test, and the settings that differ."""
     print_table(COLUMNS, [_cells(run, None) for run in (a, b)])
-    say(verdict(a, b))
+    say_wrapped(verdict(a, b))
     settings = _differing_settings(a, b)
     if settings:
         rows = [[name, *("-" if value is None else text(value) for value in pair)] for name, pair in settings.items()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
+from shutil import get_terminal_size
 from typing import Any
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -25,3 +27,28 @@ def visible(text: Any) -> str:
 def say(text: Any, *, err: bool = False) -> None:
     """Print a value as one text without control characters, to stdout, or with `err` to stderr."""
     print(visible(text), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def say_wrapped(text: Any) -> None:
+    """Print a text as `say` does, with line breaks between words if stdout is a terminal.
+
+    Further lines of a line are indented by two spaces more than its first one.
+    """
+    say("\n".join(wrapped(str(text), get_terminal_size().columns)) if sys.stdout.isatty() else text)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the lines of a text, broken between words where they are longer than `width` characters.
+
+    Words that are longer, such as paths, stay whole.
+
+    >>> wrapped("kind: a longer\n  do: this and that", 12)
+    ['kind: a', '  longer', '  do: this', '    and that']
+    """
+    lines = []
+    for line in visible(text).splitlines():
+        indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
+        is_long = len(line) > width
+        wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        lines += wrapper.wrap(line) if is_long else [line]
+    return lines

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import WrongType, rejected_type
-from episodes.inspect.formatting import counted, ended, number
+from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, number
 from episodes.inspect.series import Series, of_track
 from episodes.single_agent import SingleAgentEpisode
 
@@ -46,10 +46,15 @@ class EpisodeDifference:
     def __bool__(self) -> bool:
         return bool(self.tracks or self.facts)
 
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the episodes as texts: one id if both have the same, or if only one episode exists."""
+        return list(dict.fromkeys(clipped(each.id_, MOST_OF_ID) for each in (self.a, self.b) if each is not None))
+
     def __str__(self) -> str:
         if not self:
             return f"episode {self.a.id_}: equal in all tracks"
-        lines = [f"episodes {getattr(self.a, 'id_', None)} and {getattr(self.b, 'id_', None)}", *self.facts]
+        lines = [f"episode{'s' * (len(self.ids) > 1)} {' and '.join(self.ids)}", *self.facts]
         lines += [
             f"{difference.track}: differs first at step {difference.step} ({difference.a} and {difference.b}), "
             f"at {difference.num_steps} in all"
@@ -71,7 +76,7 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
 
     >>> a, b = (SingleAgentEpisode.from_arrays([0, 1, x], [1, 1], [0.0, 1.0], id_="e") for x in (2, 3))
     >>> print(compare_episodes(a, b))
-    episodes e and e
+    episode e
       observations: differs first at step 2 (2 and 3), at 1 in all
     """
     for episode in (a, b):
@@ -110,8 +115,8 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
     if not differs.any():
         return None
     step = int(differs.argmax()) + begin
-    texts = [_text(array, step - start) for start, array in zip(starts, arrays, strict=True)]
-    return TrackDifference(label, step, int(differs.sum()), *texts)
+    items = [(array, step - start) for array, start in zip(arrays, starts, strict=True)]
+    return TrackDifference(label, step, int(differs.sum()), *_texts(items))
 
 
 def _items(series: Series, longest: int) -> np.ndarray:
@@ -135,14 +140,26 @@ def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:
     return np.any(np.reshape(differ, (len(a), math.prod(a.shape[1:]))), axis=1)
 
 
-def _text(array: np.ndarray, index: int) -> str:
-    """Return the item at `index` of an array as short text, or "none" if `index` is out of range."""
+def _texts(items: Sequence[tuple[np.ndarray, int]]) -> list[str]:
+    """Return the items at an index of an array each as short texts, with as many digits as it takes to tell them
+    apart.
+    """
+    texts: list[str] = []
+    for digits in (4, 8, 17):
+        texts = [_text(array, index, digits) for array, index in items]
+        if len(set(texts)) > 1:
+            break
+    return texts
+
+
+def _text(array: np.ndarray, index: int, digits: int) -> str:
+    """Return the item at `index` of an array as text with `digits` digits, or "none" if `index` is out of range."""
     if not 0 <= index < len(array):
         return "none"
     item = array[index]
     if item.ndim == 0:
-        return number(item) if array.dtype.kind in "biuf" else repr(str(item))[:40]
-    values = ", ".join(map(number, item.ravel()[:4]))
+        return number(item, digits) if array.dtype.kind in "biuf" else repr(str(item))[:40]
+    values = ", ".join(number(value, digits) for value in item.ravel()[:4])
     return f"[{values}{', …' if item.size > 4 else ''}]"
 
 

@@ -12,8 +12,9 @@ MOST_CHARACTERS = 80  # of one value that a user gave
 MOST_OF_ID = 200  # characters of an id on a page and in its address
 
 
-def number(value: Any) -> str:
-    """Return a number as text: integers below 1e6 in full, other numbers rounded to four (or two) digits.
+def number(value: Any, digits: int = 4) -> str:
+    """Return a number as text: integers below 1e6 in full, other numbers rounded to `digits` digits (two fewer if
+    they are very large or small).
 
     >>> number(1234.5), number(0.123456), number(float("nan")), number(7), number(-0.0000123)
     ('1234', '0.1235', 'NaN', '7', '-1.2e-05')
@@ -25,7 +26,7 @@ def number(value: Any) -> str:
     value = float(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.1e}"
+    return f"{value:.{digits}g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.{digits - 3}e}"
 
 
 def finite_or_text(value: Any) -> float | str:

@@ -96,25 +96,32 @@ def write_report(
     return file
 
 
-def live_page(dataset: EpisodeDataset | GameDataset) -> str:
-    """Return the HTML page of a data set without its episodes, which the page requests from a `PageServer`."""
-    return _page(dataset, None, [], 0)
+def live_page(dataset: EpisodeDataset | GameDataset, run: str | None = None) -> str:
+    """Return the HTML page of a data set without its episodes, which the page requests from a `PageServer`. `run` is
+    the name of the training run that the episodes belong to.
+    """
+    return _page(dataset, None, [], 0, run)
 
 
-def _page(dataset: EpisodeDataset | GameDataset, table: str | None, blocks: list[str], left: int) -> str:
+def _page(
+    dataset: EpisodeDataset | GameDataset, table: str | None, blocks: list[str], left: int, run: str | None = None
+) -> str:
     """Return the HTML page of a data set.
 
     Args:
         table: HTML of the table of episodes, or None for a live page, which loads it.
         blocks: HTML elements with the data of episodes.
         left: number of episodes whose time series are not in the page.
+        run: name of the training run of the episodes, for the title and a link.
     """
+    name = clipped(PurePath(dataset.path).name or dataset.path, 60)
     note = f"the tracks of {counted(left, 'episode')} are not in this file, only their rows" if left else ""
     return (
         templates()
         .get_template("page.html")
         .render(
-            title=f"Episodes of {clipped(PurePath(dataset.path).name or dataset.path, 60)}",
+            title=f"Episodes of {name}" if run is None else f"Run {clipped(run, 60)}: {name}",
+            run=run,
             is_live=table is None,
             note=note,
             table=None if table is None else Markup(table),

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.conversation import Decode
@@ -16,7 +16,7 @@ from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, of_games, overview
 from episodes.inspect.page_messages import encode
-from episodes.inspect.training_page import TrainingFiles, file_sizes, is_run, training_page
+from episodes.inspect.training_page import RunFiles, TrainingFiles, file_sizes, is_run, training_page
 from episodes.storage import EpisodeDataset
 from episodes.storage.games import GameDataset
 from episodes.storage.header import NAME as DATASET_FILE
@@ -35,12 +35,17 @@ KEPT_VERSIONS = 8  # of which the ids are stored, so that clients get the new ro
 class LiveDataset:
     """Data set on a live web page, which is reopened whenever its files change.
 
+    Args:
+        path: the data set.
+        decode: function from a list of token ids to text.
+        run: name of the training run that the episodes belong to, whose page the title names and links to.
+
     Attributes:
         version: changes with the files.
     """
 
-    def __init__(self, path: Path, decode: Decode | None = None) -> None:
-        self.path, self.decode = path, decode
+    def __init__(self, path: Path, decode: Decode | None = None, run: str | None = None) -> None:
+        self.path, self.decode, self.run = path, decode, run
         self.version = 0
         self.dataset = of_games(EpisodeDataset(path))
         self._lock = Lock()
@@ -85,7 +90,7 @@ class LiveDataset:
         An unknown address gives status 404.
         """
         if path == "":
-            return 200, HTML, live_page(self.newest()[1]).encode()
+            return 200, HTML, live_page(self.newest()[1], self.run).encode()
         if path == "rows":
             message = self.rows(_version(query))
             return 204 if message is None else 200, BINARY, message or b""
@@ -133,20 +138,21 @@ class LiveRuns:
             return 204 if message is None else 200, BINARY, encode(message) if message else b""
         name, _, agent_path = path.partition("/")
         number, _, agent_path = agent_path.partition("/")
-        folders = {str(i): i for i in range(len(self.files.runs))}
-        if name != "episodes" or number not in folders:
+        dataset_name, _, agent_path = agent_path.partition("/")
+        runs = {str(i): run for i, run in enumerate(self.files.runs)}
+        if name != "episodes" or number not in runs:
             return NOT_FOUND
-        dataset = self._dataset(folders[number])
+        dataset = self._dataset(runs[number], unquote(dataset_name))
         return NOT_FOUND if dataset is None else dataset.answer(agent_path, query)
 
-    def _dataset(self, run: int) -> LiveDataset | None:
-        """Return the data set of the run's recorded episodes, opened at the first call, or None if the run has none."""
-        path = self.files.runs[run].dataset_path
+    def _dataset(self, run: RunFiles, name: str) -> LiveDataset | None:
+        """Return a data set of episodes of the run, opened at the first call, or None if the run has none."""
+        path = run.dataset_paths().get(name)
         if path is None:
             return None
         with self._lock:
             if path not in self._datasets:
-                self._datasets[path] = LiveDataset(path, self._decode)
+                self._datasets[path] = LiveDataset(path, self._decode, run.path.name)
             return self._datasets[path]
 
 

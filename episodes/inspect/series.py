@@ -292,6 +292,8 @@ def _of_ragged(lengths: Series, items: Ragged) -> Iterator[Series]:
             extremes = pick.reduce(np.where(np.isfinite(values), values, rest), 1)
             extremes = pick.reduceat(extremes, starts)
             numbers[is_full, column] = np.where(np.isfinite(extremes), extremes, np.nan)
+        is_finite = np.isfinite(numbers[:, 1])
+        numbers[is_finite, 1] = numbers[is_finite, 1].clip(numbers[is_finite, 0], numbers[is_finite, 2])  # rounding
     yield replace(
         lengths, array=numbers, present=None if is_full.all() else is_full, parts=("lowest", "mean", "highest")
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,19 @@ from episodes.inspect.html import templates
 from episodes.inspect.html_report import repetitions, template_file
 from episodes.storage import EpisodeDataset
 from episodes.storage.header import NAME as DATASET_FILE
+from episodes.storage.runs import StoredRun, differing, read_run
+from episodes.storage.runs import is_run as has_status
 
 SCOPES = ("train", "test", "update", "info")
 MOST_CELLS = 400  # of a curve
 MOST_EPISODES = 5  # of each list
+MOST_SETTINGS = 100  # that differ
 SCRIPTS = ("decode.js", "dom.js", "training.js")
 
 
 def is_run(path: Path) -> bool:
     """Return True if the directory has files of a training run: run.json or CSV files of metrics."""
-    return (path / "run.json").exists() or any((path / f"{scope}.csv").exists() for scope in SCOPES)
+    return has_status(path) or any((path / f"{scope}.csv").exists() for scope in SCOPES)
 
 
 def training_page(paths: Sequence[Path]) -> str:
@@ -113,80 +115,84 @@ def _number(cell: str) -> float:
 
 
 class RunFiles:
-    """Files of one training run: its description, CSV files of metrics, and possibly a data set of episodes."""
+    """Files of one training run: its status and settings, CSV files of metrics, and data sets of episodes.
+
+    Attributes:
+        stored: status and settings, as `episodes runs` shows them. None if the folder has CSV files only.
+        episodes: the newest, best and worst episodes of each data set, by the name of its folder.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = {scope: CSVFile(path / f"{scope}.csv") for scope in SCOPES}
-        self.episodes: dict[str, list[dict[str, Any]]] = {}
-        self._shards: Any = None
+        self.stored: StoredRun | None = None
+        self.episodes: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        self._shards: dict[str, Any] = {}
 
-    @property
-    def dataset_path(self) -> Path | None:
-        """Path of the first data set in the directory of the run, or None."""
-        folders = sorted(path.parent for path in self.path.glob(f"*/{DATASET_FILE}"))
-        return folders[0] if folders else None
+    def dataset_paths(self) -> dict[str, Path]:
+        """Return the paths of the data sets in the directory of the run by the names of their folders."""
+        return {path.parent.name: path.parent for path in sorted(self.path.glob(f"*/{DATASET_FILE}"))}
 
     def read(self) -> bool:
-        """Read new metrics and episodes, and return True if there were any."""
+        """Read new metrics, the status and episodes, and return True if anything changed."""
         has_new = [file.read() for file in self.files.values()]
-        return any(has_new) | self._read_episodes()
+        has_new += [self._read_episodes(name, path) for name, path in self.dataset_paths().items()]
+        before, self.stored = self.stored, read_run(self.path) if has_status(self.path) else None
+        return any(has_new) or before != self.stored
 
-    def _read_episodes(self) -> bool:
-        """List the newest, best and worst recorded episodes of the run in `episodes`, if its data set has changed.
-        Return True if it has.
+    def _read_episodes(self, name: str, path: Path) -> bool:
+        """List the newest, best and worst episodes of a data set of the run in `episodes`, if it has changed. Return
+        True if it has.
 
-        If a file disappears meanwhile, the next call tries again.
+        A data set of few episodes has one list. If a file disappears meanwhile, the next call tries again.
         """
-        path = self.dataset_path
-        if path is None:
-            return False
         try:
             shards = file_sizes(path)
-            if shards == self._shards:
+            if shards == self._shards.get(name):
                 return False
             table = EpisodeDataset(path).metadata
         except (OSError, EpisodeError):  # a file was removed meanwhile: the next call reads the new ones
             return False
-        self._shards, returns = shards, np.asarray(table["return"], np.float64)
+        self._shards[name], returns = shards, np.asarray(table["return"], np.float64)
         order = np.argsort(np.where(np.isnan(returns), np.inf, returns), kind="stable")
         order = order[~np.isnan(returns[order])]
-        chosen = {"newest": np.arange(len(returns))[::-1], "best": order[::-1], "worst": order}
+        chosen = {"newest": np.arange(len(returns))[::-1]}
+        if len(returns) > MOST_EPISODES:
+            chosen |= {"best": order[::-1], "worst": order}
         nth = repetitions(table)
-        self.episodes = {
-            name: [_row(table, i, int(nth[i])) for i in rows[:MOST_EPISODES].tolist()] for name, rows in chosen.items()
+        self.episodes[name] = {
+            kind: [_row(table, i, int(nth[i])) for i in rows[:MOST_EPISODES].tolist()]
+            for kind, rows in chosen.items()
+            if len(rows)
         }
         return True
 
     def message(self) -> dict[str, Any]:
         """Return the run's description and its curves as data for the page."""
-        configuration = self._configuration()
+        stored = self.stored
+        settings = {} if stored is None else stored.settings
         metrics = {}
         for scope, file in self.files.items():
             steps = np.array(file.columns.get("step", ()), np.float64)
+            rows = _rows_in_order(steps)
             for name, numbers in file.columns.items():
-                if name != "step" and len(steps):
-                    metrics[f"{scope}/{name}"] = _curve(steps, np.array(numbers))
+                if name != "step" and len(rows):
+                    metrics[f"{scope}/{name}"] = _curve(steps[rows], np.array(numbers)[rows])
         last_steps = (file.columns["step"][-1] for file in self.files.values() if file.columns.get("step"))
         times = [file.path.stat().st_mtime for file in self.files.values() if file.path.exists()]
         return {
             "name": clipped(self.path.name, 80),
-            "algorithm": clipped(configuration.get("algo", ""), 40),
-            "environment": clipped(configuration.get("env", ""), 60),
-            "seed": clipped(configuration.get("seed", ""), 20),
+            "algorithm": clipped(settings.get("algo", ""), 40),
+            "environment": clipped(settings.get("env", ""), 60),
+            "seed": clipped(settings.get("seed", ""), 20),
+            "status": "" if stored is None else clipped(stored.status, 200),
             "steps": int(max(filter(math.isfinite, last_steps), default=0)),
             "age": max(time.time() - max(times), 0.0) if times else None,
             "problem": "; ".join(file.problem for file in self.files.values() if file.problem),
             "metrics": metrics,
-            "episodes": {name: rows for name, rows in self.episodes.items() if rows},
+            "clock": _clock(self.files["update"].columns),
+            "episodes": {name: lists for name, lists in self.episodes.items() if lists},
         }
-
-    def _configuration(self) -> dict[str, Any]:
-        """Return the settings of the run, or an empty dict if it has stored none."""
-        try:
-            return dict(json.loads((self.path / "run.json").read_text(encoding="utf-8"))["configuration"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return {}
 
 
 def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
@@ -201,17 +207,54 @@ def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
     }
 
 
+def _rows_in_order(steps: np.ndarray) -> np.ndarray:
+    """Return the indices of the rows with finite steps [n], ordered by step, as int64 [k]. Others have no place on an
+    axis.
+    """
+    rows = np.flatnonzero(np.isfinite(steps))
+    return rows[np.argsort(steps[rows], kind="stable")]
+
+
 def _curve(steps: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Downsample the curve of a metric to cells, with last step, mean, lowest and highest value of each."""
     cells = downsample(numbers[:, None], MOST_CELLS)
     starts = cells.starts()
     is_finite = np.isfinite(numbers)
-    counts = np.add.reduceat(is_finite, starts)
-    with np.errstate(over="ignore"):
-        sums = np.add.reduceat(np.where(is_finite, numbers, 0.0), starts)
-    mean = np.where(counts, sums / np.maximum(counts, 1), np.nan)
+    counts = np.add.reduceat(is_finite, starts, dtype=np.int64)
     lasts = np.append(starts[1:], len(numbers)) - 1
+    shares = np.where(is_finite, numbers, 0.0) / np.maximum(np.repeat(counts, np.diff(lasts, prepend=-1)), 1)
+    mean = np.where(counts, np.add.reduceat(shares, starts), np.nan)  # without overflow
     return {"step": steps[lasts], "mean": mean, "low": cells.low[:, 0].copy(), "high": cells.high[:, 0].copy()}
+
+
+def _clock(columns: dict[str, list[float]]) -> dict[str, np.ndarray]:
+    """Return at which update and second of the run each step was reached, at most `MOST_CELLS` points of equal length.
+
+    A quantity that the table lacks is left out.
+    """
+    names = {"step": "step", "update": "num_updates", "time": "run_seconds"}
+    present = {name: np.array(columns[column]) for name, column in names.items() if column in columns}
+    if "step" not in present:
+        return {}
+    known = np.flatnonzero(np.all([np.isfinite(numbers) for numbers in present.values()], 0))
+    known = known[np.argsort(present["step"][known], kind="stable")]
+    chosen = known[np.unique(np.linspace(0, len(known) - 1, MOST_CELLS).astype(int))] if len(known) else known
+    return {name: numbers[chosen] for name, numbers in present.items()}
+
+
+def seed_groups(settings: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the number of each run's group: the first run whose settings differ in seeds only. A run without settings
+    is a group of its own.
+
+    >>> seed_groups([{"seed": 0, "gamma": 0.9}, {"seed": 0, "gamma": 0.8}, {"seed": 1, "gamma": 0.9}, {}, {}])
+    [0, 1, 0, 3, 4]
+    """
+    groups: dict[Any, int] = {}
+    numbers = []
+    for n, table in enumerate(settings):
+        others = sorted((name, str(value)) for name, value in table.items() if name.rpartition(".")[2] != "seed")
+        numbers.append(groups.setdefault(tuple(others) or n, n))
+    return numbers
 
 
 class TrainingFiles:
@@ -235,4 +278,14 @@ class TrainingFiles:
             self.version += 1
         if known == self.version:
             return None
-        return {"version": self.version, "runs": [run.message() for run in self.runs]}
+        settings = [{} if run.stored is None else run.stored.settings for run in self.runs]
+        names = differing(settings)[:MOST_SETTINGS] if all(settings) else []
+        return {
+            "version": self.version,
+            "runs": [run.message() for run in self.runs],
+            "groups": seed_groups(settings),
+            "settings": {
+                clipped(name): [clipped(table[name], 60) if name in table else "" for table in settings]
+                for name in names
+            },
+        }

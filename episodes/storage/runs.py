@@ -14,7 +14,7 @@ from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage.files import put, read_file
 from episodes.storage.locks import try_lock
 
-__all__ = ["DESCRIPTION", "LOCK", "STATUS", "StoredRun", "differing", "find_runs", "is_run", "write_status"]
+__all__ = ["DESCRIPTION", "LOCK", "STATUS", "StoredRun", "differing", "find_runs", "is_run", "read_run", "write_status"]
 
 DESCRIPTION = "run.json"  # configuration, command, versions and commit, which loggers write
 STATUS = "status.json"  # settings and results, which trainers write
@@ -106,10 +106,19 @@ def find_runs(folder: Path) -> Iterator[StoredRun]:
         path = Path(name)
         if is_run(path):
             folders.clear()
-            try:
-                yield StoredRun.read(path)
-            except UnreadableData as error:
-                yield StoredRun(folder=path, status=f"unreadable: {error}")
+            yield read_run(path)
+
+
+def read_run(folder: Path) -> StoredRun:
+    """Return the run in `folder`. If its files are damaged, its status is "unreadable" and the error.
+
+    Raises:
+        InvalidArgument: the folder contains no run.
+    """
+    try:
+        return StoredRun.read(folder)
+    except (UnreadableData, OSError, RecursionError) as error:
+        return StoredRun(folder=folder, status=f"unreadable: {error}")
 
 
 def differing(tables: Iterable[Mapping[str, Any]]) -> list[str]:

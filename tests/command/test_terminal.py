@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from running import printed, run, write
@@ -20,7 +23,7 @@ from typer.testing import CliRunner
 
 from episodes import SingleAgentEpisode
 from episodes.command.app import app
-from episodes.command.terminal import visible
+from episodes.command.terminal import visible, wrapped
 from episodes.storage import EpisodeDataset
 from episodes.storage.ledger import Ledger
 from episodes.storage.runs import write_status
@@ -186,3 +189,78 @@ def test_visible_changes_control_characters_only(text: str) -> None:
 
 def test_json_stays_json(paths: dict[str, Path]) -> None:
     assert printed("info", paths["DATA"])["environment"] == EVIL
+
+
+@given(st.text(st.sampled_from("ab -\u00e9"), max_size=60), st.integers(4, 30))
+def test_wrapped_lines_keep_all_words_in_order(text: str, width: int) -> None:
+    lines = wrapped(text, width)
+    assert " ".join(lines).split() == text.split()
+    assert all(len(line) <= width or len(line.split()) == 1 for line in lines)
+    assert len(lines) <= 1 or all(line.startswith("  ") for line in lines[1:])
+
+
+@pytest.mark.parametrize("words", [("doctor", "DATA"), ("diff", "DATA", "OTHER")])
+def test_terminal_of_80_columns_breaks_no_word(words: tuple[str, ...], tmp_path: Path) -> None:
+    rewards = np.array([1.6192458868026733, np.nan, np.inf, 0.5])
+    for name, shift in (("DATA", 0.0), ("OTHER", 1e-7)):
+        observations = np.arange(10.0).reshape(5, 2) + shift
+        wide = SingleAgentEpisode.from_arrays(
+            observations,
+            [0, 1, 0, 1],
+            rewards,
+            id_="e" * 32,
+            observation_space=spaces.Box(-1, 1.6192458868026733, (2,)),
+        )
+        write(tmp_path / name, [wide])
+    lines = in_terminal(*(str(tmp_path / word) if word.isupper() else word for word in words))
+    plain = run(*(tmp_path / word if word.isupper() else word for word in words))[1].splitlines()
+    assert all(len(line) <= 80 or len(line.split()) <= 2 for line in lines)
+    assert set(" ".join(lines).split()) == set(" ".join(plain).split())
+    assert not re.search(r"\d\.\d{9,}", "\n".join(lines))
+
+
+def test_report_shows_progress_at_once_and_ctrl_c_writes_no_file(tmp_path: Path) -> None:
+    steps = np.zeros(200)
+    episodes = [SingleAgentEpisode.from_arrays(np.zeros((201, 300)), steps, steps, id_=str(n)) for n in range(40)]
+    write(tmp_path / "data", episodes)
+    script = (
+        "import signal, episodes.inspect.html_report as page\n"
+        "page.episode_data = lambda *arguments, **options: signal.raise_signal(signal.SIGINT)\n"
+        "from episodes.command import main\n"
+        "raise SystemExit(main())"
+    )
+    words = [sys.executable, "-c", script, "report", str(tmp_path / "data"), "--html", str(tmp_path / "page.html")]
+    master, end = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=end, env=environment, text=True) as process:
+        os.close(end)
+        shown = b""
+        while part := _read(master):
+            shown += part
+        output = process.communicate()[0]
+    os.close(master)
+    assert "0/40" in shown.decode()
+    assert (process.returncode, output) == (130, f"interrupted: {tmp_path / 'page.html'} is not written\n")
+    assert not (tmp_path / "page.html").exists()
+
+
+def in_terminal(*words: str) -> list[str]:
+    """Return the lines that a command prints to a terminal of 80 columns."""
+    master, end = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "dumb"}
+    with subprocess.Popen([sys.executable, "-m", "episodes", *words], stdout=end, env=environment) as process:
+        os.close(end)
+        data = b""
+        while part := _read(master):
+            data += part
+        process.wait()
+    os.close(master)
+    return data.decode().replace("\r\n", "\n").splitlines()
+
+
+def _read(master: int) -> bytes:
+    """Return the next bytes of a terminal, or none at its end, where Linux raises an error."""
+    try:
+        return os.read(master, 4096)
+    except OSError:
+        return b""

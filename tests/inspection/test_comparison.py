@@ -72,6 +72,26 @@ def test_compare_episodes_tolerance_length_and_ending() -> None:
         compare_episodes(a, MultiAgentEpisode())
 
 
+NEARLY = [
+    (1.0, 1.00001),
+    (0.1, 0.1 + 1e-9),
+    (1e-8, 1e-8 + 1e-14),
+    (2.0**20, 2.0**20 + 1),
+    (0.0, 5e-324),
+    (1e300, 2e300),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), NEARLY)
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_difference_shows_two_texts_for_two_numbers(a: float, b: float, shape: tuple[int, ...]) -> None:
+    pair = [SingleAgentEpisode.from_arrays(np.full((2, *shape), value), [0], [0.0], id_="same") for value in (a, b)]
+    difference = compare_episodes(*pair)
+    (track,) = difference.tracks
+    assert track.a != track.b
+    assert str(difference).startswith("episode same\n")
+
+
 def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
     a = write(tmp_path / "a", [walk(3, id_="x"), walk(4, id_="y")])
     b = write(tmp_path / "b", [walk(4, id_="y"), walk(5, id_="x"), walk(2, id_="z")])
@@ -79,8 +99,14 @@ def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "2 of 2 episodes are equal\n")
     result = run(a, b)
     assert result.exit_code == 1
-    assert result.output.startswith("1 of 3 episodes are equal\nepisodes x and x\n")
-    assert "only B has the episode (2 steps)" in result.output
+    first, heads, *rows = [line.split() for line in result.output.splitlines()]
+    assert (" ".join(first), heads[:3]) == ("1 of 3 episodes are equal", ["episode", "differs", "in"])
+    assert [row[:3] for row in rows[:3]] == [
+        ["x", "rewards", "3"],
+        ["actions", "3", "none"],
+        ["observations", "4", "none"],
+    ]
+    assert " ".join(rows[3]) == "z only B has the episode (2 steps)"
     facts = json.loads(run(a, b, "--episode", "x", "--json").output)["differences"][0]
     assert {track["step"] for track in facts["tracks"]} == {3, 4}
     assert run(a, b, "--episode", "y").exit_code == 0

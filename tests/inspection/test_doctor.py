@@ -834,3 +834,16 @@ def test_examine_nested_ragged_observations_finds_other_parts() -> None:
     assert (finding.kind, finding.episode) == ("dtype", "e5")
     (finding,) = examine(nested_ragged(width=3))
     assert (finding.kind, finding.episode) == ("shape", "e5")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_findings_of_numbers_name_each_track(source: str, tmp_path: Path) -> None:
+    observations = {"arm": np.ones((5, 2), np.float32), "eye": np.ones((5, 1), np.float32)}
+    observations["arm"][[1, 2], 0], observations["eye"][3], rewards = np.nan, np.inf, np.array([0, np.inf, 0, 0])
+    episode = SingleAgentEpisode.from_arrays(observations, np.zeros(4), rewards, id_="e")
+    found = {finding.track: finding for finding in examine(SOURCES[source]([episode], tmp_path))}
+    assert {track: (finding.kind, finding.times, finding.step) for track, finding in found.items()} == {
+        "observation/arm": ("not_finite", 2, 1),
+        "observation/eye": ("not_finite", 1, 3),
+        "reward": ("not_finite", 1, 1),
+    }

@@ -29,8 +29,8 @@ PLACES = {
     "nth": "episode?id=first&t=0&nth={}",
     "window": "episode?id=first&t=0&from={}&to=3",
     "end of the window": "episode?id=first&t=0&from=0&to={}",
-    "number of a run": "episodes/{}/rows",
-    "start of an episode of a run": "episodes/0/episode?id=first&t={}",
+    "number of a run": "episodes/{}/episodes/rows",
+    "start of an episode of a run": "episodes/0/episodes/episode?id=first&t={}",
 }
 
 
@@ -81,7 +81,9 @@ def test_negative_nth_is_no_episode(ports: dict[str, int]) -> None:
     st.one_of(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n "), max_size=60),
         st.tuples(
-            st.sampled_from(["rows", "episode", "runs", "findings", "episodes/0/episode", "//[", ".."]),
+            st.sampled_from(
+                ["rows", "episode", "runs", "findings", "episodes/0/episodes/episode", "episodes/0/..", "//[", ".."]
+            ),
             st.lists(st.tuples(st.sampled_from(["id", "t", "nth", "agent", "from", "to", "version"]), st.integers())),
         ).map(lambda parts: f"{parts[0]}?" + "&".join(f"{name}={value}" for name, value in parts[1])),
     ),

@@ -16,10 +16,13 @@ from episode_learners.__main__ import main
 from episode_learners.loggers import CSVLogger
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.inspect.page_server import PageServer
-from episodes.inspect.training_page import CSVFile
+from episodes.inspect.training_page import CSVFile, RunFiles
+from episodes.storage.ownership import Owner
+from episodes.storage.runs import LOCK, read_run, write_status
 from tests.inspection.data import write
 from tests.inspection.test_looking_page import SHORT
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, plain, served, tab
+from tests.inspection.test_page_trouble import TABLES
 
 __all__ = ["browser", "tab"]  # fixtures
 
@@ -84,6 +87,9 @@ def test_training_page_follows_runs_and_links_to_episodes(tmp_path: Path, tab: T
             assert tab.texts("#episodes h2 >> nth=1")[0].startswith("best episodes")
             page.get_by_role("link", name="e8").nth(1).click()
             page.locator("#episode h2", has_text="e8").wait_for()
+            assert page.title() == "Run a: episodes"
+            page.locator("#back").click()
+            page.locator("figure[data-metric='train/mean_return']").wait_for()
 
 
 @WITH_BROWSER
@@ -94,7 +100,7 @@ def test_training_page_of_a_ppo_run_has_the_main_curves(tmp_path: Path, tab: Tab
     with served(run) as server:
         page = tab.open(server.url)
         names = {f"update/{name}" for name in ("loss", "policy_loss", "value_loss", "kl", "explained_variance")}
-        names |= {"train/mean_return", "test/mean_return", "train/steps_per_second"}
+        names |= {"train/mean_return_100", "test/mean_return", "train/steps_per_second"}
         drawn = page.evaluate("[...document.querySelectorAll('#curves > figure')].map((one) => one.dataset.metric)")
         assert names <= set(drawn)
         assert page.locator("figure[data-metric='update/explained_variance'] path.curve").get_attribute("d")
@@ -118,3 +124,245 @@ def test_page_server_rejects_wrong_paths(tmp_path: Path) -> None:
     os.makedirs(tmp_path / "empty")
     with pytest.raises(UnreadableData, match="is not a data set"):
         PageServer(tmp_path / "empty")
+
+
+# --- what the page shows is what the files have -----------------------------------------------------------------------
+
+
+ENDS = {
+    "finished": "max_epochs",
+    "stopped by stop_fn": "stop_fn",
+    "interrupted": "interrupt",
+    "failed: ValueError: no": "ValueError: no",
+    "killed": None,
+}
+
+
+@WITH_BROWSER
+def test_training_page_shows_the_state_of_each_run(tmp_path: Path, tab: Tab) -> None:
+    folders = []
+    for n, end in enumerate(ENDS.values()):
+        folders.append(tmp_path / str(n))
+        run_folder(folders[-1], n).close()
+        write_status(folders[-1], settings={}, stopped_by=end, num_steps=5)
+    with served(*folders) as server:
+        page = tab.open(server.url)
+        assert tab.texts("#runs .status") == list(ENDS)
+        assert tab.texts("#runs .status") == [read_run(folder).status for folder in folders]
+        assert tab.texts("#runs .status.bad") == ["failed: ValueError: no", "killed"]
+        assert page.locator("#live").inner_text() == "ended"
+        lock = Owner("a trainer", folders[-1] / LOCK, refusal="", remedy="")
+        lock.claim()
+        page.locator("#runs .status.running").wait_for()  # no file of metrics has changed
+        assert page.locator("#live").inner_text() == "1 running"
+        lock.release()
+
+
+@WITH_BROWSER
+def test_training_page_table_has_the_newest_number_and_no_reading_after_the_end(tmp_path: Path, tab: Tab) -> None:
+    for name, steps, returns in (("a", (0, 50, 100), (1.0, 412.5, np.nan)), ("b", (0, 20, 40), (3.0, 5.0, 500.0))):
+        with CSVLogger(tmp_path / name) as logger:
+            for step, number in zip(steps, returns, strict=True):
+                logger.log("train", {"mean_return": number}, step)
+    with served(tmp_path / "a", tmp_path / "b") as server:
+        page = tab.open(server.url)
+        assert tab.texts("#runs td:nth-child(3)") == ["412.5", "500"]
+        figure = page.locator("figure[data-metric='train/mean_return']")
+        assert figure.locator(".values").inner_text().split() == ["412.5", "500"]
+        box = figure.locator("svg").bounding_box()
+        for share, expected in (
+            (0.45, "412.5 \u2013 step 45"),
+            (0.3, "412.5 500 step 30"),
+            (0.99, "\u2013 \u2013 step 99"),
+        ):
+            page.mouse.move(box["x"] + share * box["width"], box["y"] + 40)
+            assert figure.locator(".values").inner_text().split() == expected.split()
+
+
+def drawn(page: Any, metric: str) -> list[list[float]]:
+    """Return the points of the first curve of a chart in the units of its axes, as its labels have them."""
+    script = """(metric) => {
+      const figure = document.querySelector(`figure[data-metric='${metric}']`);
+      const labels = (name, side) => [...figure.querySelectorAll(`.${name} span`)].map(
+        (span) => [parseFloat(span.style[side]) / 100, Number(span.textContent.replace("k", "e3"))]);
+      const path = figure.querySelector("path.curve").getAttribute("d");
+      const points = [...path.matchAll(/[ML]([-0-9.]+) ([-0-9.]+)/g)].map((part) => [part[1] / 600, part[2] / 150]);
+      return [labels("places", "left"), labels("heights", "top"), points];
+    }"""
+    places, heights, points = page.evaluate(script, metric)
+
+    def in_units(labels: list[list[float]], at: float) -> float:
+        (at_first, first), (at_last, last) = labels[0], labels[-1]
+        return first + (last - first) * (at - at_first) / (at_last - at_first)
+
+    return [[in_units(places, x), in_units(heights, y)] for x, y in points]
+
+
+CURVES = st.lists(
+    st.tuples(st.integers(1, 400), st.one_of(st.integers(-900, 900).map(float), st.just(np.nan))),
+    min_size=3,
+    max_size=30,
+)
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("x", ["step", "update"])
+def test_training_page_curve_read_with_its_axes_is_the_table(tmp_path: Path, tab: Tab, x: str) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with served(tmp_path) as server:
+        page = tab.open(server.url)
+        page.evaluate("() => { window.fetch = () => new Promise(() => {}); }")  # only what is drawn below
+
+        @settings(max_examples=25)
+        @given(CURVES, st.integers(1, 50))
+        def check(rows: list[tuple[int, float]], steps_per_update: int) -> None:
+            steps = np.cumsum([step for step, _ in rows]) * steps_per_update
+            numbers = np.array([number for _, number in rows])
+            if len(set(numbers[~np.isnan(numbers)])) < 2:
+                return
+            for scope, values in (("train", numbers), ("update", steps // steps_per_update)):
+                name = {"train": "mean_return", "update": "num_updates"}[scope]
+                lines = [f"{step},{value}" for step, value in zip(steps.tolist(), values.tolist(), strict=True)]
+                (tmp_path / f"{scope}.csv").write_text("\n".join([f"step,{name}", *lines, ""]))
+            files = RunFiles(tmp_path)
+            files.read()
+            page.evaluate(
+                """([run, x]) => { [runs, groups, settings, state.x] = [[run], [0], {}, x]; draw(); }""",
+                [plain_values(files.message()), x],
+            )
+            points = drawn(page, "train/mean_return")
+            is_known = ~np.isnan(numbers)
+            expected = steps if x == "step" else steps // steps_per_update
+            assert len(points) == is_known.sum()
+            at, values = np.transpose(points)
+            assert np.allclose(at, expected[is_known], atol=expected[-1] / 1000)
+            assert np.allclose(values, numbers[is_known], atol=np.ptp(numbers[is_known]) / 500)
+
+        check()
+
+
+def plain_values(value: Any) -> Any:
+    """Return data of the page with lists in place of arrays, which a script takes as arguments."""
+    if isinstance(value, dict):
+        return {name: plain_values(part) for name, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+@WITH_BROWSER
+def test_mean_over_seeds_equals_numpy(tmp_path: Path, tab: Tab) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with served(tmp_path) as server:
+        page = tab.open(server.url)
+
+        @settings(max_examples=40)
+        @given(st.lists(CURVES, min_size=2, max_size=4))
+        def check(curves: list[list[tuple[int, float]]]) -> None:
+            seeds = [
+                (np.cumsum([step for step, _ in rows]), np.array([number for _, number in rows])) for rows in curves
+            ]
+            known = [(steps[~np.isnan(numbers)], numbers[~np.isnan(numbers)]) for steps, numbers in seeds]
+            arguments = [{"xs": steps.tolist(), "values": numbers.tolist()} for steps, numbers in seeds]
+            mean = page.evaluate("meanCurve", arguments) if all(len(steps) for steps, _ in known) else {"xs": []}
+            begin = max((steps[0] for steps, _ in known if len(steps)), default=0)
+            end = min((steps[-1] for steps, _ in known if len(steps)), default=0)
+            if all(len(steps) for steps, _ in known):
+                grid = np.unique(np.concatenate([steps for steps, _ in known]))
+                grid = grid[(grid >= begin) & (grid <= end)]
+                assert mean["xs"] == grid.tolist()
+                table = np.array([np.interp(grid, steps, numbers) for steps, numbers in known])
+                for name, expected in (("values", table.mean(0)), ("low", table.min(0)), ("high", table.max(0))):
+                    assert np.allclose(mean[name], expected)
+
+        check()
+
+
+@WITH_BROWSER
+def test_training_page_finds_metrics_zooms_and_compares_settings(tmp_path: Path, tab: Tab) -> None:
+    folders = []
+    for n, (seed, rate) in enumerate(((0, 0.1), (1, 0.1), (0, 0.2))):
+        folders.append(tmp_path / str(n))
+        with run_folder(folders[-1], seed, num_rows=11) as logger:
+            logger.describe({"configuration": {"algo": "ppo", "env": "CartPole-v1", "seed": seed, "rate": rate}})
+    with served(*folders) as server:
+        page = tab.open(server.url)
+        assert page.locator("#settings summary").inner_text() == "2 settings differ"
+        page.locator("#settings summary").click()
+        rows = [row.split("\t") for row in tab.texts("#settings tbody tr")]
+        assert rows == [["seed", "0", "1", "0"], ["rate", "0.1", "0.1", "0.2"]]
+        page.fill("#search", "LOSS")
+        shown = "[...document.querySelectorAll('#curves > figure')].map((one) => one.dataset.metric)"
+        assert page.evaluate(shown) == ["update/loss"]
+        page.fill("#search", "nothing")
+        assert tab.texts("#empty") == ["no metric has these words"]
+        page.fill("#search", "own")
+        figure = page.locator("figure[data-metric='update/own_metric']")
+        assert figure.locator("path.curve").count() == 3
+        assert page.evaluate("[...find('x').options].map((option) => option.disabled)") == [False, True, True]
+        page.locator("#seeds").check()
+        assert figure.locator("path.curve").count() == 2
+        box = figure.locator("svg").bounding_box()
+        page.mouse.move(box["x"] + 0.19 * box["width"], box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.61 * box["width"], box["y"] + 50, steps=3)
+        page.mouse.up()
+        assert figure.locator("h2 span").inner_text() == "2 … 6"
+        begin, end = page.evaluate("state.zoom")
+        assert (begin, end) == (pytest.approx(19, abs=0.5), pytest.approx(61, abs=0.5))
+        address = page.url
+        page.goto("about:blank")
+        tab.open(address)
+        assert page.evaluate("[state.find, state.seeds, state.zoom]") == ["own", True, [begin, end]]
+        page.keyboard.press("Escape")
+        assert figure.locator("h2 span").inner_text() == "0 … 10"
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("x", ["step", "update", "time"])
+def test_training_page_of_wrong_tables_has_no_error_and_finite_drawings(tmp_path: Path, tab: Tab, x: str) -> None:
+    folders = []
+    for n, (content, _, _) in enumerate(TABLES.values()):
+        folders.append(tmp_path / str(n))
+        folders[-1].mkdir()
+        (folders[-1] / "run.json").write_text(json.dumps({"configuration": {"seed": n}}))
+        for scope in ("train", "update") if content is not None else ():
+            (folders[-1] / f"{scope}.csv").write_bytes(content.replace(b"a", b"num_updates,run_seconds"))
+    lines = [
+        "step,mean_return,num_updates,run_seconds",
+        "5,1,1,0.5",
+        "3,inf,nan,0.2",
+        "3,-inf,7,",
+        "nan,2,2,2",
+        "9,1e308,9,9",
+    ]
+    (folders[0] / "update.csv").write_text("\n".join([*lines, ""]))
+    with served(*folders) as server:
+        page = tab.open(f"{server.url}#x={x}&seeds=yes")
+        page.locator("#more summary").click() if page.locator("#more").is_visible() else None
+        paths = page.evaluate("[...document.querySelectorAll('figure path')].map((path) => path.getAttribute('d'))")
+        assert len(paths) > 2
+        assert not [path for path in paths if "NaN" in path or "Infinity" in path]
+        assert page.evaluate("document.querySelectorAll('.places span').length") > 0
+        assert len(tab.texts("#runs tbody tr")) == len(folders)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 2500), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 1e-300, 1e308]))
+def test_points_of_a_long_curve_have_mean_and_extremes_of_their_rows(
+    tmp_path_factory: pytest.TempPathFactory, num_rows: int, seed: int, scale: float
+) -> None:
+    folder, generator = tmp_path_factory.mktemp("curve"), np.random.default_rng(seed)
+    steps = generator.permutation(num_rows) + 1
+    numbers = np.where(generator.random(num_rows) < 0.2, np.nan, generator.uniform(-1, 1, num_rows)) * scale
+    rows = [f"{step},{number!r}" for step, number in zip(steps.tolist(), numbers.tolist(), strict=True)]
+    (folder / "train.csv").write_text("\n".join(["step,a", *rows, ""]))
+    run = RunFiles(folder)
+    run.read()
+    curve = run.message()["metrics"]["train/a"]
+    numbers, begin = numbers[np.argsort(steps)], 0
+    assert len(curve["step"]) <= 400
+    for end, mean, low, high in zip(*(curve[name] for name in ("step", "mean", "low", "high")), strict=True):
+        known = numbers[begin : int(end)]
+        known, begin = known[~np.isnan(known)], int(end)
+        expected = [np.mean(known / scale) * scale, known.min(), known.max()] if len(known) else [np.nan] * 3
+        assert np.allclose(np.array([mean, low, high]) / scale, np.array(expected) / scale, equal_nan=True)
+    assert begin == num_rows

@@ -559,3 +559,31 @@ def test_video_hook_writes_a_video_of_every_second_test(tmp_path: Path):
     trainer.run()
     assert [path.suffix for path in hook.paths] == [".mp4"]
     assert [path.stat().st_size > 0 for path in sorted(tmp_path.iterdir())] == [True]
+
+
+class Returns:
+    """Hook that records the returns of all episodes that ended."""
+
+    def __init__(self) -> None:
+        self.newest: list[np.ndarray] = []
+
+    def on_collect(self, trainer: Any, episodes: Any) -> None:
+        self.newest.append(trainer.runner.stats.returns)
+
+
+def test_logged_return_is_the_mean_of_the_newest_100_episodes_also_when_resumed(tmp_path: Path):
+    returns, config = Returns(), {"checkpoint_every": 1, "steps_per_collect": 400, "steps_per_epoch": 2000}
+    with CSVLogger(tmp_path) as logger:
+        options = {"folder": tmp_path, "logger": logger, "hooks": [returns]}
+        assert ppo_trainer(config={**config, "max_epochs": 1}, **options).run().num_epochs == 1
+        trainer = ppo_trainer(config={**config, "max_epochs": 3}, **options)
+        assert trainer.resume()
+        trainer.run()
+        rows, updates = logger.rows("train"), logger.rows("update")
+    assert len(rows) == len(returns.newest)
+    for n, row in enumerate(rows):
+        assert float(row["mean_return_100"]) == pytest.approx(np.concatenate(returns.newest[: n + 1])[-100:].mean())
+    assert sum(map(len, returns.newest)) > 200
+    seconds = [float(row["run_seconds"]) for row in updates]
+    assert seconds == sorted(seconds)  # without a step back at the resume
+    assert 0 < seconds[0] < seconds[-1] < trainer.seconds

@@ -37,7 +37,7 @@ def _not_finite(trials: Trials) -> Iterator[Place]:
                     array = array_of(leaf)
                     if array.dtype.kind == "f" and not np.isfinite(array).all():
                         bad = array[~np.isfinite(array)].reshape(-1)[0]
-                        yield trial.id_, step, f"{path} has {bad}"
+                        yield trial.id_, step, f"{path} has {bad}", path
 
 
 def space_mismatches(trials: Trials) -> Iterator[Finding]:
@@ -48,8 +48,8 @@ def space_mismatches(trials: Trials) -> Iterator[Finding]:
         first = firsts.setdefault(trial.agent, trial.observations[0])
         space = _like(first, trial.ragged) if trial.observation_space is None else trial.observation_space
         for step, item in enumerate(trial.observations):
-            for kind, words in _space_mismatches(space, item, "observation"):
-                places_of[kind].append((trial.id_, step, words))
+            for kind, words, path in _space_mismatches(space, item, "observation"):
+                places_of[kind].append((trial.id_, step, words, path))
     for kind, places in places_of.items():
         yield from gather_findings(kind, places)
 
@@ -77,13 +77,13 @@ def _like(item: Any, ragged: Any) -> Any:
     return spaces.Space()  # contains anything
 
 
-def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield (problem kind, evidence) for each array of the nested item that does not fit its space."""
+def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (problem kind, evidence, path) for each array of the nested item that does not fit its space."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
         keys = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
         if set(parts) != set(keys):
-            yield "outside_space", f"{path} has {keys}, and its space {list(parts)}"[:200]
+            yield "outside_space", f"{path} has {keys}, and its space {list(parts)}"[:200], path
             return
         for key, part in parts.items():
             yield from _space_mismatches(part, item[key], f"{path}/{key}")
@@ -93,26 +93,30 @@ def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, s
         for value in item:
             yield from _space_mismatches(space.feature_space, value, path)
     elif type(space) is not spaces.Space and not space.contains(item):
-        yield "outside_space", f"{path} is {item!r}, and its space {space}"[:200]
+        yield "outside_space", f"{path} is {item!r}, and its space {space}"[:200], path
 
 
-def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each way in which an item does not fit a Box: shape, dtype or bounds.
+def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, text and path of each way in which an item does not fit a Box: shape, dtype or bounds.
 
     A small rounding error beyond a bound is ignored. After another shape, nothing else is checked.
     """
     array = array_of(item)
     if array.shape != space.shape:
-        yield "shape", f"{path} has shape {array.shape}, and its space {space.shape}"
+        yield "shape", f"{path} has shape {array.shape}, and its space {space.shape}", path
         return
     if array.dtype != space.dtype:
-        yield "dtype", f"{path} is {array.dtype}, and its space {space.dtype}"
+        yield "dtype", f"{path} is {array.dtype}, and its space {space.dtype}", path
     if array.dtype.kind not in "biuf":
         return
     outside = exceeds_bounds(array, space.low, space.high)
     if outside.any():
         at = tuple(int(i) for i in np.argwhere(outside)[0])
-        yield "outside_space", f"{path}{list(at)} is {array[at]}, bounds {space.low[at]} to {space.high[at]}"
+        yield (
+            "outside_space",
+            f"{path}{list(at)} is {array[at]:.7g}, bounds {space.low[at]:.7g} to {space.high[at]:.7g}",
+            path,
+        )
 
 
 def reward_types(trials: Trials) -> Iterator[Finding]:

@@ -159,7 +159,7 @@ def _of_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
 
 def _run_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
     """Run an environment with random actions, at most `num_steps` and about `seconds`, and return the problems found,
-    one of each kind.
+    one of each kind and track.
 
     If the environment has no basic fault, the rollout is repeated to check the seed.
     """
@@ -174,10 +174,9 @@ def _run_env(env: Any, num_steps: int, seconds: float, seed: int) -> Findings:
         if not differences and isinstance(env, gym.Env):
             findings += env_checks.ignored_actions(env, play.trials, seed, seconds)
             findings += env_checks.reseeding_resets(env, seed)
-    kinds = {finding.kind: finding for finding in reversed(findings)}  # the first of each kind
-    if "no_reset" in kinds:
-        kinds.pop("seed", None)  # without a reset a seed has no effect
-    first_ones = [finding for finding in findings if kinds.get(finding.kind) is finding]
+    if any(finding.kind == "no_reset" for finding in findings):  # without a reset a seed has no effect
+        findings = [finding for finding in findings if finding.kind != "seed"]
+    first_ones = list({(finding.kind, finding.track): finding for finding in reversed(findings)}.values())[::-1]
     return Findings(first_ones, len(play.acted), len(play.acted), len(play.trials))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Place = tuple[Any, int | None, str]  # episode id (None before the first), step, evidence
+Place = tuple[Any, ...]  # episode id (None before the first), step, evidence, and the track if one is to blame
 
 KINDS = {  # kind -> what it does to targets, what to do
     "time_limit_terminates": (
@@ -141,16 +141,26 @@ class Finding:
     times: int  # number of places
     harm: str  # effect on training
     advice: str
+    track: str = ""  # path of the track, such as "observation/camera", "" if no single track is to blame
 
     @classmethod
-    def of(cls, kind: str, evidence: str, episode: Any = None, step: int | None = None, times: int = 1) -> Finding:
+    def of(
+        cls,
+        kind: str,
+        evidence: str,
+        episode: Any = None,
+        step: int | None = None,
+        times: int = 1,
+        track: str = "",
+    ) -> Finding:
         """Create a finding of the given kind. Its texts on harm and advice come from a table of kinds.
 
         Args:
             episode: id of the episode, or its index; None if unknown.
             times: how often the problem occurred.
+            track: path of the track, "" for none.
         """
-        return cls(kind, evidence, episode, step, times, *KINDS[kind])
+        return cls(kind, evidence, episode, step, times, *KINDS[kind], track)
 
     def __str__(self) -> str:
         location = [f"episode {self.episode}"] * (self.episode is not None) + [f"step {self.step}"] * (
@@ -182,8 +192,10 @@ class Findings(list[Finding]):
 
 
 def gather_findings(kind: str, places: Iterable[Place]) -> Iterator[Finding]:
-    """Yield a single finding of the given kind that counts all `places`, or nothing if `places` is empty."""
-    every = list(places)
-    if every:
-        episode, step, text = every[0]
-        yield Finding.of(kind, text, episode, step, len(every))
+    """Yield a finding of the given kind for each track of `places`, with the first place and the number of places."""
+    of_tracks: dict[str, list[Place]] = {}
+    for place in places:
+        of_tracks.setdefault("".join(place[3:]), []).append(place)
+    for track, group in of_tracks.items():
+        episode, step, text = group[0][:3]
+        yield Finding.of(kind, text, episode, step, len(group), track)

@@ -84,9 +84,9 @@ class Scan:
         extra_columns = {name: columns[column] for name, column in names.items() if column in columns}
         self._add_arrays(extra_columns, columns.get("id", number), len(columns["rewards"]))
 
-    def _note(self, kind: str, id_: Any, step: int | None, text: str) -> None:
-        """Record the place of a problem."""
-        self.places.setdefault(kind, []).append((id_, step, text))
+    def _note(self, kind: str, id_: Any, step: int | None, text: str, track: str = "") -> None:
+        """Record the place of a problem, and the track if one is to blame."""
+        self.places.setdefault(kind, []).append((id_, step, text, track))
 
     def _add_arrays(self, columns: dict[str, Any], id_: Any, num_steps: int) -> None:
         """Record NaN and infinities in an episode's arrays, and whether an earlier episode has equal arrays."""
@@ -105,7 +105,7 @@ class Scan:
                     row = array[i] if array.ndim else array
                     number = row[~np.isfinite(row)].reshape(-1)[0] if row.ndim else row
                     step = i if lengths is None else lengths.cumsum().searchsorted(i, "right")
-                    self._note("not_finite", id_, int(step), f"{path} has {number}")
+                    self._note("not_finite", id_, int(step), f"{path} has {number}", path)
         if num_steps >= FEWEST_STEPS and _varies(columns["observation"]):
             first = self._hashes.setdefault(sums.digest(), id_)
             if first is not id_:
@@ -116,7 +116,7 @@ class Scan:
         kind = "action_outside_space" if name == "action" else "outside_space"
         for place in islice(outside_bounds(items, space, name), MOST_PLACES):
             label = f"{place.path}{list(place.indices)}" if place.indices else place.path
-            self._note(kind, id_, place.step, f"{label} is {place.number}, {place.bounds}")
+            self._note(kind, id_, place.step, f"{label} is {place.number:.7g}, {place.bounds}", place.path)
 
 
 def _numbers(leaf: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -167,7 +167,7 @@ def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]
             continue  # in little memory, as for images
         for at in np.argwhere(exceeds_bounds(array, low, high)):
             index = tuple(int(i) for i in at[1:])
-            bounds = f"bounds {low[index]} to {high[index]}"
+            bounds = f"bounds {low[index]:.7g} to {high[index]:.7g}"
             yield OutsideBounds(path, int(at[0]), index, array.shape[1:], array[tuple(at)], bounds)
 
 

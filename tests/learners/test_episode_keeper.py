@@ -1,0 +1,142 @@
+"""Episodes of the training that `EpisodeKeeper` and `episodes train --keep-episodes` store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from episode_learners.__main__ import main
+from episode_learners.trainers import EpisodeKeeper
+from episodes import SingleAgentEpisode
+from episodes.errors import InvalidArgument
+from episodes.storage import EpisodeDataset
+
+SHORT = """
+algo = "{algo}"
+env = "CartPole-v1"
+num_envs = 2
+[trainer]
+max_epochs = 2
+steps_per_epoch = 200
+steps_per_collect = 50
+num_test_episodes = 1
+"""
+RETURNS = st.one_of(st.integers(-9, 9).map(float), st.just(np.nan))
+
+
+def chunks_of(id_: str, total: float, num_steps: int, at: int) -> list[SingleAgentEpisode]:
+    """Return an episode with a return, cut into two chunks at a step unless it is 0."""
+    rewards = np.array([0.0] * (num_steps - 1) + [total])
+    whole = SingleAgentEpisode.from_arrays(
+        np.arange(num_steps + 1.0), np.zeros(num_steps, int), rewards, id_=id_, terminated=True
+    )
+    return [whole[:at], whole[at:]] if 0 < at < num_steps else [whole]
+
+
+@given(
+    st.lists(st.tuples(RETURNS, st.integers(1, 6), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12),
+    st.integers(1, 400),
+)
+def test_keeper_stores_the_extremes_of_each_interval(
+    tmp_path_factory: pytest.TempPathFactory, ended: list[tuple[float, int, int, int]], seconds: int
+) -> None:
+    folder, now = tmp_path_factory.mktemp("kept") / "training", [0.0]
+    keeper = EpisodeKeeper(folder, per_hour=36.0, clock=lambda: now[0])  # each 100 s
+    samples: list[list[SingleAgentEpisode]] = [[] for _ in range(len(ended) + 3)]
+    returns_at: dict[int, list[float]] = {}
+    for n, (total, num_steps, at, wait) in enumerate(ended):
+        chunks = chunks_of(f"e{n}", total, num_steps, at)
+        last = n + wait if len(chunks) > 1 and wait else n
+        samples[n if last > n else last].append(chunks[0])
+        if len(chunks) > 1:
+            samples[last].append(chunks[1])
+        returns_at.setdefault(last, []).append(total)
+    expected, due, group = [], 100.0, list[float]()
+    for number, sample in enumerate(samples):
+        now[0] += seconds
+        keeper.on_collect(SimpleNamespace(num_steps=number), sample)
+        group += returns_at.get(number, [])
+        if now[0] >= due:
+            expected.append(group)
+            due, group = now[0] + 100.0, []
+    keeper.close()
+    expected = [totals for totals in [*expected, group] if totals]
+    stored = list(EpisodeDataset(folder))
+    groups, kinds = list[list[Any]](), ["worst", "best", "random"]
+    for episode in stored:
+        names = episode.custom_data["kept_as"].split(", ")
+        groups += [[]] if "worst" in names else []
+        groups[-1] += [(name, episode.get_return()) for name in names]
+    assert len(groups) == len(expected)
+    for pairs, totals in zip(groups, expected, strict=True):
+        kept, scores = dict(pairs), np.where(np.isnan(totals), -np.inf, totals)
+        assert sorted(kept) == sorted(kinds)
+        assert -np.inf == scores.min() if np.isnan(kept["worst"]) else kept["worst"] == scores.min()
+        assert np.isnan(kept["best"]) if scores.max() == -np.inf else kept["best"] == scores.max()
+        assert any(kept["random"] == total or (np.isnan(kept["random"]) and np.isnan(total)) for total in totals)
+    lengths = {f"e{n}": num_steps for n, (_, num_steps, *_) in enumerate(ended)}
+    assert all(len(episode) == lengths[episode.id_] for episode in stored)
+
+
+def test_keeper_chooses_random_episodes_evenly(tmp_path: Path) -> None:
+    keeper = EpisodeKeeper(tmp_path, clock=lambda: 0.0)
+    counts = np.zeros(4)
+    for _ in range(2000):
+        for n in range(4):
+            keeper._consider(chunks_of(f"e{n}", float(n), 1, 0), 0)
+        counts[int(keeper._chosen["random"][0])] += 1
+        keeper._chosen, keeper._num_ended = {}, 0
+    assert np.all(np.abs(counts - 500) < 5 * np.sqrt(2000 * 0.25 * 0.75))
+
+
+def test_keeper_drops_episodes_that_never_end_or_are_long(tmp_path: Path) -> None:
+    keeper = EpisodeKeeper(tmp_path / "data", max_steps=3, clock=lambda: 0.0)
+    trainer = SimpleNamespace(num_steps=0)
+    for n in range(500):
+        keeper.on_collect(trainer, [chunks_of(f"lost {n}", 1.0, 2, 1)[0]])
+    assert len(keeper._unfinished) <= 64
+    keeper.on_collect(
+        trainer, [*chunks_of("long", 9.0, 4, 0), *chunks_of("short", 1.0, 3, 0), chunks_of("x", 0, 3, 1)[1]]
+    )
+    keeper.close()
+    keeper.close()
+    assert [episode.id_ for episode in EpisodeDataset(tmp_path / "data")] == ["short"]
+
+
+def test_train_keeps_episodes_and_resumes(tmp_path: Path) -> None:
+    (tmp_path / "short.toml").write_text(SHORT.format(algo="ppo"))
+    run = tmp_path / "run"
+    words = ["--quiet", "--keep-episodes", "5/h"]
+    assert main(["train", "--config", str(tmp_path / "short.toml"), "--logdir", str(run), "--epochs", "1", *words]) == 0
+    assert main(["train", "--resume", str(run), "--epochs", "2", *words]) == 0
+    kept = [episode.custom_data for episode in EpisodeDataset(run / "training")]
+    assert "worst" in kept[0]["kept_as"]
+    assert (
+        sorted(", ".join(facts["kept_as"] for facts in kept).split(", "))
+        == ["best"] * 2 + ["random"] * 2 + ["worst"] * 2
+    )
+    assert all(0 < facts["num_steps"] <= 600 for facts in kept)
+
+
+@pytest.mark.parametrize("rate", ["5", "0/h", "-1/h", "nan/h", "inf/h", "5/s", "1e9999999/h", ""])
+def test_wrong_rate_is_named(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", f"--keep-episodes={rate}"])
+    assert "is not a rate: give times per hour, such as 5/h" in capsys.readouterr().err
+    with pytest.raises(InvalidArgument, match="per_hour"):
+        EpisodeKeeper("nowhere", 0.0)
+
+
+def test_trainer_without_episodes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "short.toml").write_text(SHORT.format(algo="dqn"))
+    words = ["train", "--config", str(tmp_path / "short.toml"), "--logdir", str(tmp_path / "run"), "--quiet"]
+    with pytest.raises(SystemExit):
+        main([*words, "--keep-episodes", "5/h"])
+    assert "OffPolicyTrainer of DQN samples no episodes of one agent" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "run.json").exists()
