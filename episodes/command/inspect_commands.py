@@ -17,6 +17,7 @@ from episodes.command.terminal import say, visible
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
 
 Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
+MOST_PARTS = 8  # numbers of an item that have a row each
 COLUMNS = (
     *("id", "length", "return", "ending", "t_started", "episode_length", "episode_return", "is_complete"),
     *("agent_id", "module_id"),
@@ -30,22 +31,38 @@ def info(
     stats: Annotated[bool, typer.Option("--stats", help="Statistics of each track, which reads all tracks.")] = False,
     json: Json = False,
 ) -> None:
-    """Print a summary of a data set: numbers of episodes and steps, returns, endings and spaces.
+    """Print a summary of a data set: its tracks, numbers of episodes and steps, returns, endings and spaces.
 
-    Of games whose agents are of several kinds, it lists the kinds.
+    The ranges of the tracks are those of at most 8 episodes. Of games whose agents are of several kinds, it lists the
+    kinds.
     """
+    from episodes.inspect.schema import read_schema
+
     dataset = _opened(directory)
     facts = _facts_of_games(dataset) if _is_of_games(dataset) else _facts(dataset)
     facts = {"path": str(directory)} | facts
+    schema = read_schema(dataset)
     tracks = _statistics(dataset) if stats else []
     if json:
-        print_json(facts | ({"tracks": tracks} if stats else {}))
+        schema_facts = [
+            _track_facts(track.series) | {"track": track.path, "space": track.space} for track in schema.tracks
+        ]
+        print_json(facts | {"schema": schema_facts} | ({"tracks": tracks} if stats else {}))
         return
+    print_table(
+        ("track", "shape", "dtype", "space", "lowest", "highest", "notes"),
+        [_schema_row(track) for track in schema.tracks],
+    )
+    say(f"tracks: {schema.extent}\n")
     lines = dict(facts)
     for n, kind in enumerate(lines.pop("kinds", ())):
         lines[f"kind {n}"] = f"{', '.join(kind['agents'])}: {kind['episodes']} episodes, {kind['steps']} steps"
         lines |= {f"kind {n}, {name}": kind[name] for name in ("observation space", "action space")}
-    print_table(("", ""), [(name, text(value)) for name, value in lines.items() if value not in (None, {}, 0, "")])
+    counts = ("recovered", "incomplete games")  # of defects: 0 is not worth a line
+    shown = {
+        name: value for name, value in lines.items() if value not in (None, {}, "") and (value or name not in counts)
+    }
+    print_table(("", ""), [(name, text(value)) for name, value in shown.items()])
     if tracks:
         print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
 
@@ -185,15 +202,22 @@ def _facts_of_episode(episode: Any) -> dict[str, Any]:
 def _print_tracks(episode: Any, decode: str | None) -> None:
     """Print a table of the arrays of an episode, and the turns of a language agent."""
     from episodes.inspect.conversation import is_conversation, view_conversation
-    from episodes.inspect.formatting import clipped, number, shape
+    from episodes.inspect.formatting import clipped, number
     from episodes.inspect.series import of_tracks
 
     names = ("track", "shape", "dtype", "lowest", "mean", "highest", "notes")
     rows = []
     for track_series in of_tracks(episode.tracks):
-        stats = [number(value) for value in track_series.range] if track_series.is_numeric else [""] * 3
-        kind = (clipped(track_series.label), shape(track_series.shape), track_series.dtype)
-        rows.append((*kind, *stats, clipped(", ".join(track_series.remarks))))
+        kind = (clipped(track_series.label), track_series.shape_text, track_series.dtype)
+        notes = clipped(", ".join(track_series.remarks))
+        if not track_series.is_numeric:
+            rows.append((*kind, "", "", "", notes))
+            continue
+        low, mean, high = map(number, track_series.range)
+        rows.append((*kind, low, mean if track_series.has_common_mean else "", high, notes))
+        if not track_series.has_common_mean and len(track_series.part_names) <= MOST_PARTS:
+            for name, numbers in zip(track_series.part_names, track_series.ranges.T.tolist(), strict=True):
+                rows.append((f"  {name.removeprefix(' · ')}", "", "", *map(number, numbers), ""))
     shown = len(names) if any(row[-1] for row in rows) else -1
     print_table(names[:shown], [row[:shown] for row in rows])
     if is_conversation(episode):
@@ -219,9 +243,20 @@ def _function(name: str | None) -> Any:
     return function
 
 
+def _schema_row(track: Any) -> list[str]:
+    """Return the cells of a data set's track in a table of tracks."""
+    from episodes.inspect.formatting import clipped, number
+
+    series = track.series
+    low, _, high = series.range if series.is_numeric else (None, None, None)
+    ends = ["" if end is None else number(end) for end in (low, high)]
+    return [clipped(track.path), track.item_shape, series.dtype, track.space, *ends, clipped(", ".join(series.remarks))]
+
+
 def _track_facts(series: Any) -> dict[str, Any]:
     """Return the statistics of a time series as a dict for JSON, in which None replaces NaN and infinities."""
-    facts = {"track": series.label, "shape": list(series.shape), "dtype": series.dtype}
+    shape = [None if length < 0 else length for length in series.shape]  # of ragged items
+    facts = {"track": series.label, "shape": shape, "dtype": series.dtype}
     if not series.is_numeric:
         return facts
     stats = dict(zip(("lowest", "mean", "highest"), map(finite, series.range), strict=True))

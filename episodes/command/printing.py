@@ -23,7 +23,10 @@ def print_json(value: Any) -> None:
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table of texts on the terminal, with the column titles `names` unless all are empty."""
+    """Print a table of texts on the terminal, with the column titles `names` unless all are empty.
+
+    If the table is wider than the terminal, paths in the first column break after each "/". Other cells are wrapped.
+    """
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
@@ -31,12 +34,17 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     def cell(value: str) -> Text:
         return Text(visible(value))  # a text of a user is neither markup nor a control sequence
 
-    table = Table(*(Column(cell(name)) for name in names), box=None, pad_edge=False, show_header=any(names))
-    for row in rows:
-        table.add_row(*map(cell, row))
     console = Console()
     if not console.is_terminal:
         console.width = PIPED_WIDTH  # no line breaks within rows for scripts
+    rows = [list(map(visible, row)) for row in rows]
+    widths = [max(map(len, column)) + 1 for column in zip(names, *rows, strict=True)]
+    if sum(widths) > console.width:
+        rows = [[row[0].replace("/", "/\n  "), *row[1:]] for row in rows]
+    columns = (Column(cell(name), no_wrap=not i, overflow="fold") for i, name in enumerate(names))
+    table = Table(*columns, box=None, pad_edge=False, show_header=any(names))
+    for row in rows:
+        table.add_row(*map(Text, row))
     console.print(table)
 
 

@@ -17,6 +17,7 @@ from episodes.errors import EpisodeError
 from episodes.facts.ending import Ending
 from episodes.inspect import charts, formatting, sparklines
 from episodes.inspect.lineage import BatchLinks, row_steps
+from episodes.inspect.schema import read_schema
 from episodes.inspect.series import Series, of_tracks
 from episodes.inspect.sparklines import Axis
 from episodes.inspect.timeline_bar import rail
@@ -47,7 +48,7 @@ class Row:
     label: str
     hue: str
     meta: str
-    stats: tuple[str, str, str] | None  # lowest, mean, highest
+    stats: Sequence[tuple[str, str, str, str]]  # name, lowest, mean and highest of each line of the picture
     note: str
     picture: Markup
     table: Table | None = None
@@ -85,11 +86,12 @@ class Card:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def rows_of(series: Sequence[Series], axis: Axis, share: int = 1) -> tuple[list[Row], list[str]]:
+def rows_of(series: Sequence[Series], axis: Axis | None, share: int = 1) -> tuple[list[Row], list[str]]:
     """Return a table row of a notebook view for each of the first arrays in `series`, and remarks on arrays left out
     for lack of space.
 
     Args:
+        axis: time axis of the pictures. None if the items have no common order in time, such as the rows of a batch.
         share: number of cards of this kind in one view.
     """
     shown = series[: max(MOST_ROWS // share, 4)]
@@ -125,7 +127,7 @@ def _note_on_rows(num: int, most: int, noun: str) -> str:
     return "" if num <= most else f"{formatting.counted(num, noun)}; the first and the last {most // 2} are listed"
 
 
-def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) -> Row:
+def _row(series: Series, axis: Axis | None, points: int, room: int, has_table: bool) -> Row:
     """Return the table row of a series: name, dtype and shape, range, remarks and a small picture.
 
     Args:
@@ -133,17 +135,29 @@ def _row(series: Series, axis: Axis, points: int, room: int, has_table: bool) ->
         room: most bytes of a strip of frames.
         has_table: whether a numeric series gets a table of its components. Text always gets one.
     """
-    meta = f"{formatting.shape(series.shape)} {series.dtype}"
+    meta = f"{series.shape_text} {series.dtype}"
     if series.nbytes is not None:
         meta += f" · {formatting.size(series.nbytes)}"
     label = formatting.clipped(nested.unescape(series.label))
     remarks = formatting.clipped(", ".join(series.remarks))
     if not series.is_numeric:
         first, texts = _texts(series)
-        return Row(label, series.hue, meta, None, remarks, first, texts)
-    low, mean, high = map(formatting.number, series.range)
+        return Row(label, series.hue, meta, (), remarks, first, texts)
     picture = sparklines.picture(series, axis, points, room)
-    return Row(label, series.hue, meta, (low, mean, high), remarks, picture, _parts(series) if has_table else None)
+    return Row(label, series.hue, meta, _stats(series), remarks, picture, _parts(series) if has_table else None)
+
+
+def _stats(series: Series) -> list[tuple[str, str, str, str]]:
+    """Return name, lowest, mean and highest number of each line of a series' picture, as texts.
+
+    A picture of many components has one entry for all of them, without a mean.
+    """
+    if series.num_steps or series.has_common_mean or len(series.part_names) > sparklines.MOST_LANES:
+        low, mean, high = map(formatting.number, series.range)
+        return [("", low, mean if series.has_common_mean else "", high)]
+    lows, means, highs = (list(map(formatting.number, row)) for row in series.ranges.tolist())
+    names = [name.removeprefix(" · ") for name in series.part_names]
+    return list(zip(names, lows, means, highs, strict=True))
 
 
 def _texts(series: Series) -> tuple[Markup, Table | None]:
@@ -174,7 +188,8 @@ def _parts(series: Series) -> Table | None:
         return None
     ranges, ends = series.ranges[:, :MOST_PARTS], items[[0, -1]].reshape(2, -1)[:, :MOST_PARTS]
     cells = np.concatenate([ranges, ends]).T.tolist()
-    rows = [(f"[{k}]" if count > 1 else "", *map(formatting.number, row)) for k, row in enumerate(cells)]
+    names = [name.removeprefix(" · ") for name in series.part_names]
+    rows = [(name, *map(formatting.number, row)) for name, row in zip(names, cells, strict=False)]
     note = f"and {count - MOST_PARTS} more numbers" if count > MOST_PARTS else ""
     return Table(("", "lowest", "mean", "highest", "first", "last"), rows, note)
 
@@ -264,7 +279,7 @@ def multi_agent_card(episode: Any) -> Card:
 def pack_card(pack: Any) -> Card:
     """Return the notebook card of an `EpisodePack`: chart and table of its episodes, and its arrays."""
     sizes = pack.lookbacks + pack.lengths
-    axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, (np.cumsum(sizes)[:-1], np.cumsum(sizes + 1)[:-1]))
+    axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, np.cumsum(sizes + 1)[:-1])
     rows, notes = rows_of(list(of_tracks(pack.columns)), axis)
     return Card(
         type(pack).__name__,
@@ -283,7 +298,11 @@ def pack_card(pack: Any) -> Card:
 
 
 def dataset_card(dataset: Any) -> Card:
-    """Return the notebook card of an `EpisodeDataset`: chart and table of its episodes. Only metadata is read."""
+    """Return the notebook card of an `EpisodeDataset`: its tracks, and a chart and a table of its episodes.
+
+    The metadata and a few episodes are read.
+    """
+    rows, notes = schema_rows(dataset)
     table = dataset.metadata
     returns, terminated, truncated = table["return"], table["terminated"], table["truncated"]
     spec = dataset.env_spec
@@ -308,12 +327,15 @@ def dataset_card(dataset: Any) -> Card:
         ),
         chart=charts.returns(returns, terminated, truncated),
         table=episodes_table(table["id"], table["length"], returns, terminated, truncated, table["t_started"]),
+        rows=rows,
+        notes=notes,
     )
 
 
 def games_card(dataset: Any, most: int = 1) -> Card:
     """Return the notebook card of a `GameDataset`: chart and table of its games, and the first `most` games."""
     table = dataset.metadata
+    rows, notes = schema_rows(dataset)
     spec = dataset.env_spec
     ended = table["return"], table["terminated"], table["truncated"]
     kinds = {f"kind {n}": _kind(kind) for n, kind in enumerate(dataset.kinds)}
@@ -335,6 +357,8 @@ def games_card(dataset: Any, most: int = 1) -> Card:
         chart=charts.returns(*ended),
         table=episodes_table(table["id"], table["length"], *ended, table["t_started"], table["agents"], most=most),
         parts=parts,
+        rows=rows,
+        notes=notes,
     )
 
 
@@ -343,6 +367,27 @@ def _kind(kind: Any) -> str:
     agents = formatting.clipped(", ".join(map(str, dict.fromkeys(kind.metadata["agent_id"].tolist()))), 80)
     spaces = formatting.clipped(kind.observation_space), formatting.clipped(kind.action_space)
     return f"{agents}: {formatting.counted(kind.num_steps, 'step')}, {' → '.join(spaces)}"
+
+
+def schema_rows(dataset: Any) -> tuple[list[Row], list[str]]:
+    """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, and remarks."""
+    schema = read_schema(dataset)
+    rows, notes = rows_of([track.series for track in schema.tracks], None)
+    rows = [
+        replace(
+            row,
+            label=formatting.clipped(track.path),
+            meta=" · ".join(filter(None, (f"{track.item_shape} {track.series.dtype}", track.space))),
+        )
+        for row, track in zip(rows, schema.tracks, strict=False)
+    ]
+    return rows, [*notes, f"tracks: {schema.extent}"] if rows else notes
+
+
+def schema_card(dataset: Any) -> Card:
+    """Return a card with the tracks of a data set."""
+    rows, notes = schema_rows(dataset)
+    return Card("tracks", "", [formatting.counted(len(rows), "track")], rows=rows, notes=notes)
 
 
 def episodes_table(
@@ -408,7 +453,7 @@ def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None)
     num_steps = _sequence_length(leaves)
     series = [_column(path, leaf) for path, leaf in leaves.items()]
     series = [_with_steps(time_series, num_steps) for time_series in series]
-    rows, notes = rows_of(series, Axis(max((time_series.total for time_series in series), default=1) - 1))
+    rows, notes = rows_of(series, None)
     nbytes = sum(time_series.nbytes or 0 for time_series in series)
     headline = [many, formatting.counted(len(series), "column"), formatting.size(nbytes)]
     return Card(kind, "", headline, rows=rows, table=_origins(batch, links), notes=notes)
@@ -464,13 +509,12 @@ def _column(path: str, leaf: Any) -> Series:
 
 
 def replay_card(buffer: Any, name: str = "") -> Card:
-    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, and steps from oldest to newest."""
+    """Return the notebook card of an `EpisodeReplayBuffer`: fill level, and a histogram of each column."""
     rows: Sequence[Row] = ()
     notes: list[str] = []
     if len(buffer):
         series = _stored_steps(buffer)
-        rows, notes = rows_of(series, Axis(len(buffer) - 1))
-        notes.append("steps from the oldest to the newest")
+        rows, notes = rows_of(series, None)
     return Card(
         type(buffer).__name__,
         formatting.clipped(name),

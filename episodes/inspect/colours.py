@@ -1,4 +1,6 @@
-"""Colours of plots and pages: one for each kind of time series, such as rewards, and one for each ending."""
+"""Colours of plots and pages: one for each kind of time series, such as rewards, one for each ending, and one for
+defects, which no other thing has.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,11 @@ HUES = {
 }
 """The colour of each kind of track, in all pictures, plots and pages."""
 
-ENDINGS = {"terminated": "#dc2626", "truncated": "#b45309", "cut": "#64748b", "ongoing": "#64748b"}
+ENDINGS = {"terminated": "#0f766e", "truncated": "#b45309", "cut": "#64748b", "ongoing": "#64748b"}
 """The colour of each ending."""
+
+DEFECT = "#dc2626"
+"""The colour of NaN, infinities and errors, and of nothing else."""
 
 
 def colour(hue: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from episodes.errors import WrongType, rejected_type
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, number
-from episodes.inspect.series import Series, of_tracks
+from episodes.inspect.series import Series, of_track
 from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["EpisodeDifference", "TrackDifference", "compare_data_sets", "compare_episodes"]
@@ -82,7 +82,10 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
     for episode in (a, b):
         if not isinstance(episode, SingleAgentEpisode):
             raise WrongType(f"{rejected_type(episode, SingleAgentEpisode)}: give two SingleAgentEpisodes")
-    series = [{each.label: each for each in of_tracks(episode.tracks)} for episode in (a, b)]
+    series = [
+        {each.label: each for track in episode.tracks.all() for each in of_track(track.finalize())}
+        for episode in (a, b)
+    ]
     tracks, facts = [], []
     for label in dict.fromkeys([*series[0], *series[1]]):
         if label not in series[0] or label not in series[1]:
@@ -98,7 +101,10 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
 
 def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], tolerance: float) -> TrackDifference | None:
     """Compare one time series of two episodes. Return the difference, or None if they are equal."""
-    arrays = [series.array[episode.tracks.lookback :] for series, episode in zip(pair, episodes, strict=True)]
+    longest = max(0 if each.ragged is None else int(each.ragged.lengths.max(initial=0)) for each in pair)
+    arrays = [
+        _items(series, longest)[episode.tracks.lookback :] for series, episode in zip(pair, episodes, strict=True)
+    ]
     starts = [episode.t_started for episode in episodes]
     stops = [start + len(array) for start, array in zip(starts, arrays, strict=True)]
     begin, first = min(starts), max(starts)  # of all steps, of the steps that both have
@@ -111,6 +117,14 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
     step = int(differs.argmax()) + begin
     items = [(array, step - start) for array, start in zip(arrays, starts, strict=True)]
     return TrackDifference(label, step, int(differs.sum()), *_texts(items))
+
+
+def _items(series: Series, longest: int) -> np.ndarray:
+    """Return all items of a series. Items of different lengths are padded with NaN to the length `longest`."""
+    if series.ragged is None:
+        return series.array
+    dtype = np.result_type(series.ragged.dtype, np.float64)
+    return series.ragged.astype(dtype).padded(np.nan if dtype.kind == "f" else 0, max(longest, 1))
 
 
 def _differ(a: np.ndarray, b: np.ndarray, tolerance: float) -> Any:

@@ -92,6 +92,26 @@ def downsample(values: np.ndarray, max_cells: int, *, present: np.ndarray | None
     return Cells(every, *(np.concatenate([getattr(part, name) for part in parts], 1) for name in names))
 
 
+def stacked_items(numbers: np.ndarray, every: int, num_rows: int) -> np.ndarray:
+    """Return the numbers [n] of each cell of `every` items in order, float64 [num_rows, k] with the highest first.
+
+    A number has as many of the rows as its share of the cell. The lowest and the highest number are always there. NaN
+    is left out.
+
+    >>> stacked_items(np.array([2.0, 1, 1, 1, 3, 3, 3, 3]), 4, 4).T.tolist()
+    [[2.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]
+    """
+    num_cells = -(-len(numbers) // every)
+    cells = np.full(num_cells * every, np.nan)
+    cells[: len(numbers)] = numbers
+    cells = np.sort(cells.reshape(num_cells, every), 1)  # NaN is last
+    counts = (~np.isnan(cells)).sum(1)
+    picked = ((np.arange(num_rows)[::-1, None] + 0.5) / num_rows * counts).astype(np.intp)  # [num_rows, k]
+    if num_rows > 1:
+        picked[0], picked[-1] = np.maximum(counts - 1, 0), 0
+    return np.take_along_axis(cells.T, picked, 0)
+
+
 def _summarize(values: np.ndarray, every: int, present: np.ndarray | None) -> Cells:
     """Reduce `values` [n, d] to cells of `every` items."""
     total, width = values.shape

@@ -77,8 +77,13 @@ def pack(episodes: Any) -> str:
 
 
 def dataset(episodes: Any) -> str:
-    """Return the HTML view of a data set: returns and endings of the episodes. Only metadata is read."""
+    """Return the HTML view of a data set: its tracks, and returns and endings of the episodes."""
     return rendered(cards.dataset_card(episodes))
+
+
+def schema(dataset: Any) -> str:
+    """Return the HTML table of a data set's tracks: path, shape, dtype, space, range and histogram."""
+    return rendered(cards.schema_card(dataset))
 
 
 def games(dataset: Any) -> str:

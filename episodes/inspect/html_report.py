@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,18 +13,21 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from episodes.errors import ChunkMismatch
+from episodes.errors import ChunkMismatch, EpisodeError
 from episodes.inspect.conversation import Decode, is_conversation, view_conversation
 from episodes.inspect.doctor.finding import Findings
 from episodes.inspect.doctor.scan import outside_bounds
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, finite_or_text, page_id
 from episodes.inspect.frames import viewable
-from episodes.inspect.html import conversation, templates
+from episodes.inspect.html import conversation, schema, templates
 from episodes.inspect.page_messages import compressed_text, encode
 from episodes.inspect.png import data_uri, png
 from episodes.inspect.series import Series, of_tracks
+from episodes.multi_agent import MultiAgentEpisode
 from episodes.storage import EpisodeDataset
 from episodes.storage.files import local_path
+from episodes.storage.games import GameDataset
+from episodes.storage.remote.remote_directory import is_remote
 from episodes.tracks import nested
 
 MOST_BYTES = 24_000_000  # of the episodes in a file; of further ones the file has the row of the table only
@@ -39,13 +43,14 @@ BYTES_OF_TEXTS = 400_000  # of one episode
 FRAME_SIDE = 160  # pixels
 BYTES_OF_FRAMES = 3_000_000  # of one episode
 SCRIPTS = ("decode.js", "dom.js", "condition.js", "table.js", "episode.js", "page.js")
+SHARED = ("label", "hue", "more", "note", "band")  # parts of a lane that are stored once for many episodes
 LEFT_OUT = {"shard", "writer", "episode"}  # columns of the metadata that say nothing about an episode
 
 Progress = Callable[[int], None]
 
 
 def write_report(
-    dataset: EpisodeDataset,
+    dataset: EpisodeDataset | GameDataset,
     file: str | Path,
     progress: Progress | None = None,
     findings: Findings | None = None,
@@ -58,6 +63,8 @@ def write_report(
         progress: called with the number of episodes that are in the page so far.
         decode: function from a list of token ids to text, for conversations of language agents.
     """
+    if isinstance(dataset, EpisodeDataset):
+        dataset = of_games(dataset)
     blocks: list[str] = []
     starts, waiting, room, size = [0], list[dict[str, Any]](), MOST_BYTES, 0
 
@@ -90,14 +97,16 @@ def write_report(
     return file
 
 
-def live_page(dataset: EpisodeDataset, run: str | None = None) -> str:
+def live_page(dataset: EpisodeDataset | GameDataset, run: str | None = None) -> str:
     """Return the HTML page of a data set without its episodes, which the page requests from a `PageServer`. `run` is
     the name of the training run that the episodes belong to.
     """
     return _page(dataset, None, [], 0, run)
 
 
-def _page(dataset: EpisodeDataset, table: str | None, blocks: list[str], left: int, run: str | None = None) -> str:
+def _page(
+    dataset: EpisodeDataset | GameDataset, table: str | None, blocks: list[str], left: int, run: str | None = None
+) -> str:
     """Return the HTML page of a data set.
 
     Args:
@@ -117,6 +126,7 @@ def _page(dataset: EpisodeDataset, table: str | None, blocks: list[str], left: i
             is_live=table is None,
             note=note,
             table=None if table is None else Markup(table),
+            schema=Markup(schema(dataset)) if len(dataset) else "",
             blocks=list(map(Markup, blocks)),
             style=template_file("page.css"),
             script=Markup("\n").join(map(template_file, SCRIPTS)),
@@ -137,9 +147,9 @@ def _with_shared_lanes(episodes: list[dict[str, Any]]) -> dict[str, Any]:
     for episode in episodes:
         lanes = []
         for lane in episode["lanes"]:
-            kind = kinds.setdefault((lane["label"], lane["hue"], lane["more"]), len(kinds))
+            kind = kinds.setdefault(tuple(lane[name] for name in SHARED), len(kinds))
             is_plain = lane["every"] == 1 and not lane["begin"] and not lane["odd"] and not {"at", "marks"} & set(lane)
-            lane_rest = {name: part for name, part in lane.items() if name not in ("label", "hue", "more")}
+            lane_rest = {name: part for name, part in lane.items() if name not in SHARED}
             lanes.append([kind, lane["values"]] if is_plain else [kind, lane_rest])
         short.append(episode | {"lanes": lanes})
     return {"kinds": list(map(list, kinds)), "episodes": short}
@@ -155,7 +165,7 @@ def _size(data: dict[str, Any]) -> int:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def overview(dataset: EpisodeDataset, begin: int = 0) -> dict[str, Any]:
+def overview(dataset: EpisodeDataset | GameDataset, begin: int = 0) -> dict[str, Any]:
     """Return the rows of a data set's metadata table from row `begin` on, as data for the page.
 
     Columns of whole episodes are left out if an id belongs to several episodes. Then "missing" says so in words.
@@ -207,10 +217,15 @@ def _texts_of(values: np.ndarray) -> list[str | None]:
     return [None if value is None else page_id(value) for value in items]
 
 
+def _agents_of(table: Any) -> list[str | None]:
+    """Return the agent of each row of the metadata table, as texts. A row of a game has none."""
+    return _texts_of(np.asarray(table["agent_id"])) if "agent_id" in table else [None] * len(table["id"])
+
+
 def repetitions(table: Any) -> np.ndarray:
     """Return for each row of the metadata table how many earlier rows have its id, start and agent, int64 [n]."""
-    ids, agents = (_texts_of(np.asarray(table[name])) for name in ("id", "agent_id"))
-    keys = list(zip(ids, table["t_started"].tolist(), agents, strict=True))
+    ids = _texts_of(np.asarray(table["id"]))
+    keys = list(zip(ids, table["t_started"].tolist(), _agents_of(table), strict=True))
     if len(set(keys)) == len(keys):
         return np.zeros(len(keys), np.int64)
     counts: Counter[Any] = Counter()
@@ -220,7 +235,25 @@ def repetitions(table: Any) -> np.ndarray:
     return result
 
 
-def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth: int) -> int | None:
+def of_games(dataset: EpisodeDataset) -> EpisodeDataset | GameDataset:
+    """Return the games of a data set in which each episode belongs to a complete game, else the data set itself."""
+    if (
+        is_remote(dataset.path)
+        or not len(dataset)
+        or any(id_ is None for id_ in dataset.metadata["multi_agent_episode_id"])
+    ):
+        return dataset
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            games = GameDataset(dataset.path)
+    except EpisodeError:  # episodes of agents without the record of their game
+        return dataset
+    num_rows = sum(int(count) for count in games.metadata["num_agents"])
+    return games if num_rows == len(dataset) else dataset
+
+
+def index_of(dataset: EpisodeDataset | GameDataset, id_: str, t_started: int, agent: str, nth: int) -> int | None:
     """Return the index of the episode with this id, start and agent in a data set, or None if no episode matches.
 
     `nth` distinguishes episodes for which all three are equal.
@@ -231,7 +264,7 @@ def index_of(dataset: EpisodeDataset, id_: str, t_started: int, agent: str, nth:
     """
     table = dataset.metadata
     starts = np.flatnonzero(table["t_started"] == t_started)
-    ids, agents = table["id"], table["agent_id"]
+    ids, agents = table["id"], _agents_of(table)
     equal = [i for i in starts.tolist() if page_id(ids[i]) == id_ and page_id(agents[i]) == agent]
     return equal[nth] if 0 <= nth < len(equal) else None
 
@@ -259,7 +292,7 @@ def findings_data(findings: Findings) -> dict[str, Any]:
 def episode_data(
     episode: Any, window: tuple[int, int] | None = None, *, decode: Decode | None = None
 ) -> dict[str, Any]:
-    """Convert an episode to data for the page: curves, texts and camera images.
+    """Convert an episode, also of several agents, to data for the page: curves, texts and camera images.
 
     Rewards and actions come first. There are at most `MOST_LANES` curves (`lanes`). The entry `left` is the number of
     components of items that have no curve.
@@ -271,6 +304,8 @@ def episode_data(
     Raises:
         InvalidArgument: `decode` raises an error, or returns no str.
     """
+    if isinstance(episode, MultiAgentEpisode):
+        return _game_data(episode, window, decode)
     tracks = episode.tracks
     lanes: list[dict[str, Any]] = []
     series = list(of_tracks(tracks))
@@ -297,6 +332,51 @@ def episode_data(
     }
 
 
+def _game_data(game: MultiAgentEpisode, window: tuple[int, int] | None, decode: Decode | None) -> dict[str, Any]:
+    """Convert an episode of several agents to data for the page: the lanes of all agents over the env steps.
+
+    The entry `turns` has the env steps at which each agent observed and acted. Steps count from the begin of the chunk.
+    """
+    begin, lines = game.env_t_started, list(game.agents.timelines.items())
+    data: dict[str, Any] = {name: [] for name in ("lanes", "texts", "cameras", "turns")}
+    data |= {"lookback": game.lookback, "started": begin, "length": len(game), "left": 0, "conversation": ""}
+    data |= {"return": finite_or_text(game.get_return())}
+    data |= {"ending": ended(game.ending, game.agents.passed_on is not None)}
+    for agent, line in lines:
+        episode, name = line.episode, page_id(agent)
+        observed, acted = (np.asarray(times, np.int64) - begin for times in (line.observation_times, line.action_times))
+        lookback, times_of = episode.tracks.lookback, (acted, observed)
+        own = None  # the window in steps of the agent
+        if window is not None:
+            first, last = np.searchsorted(observed, window).tolist()
+            own = first - lookback - 1, last - lookback + 1
+        part = episode_data(episode, own, decode=decode)
+        for lane in part["lanes"]:
+            times, num = times_of[lane["more"]], len(lane.get("values", lane.get("low")))
+            starts = lane.pop("at", None)
+            items = lane["begin"] + np.arange(num) * lane["every"] if starts is None else starts + lookback
+            if "marks" in lane:
+                lane["marks"] = [(int(times[step + lookback]), text) for step, text in lane["marks"]]
+            data["lanes"].append(
+                lane | {"label": f"{name}/{lane['label']}", "at": times[items], "until": len(game) + 1}
+            )
+        for texts in part["texts"]:
+            row: list[str | None] = [None] * (game.lookback + len(game) + 1)
+            for at, text in zip(times_of[texts["more"]].tolist(), texts["texts"], strict=False):
+                row[at + game.lookback] = text
+            data["texts"].append(texts | {"label": f"{name}/{texts['label']}", "texts": row})
+        for camera in part["cameras"]:
+            at = observed[:: camera["every"]][: len(camera["images"])]
+            data["cameras"].append(camera | {"label": f"{name}/{camera['label']}", "at": at})
+        ending = "pending" if line.phase == "waits" else ended(episode.ending, game.agents.passed_on is not None)
+        turn = {"agent": name, "id": page_id(episode.id_), "observed": observed, "acted": acted, "ending": ending}
+        turn |= {"return": part["return"], "first": episode.t_started - lookback}
+        data["turns"].append(turn)
+        data["left"] += part["left"]
+        data["conversation"] += part["conversation"]
+    return data
+
+
 def _lanes(
     series: Series,
     lookback: int,
@@ -321,8 +401,8 @@ def _lanes(
     cells = part.cells(max_cells, slice(count))
     lanes = []
     for k in range(count):
-        index = "" if series.sampled_values.shape[1] == 1 else f"[{k}]"
-        lane: dict[str, Any] = {"label": _label(series) + index, "hue": series.hue, "more": series.more}
+        lane: dict[str, Any] = {"label": _label(series) + series.part_names[k], "hue": series.hue, "more": series.more}
+        lane |= {"note": clipped(", ".join(series.standing_remarks)), "band": int(series.is_band)}
         lane |= {"every": cells.every, "begin": begin, "items": series.total}
         if begin or not cells.is_exact:
             lane["range"] = np.array([low[k], high[k]])
@@ -331,12 +411,24 @@ def _lanes(
         counts = [counts[:, k] for counts in (cells.num_missing, cells.num_nan, cells.num_above, cells.num_below)]
         places = np.flatnonzero(np.sum(counts, 0)).tolist()
         lane["odd"] = {place: _words([int(count[place]) for count in counts], cells.is_exact) for place in places}
+        if series.is_band and not cells.is_exact:
+            lane["shares"] = _shares(part, cells.every)
         if not series.is_exact:
             lane["at"] = series.items[cells.starts()] - lookback
         if k in marks:
             lane["marks"] = marks[k]
         lanes.append(lane)
     return lanes
+
+
+def _shares(series: Series, every: int) -> dict[str, np.ndarray]:
+    """Return how often each whole number occurs in each cell of `every` items, int64 [k] by number."""
+    numbers, starts = series.finite[:, 0], np.arange(0, len(series.sampled_values), every)
+    return {
+        str(int(n)): np.add.reduceat(numbers == n, starts, dtype=np.int64)
+        for n in np.unique(numbers).tolist()
+        if n == n
+    }
 
 
 def _label(series: Series) -> str:

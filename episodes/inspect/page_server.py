@@ -14,11 +14,12 @@ from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped
-from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, overview
+from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, of_games, overview
 from episodes.inspect.page_messages import encode
 from episodes.inspect.training_page import RunFiles, TrainingFiles, file_sizes, is_run, training_page
 from episodes.storage import EpisodeDataset
 from episodes.storage.files import local_path
+from episodes.storage.games import GameDataset
 from episodes.storage.header import NAME as DATASET_FILE
 
 LOOPBACK = "127.0.0.1"
@@ -47,18 +48,18 @@ class LiveDataset:
     def __init__(self, path: Path, decode: Decode | None = None, run: str | None = None) -> None:
         self.path, self.decode, self.run = path, decode, run
         self.version = 0
-        self.dataset = EpisodeDataset(path)
+        self.dataset = of_games(EpisodeDataset(path))
         self._lock = Lock()
         self._files: Any = None
         self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
 
-    def newest(self) -> tuple[int, EpisodeDataset]:
+    def newest(self) -> tuple[int, EpisodeDataset | GameDataset]:
         """Return a version number and the data set, after reopening it if its files have changed."""
         with self._lock:
             try:
                 files = file_sizes(self.path)
                 if files != self._files:
-                    self.dataset, self._files = EpisodeDataset(self.path), files
+                    self.dataset, self._files = of_games(EpisodeDataset(self.path)), files
                     self.version += 1
             except (OSError, EpisodeError):  # a file was removed meanwhile: the next call reads the new ones
                 self._files = None

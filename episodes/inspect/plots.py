@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from episodes.errors import InvalidArgument, WrongType, needing, rejected_type
-from episodes.inspect.colours import ENDINGS, colour
-from episodes.inspect.downsampling import downsample
+from episodes.inspect.colours import DEFECT, ENDINGS, colour
+from episodes.inspect.downsampling import downsample, stacked_items
 from episodes.inspect.formatting import clipped, counted, ending_word, number, shortened
 from episodes.inspect.series import Series, of_track, of_tracks
 from episodes.multi_agent import MultiAgentEpisode
@@ -26,6 +26,8 @@ __all__ = ["plot_episode", "plot_episodes", "plot_returns"]
 
 DARK, GREY = "#374151", "#9ca3af"
 MOST_LANES = 12
+ROWS_OF_BAND = 24  # of a band whose cells have several items
+MOST_FRAMES = 9
 MOST_CELLS = 2000  # of a line; a cell is the lowest and the highest of its items
 MARKS = {"terminated": "s", "truncated": "|", "cut": ">"}
 COMPARED = ("#2563eb", "#d97706", "#16a34a", "#9333ea", "#dc2626", "#0891b2", "#db2777", "#65a30d")
@@ -78,7 +80,7 @@ def plot_episode(
         ax: axes to plot into. None for new ones.
         title: title of the plot. None for one made of the episode's id and return.
         tracks: the paths to draw, such as `["rewards", "observations/speed"]`. By default the rewards, the actions and
-            then the other tracks but infos, at most 12 lines; a note below the plot counts the lines left out.
+            then the other tracks but infos, at most 12 lines; a note below the title counts the lines left out.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -91,8 +93,12 @@ def plot_episode(
     lanes, num_left = _lanes(episode, tracks)
     ax = new_axes(ax, 8, 0.8 + 0.42 * max(len(lanes), 1))
     begin, lookback = episode.t_started, episode.tracks.lookback
+    span = max(episode.tracks.observations.total - 1, 1)
     for i, (_, series, column) in enumerate(lanes):
-        _draw_lane(ax, series, column, len(lanes) - 1 - i, begin - lookback)
+        if column is None:
+            _draw_frames(ax, series, len(lanes) - 1 - i, begin - lookback, span, len(lanes))
+        else:
+            _draw_lane(ax, series, column, len(lanes) - 1 - i, begin - lookback)
     ax.set_yticks(range(len(lanes) - 1, -1, -1), [clipped(label, 24) for label, _, _ in lanes])
     ax.set_ylim(-0.6, max(len(lanes), 1) - 0.4)
     if lookback:
@@ -102,11 +108,10 @@ def plot_episode(
         ax.plot([0], [top], "o", color=colour("observations"), fillstyle="none", clip_on=False, markersize=6)
     ending = ending_word(episode.ending)
     ax.axvline(begin + len(episode), color=ENDINGS[ending], linewidth=1.4, linestyle="-" if ending != "cut" else ":")
-    if any(column is None for _, _, column in lanes):
-        ax.margins(x=0.06)  # room for the first and the last frame
+    ax.set_xlim(begin - lookback - 0.04 * span, begin - lookback + 1.04 * span)
     text = f"{shortened(episode.id_)}: {counted(len(episode), 'step')}, return {number(episode.get_return())}, {ending}"
-    left = f" ({num_left} more lines: tracks=[...] selects)" if num_left else ""
-    return styled(ax, text if title is None else title, f"env step{left}")
+    left = f"\n{num_left} more lines: tracks=[...] selects" if num_left else ""
+    return styled(ax, (text if title is None else title) + left, "env step")
 
 
 def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, Series, int | None]], int]:
@@ -127,31 +132,26 @@ def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, S
         every = [by_path[path] for path in paths]
     lanes: list[tuple[str, Series, int | None]] = []
     for series in every:
-        count = series.sampled_values.shape[1] if series.is_numeric and not series.is_image else 0
+        names = series.part_names if series.is_numeric and not series.is_image else []
         if series.is_image:
             lanes.append((series.label, series, None))
-        elif count == 1:
-            lanes.append((series.label, series, 0))
         else:
-            lanes += [(f"{series.label}[{k}]", series, k) for k in range(count)]
+            lanes += [(f"{series.label}{name}", series, k) for k, name in enumerate(names)]
     if paths is not None:
         return lanes, 0
     by_component = sorted(range(len(lanes)), key=lambda i: lanes[i][2] or 0)  # first components of all series first
     return [lanes[i] for i in sorted(by_component[:MOST_LANES])], max(len(lanes) - MOST_LANES, 0)
 
 
-def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: int) -> None:
-    """Draw one time series at the height `level`, as a line, a band of colours or images."""
-    if column is None:
-        _draw_frames(ax, series, level, begin)
-        return
+def _draw_lane(ax: Axes, series: Series, column: int, level: int, begin: int) -> None:
+    """Draw one component of a time series at the height `level`, as a line or a band of colours."""
     low, _, high = (float(value) for value in series.ranges[:, column])
     cells = series.cells(MOST_CELLS, [column])
     if series.is_band:
-        edges = np.append(series.items[cells.starts()], series.items[-1] + 1) + begin
-        halves = [cells.low[:, 0], cells.high[:, 0]]  # the lower and the upper half of the band
-        shades = (np.array(halves) - low) / max(high - low, 1)
-        levels = [level - 0.25, level, level + 0.25]
+        edges = np.append(series.items[cells.starts()], series.items[-1] + 1) + begin - 0.5 * series.more
+        rows = stacked_items(series.finite[:, column], cells.every, 1 if cells.is_exact else ROWS_OF_BAND)[::-1]
+        shades = (rows - low) / max(high - low, 1)
+        levels = np.linspace(level - 0.25, level + 0.25, len(rows) + 1)
         image = ax.pcolormesh(edges, levels, 0.2 + 0.8 * shades, vmin=0, vmax=1)
         image.set_cmap(_ramp(series.hue))
     else:
@@ -164,7 +164,7 @@ def _draw_lane(ax: Axes, series: Series, column: int | None, level: int, begin: 
         )
         unusual = (cells.num_nan + cells.num_above + cells.num_below)[:, 0] > 0
         xs = series.items[cells.starts()[unusual]] + begin + (0.0 if series.more else 0.5)
-        ax.plot(xs, np.full(len(xs), level - 0.4), "|", color=ENDINGS["terminated"], markersize=4, label="_not finite")
+        ax.plot(xs, np.full(len(xs), level - 0.4), "|", color=DEFECT, markersize=4, label="_not finite")
     span = number(low) if not low < high else f"{number(low)} … {number(high)}"
     ax.annotate(
         span, (1, level), (4, 0), ("axes fraction", "data"), "offset points", fontsize=7, color=GREY, va="center"
@@ -178,22 +178,27 @@ def _ramp(hue: str) -> Any:
     return LinearSegmentedColormap.from_list(hue, ["#ffffff", colour(hue)])
 
 
-def _draw_frames(ax: Axes, series: Series, level: int, begin: int) -> None:
-    """Draw up to nine images of a series, spread evenly over time, as thumbnails.
+def _draw_frames(ax: Axes, series: Series, level: int, begin: int, span: int, num_lanes: int) -> None:
+    """Draw up to nine images of a series, spread evenly over time, within the row at the height `level`.
 
     Args:
-        level: y coordinate of the thumbnails.
         begin: env step of the series' first item.
+        span: number of env steps of the plot.
+        num_lanes: number of rows of the plot.
     """
-    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
-
     from episodes.inspect.frames import viewable
 
-    places = np.unique(np.linspace(0, series.total - 1, min(9, series.total)).astype(np.intp))
+    box = ax.get_window_extent()
+    tall, wide = viewable(series.at(np.zeros(1, np.intp))).shape[1:3]
+    width = 0.8 * box.height / (num_lanes + 0.2) * wide / tall * span / max(box.width, 1)  # in env steps
+    count = min(MOST_FRAMES, series.total, max(int(span / (1.1 * width)), 1))
+    places = np.unique(np.linspace(0, series.total - 1, count).astype(np.intp))
+    width = min(width, span / max(len(places), 1))
     for place, image in zip(places, viewable(series.at(places)), strict=True):
         shown = image[..., 0] if image.shape[-1] == 1 else image
-        box = OffsetImage(shown, zoom=26 / max(shown.shape[:2]), cmap="gray", interpolation="nearest")
-        ax.add_artist(AnnotationBbox(box, (int(place) + begin, level), frameon=False, pad=0))
+        middle = begin + min(max(int(place), width / 2), span - width / 2)  # the first and the last one are inside too
+        sides = (middle - width / 2, middle + width / 2, level - 0.4, level + 0.4)
+        ax.imshow(shown, extent=sides, aspect="auto", cmap="gray", vmin=0, vmax=255, interpolation="nearest")
 
 
 # --- many episodes ----------------------------------------------------------------------------------------------------
@@ -279,7 +284,7 @@ def draw_returns(
     ax.margins(y=0.12)
     from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     ax.xaxis.set_major_formatter("{x:,.0f}")
     return styled(ax, title, "env steps", "return")
 
@@ -367,12 +372,11 @@ def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None)
     for level, (_, timeline) in zip(levels, timelines, strict=True):
         _draw_agent(ax, timeline, level, end, level == len(timelines) - 1)
     ax.set_yticks(levels, [clipped(agent, 24) for agent, _ in timelines])
-    ax.set_ylim(-0.7, max(len(timelines), 1) - 0.3)
+    ax.set_ylim(-1.1, max(len(timelines), 1) - 0.3)  # with room for the legend
     if episode.lookback:
         ax.axvspan(begin - episode.lookback, begin, color="#888888", alpha=0.12, linewidth=0)
     if timelines:
-        place = (0, -0.14 - 0.5 / (len(timelines) + 1))
-        ax.legend(frameon=False, fontsize=8, ncols=4, loc="upper left", bbox_to_anchor=place)
+        ax.legend(frameon=False, fontsize=8, ncols=2, loc="lower right", borderpad=0)
     counts = f"{counted(len(episode), 'env step')}, {counted(len(timelines), 'agent')}"
     text = f"{shortened(episode.id_)}: {counts}, {ending_word(episode.ending)}"
     return styled(ax, text if title is None else title, "env step")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from typing import Any, NamedTuple
@@ -17,14 +17,13 @@ from episodes.tracks.field import EXTRA
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.info_columns import ColumnInfos, TypedColumn
 from episodes.tracks.nested import leaves
-from episodes.tracks.ragged import Ragged
+from episodes.tracks.ragged import LENGTH, Ragged
 
 MOST_NUMBERS = 1 << 26  # numbers of an array that statistics read; of a larger one they read evenly spaced items
 MOST_PIXELS = 1 << 19  # the same for images
 MOST_GROWING_BYTES = 1 << 26  # of a growing track, whose items are Python objects
 FEW_ITEMS = 500  # that are read of a larger growing track
 SMALLEST_IMAGE = 8  # pixels
-_LENGTHS = "lengths of ragged items"
 MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
 
 
@@ -56,6 +55,8 @@ class Series:
         nbytes: size of all items, or None if it is unknown.
         present: bool [k], False for infos without this key; None if all have it.
         num_steps: T, if each item is a sequence [T, ...] of a batch; 0 otherwise.
+        ragged: the items, if they have different lengths. `array` then has numbers that describe each of them.
+        parts: names of the numbers of an item in `array`, such as "length". Empty for components of the items.
     """
 
     label: str
@@ -68,16 +69,37 @@ class Series:
     note: str = ""
     present: np.ndarray | None = None
     num_steps: int = 0
+    ragged: Ragged | None = None
+    parts: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the complete array, even if only a sample of its items is held."""
-        return (self.total, *self.array.shape[1:])
+        """Shape of the complete array, even if only a sample of its items is held. The length of ragged items is -1."""
+        return (self.total, *(self.array if self.ragged is None else self.ragged).shape[1:])
+
+    @property
+    def shape_text(self) -> str:
+        """Shape of the complete array as text, such as "[201, 4]" or "[2, ragged]"."""
+        return f"[{', '.join('ragged' if length == LENGTH else str(length) for length in self.shape)}]"
 
     @property
     def dtype(self) -> str:
         """Name of the items' dtype, or "text"."""
-        return "text" if self.array.dtype.kind in "US" else str(self.array.dtype)
+        dtype = (self.array if self.ragged is None else self.ragged).dtype
+        return "text" if dtype.kind in "US" else str(dtype)
+
+    @cached_property
+    def part_names(self) -> list[str]:
+        """Name of each of the d numbers of an item within the series: "" for a single number, "[1]", or " · length"."""
+        if self.parts:
+            return [f" · {part}" for part in self.parts]
+        count = self.sampled_values.shape[1]
+        return [""] if count == 1 else [f"[{k}]" for k in range(count)]
+
+    @property
+    def has_common_mean(self) -> bool:
+        """Whether all numbers of the array mean the same: an item is one number or an image."""
+        return self.is_image or self.sampled_values.shape[1] == 1
 
     @cached_property
     def is_numeric(self) -> bool:
@@ -180,6 +202,8 @@ class Series:
         """Whether items are single small whole numbers, such as a discrete action or a flag, shown as a colour band."""
         if not self.is_numeric or self.array.dtype.kind == "f" or self.sampled_values.shape[1] != 1:
             return False
+        if self.ragged is not None:  # lengths are amounts
+            return False
         low, _, high = self.range
         return high - low < MOST_VALUES
 
@@ -189,10 +213,19 @@ class Series:
         counts = self.counts if self.is_numeric else Counts(0, 0, 0, 0)
         remarks = [f"{counts.nan:,} NaN"] * bool(counts.nan) + [f"{counts.infinite:,} infinite"] * bool(counts.infinite)
         if self.present is not None and not self.present.all():
-            remarks.append(f"in {int(self.present.sum()):,} of {len(self.present):,} infos")
+            noun = "infos" if self.ragged is None else "items, the others are empty"
+            remarks.append(f"in {int(self.present.sum()):,} of {len(self.present):,} {noun}")
         if self.is_numeric and not self.is_exact:
             remarks.append(f"≈ of {len(self.sampled_values):,} items")
-        return [*remarks, *filter(None, [self.note])]
+        return [*remarks, *self.standing_remarks]
+
+    @property
+    def standing_remarks(self) -> list[str]:
+        """Notes that hold for every array of this track: what its numbers are."""
+        notes = [self.note] if self.note else []
+        if self.ragged is not None:
+            notes.append("lengths of ragged items" if self.sampled_values.shape[1] == 1 else "of each ragged item")
+        return notes
 
     def cells(self, max_cells: int, columns: Sequence[int] | slice = slice(None)) -> Cells:
         """Return the sampled items reduced to at most `max_cells` cells, each of which summarizes a run of items.
@@ -233,10 +266,38 @@ def of_track(track: Track) -> Iterator[Series]:
     for path, array in finished.arrays().items():
         label = path.removeprefix(f"{EXTRA}/")
         if type(array) is Ragged:
-            yield Series(label, hue_of(field), array.lengths, total, places, field.more, array.nbytes, _LENGTHS)
+            nbytes = array.nbytes if places is None else array.nbytes * total // max(len(places), 1)
+            yield from _of_ragged(Series(label, hue_of(field), array.lengths, total, places, field.more, nbytes), array)
             continue
         nbytes = array.nbytes if places is None else array.nbytes * total // max(len(places), 1)
         yield Series(label, hue_of(field), array, total, places, field.more, nbytes)
+
+
+def _of_ragged(lengths: Series, items: Ragged) -> Iterator[Series]:
+    """Yield the series that describe items of different lengths: their values if these are floats, and `lengths`."""
+    lengths = replace(lengths, ragged=items, parts=("length",))
+    if items.dtype.kind != "f":
+        yield lengths
+        return
+    is_full = items.lengths > 0
+    numbers = np.zeros((len(items), 3))
+    if is_full.any():
+        values = items.values[items.offsets[0] : items.offsets[-1]]
+        values = values.reshape(len(values), -1)
+        starts = (items.offsets[:-1] - items.offsets[0])[is_full]
+        with np.errstate(over="ignore", invalid="ignore"):
+            means = values.mean(1, dtype=np.float64)  # not finite if a value is not
+            numbers[is_full, 1] = np.add.reduceat(means, starts) / items.lengths[is_full]
+        for column, pick, rest in ((0, np.fmin, np.inf), (2, np.fmax, -np.inf)):  # of finite values
+            extremes = pick.reduce(np.where(np.isfinite(values), values, rest), 1)
+            extremes = pick.reduceat(extremes, starts)
+            numbers[is_full, column] = np.where(np.isfinite(extremes), extremes, np.nan)
+        is_finite = np.isfinite(numbers[:, 1])
+        numbers[is_finite, 1] = numbers[is_finite, 1].clip(numbers[is_finite, 0], numbers[is_finite, 2])  # rounding
+    yield replace(
+        lengths, array=numbers, present=None if is_full.all() else is_full, parts=("lowest", "mean", "highest")
+    )
+    yield replace(lengths, label=f"{lengths.label} · length", parts=())
 
 
 def of_tracks(tracks: Tracks) -> Iterator[Series]:

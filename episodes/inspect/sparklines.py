@@ -10,17 +10,17 @@ two of them:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from markupsafe import Markup
 
-from episodes.inspect.colours import HUES, colour
-from episodes.inspect.downsampling import Cells
+from episodes.inspect.colours import DEFECT, HUES, colour
+from episodes.inspect.downsampling import Cells, stacked_items
 from episodes.inspect.formatting import number
 from episodes.inspect.frames import viewable
 from episodes.inspect.png import data_uri, png
-from episodes.inspect.series import Series
+from episodes.inspect.series import MOST_VALUES, Series
 
 WIDTH = 480  # pixels of a picture, unless CSS sets another width
 UNITS = 2  # coordinates per pixel: they are whole numbers, which take few bytes
@@ -31,6 +31,8 @@ MOST_SEQUENCE_ROWS = 48  # rows of colours of sequences
 LEVELS = 40  # of a colour; level 0 is transparent
 MOST_MARKS = 48  # of numbers that are not finite
 MOST_BORDERS = 40  # between episodes of a pack
+BINS = 48  # of a histogram
+BAND = 16  # height of a row of colours of single whole numbers
 FRAMES = 8
 FRAME_SIDE = 72  # pixels
 
@@ -39,23 +41,47 @@ FRAME_SIDE = 72  # pixels
 class Axis:
     """Time axis of small pictures: `span` = L + T steps, of which the first L are lookback.
 
+    The episodes of a pack follow each other. Each has one observation more than steps, so a gap follows its last step,
+    and all tracks of an episode have the same place.
+
     Args:
-        borders: index of the first item of each further episode of a pack, for steps and for observations.
+        borders: position of the first observation of each further episode of a pack, int64 [episodes - 1].
     """
 
     span: int
     lookback: int = 0
-    borders: tuple[np.ndarray, np.ndarray] | None = None
+    borders: np.ndarray | None = None
 
     def places(self, items: np.ndarray, num_extra: int) -> np.ndarray:
         """Return the x coordinates [k] of the items with the indices `items` [k]."""
         return (items + (0.0 if num_extra else 0.5)) * (UNITS * WIDTH / max(self.span, 1))
 
+    def aligned(self, series: Series) -> Series:
+        """Return a series with an item for each position of the axis.
 
-def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 24_000) -> Markup:
-    """Return a small picture of an array over time as HTML: lines, colour bands or images. Empty without numbers.
+        In a pack, a missing item follows the last step of each episode.
+        """
+        if self.borders is None or series.more or not series.is_exact:
+            return series
+        lasts = self.borders - 1  # positions of the last observations, which have no step
+        array = np.insert(series.array, lasts - np.arange(len(lasts)), 0, axis=0)
+        present = np.ones(len(array), bool)
+        present[lasts] = False
+        return replace(series, array=array, total=len(array), places=None, present=present)
+
+    def joins(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Return whether the positions `a` [k] and `b` [k] are in the same episode, bool [k]."""
+        if self.borders is None:
+            return np.ones(len(a), bool)
+        return np.searchsorted(self.borders, a, "right") == np.searchsorted(self.borders, b, "right")
+
+
+def picture(series: Series, axis: Axis | None, points: int = MOST_POINTS, room: int = 24_000) -> Markup:
+    """Return a small picture of an array as HTML: lines, colour bands or images over time, or a histogram. Empty
+    without numbers.
 
     Args:
+        axis: time axis of the items, or None if they have no order in time: a histogram is drawn.
         points: most points of one line.
         room: most bytes of a strip of frames.
     """
@@ -64,17 +90,24 @@ def picture(series: Series, axis: Axis, points: int = MOST_POINTS, room: int = 2
     if series.num_steps:
         return sequences(series, points)
     if series.is_image:
-        return frame_strip(series, axis, room)
+        return frame_strip(series, 0 if axis is None else axis.lookback, room)
+    if axis is None:
+        return histogram(series)
     if series.is_band:
-        return band(series, axis, points)
-    return lines(series, axis, points) if series.sampled_values.shape[1] <= MOST_LANES else heat(series, axis, points)
+        return band(axis.aligned(series), axis, points)
+    has_lines, series = series.sampled_values.shape[1] <= MOST_LANES, axis.aligned(series)
+    return lines(series, axis, points) if has_lines else heat(series, axis, points)
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
 def lines(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG picture with one line per component of the items, each on its own scale."""
+    """Return an SVG picture with one line per component of the items, each on its own scale.
+
+    A line joins only steps of the same episode. In a downsampled pack, cells have steps of several episodes, and each
+    cell is a vertical line from its lowest to its highest number.
+    """
     cells = series.cells(points if len(series.sampled_values) <= points else points // 2)  # a cell is two points
     count = series.sampled_values.shape[1]
     height = LANE if count > 1 else 2 * LANE
@@ -85,6 +118,17 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
         xs = axis.places(series.items[at], series.more)
         ys = _heights(numbers, ranges[0][k], ranges[2][k], UNITS * height) + k * UNITS * height
         top = k * UNITS * height
+        if cells.is_exact:
+            breaks = np.flatnonzero(~axis.joins(at[:-1], at[1:])) + 1
+            xs, ys = np.insert(xs, breaks, np.nan), np.insert(ys, breaks, np.nan)
+        elif axis.borders is not None:
+            middles = np.arange(len(cells)) * cells.every + (cells.every - 1) / 2
+            xs = np.repeat(axis.places(middles, series.more), 3)
+            ends = [
+                _heights(each[:, k], ranges[0][k], ranges[2][k], UNITS * height) + top
+                for each in (cells.low, cells.high)
+            ]
+            ys = np.stack([*ends, np.full(len(cells), np.nan)], 1).reshape(-1)
         paths.append(f'<path d="{_path(xs, ys)}"/>{_odd_marks(series, cells, axis, k, top, top + UNITS * height)}')
     return _svg(series, cells, "".join(paths), count * height, axis)
 
@@ -137,7 +181,7 @@ def _ticks(above: np.ndarray, below: np.ndarray, top: int, bottom: int) -> str:
         if len(places) > MOST_MARKS:  # one mark for each part of the axis
             places = np.unique(places // width) * width
         marks += [f"M{x} {y}v12" for x in places.astype(int).tolist()]
-    return f'<path class="ep-odd" fill="none" stroke="#dc2626" stroke-width="1.5" d="{"".join(marks)}"/>'
+    return f'<path class="ep-odd" fill="none" stroke="{DEFECT}" stroke-width="1.5" d="{"".join(marks)}"/>'
 
 
 def _words(series: Series, cells: Cells) -> str:
@@ -146,17 +190,17 @@ def _words(series: Series, cells: Cells) -> str:
 
 
 def _range(series: Series) -> str:
-    """Return a text with the lowest, mean and highest number of a series."""
+    """Return a text with the lowest and highest number of a series, and its mean if all numbers mean the same."""
     low, mean, high = map(number, series.range)
-    return f"lowest {low}, mean {mean}, highest {high}"
+    return f"lowest {low}, {f'mean {mean}, ' if series.has_common_mean else ''}highest {high}"
 
 
 def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> Markup:
     """Return the SVG around the shapes `inner`, with a title, lines between episodes, and the lookback shaded."""
     before = 100 * axis.lookback / max(axis.span, 1)
     borders = ""
-    if axis.borders is not None and len(axis.borders[series.more]) <= MOST_BORDERS:
-        xs = axis.places(axis.borders[series.more], 1).astype(int).tolist()
+    if axis.borders is not None and len(axis.borders) <= MOST_BORDERS:
+        xs = axis.places(axis.borders - 0.5, 1).astype(int).tolist()
         lines = "".join(f"M{x} 0V{UNITS * height}" for x in xs)
         borders = f'<path class="ep-border" fill="none" stroke="#888" stroke-opacity=".4" d="{lines}"/>'
     shade = f'<rect class="ep-before" width="{before:.2f}%" height="100%" fill="#888" fill-opacity=".12"/>'
@@ -172,10 +216,19 @@ def _svg(series: Series, cells: Cells, inner: str, height: int, axis: Axis) -> M
 
 
 def band(series: Series, axis: Axis, points: int) -> Markup:
-    """Return an SVG picture of whole numbers as one row of colours. Higher numbers have stronger colours."""
+    """Return an SVG picture of whole numbers as one row of colours. Higher numbers have stronger colours.
+
+    If a cell has several items, its column has their numbers in order, the highest above: the share of each colour is
+    the share of its number. The lowest and the highest are always visible.
+    """
     cells = series.cells(points)
     low, _, high = (0, 0, 1) if series.array.dtype == bool else series.range
-    return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, 16)
+    if cells.is_exact:
+        return _strip(series, axis, cells, np.array([low]), np.array([high]), 0.18, BAND)
+    levels = (stacked_items(series.finite[:, 0], cells.every, BAND) - low) / max(high - low, 1)
+    text = f"{_range(series)}; each column is the shares of the numbers of {cells.every:,} items, pale to strong"
+    marks = _odd_marks(series, cells, axis, None, 0, BAND)
+    return _colours(series.hue, levels[:, None], 0.18, text, _extent(series, axis), BAND, marks)
 
 
 def heat(series: Series, axis: Axis, points: int) -> Markup:
@@ -236,13 +289,72 @@ def _strip(
     spread = np.where(high > low, high / 2 - low / 2, 1)
     with np.errstate(invalid="ignore"):
         levels = np.stack([(half / 2 - low / 2) / spread for half in halves], 1)  # [k, halves, d]
-    begin, end = axis.places(np.array([0, series.total]), 1)
-    if series.more:  # an item for each observation is as wide as a step, around its position
-        begin, end = 0.0, float(UNITS * WIDTH)
     scaled = "each row from its lowest (pale) to its highest (strong)" if len(low) > 1 else "pale to strong"
     marks = _odd_marks(series, cells, axis, None, 0, height)
     text = f"{_words(series, cells)}; {scaled}"
-    return _colours(series.hue, levels.transpose(2, 1, 0), palest, text, (begin, end), height, marks)
+    return _colours(series.hue, levels.transpose(2, 1, 0), palest, text, _extent(series, axis), height, marks)
+
+
+def _extent(series: Series, axis: Axis) -> tuple[float, float]:
+    """Return the x coordinates at which a row of colours begins and ends."""
+    if series.more:  # an item for each observation is as wide as a step, around its position
+        return 0.0, float(UNITS * WIDTH)
+    begin, end = axis.places(np.array([0, series.total]), 1).tolist()
+    return begin, end
+
+
+def histogram(series: Series) -> Markup:
+    """Return an SVG picture with a histogram for each component of the items, each on its own scale.
+
+    Whole numbers of a small range have a bin each. Histograms of many components are rows of colours.
+    """
+    count = series.sampled_values.shape[1]
+    if count > MOST_LANES:
+        chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_BANDS)).astype(np.intp)).tolist()
+        counts = np.array([histogram_counts(series, k)[0] for k in chosen], float)  # [rows, bins]
+        levels = np.where(counts > 0, counts / np.maximum(counts.max(1, keepdims=True), 1), np.nan)
+        text = f"{_range(series)}; a histogram for each row, from its lowest to its highest number, pale to strong"
+        return _colours(
+            series.hue, levels[:, None], 0.18, text, (0.0, float(UNITS * WIDTH)), 4 * max(len(chosen), 8), ""
+        )
+    height = LANE if count > 1 else 2 * LANE
+    paths, words = [], []
+    for k in range(count):
+        counts, low, high = histogram_counts(series, k)
+        most, width = max(int(counts.max()), 1), UNITS * WIDTH / len(counts)
+        bottom, unit = (k + 1) * UNITS * height - UNITS, UNITS * (height - 2) / most
+        bars = [
+            f"M{i * width + 1:.0f} {bottom}v-{max(n * unit, 2):.1f}h{max(width - 2, 1):.0f}V{bottom}z"
+            for i, n in enumerate(counts.tolist())
+            if n
+        ]
+        paths.append(f'<path d="{"".join(bars)}"/>')
+        words.append(f"from {number(low)} to {number(high)} in {len(counts)} bins, at most {most:,} in a bin")
+    return Markup(
+        f'<svg class="ep-pic" width="{WIDTH}" height="{count * height}" '
+        f'viewBox="0 0 {UNITS * WIDTH} {UNITS * count * height}" preserveAspectRatio="none" role="img">'
+        f'<title>histogram {"; ".join(words)}</title><g class="ep-hist ep-{series.hue}" stroke="none" '
+        f'fill="{colour(series.hue)}">{"".join(paths)}</g></svg>'
+    )
+
+
+def histogram_counts(series: Series, column: int, num_bins: int = BINS) -> tuple[np.ndarray, float, float]:
+    """Return how many finite numbers of a component are in each of the equally wide bins, int64 [bins], and the begin
+    of the first and the end of the last bin.
+
+    Whole numbers of a small range have one bin each, around the number.
+    """
+    numbers = series.finite[:, column]
+    numbers = numbers[np.isfinite(numbers)].astype(np.float64)
+    if not len(numbers):
+        return np.zeros(1, np.int64), 0.0, 0.0
+    low, high = float(numbers.min()), float(numbers.max())
+    if high - low < MOST_VALUES and (series.array.dtype.kind != "f" or bool((numbers == numbers.round()).all())):
+        counts = np.bincount((numbers - low).round().astype(np.intp), minlength=int(high - low) + 1)
+        return counts, low - 0.5, high + 0.5
+    with np.errstate(over="ignore"):
+        places = (numbers / 2 - low / 2) / (high / 2 - low / 2) if high > low else np.zeros(len(numbers))
+    return np.bincount(np.minimum((places * num_bins).astype(np.intp), num_bins - 1), minlength=num_bins), low, high
 
 
 def _colours(
@@ -273,8 +385,8 @@ def _colours(
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
-def frame_strip(series: Series, axis: Axis, room: int) -> Markup:
-    """Return HTML with a few images of an episode at evenly spaced steps, each labelled with its step."""
+def frame_strip(series: Series, lookback: int, room: int) -> Markup:
+    """Return HTML with a few evenly spaced images of a series, each labelled with its step."""
     places = np.unique(np.linspace(0, series.total - 1, min(FRAMES, series.total)).astype(np.intp))
     images = viewable(series.at(places))
     images = images[:, :: -(-images.shape[1] // FRAME_SIDE), :: -(-images.shape[2] // FRAME_SIDE)]
@@ -283,7 +395,7 @@ def frame_strip(series: Series, axis: Axis, room: int) -> Markup:
     if excess > 1:  # noise, or colours that hardly repeat: fewer pixels
         stride = int(np.ceil(np.sqrt(excess)))
         images = images[:, ::stride, ::stride]
-    figures = (_figure(image, int(place) - axis.lookback) for image, place in zip(images, places, strict=True))
+    figures = (_figure(image, int(place) - lookback) for image, place in zip(images, places, strict=True))
     return Markup(f'<div class="ep-frames">{"".join(figures)}</div>')
 
 

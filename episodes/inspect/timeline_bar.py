@@ -5,14 +5,16 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from episodes.facts.ending import Ending
+from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.sparklines import Axis
 
-_TRUNCATED = '<path class="ep-truncated" d="M-4 2V18M1 2V18" stroke="#b45309" stroke-width="3"/>'
-_TERMINATED = '<rect class="ep-terminated" x="-6" y="4" width="12" height="12" rx="2" fill="#dc2626"/>'
+_BAR = f'stroke="{ENDINGS["truncated"]}" stroke-width="3"/>'
+_TRUNCATED = f'<path class="ep-truncated" d="M-4 2V18M1 2V18" {_BAR}'
+_TERMINATED = f'<rect class="ep-terminated" x="-6" y="4" width="12" height="12" rx="2" fill="{ENDINGS["terminated"]}"/>'
 ENDS = {
     Ending.TERMINATED: _TERMINATED,
     Ending.TRUNCATED: _TRUNCATED,
-    Ending.BOTH: _TERMINATED + '<path class="ep-truncated" d="M-10 1V19" stroke="#b45309" stroke-width="3"/>',
+    Ending.BOTH: _TERMINATED + f'<path class="ep-truncated" d="M-10 1V19" {_BAR}',
     Ending.OPEN: '<path d="M-6 4L2 10L-6 16" fill="none" stroke="currentColor" stroke-width="2"/>',
 }
 """Mark at the last observation: a square (terminated), two bars (truncated), both, or an arrow (ongoing or cut)."""
@@ -38,7 +40,8 @@ def rail(axis: Axis, begins_at: int, ending: Ending) -> Markup:
     elif -begins_at <= axis.span:
         place = 100 * -begins_at / span if axis.span else 0
         parts.append(
-            f'<circle class="ep-reset" cx="{place:.2f}%" cy="10" r="5" fill="none" stroke="#2563eb" stroke-width="2"/>'
+            f'<circle class="ep-reset" cx="{place:.2f}%" cy="10" r="5" fill="none" stroke="{colour("observations")}" '
+            'stroke-width="2"/>'
         )
     mark = "100%" if axis.span else "20"  # beside the reset observation where there is no step
     if axis.span or ending.is_done:

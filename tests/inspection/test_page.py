@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shutil
 import threading
 import urllib.error
@@ -18,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episodes import EpisodePack, SingleAgentEpisode
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect.html_report import episode_data, write_report
 from episodes.inspect.page_messages import encode
@@ -381,25 +383,186 @@ def test_page_without_episodes_or_steps_states_it(tmp_path: Path, tab: Tab) -> N
 
 
 @WITH_BROWSER
-def test_page_dots_show_outliers_and_all_endings(tmp_path: Path, tab: Tab) -> None:
-    """An ending of every third episode, and one high return, are visible among 3,000 episodes."""
-    numbers = np.arange(3000)
+def test_page_charts_of_many_episodes_keep_the_distribution(tmp_path: Path, tab: Tab) -> None:
+    """Each cell of a chart is drawn if it has episodes, and the share of each ending is the width of its part."""
+    random, num = np.random.default_rng(0), 3000
+    returns = np.append(random.uniform(5, 60, num - 1), 1000.0)[random.permutation(num)]
+    truncated = random.random(num) < 0.2
     pack = EpisodePack(
-        observations=np.zeros(6000),
-        actions=np.zeros(3000, int),
-        rewards=np.where(numbers == 1234, 1000.0, 1.0),
-        lengths=np.ones(3000, int),
-        truncated=numbers % 3 == 0,
-        terminated=numbers % 3 > 0,
+        observations=np.zeros(2 * num),
+        actions=np.zeros(num, int),
+        rewards=returns,
+        lengths=np.ones(num, int),
+        terminated=~truncated,
+        truncated=truncated,
     )
     page = tab.open(report(write(tmp_path / "data", pack)))
-    dots = page.evaluate("""[...document.querySelectorAll("#overview .chart:first-child path")].map((path) =>
-        [path.getAttribute("stroke"), path.getAttribute("d").split("M").length - 1,
-         path.getAttribute("d").includes(" 6.0h")])""")
-    assert {stroke for stroke, _, _ in dots} == {"var(--terminated)", "var(--truncated)"}
-    assert all(count > 300 for _, count, _ in dots)
-    assert [has_top for stroke, _, has_top in dots if "terminated" in stroke] == [True]
-    assert "1 … 1000" in tab.texts("#overview h2")[0]
+    drawn: dict[tuple[int, int], dict[str, float]] = {}
+    for fill, path in page.evaluate("""[...document.querySelectorAll("#overview .chart:first-child path.dense")].map(
+        (path) => [path.getAttribute("fill"), path.getAttribute("d")])"""):
+        for x, y, width in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", path):
+            cell = int((float(x) + 0.1 - 4) / 592 * 60), round((90 - float(y)) / 84 * 16) - 1
+            drawn.setdefault(cell, {})[fill[len("var(--") : -1]] = float(width)
+    low, high = returns.min(), returns.max()
+    expected: dict[tuple[int, int], dict[str, int]] = {}
+    for row, value in enumerate(returns.tolist()):
+        cell = row * 60 // num, min(int((value - low) / (high - low) * 16), 15)
+        counts = expected.setdefault(cell, {})
+        ending = "truncated" if truncated[row] else "terminated"
+        counts[ending] = counts.get(ending, 0) + 1
+    assert drawn.keys() == expected.keys()
+    for cell, counts in expected.items():
+        shares = {ending: 592 / 60 * count / sum(counts.values()) for ending, count in counts.items()}
+        assert drawn[cell] == pytest.approx(shares, abs=0.01)
+    dots = page.evaluate(
+        "[...document.querySelectorAll('#overview .chart:first-child path.dots')].map((p) => p.getAttribute('d'))"
+    )
+    assert {y for path in dots for y in re.findall(r" ([\d.]+)h0", path)} == {
+        "6.0",
+        "90.0",
+    }  # the lowest and the highest
+    assert f"mean {returns.mean():.4g}"[:8] in tab.texts("#overview h2")[0]
+    page.fill("#words", "return < 20")
+    cells = page.evaluate(
+        "[...document.querySelectorAll('#overview .chart:first-child path.dense')].map((p) => p.getAttribute('d'))"
+    )
+    assert {y for path in cells for y in re.findall(r"M[\d.]+ ([\d.]+)h", path)} == {"84.8"}  # the lowest row of cells
+
+
+@WITH_BROWSER
+def test_page_filter_dims_the_dots_of_other_episodes(tmp_path: Path, tab: Tab) -> None:
+    page = tab.open(report(write(tmp_path / "data", [plain([float(n)]) for n in range(6)])))
+    page.fill("#words", "return < 2")
+    dots = dict(
+        page.evaluate("""[...document.querySelectorAll("#overview .chart:first-child path.dots")].map((path) =>
+        [path.classList.contains("faint"), path.getAttribute("d").split("M").length - 1])""")
+    )
+    assert dots == {True: 4, False: 2}
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("num_steps", [40, 5000])
+def test_page_bands_have_the_share_of_each_number(num_steps: int, tmp_path: Path, tab: Tab) -> None:
+    """Whole numbers are areas without lines, and the area of each number is the share of its steps."""
+    actions = np.random.default_rng(1).integers(0, 4, num_steps)
+    episode = SingleAgentEpisode.from_arrays(np.zeros(num_steps + 1), actions, np.zeros(num_steps), id_="a")
+    page = tab.open(report(write(tmp_path / "data", [episode])))
+    bands, lines = page.evaluate("""(() => { const lane = [...document.querySelectorAll(".lane")].find(
+        (line) => line.tracks?.[0].label === "actions");
+        return [[...lane.querySelectorAll("path.cell")].map((p) => [Number(p.dataset.value), p.getAttribute("d")]),
+            [...lane.querySelectorAll("path:not(.cell):not(.odd)")].length]; })()""")
+    assert lines == 0
+    areas = {
+        value: sum(
+            (float(right) - float(left)) * float(tall)
+            for left, right, tall in re.findall(r"M([\d.]+) [\d.]+H([\d.]+)v([\d.]+)H", path)
+        )
+        for value, path in bands
+    }
+    shares = np.bincount(actions) / num_steps
+    total = sum(areas.values())
+    assert total == pytest.approx(1000 * 24, rel=0.01)
+    assert [areas[value] / total for value in range(4)] == pytest.approx(shares.tolist(), abs=0.01)
+
+
+def played(num_agents: int, num_steps: int, seed: int, id_: str) -> MultiAgentEpisode:
+    """Return a game in which random agents act at each step."""
+    random, agents = np.random.default_rng(seed), [f"p{i}" for i in range(num_agents)]
+    game = MultiAgentEpisode(id_)
+    up = {agent for agent in agents if random.random() < 0.6} | {"p0"}
+    game.add_env_reset(observations={agent: np.zeros(2) for agent in up})
+    for t in range(num_steps):
+        actions = {agent: int(random.integers(3)) for agent in up}
+        up = {agent for agent in agents if random.random() < 0.6} | {agents[(t + 1) % num_agents]}
+        observed = {agent: np.full(2, t + 1.0) for agent in up}
+        game.add_env_step(observed, actions, dict.fromkeys(actions, 1.0), terminateds={"__all__": t == num_steps - 1})
+    return game
+
+
+@WITH_BROWSER
+def test_page_of_games_has_a_row_and_the_turns_of_each_game(tmp_path: Path, tab: Tab) -> None:
+    """Games are counted as games, and the drawn turns are the env steps of each agent's observations and actions."""
+    games = [played(2 + n, 7 + n, n, f"game {n}") for n in range(3)]
+    data = write(tmp_path / "data", games)
+    file = report(data)
+    with served(data) as server:
+        for url in (file, server.url):
+            page = tab.open(url)
+            assert tab.texts("#about")[0].startswith("3 games · 24 env steps")
+            assert tab.ids() == [game.id_ for game in games]
+            for row, game in enumerate(games):
+                page.locator("#body tr").nth(row).click()
+                page.locator("#episode h2", has_text=game.id_).wait_for()
+                assert f"{len(game)} steps, return {game.get_return():.0f}, terminated" in tab.texts("#episode h2")[0]
+                drawn = page.evaluate("""[...document.querySelectorAll(".lane.turn")].map((line) => [line.turn.agent,
+                    ...[".observes", ".acts"].map((name) => line.querySelector(name).getAttribute("d"))])""")
+                turns = {
+                    agent: [
+                        [round(float(x) * len(game) / 1000) for x in re.findall(r"M([\d.]+)", path)] for path in paths
+                    ]
+                    for agent, *paths in drawn
+                }
+                assert turns == {
+                    agent: [list(line.observation_times), list(line.action_times)]
+                    for agent, line in game.to_numpy().agents.timelines.items()
+                }
+                page.locator("#step").fill("3")
+                for agent, line in game.agents.timelines.items():
+                    known = [t for t in line.observation_times if t <= 3]
+                    old = "" if known and known[-1] == 3 else f" (of step {known[-1]})" if known else None
+                    shown = tab.value(f"{agent}/observations[0]")
+                    assert shown == ("" if old is None else f"{known[-1]}{old}")
+
+
+@WITH_BROWSER
+def test_page_keeps_cameras_and_time_in_view(data: Path, tab: Tab) -> None:
+    page = tab.open(report(data))
+    page.set_viewport_size({"width": 1300, "height": 400})
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    for name in (".frame", "#step", ".axis"):
+        box = page.locator(name).first.bounding_box()
+        assert 0 <= box["y"] <= 400, name
+    panel, plot = (page.locator(name).bounding_box()["width"] for name in ("#lanes", "#lanes .lane svg >> nth=0"))
+    assert plot > 0.9 * panel  # plots take the width
+
+
+@WITH_BROWSER
+def test_page_plays_with_a_speed_joins_lanes_and_lists_keys(data: Path, tab: Tab) -> None:
+    page = tab.open(report(data))
+    page.locator("#speed").select_option("60")
+    page.get_by_label("loop").check()
+    page.locator("#play").click()
+    steps = page.evaluate("""new Promise((done) => { const steps = []; new MutationObserver(() => {
+        steps.push(state.step); if (steps.length > 14) done(steps); }).observe(find("now"), { childList: true }); })""")
+    assert all(b == (a + 1 if a < 10 else 0) for a, b in itertools.pairwise(steps))  # and again from the start
+    page.locator("#play").click()
+    num = page.locator("#lanes .lane").count()
+    page.locator(".lane", has_text="actions").get_by_role("button", name="join").click()
+    assert page.locator("#lanes .lane").count() == num - 1
+    assert tab.texts("#lanes .lane .name")[0] == "rewards, actions"
+    page.wait_for_timeout(300)
+    tab.open(page.url)
+    assert page.locator("#lanes .lane").count() == num - 1
+    page.get_by_role("button", name="split").click()
+    assert page.locator("#lanes .lane").count() == num
+    page.locator("#episode").focus()
+    page.keyboard.press("?")
+    assert "Space: play" in page.locator("#keys p").inner_text()
+
+
+@WITH_BROWSER
+def test_page_compares_with_a_tolerance(tmp_path: Path, tab: Tab) -> None:
+    noise = np.random.default_rng(0).uniform(-0.1, 0.1, 30)
+    noise[19] = 3.0
+    page = tab.open(report(write(tmp_path / "data", [plain(np.zeros(30), id_="a"), plain(noise, id_="b")])))
+    page.locator("#body tr").nth(1).click(modifiers=["Shift"])
+    page.get_by_role("button", name="first difference: step 0, rewards").wait_for()
+    assert page.locator(".lane path.first").count() == 1
+    assert page.locator(".lane path.differing").get_attribute("d").count("M") == 1  # neighbouring steps are one line
+    page.get_by_label("tolerance").fill("0.5")
+    page.get_by_label("tolerance").press("Enter")
+    page.get_by_role("button", name="first difference: step 19, rewards").wait_for()
+    assert page.locator(".lane path.first").get_attribute("data-step") == "19"
 
 
 # --- served -----------------------------------------------------------------------------------------------------------

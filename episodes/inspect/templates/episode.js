@@ -1,6 +1,7 @@
 // One episode, or two to compare: lanes of numbers over a common time axis, frames of all cameras, texts as turns.
 
-const SHOWN_LANES = 24, MOST_TURNS = 400, MOST_MARKS = 300;
+const SHOWN_LANES = 24, MOST_TURNS = 400, SPEEDS = [2, 5, 10, 20, 30, 60];
+const KEYS = "Left, Right: a step. Page Up, Page Down: a tenth. Home, End. Space: play. Escape: the whole episode. ?: this list. In the table: Up, Down, and Enter for the episode.";
 let shown = null;  // the episode
 let other = null;  // the episode to compare with
 let playing = null;
@@ -20,11 +21,16 @@ function startOf(episode, track, cell) {  // the step of the first item of a cel
   return track.at ? track.at[cell] : track.begin + cell * track.every - episode.lookback;
 }
 
+function endOf(episode, track, cell) {  // the step after the last item of a cell
+  if (track.at) return cell + 1 < track.at.length ? track.at[cell + 1] : track.until ?? track.at[cell] + track.every;
+  return Math.min(track.begin + (cell + 1) * track.every, track.items) - episode.lookback;
+}
+
 function cellOf(episode, track, step) {
   const place = Math.floor(step) + episode.lookback;
   const cell = track.at ? track.at.findLastIndex((start) => start <= step) : Math.floor((place - track.begin) / track.every);
   const num = (track.values ?? track.low).length;
-  return cell >= 0 && cell < num && place < track.items ? cell : -1;
+  return cell >= 0 && cell < num && (track.at || place < track.items) ? cell : -1;
 }
 
 function reading(episode, track, step) {  // the number of a step, or the range of the cell that has the step
@@ -32,17 +38,18 @@ function reading(episode, track, step) {  // the number of a step, or the range 
   if (cell < 0) return "";
   const found = (from, to) => [...new Set((track.marks ?? []).filter(([at]) => from <= at && at <= to).map(([, text]) => text))].slice(0, 3);
   const odd = track.odd[cell] ?? "";
-  if (track.values) return [odd || show(track.values[cell]), ...found(step, step)].join(", ");
-  const begin = startOf(episode, track, cell), end = Math.min(begin + track.every, track.items - episode.lookback) - 1;
+  const begin = startOf(episode, track, cell), end = endOf(episode, track, cell) - 1;
+  const since = track.at && track.values && begin !== step ? ` (of step ${begin})` : "";
+  if (track.values) return [(odd || show(track.values[cell])) + since, ...found(begin, begin)].join(", ");
   const range = Number.isNaN(track.low[cell]) ? "" : `${show(track.low[cell])} … ${show(track.high[cell])}`;
   return `${[range, odd, ...found(begin, end)].filter(Boolean).join(", ")} (${begin}–${end})`;
 }
 
 function path(episode, track, low, high) {
   const rows = track.values ? [track.values] : [track.low, track.high], [a, b] = view();
-  let text = "", gap = true, width = track.every;
+  let text = "", gap = true;
   for (let i = 0; i < rows[0].length; i++) {
-    const start = startOf(episode, track, i) + (track.more ? 0 : 0.5);
+    const begin = startOf(episode, track, i), start = begin + (track.more ? 0 : 0.5), width = Math.max(endOf(episode, track, i) - begin, 1);
     if (start + width < a || start - width > b) continue;
     if (Number.isNaN(rows[0][i])) { gap = true; continue; }
     rows.forEach((row, k) => {
@@ -53,6 +60,31 @@ function path(episode, track, low, high) {
     });
   }
   return text;
+}
+
+function bands(episode, track, low, high, top, bottom) {  // whole numbers as colours: of each item, or as shares of a cell
+  const [a, b] = view(), paths = new Map(), shares = track.shares ? Object.entries(track.shares) : null;
+  const add = (value, from, to, y, tall) => {
+    const [left, right] = [from, to].map((step) => xOf(Math.max(a, Math.min(b, step))));
+    if (right > left && tall > 0) paths.set(value, `${paths.get(value) ?? ""}M${left.toFixed(1)} ${y.toFixed(2)}H${right.toFixed(1)}v${tall.toFixed(2)}H${left.toFixed(1)}z`);
+  };
+  const half = track.more && !track.at ? 0.5 : 0, num = (track.values ?? track.low).length;
+  for (let i = 0; i < num; i++) {
+    const from = startOf(episode, track, i) - half;
+    let to = endOf(episode, track, i) - half;
+    if (to < a || from > b) continue;
+    if (shares) {
+      let total = 0, y = bottom;
+      for (const [, counts] of shares) total += counts[i];
+      for (const [value, counts] of shares) { const tall = (bottom - top) * counts[i] / total; y -= tall; add(Number(value), from, to, y, tall); }
+      continue;
+    }
+    const value = track.values[i];
+    if (Number.isNaN(value) || track.odd[i]) continue;
+    while (i + 1 < num && track.values[i + 1] === value && !track.odd[i + 1]) to = endOf(episode, track, ++i) - half;
+    add(value, from, to, top, bottom - top);
+  }
+  return [...paths].map(([value, d]) => element("path", { d, class: "cell", "data-value": value, fill: `var(--${track.hue})`, "fill-opacity": (high > low ? 0.18 + 0.82 * (value - low) / (high - low) : 0.6).toFixed(3) }));
 }
 
 function rangeOf(track) {  // of the whole track
@@ -67,41 +99,88 @@ function partner(track) {
   return other?.lanes.find((lane) => lane.label === track.label) ?? null;
 }
 
-function differences(track) {  // the steps at which the numbers of both episodes differ, as far as both are exact
+function exact(episode, track, step) {  // the number at a step; undefined if the track has none, a text for the range of a cell
+  const cell = cellOf(episode, track, step);
+  return cell < 0 ? undefined : track.values && !track.odd[cell] ? track.values[cell] : reading(episode, track, step);
+}
+
+function differences(track) {  // the steps at which two episodes differ by more than the tolerance
   const second = partner(track), steps = [];
   if (!second) return steps;
+  if (track.compared?.second === second && track.compared.tolerance === state.tolerance) return track.compared.steps;
+  track.compared = { second, tolerance: state.tolerance, steps };
   const end = Math.max(shown.length, other.length);
-  for (let step = Math.max(firstStep(shown), firstStep(other)); step <= end; step++) {
-    if (reading(shown, track, step) !== reading(other, second, step)) steps.push(step);
+  for (let step = Math.min(firstStep(shown), firstStep(other)); step <= end; step++) {
+    const [a, b] = [exact(shown, track, step), exact(other, second, step)];
+    const isNear = typeof a === "number" && typeof b === "number" && (Math.abs(a - b) <= state.tolerance || (Number.isNaN(a) && Number.isNaN(b)));
+    if (a !== b && !isNear) steps.push(step);
   }
   return steps;
 }
 
-function lane(track) {
-  const second = partner(track);
-  const ranges = [track, second].filter(Boolean).map(rangeOf).filter((range) => range[0] <= range[1]);
-  const low = Math.min(...ranges.map((range) => range[0])), high = Math.max(...ranges.map((range) => range[1]));
-  const each = track.every > 1 ? `; each point is the lowest and the highest of ${track.every} steps` : "";
-  const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${track.label}, ${show(low)} to ${show(high)}${each}` });
-  if (shown.lookback) svg.append(element("rect", { class: "before", x: xOf(firstStep(shown)), width: Math.max(xOf(0) - xOf(firstStep(shown)), 0), height: 30 }));
-  const mid = (episode, one, cell) => startOf(episode, one, cell) + (one.more ? 0 : 0.5);
-  const odd = Object.entries(track.odd).filter(([, words]) => /NaN|∞/.test(words)).map(([cell]) => `M${xOf(mid(shown, track, Number(cell))).toFixed(1)} 22v8`);
-  svg.append(element("path", { class: "odd", d: odd.join("") }));
-  const found = (track.marks ?? []).map(([at]) => `M${xOf(at + (track.more ? 0 : 0.5)).toFixed(1)} 0v7`);
-  if (found.length) svg.append(element("path", { class: "found", d: found.join("") }));
-  if (second) {
-    svg.append(element("path", { class: "second", d: path(other, second, low, high), stroke: `var(--${track.hue})` }));
-    const steps = differences(track), every = Math.ceil(steps.length / MOST_MARKS) || 1;
-    svg.append(element("path", { class: "odd", d: steps.filter((_, i) => i % every === 0).map((step) => `M${xOf(step + (track.more ? 0 : 0.5)).toFixed(1)} 0v4`).join("") }));
+function differs(track, step) {
+  return differences(track).includes(step);
+}
+
+function runsOf(steps) {  // neighbouring steps as [first, last]
+  const runs = [];
+  for (const step of steps) {
+    if (runs.length && runs.at(-1)[1] === step - 1) runs.at(-1)[1] = step;
+    else runs.push([step, step]);
   }
-  svg.append(element("path", { d: path(shown, track, low, high), stroke: `var(--${track.hue})`, "stroke-linecap": "round" }));
+  return runs;
+}
+
+function lane(tracks) {  // of one or several tracks, which then share a scale
+  const [track] = tracks, pairs = tracks.flatMap((one) => [[shown, one, ""], ...(partner(one) ? [[other, partner(one), "second"]] : [])]);
+  const ranges = pairs.map(([, one]) => rangeOf(one)).filter((range) => range[0] <= range[1]);
+  const low = Math.min(...ranges.map((range) => range[0])), high = Math.max(...ranges.map((range) => range[1]));
+  const each = track.every <= 1 ? "" : track.shares ? `; each column is the shares of ${track.every} steps` : `; each point is the lowest and the highest of ${track.every} steps`;
+  const names = tracks.map((one) => one.label).join(", "), note = track.note ? ` (${track.note})` : "";
+  const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${names}${note}, ${show(low)} to ${show(high)}${each}` });
+  if (shown.lookback) svg.append(element("rect", { class: "before", x: xOf(firstStep(shown)), width: Math.max(xOf(0) - xOf(firstStep(shown)), 0), height: 30 }));
+  pairs.forEach(([episode, one, kind], i) => {
+    if (one.band && tracks.length === 1) {
+      const [top, bottom] = pairs.length === 1 ? [3, 27] : i ? [16, 28] : [2, 14];
+      svg.append(...bands(episode, one, low, high, top, bottom));
+      return;
+    }
+    const hue = tracks.length > 1 ? `hsl(${(tracks.findIndex((each) => each.label === one.label) * 67 + 215) % 360} 65% 50%)` : `var(--${one.hue})`;
+    svg.append(element("path", { class: kind, d: path(episode, one, low, high), stroke: hue, "stroke-linecap": "round" }));
+  });
+  for (const one of tracks) {
+    const mid = (cell) => startOf(shown, one, cell) + (one.more ? 0 : 0.5);
+    const odd = Object.entries(one.odd).filter(([, words]) => /NaN|∞/.test(words)).map(([cell]) => `M${xOf(mid(Number(cell))).toFixed(1)} 22v8`);
+    svg.append(element("path", { class: "odd", d: odd.join("") }));
+    const found = (one.marks ?? []).map(([at]) => `M${xOf(at + (one.more ? 0 : 0.5)).toFixed(1)} 0v7`);
+    if (found.length) svg.append(element("path", { class: "found", d: found.join("") }));
+    const steps = differences(one), x = (step) => xOf(Math.max(view()[0], Math.min(view()[1], step))).toFixed(1);
+    if (steps.length) {
+      svg.append(element("path", { class: "differing", d: runsOf(steps).map(([from, to]) => `M${x(from)} 1H${x(to + 1)}`).join("") }));
+      svg.append(element("path", { class: "first", d: `M${xOf(steps[0] + (one.more ? 0 : 0.5)).toFixed(1)} 0v30`, "data-step": steps[0] }));
+    }
+  }
   svg.append(element("rect", { class: "drag", height: 30, width: 0 }), element("line", { class: "cursor", y1: -2, y2: 32 }));
   drags(svg);
-  const name = element("span", { class: "name", style: `color:var(--${track.hue})`, title: track.label + each }, track.label);
+  const name = element("span", { class: "name", style: `color:var(--${track.hue})`, title: names + note + each });
+  tracks.forEach((one, i) => name.append(i ? ", " : "", tracks.length > 1 ? element("i", { style: `color:hsl(${(i * 67 + 215) % 360} 65% 50%)` }, one.label) : one.label));
+  if (note) name.append(element("small", {}, note));
   const scale = element("span", { class: "scale" }, element("span", {}, ranges.length ? show(high) : ""), element("span", {}, ranges.length && low !== high ? show(low) : ""));
-  const line = element("div", { class: "lane" }, name, scale, svg, element("b", {}));
-  line.track = track;
+  const line = element("div", { class: "lane" }, name, join(tracks), element("b", {}), scale, svg);
+  line.tracks = tracks;
   return line;
+}
+
+function join(tracks) {  // a button that draws a track in the lane above, or gives each track its own lane again
+  const isJoined = tracks.length > 1;
+  const button = element("button", { type: "button", class: "join", title: isJoined ? "draw each track in its own lane" : "draw in the lane above" }, isJoined ? "split" : "join");
+  button.addEventListener("click", () => {
+    const labels = chosenLanes().map((track) => track.label), at = labels.indexOf(tracks[0].label);
+    state.joined = isJoined ? state.joined.filter((label) => !tracks.some((track) => track.label === label)) : [...state.joined, ...(at > 0 ? [tracks[0].label] : [])];
+    save();
+    drawLanes();
+  });
+  return button;
 }
 
 function drags(svg) {  // dragging zooms, a click chooses a step
@@ -147,7 +226,7 @@ function axis() {
   const left = (step) => `left:${xOf(step) / 10}%`;
   const mark = (step, name, title) => step >= a && step <= b && rail.append(element("span", { class: `mark ${name}`, style: left(step), title }));
   if (shown.lookback && a < 0) rail.append(element("span", { class: "past", style: `${left(a)};width:${xOf(0) / 10}%`, title: "lookback" }));
-  const most = Math.max(find("episode").clientWidth - 380, 120) / 60, size = 10 ** Math.floor(Math.log10((b - a) / most));
+  const most = Math.max(find("episode").clientWidth - 40, 120) / 60, size = 10 ** Math.floor(Math.log10((b - a) / most));
   const every = Math.max(1, Math.round([1, 2, 5, 10].map((unit) => unit * size).find((unit) => (b - a) / unit <= most)));
   for (let step = Math.ceil(a / every) * every; step <= b; step += every) rail.append(element("i", { style: left(step) }, String(step + shown.started)));
   if (shown.started === 0) mark(0, "reset", "reset observation");
@@ -156,7 +235,7 @@ function axis() {
   for (const one of findingsOf(state.episode)) mark(one.step, "found", `${one.kind}: ${one.evidence}`);
   const whole = element("button", { type: "button", id: "whole", ...(state.view ? {} : { disabled: "" }) }, "whole");
   whole.addEventListener("click", () => zoom());
-  return element("div", { class: "lane axis" }, element("span", { class: "name" }, "env step"), whole, rail, element("b", {}));
+  return element("div", { class: "lane axis" }, element("span", { class: "name" }, "env step"), whole, element("b", {}), rail);
 }
 
 function chosenLanes() {
@@ -164,9 +243,50 @@ function chosenLanes() {
   return labels ? shown.lanes.filter((track) => labels.includes(track.label)) : shown.lanes.slice(0, SHOWN_LANES);
 }
 
+function lanesOfTracks() {  // lists of tracks, one for each lane
+  const lanes = [];
+  for (const track of chosenLanes()) {
+    if (lanes.length && state.joined.includes(track.label)) lanes.at(-1).push(track);
+    else lanes.push([track]);
+  }
+  return lanes;
+}
+
+function groups(lines) {  // lanes by the first part of their path; a group of several can be closed
+  const named = new Map();
+  for (const line of lines) {
+    const label = line.tracks[0].label, name = label.split(/[/[]/)[0];
+    named.set(name, [...(named.get(name) ?? []), line]);
+  }
+  return [...named].map(([name, members]) => {
+    if (members.length === 1) return members[0];
+    const isOpen = !state.closed.includes(name), group = element("details", { class: "group", ...(isOpen ? { open: "" } : {}) }, element("summary", {}, `${name} · ${members.length} lanes`), ...members);
+    group.addEventListener("toggle", () => { state.closed = group.open ? state.closed.filter((one) => one !== name) : [...new Set([...state.closed, name])]; });
+    return group;
+  });
+}
+
 function drawLanes() {
-  find("lanes").replaceChildren(axis(), ...chosenLanes().map(lane));
+  find("axis").replaceChildren(axis());
+  find("lanes").replaceChildren(...turnLanes(), ...groups(lanesOfTracks().map(lane)));
   move(state.step, false);
+}
+
+function turnLanes() {  // of a game: who observes (above) and who acts (below) at which step
+  return (shown.turns ?? []).map((turn) => {
+    const svg = element("svg", { viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img", "aria-label": `${turn.agent}: ${counted(turn.observed.length, "observation")}, ${counted(turn.acted.length, "action")}` });
+    const [a, b] = view(), ticks = (times, y) => Array.from(times).filter((at) => a <= at && at <= b).map((at) => `M${xOf(at).toFixed(1)} ${y}v11`).join("");
+    svg.append(element("path", { class: "observes", d: ticks(turn.observed, 2), stroke: "var(--observations)" }));
+    svg.append(element("path", { class: "acts", d: ticks(turn.acted, 16), stroke: "var(--actions)" }));
+    const kind = kindOf(turn.ending), last = turn.observed.length ? turn.observed.at(-1) : 0;
+    if (turn.ending !== "ongoing" && turn.ending !== "cut") svg.append(element("path", { class: "ends", d: `M${xOf(last).toFixed(1)} 0v30`, stroke: `var(--${kind})`, "data-step": last }));
+    svg.append(element("rect", { class: "drag", height: 30, width: 0 }), element("line", { class: "cursor", y1: -2, y2: 32 }));
+    drags(svg);
+    const name = element("span", { class: "name", title: turn.agent }, turn.agent, element("small", {}, ` return ${show(turn.return)}, ${turn.ending}`));
+    const line = element("div", { class: "lane turn" }, name, element("span", {}), element("b", {}), element("span", { class: "scale" }, element("span", {}, "obs"), element("span", {}, "act")), svg);
+    line.turn = turn;
+    return line;
+  });
 }
 
 function picker() {
@@ -219,7 +339,9 @@ function firstDifference() {
   if (best) go.addEventListener("click", () => move(best[0]));
   const close = element("button", { type: "button", "aria-label": "stop comparing" }, "×");
   close.addEventListener("click", () => { state.other = other = null; save(); drawRows(); draw(); });
-  return [element("p", { id: "difference" }, `compared with ${other.title} (dashed) `, go, " ", close)];
+  const tolerance = element("input", { type: "number", min: 0, step: "any", value: state.tolerance, "aria-label": "tolerance" });
+  tolerance.addEventListener("change", () => { state.tolerance = Math.max(Number(tolerance.value) || 0, 0); save(); draw(); });
+  return [element("p", { id: "difference" }, `compared with ${other.title} (dashed, or below) `, go, " ", element("label", {}, "tolerance ", tolerance), " ", close)];
 }
 
 function heading(episode) {
@@ -242,9 +364,15 @@ function draw() {
   const caption = (episode, camera) => (other ? `${episode.title}: ${camera.label}` : camera.label);
   const cameras = (episode) => episode.cameras.map((camera) => element("figure", {}, element("img", { class: "frame", alt: "frame" }), element("figcaption", {}, caption(episode, camera))));
   const pictures = element("div", { class: "frames" }, ...cameras(shown), ...(other ? cameras(other) : []));
-  const scrub = element("div", { id: "scrub" }, play, scrubber, element("span", { id: "now" }));
+  const speed = element("select", { id: "speed", "aria-label": "steps per second" }, ...SPEEDS.map((one) => element("option", { value: one, ...(one === state.speed ? { selected: "" } : {}) }, `${one}/s`)));
+  speed.addEventListener("change", () => { state.speed = Number(speed.value); if (playing) start(); });
+  const loop = element("input", { type: "checkbox", ...(state.loop ? { checked: "" } : {}) });
+  loop.addEventListener("change", () => { state.loop = loop.checked; });
+  const scrub = element("div", { id: "scrub" }, play, scrubber, element("span", { id: "now" }), speed, element("label", {}, loop, "loop"));
   const empty = shown.lanes.length ? [] : [element("p", {}, "This episode has no steps and no numbers.")];
-  panel.replaceChildren(heading(shown), ...firstDifference(), pictures, scrub, ...empty, element("div", { id: "lanes" }), picker(), ...conversation(), ...turns());
+  const keys = element("details", { id: "keys" }, element("summary", {}, "keys"), element("p", {}, KEYS));
+  const stage = element("div", { id: "stage" }, pictures, scrub, element("div", { id: "axis" }));
+  panel.replaceChildren(heading(shown), ...firstDifference(), stage, ...empty, element("div", { id: "lanes" }), picker(), keys, ...conversation(), ...turns());
   drawLanes();
 }
 
@@ -256,27 +384,36 @@ function move(to, isSaved = true) {
   find("now").textContent = `step ${step}` + (shown.started ? ` (t ${shown.started + step})` : "");
   const cameras = [shown, other].filter(Boolean).flatMap((episode) => episode.cameras);
   document.querySelectorAll(".frame").forEach((picture, i) => {
-    const { label, first, every, images } = cameras[i];
-    const n = Math.min(images.length - 1, Math.max(0, Math.floor((step - first) / every)));
+    const { label, first, every, images, at } = cameras[i];
+    const n = Math.min(images.length - 1, Math.max(0, at ? at.findLastIndex((time) => time <= step) : Math.floor((step - first) / every)));
     if (picture.getAttribute("src") !== images[n]) picture.src = images[n];
-    picture.alt = `${label} at step ${first + n * every}`;
+    picture.alt = `${label} at step ${at ? at[n] : first + n * every}`;
   });
-  document.querySelectorAll("#lanes .lane:not(.axis)").forEach((line) => {
-    const { track } = line, x = xOf(step), second = partner(track);
-    line.querySelector(".cursor").setAttribute("x1", x);
-    line.querySelector(".cursor").setAttribute("x2", x);
-    const values = [reading(shown, track, step), ...(second ? [reading(other, second, step)] : [])];
-    line.querySelector("b").textContent = values.join(" | ");
-    line.querySelector("b").className = second && values[0] !== values[1] ? "differs" : "";
+  document.querySelectorAll("#lanes .lane").forEach((line) => {
+    const { tracks, turn } = line, x = xOf(step), cursor = line.querySelector(".cursor"), value = line.querySelector("b");
+    cursor.setAttribute("x1", x);
+    cursor.setAttribute("x2", x);
+    if (turn) {
+      value.textContent = [turn.observed.includes(step) ? "observes" : "", turn.acted.includes(step) ? "acts" : ""].filter(Boolean).join(", ");
+      return;
+    }
+    const read = (track) => [reading(shown, track, step), ...(partner(track) ? [reading(other, partner(track), step)] : [])].join(" | ");
+    value.textContent = tracks.map(read).join(", ");
+    value.className = tracks.some((track) => partner(track) && differs(track, step)) ? "differs" : "";
   });
   document.querySelectorAll("#turns li").forEach((turn) => turn.classList.toggle("current", Number(turn.dataset.step) === step));
   if (isSaved) save();
 }
 
 function start() {
+  stop();
   if (state.step >= shown.length) move(firstStep(shown));
   find("play").textContent = "stop";
-  playing = setInterval(() => (state.step < shown.length ? move(state.step + 1, false) : stop()), 50);
+  playing = setInterval(() => {
+    if (state.step < shown.length) move(state.step + 1, false);
+    else if (state.loop) move(firstStep(shown), false);
+    else stop();
+  }, 1000 / state.speed);
 }
 
 function stop() {

@@ -1,7 +1,7 @@
 // The page: its state, which is in the address too, the choice of episodes, the keyboard, and the server if there is one.
 
 const live = document.body.dataset.live === "yes";
-const state = { filter: "", ending: "", sort: null, down: false, episode: null, other: null, step: 0, view: null, lanes: null };
+const state = { filter: "", ending: "", sort: null, down: false, episode: null, other: null, step: 0, view: null, lanes: null, joined: [], closed: [], tolerance: 0, speed: 20, loop: false };
 const blocks = new Map();  // decoded blocks of the episodes in this file, by index
 let version = null;
 let requests = 0;
@@ -40,6 +40,7 @@ function saveNow() {
   const parts = {
     filter: state.filter, ending: state.ending, sort: state.sort ? `${state.down ? "-" : ""}${state.sort}` : "", episode: keyText(state.episode),
     other: keyText(state.other), step: state.step || "", view: state.view?.join(",") ?? "", lanes: state.lanes ? JSON.stringify(state.lanes) : "",
+    joined: state.joined.length ? JSON.stringify(state.joined) : "", tolerance: state.tolerance || "",
   };
   const query = new URLSearchParams(Object.entries(parts).filter(([, value]) => value !== ""));
   history.replaceState(null, "", `#${query}`);
@@ -52,6 +53,7 @@ function load() {
     filter: query.get("filter") ?? "", ending: query.get("ending") ?? "", sort: sort.replace(/^-/, "") || null, down: sort.startsWith("-"),
     episode: keyFrom(query.get("episode")), other: keyFrom(query.get("other")), step: Number(query.get("step")) || 0,
     view: numbers.length === 2 && numbers[0] < numbers[1] ? numbers : null, lanes: listFrom(query.get("lanes")),
+    joined: listFrom(query.get("joined")) ?? [], tolerance: Math.max(Number(query.get("tolerance")) || 0, 0),
   });
   if (query.has("id")) findStep(query.get("id"), Number(query.get("t")), query.get("agent"));
   find("words").value = state.filter;
@@ -59,7 +61,13 @@ function load() {
 }
 
 function findStep(id, t, agent) {  // an address of links from batches has the id, the agent and the time of a step
-  const { id: ids, t_started, length, agent_id } = table.columns;
+  const { id: ids, t_started, length, agent_id, num_agents } = table.columns;
+  if (num_agents) {  // t counts the steps of the agent
+    const rows = rowsOf(id);
+    state.episode = rows.length ? keyOf(rows[0]) : { id, t, agent: agent ?? "", nth: 0 };
+    [state.step, state.stepOfAgent] = [0, { id, t }];
+    return;
+  }
   let chosen = -1;
   for (let row = 0; row < table.num; row++) {  // the last chunk that has the observation at this time
     const isIn = ids[row] === id && t_started[row] <= t && t <= t_started[row] + length[row];
@@ -98,8 +106,8 @@ async function episodeOf(key) {
   if (!blocks.has(block)) blocks.set(block, decode(await inflate(embedded(`block-${block}`))));
   const { kinds, episodes } = blocks.get(block), episode = episodes[n - table.starts[block]];
   const lanes = episode.lanes.map(([kind, part]) => {
-    const [label, hue, more] = kinds[kind];
-    return ArrayBuffer.isView(part) ? { label, hue, more, values: part, every: 1, begin: 0, items: part.length, odd: {} } : { label, hue, more, ...part };
+    const [label, hue, more, note, band] = kinds[kind], shared = { label, hue, more, note, band };
+    return ArrayBuffer.isView(part) ? { ...shared, values: part, every: 1, begin: 0, items: part.length, odd: {} } : { ...shared, ...part };
   });
   return { title: key.id, ...episode, lanes };
 }
@@ -117,6 +125,9 @@ async function chooseKey(key, isOther = false) {
   if (request !== requests) return;  // another episode was chosen meanwhile
   if (isOther) other = episode.isMissing ? null : episode;
   else [shown, other] = [episode, null];
+  const turn = !isOther && state.stepOfAgent && shown.turns?.find((one) => one.id === state.stepOfAgent.id);
+  if (turn) state.step = turn.observed[state.stepOfAgent.t - turn.first] ?? 0;
+  state.stepOfAgent = null;
   draw();
   save();
 }
@@ -141,6 +152,7 @@ document.addEventListener("keydown", (event) => {
   const [a, b] = view(), far = Math.max(1, Math.round((b - a) / 10));
   const to = { ArrowRight: state.step + 1, ArrowLeft: state.step - 1, PageDown: state.step + far, PageUp: state.step - far, Home: firstStep(shown), End: shown.length }[event.key];
   if (to !== undefined) { move(to); event.preventDefault(); }
+  if (event.key === "?") { find("keys").open = !find("keys").open; event.preventDefault(); }
   if (event.key === " ") { playing ? stop() : start(); event.preventDefault(); }
   if (event.key === "Escape") zoom();
 });
@@ -152,6 +164,7 @@ for (const [id, name] of [["words", "filter"], ["ending", "ending"]]) {
     state[name] = find(id).value;
     find("rows").scrollTop = 0;
     arrange();
+    overview();
     save();
   });
 }
@@ -166,9 +179,9 @@ function refresh(message) {
     drawDoctor();
   }
   isLoaded = true;
-  overview();
   drawHeads();
   arrange();
+  overview();
 }
 
 async function poll() {

@@ -1,7 +1,7 @@
 // The table of episodes: columns, filter, order, and rows of which only the visible ones are in the document.
 
-const ROW_HEIGHT = 29, FIRST_COLUMNS = ["id", "length", "return", "ending", "t_started", "agent_id"];
-const HEADS = { t_started: "from t", agent_id: "agent" };
+const ROW_HEIGHT = 29, FIRST_COLUMNS = ["id", "length", "return", "ending", "t_started", "agent_id", "num_agents"];
+const HEADS = { t_started: "from t", agent_id: "agent", num_agents: "agents" };
 let table = { num: 0, columns: {} };
 let order = [];  // indices of the rows that match the filter, in the chosen order
 
@@ -81,11 +81,12 @@ function shownColumns() {
   const names = Object.keys(table.columns), differs = (a, b) => a && b && a.some((value, i) => value !== b[i] && !(Number.isNaN(value) && Number.isNaN(b[i])));
   const { columns } = table;
   const whole = differs(columns.episode_return, columns.return) ? ["episode_return"] : [];
-  return [...FIRST_COLUMNS.filter((name) => names.includes(name)), ...whole, ...names.filter((name) => name.startsWith("custom_data/")).slice(0, 4)];
+  const isUseful = (name) => names.includes(name) && !(name === "t_started" && columns.t_started.every((start) => start === 0));
+  return [...FIRST_COLUMNS.filter(isUseful), ...whole, ...names.filter((name) => name.startsWith("custom_data/")).slice(0, 4)];
 }
 
 function drawHeads() {
-  document.querySelector("thead tr").replaceChildren(...shownColumns().map((name) => {
+  document.querySelector("#rows thead tr").replaceChildren(...shownColumns().map((name) => {
     const button = element("button", { type: "button", "data-column": name }, HEADS[name] ?? name.replace("custom_data/", ""));
     button.addEventListener("click", () => {
       const isNumber = typeof table.columns[name][0] === "number";
@@ -132,42 +133,84 @@ function reveal(row) {  // scroll so that a row is visible
 
 // --- charts of all episodes ---------------------------------------------------------------------------------------
 
-function dots(title, values) {
-  const { ending } = table.columns, num = table.num, isDense = num > 2000;
-  let low = Infinity, high = -Infinity, odd = 0;
-  for (const value of values) {
-    if (!Number.isFinite(value)) odd++;
-    else { low = Math.min(low, value); high = Math.max(high, value); }
-  }
-  const cells = new Map();  // by ending and x: the rows with the lowest and the highest value
+const MOST_DOTS = 2000, DENSE_X = 60, DENSE_Y = 16;  // of more episodes, a chart has cells that are as dark as they are full
+
+function chart(title, values) {  // returns or lengths in the order of the table
+  const num = table.num, { ending } = table.columns, isChosen = new Uint8Array(num).fill(order.length === num ? 1 : 0);
+  if (order.length < num) for (const row of order) isChosen[row] = 1;
+  let low = Infinity, high = -Infinity, odd = 0, sum = 0, lowest = -1, highest = -1;
   for (let row = 0; row < num; row++) {
-    if (!Number.isFinite(values[row])) continue;
-    const x = 4 + 592 * row / Math.max(num - 1, 1), key = `${kindOf(ending[row])} ${isDense ? Math.round(x) : x}`;
-    const cell = cells.get(key);
-    if (!cell) cells.set(key, [row, row]);
-    else { if (values[row] < values[cell[0]]) cell[0] = row; if (values[row] > values[cell[1]]) cell[1] = row; }
+    const value = values[row];
+    if (!Number.isFinite(value)) { odd++; continue; }
+    sum += value;
+    if (value < low) [low, lowest] = [value, row];
+    if (value > high) [high, highest] = [value, row];
   }
   const svg = element("svg", { viewBox: "0 0 600 96", preserveAspectRatio: "none", role: "img", "aria-label": title });
-  const paths = {}, points = [];
-  for (const [key, rows] of cells) for (const row of new Set(rows)) {
-    const x = 4 + 592 * row / Math.max(num - 1, 1), y = height(values[row], low, high, 6, 90);
-    const kind = key.split(" ")[0];
-    paths[kind] = `${paths[kind] ?? ""}M${x.toFixed(1)} ${y.toFixed(1)}h0`;
-    points.push([x, y, row]);
+  const xAt = (row) => 4 + 592 * row / Math.max(num - 1, 1), yAt = (value) => height(value, low, high, 6, 90);
+  const isDense = num > MOST_DOTS, parts = isDense ? [lowest, highest].filter((row) => row >= 0) : [...Array(num).keys()].filter((row) => Number.isFinite(values[row]));
+  if (isDense) density(svg, values, isChosen, low, high);
+  const paths = new Map();
+  for (const row of parts) {
+    const key = `${kindOf(ending[row])} ${isChosen[row] ? "" : "faint"}`;
+    paths.set(key, `${paths.get(key) ?? ""}M${xAt(row).toFixed(1)} ${yAt(values[row]).toFixed(1)}h0`);
   }
-  for (const [kind, d] of Object.entries(paths)) svg.append(element("path", { d, stroke: `var(--${kind})`, "stroke-width": isDense ? 3 : 5, "stroke-linecap": "round", fill: "none" }));
+  for (const [key, d] of [...paths].sort(([a], [b]) => b.length - a.length)) {  // faint ones below
+    const [kind, faint] = key.split(" ");
+    svg.append(element("path", { d, class: `dots ${faint}`, stroke: `var(--${kind})`, "stroke-width": 5, "stroke-linecap": "round", fill: "none" }));
+  }
+  if (num > 20) svg.append(element("path", { class: "mean", d: meanLine(values, xAt, yAt) }));
   svg.addEventListener("click", (event) => {
     const box = svg.getBoundingClientRect(), x = 600 * (event.clientX - box.left) / box.width, y = 96 * (event.clientY - box.top) / box.height;
-    let best = null, distance = Infinity;
-    for (const [px, py, row] of points) {
-      const d = (px - x) ** 2 + (py - y) ** 2;
+    let best = -1, distance = Infinity;
+    for (let row = 0; row < num; row++) {
+      if (!Number.isFinite(values[row])) continue;
+      const d = (xAt(row) - x) ** 2 + (yAt(values[row]) - y) ** 2;
       if (d < distance) [best, distance] = [row, d];
     }
-    if (best !== null) { choose(best); reveal(best); }
+    if (best >= 0) { choose(best); reveal(best); }
   });
-  const range = low > high ? "none" : low === high ? show(low) : `${show(low)} … ${show(high)}`;
-  const words = `${range}${odd ? `, ${odd.toLocaleString("en")} not finite` : ""}`;
+  const mean = num > odd ? `mean ${show(sum / (num - odd))}, ` : "", range = low > high ? "none" : low === high ? show(low) : `${show(low)} … ${show(high)}`;
+  const words = `${mean}${range}${odd ? `, ${odd.toLocaleString("en")} not finite` : ""}`;
   return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, words)), svg);
+}
+
+function density(svg, values, isChosen, low, high) {  // how many of the chosen episodes are in each cell; the share of each ending is a part of its width
+  const kinds = ["terminated", "truncated", "cut"], num = table.num, { ending } = table.columns, size = DENSE_X * DENSE_Y;
+  const counts = kinds.map(() => new Uint32Array(size)), all = new Uint32Array(size);
+  for (let row = 0; row < num; row++) {
+    if (!isChosen[row] || !Number.isFinite(values[row])) continue;
+    const level = high > low ? (values[row] / 2 - low / 2) / (high / 2 - low / 2) : 0.5;
+    const cell = Math.min(Math.floor(DENSE_X * row / num), DENSE_X - 1) * DENSE_Y + Math.min(Math.floor(level * DENSE_Y), DENSE_Y - 1);
+    counts[kinds.indexOf(kindOf(ending[row]))][cell]++;
+    all[cell]++;
+  }
+  let most = 1;
+  for (const count of all) most = Math.max(most, count);
+  const wide = 592 / DENSE_X, tall = 84 / DENSE_Y, paths = new Map();
+  for (let cell = 0; cell < size; cell++) {
+    let x = 4 + wide * Math.floor(cell / DENSE_Y);
+    const y = 90 - tall * (cell % DENSE_Y + 1), strength = Math.ceil(8 * Math.sqrt(all[cell] / most));
+    kinds.forEach((kind, k) => {
+      const width = all[cell] ? wide * counts[k][cell] / all[cell] : 0;
+      if (!width) return;
+      paths.set(`${kind} ${strength}`, `${paths.get(`${kind} ${strength}`) ?? ""}M${x.toFixed(1)} ${y.toFixed(1)}h${width.toFixed(2)}v${tall.toFixed(1)}h${(-width).toFixed(2)}z`);
+      x += width;
+    });
+  }
+  for (const [key, d] of paths) svg.append(element("path", { d, class: "dense", fill: `var(--${key.split(" ")[0]})`, "fill-opacity": (0.1 + 0.9 * key.split(" ")[1] / 8).toFixed(2) }));
+}
+
+function meanLine(values, xAt, yAt) {  // the mean of each of 60 groups of neighbouring episodes
+  const num = table.num, every = Math.ceil(num / 60);
+  let d = "";
+  for (let begin = 0; begin < num; begin += every) {
+    let sum = 0, count = 0;
+    const end = Math.min(begin + every, num);
+    for (let row = begin; row < end; row++) if (Number.isFinite(values[row])) { sum += values[row]; count++; }
+    if (count) d += `${d ? "L" : "M"}${xAt((begin + end - 1) / 2).toFixed(1)} ${yAt(sum / count).toFixed(1)}`;
+  }
+  return d;
 }
 
 function overview() {
@@ -179,10 +222,11 @@ function overview() {
     const bar = element("i", { style: `width:${100 * count / Math.max(table.num, 1)}%;background:var(--${name === "both" ? "terminated" : name})` });
     bars.append(element("div", { class: "bar" }, element("span", {}, name), element("span", {}, bar), element("b", {}, count.toLocaleString("en"))));
   }
-  find("overview").replaceChildren(dots("returns", table.columns.return), dots("lengths", table.columns.length), bars);
+  find("overview").replaceChildren(chart("returns", table.columns.return), chart("lengths", table.columns.length), bars);
   let steps = 0;
   for (const length of table.columns.length) steps += length;
-  const parts = [table.environment, counted(table.num, "episode"), counted(steps, "step"), table.missing];
+  const [noun, step] = table.columns.num_agents ? ["game", "env step"] : ["episode", "step"];
+  const parts = [table.environment, counted(table.num, noun), counted(steps, step), table.missing];
   find("about").textContent = parts.filter(Boolean).join(" · ");
 }
 
@@ -191,13 +235,17 @@ function overview() {
 let findings = null;
 
 function findingsOf(key) {  // with a step, of an episode whose id is that of no other row
+  if (table.columns.num_agents) return [];  // their steps are those of one agent
   const rows = (findings?.rows ?? []).filter((one) => one.id === key.id && one.step !== null);
   return rows.length && rowsOf(key.id).length === 1 ? rows : [];
 }
 
-function rowsOf(id) {
-  const rows = [];
-  for (let row = 0; row < table.num; row++) if (table.columns.id[row] === id) rows.push(row);
+function rowsOf(id) {  // a game has the rows of its agents, whose ids begin with its own
+  const rows = [], isGames = Boolean(table.columns.num_agents);
+  for (let row = 0; row < table.num; row++) {
+    const own = table.columns.id[row];
+    if (own === id || (isGames && own && id.startsWith(`${own}_`))) rows.push(row);
+  }
   return rows;
 }
 
@@ -211,7 +259,7 @@ function drawDoctor() {
   const items = findings.rows.map((one) => {
     const rows = one.id === null ? [] : rowsOf(one.id);
     const place = element(rows.length ? "button" : "span", rows.length ? { type: "button" } : {}, one.id === null ? "" : `${one.id}${one.step === null ? "" : `, step ${one.step}`}`);
-    if (rows.length) place.addEventListener("click", async () => { reveal(rows[0]); state.step = one.step ?? 0; await choose(rows[0]); find("episode").focus(); });
+    if (rows.length) place.addEventListener("click", async () => { reveal(rows[0]); [state.step, state.stepOfAgent] = table.columns.num_agents ? [0, { id: one.id, t: one.step ?? 0 }] : [one.step ?? 0, null]; await choose(rows[0]); find("episode").focus(); });
     const times = one.times > 1 ? ` (${one.times.toLocaleString("en")} times)` : "";
     return element("li", {}, element("b", {}, one.kind), " ", place, ` ${one.evidence}${times}`, element("small", {}, `${one.harm}. To do: ${one.advice}.`));
   });

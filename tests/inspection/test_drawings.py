@@ -1,0 +1,331 @@
+"""What is drawn comes back from the drawing: places, extremes, counts, shares and order, for episodes of all kinds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
+from episodes.batch import Batch
+from episodes.inspect import cards, compare_episodes, sparklines
+from episodes.inspect.colours import DEFECT
+from episodes.inspect.downsampling import stacked_items
+from episodes.inspect.html_report import _lanes, episode_data, of_games
+from episodes.inspect.page_messages import encode
+from episodes.inspect.schema import read_schema
+from episodes.inspect.series import Series, of_tracks
+from episodes.inspect.sparklines import UNITS, WIDTH, Axis
+from episodes.replay import EpisodeReplayBuffer
+from episodes.storage import EpisodeDataset
+from episodes.storage.games import GameDataset
+from episodes.testing.strategies import episodes as single_agent_episodes
+from episodes.testing.strategies import multi_agent_histories
+from episodes.tokens import Conversation
+from tests.command.running import output
+from tests.inspection.data import write
+from tests.inspection.test_extremes import pixels
+
+LOGP = [[-0.5, -2.0, -0.25], [-1.5]]
+
+
+def conversation(tokens: tuple[int, ...] = (3, 4, 5)) -> SingleAgentEpisode:
+    """Return a conversation of two turns with log-probabilities."""
+    talk = Conversation("talk", outputs={"logp": np.float32})
+    talk.begin([1, 2])
+    talk.turn(list(tokens), [6], 0.0, logp=LOGP[0])
+    talk.turn([7], [8], 1.0, logp=LOGP[1])
+    return talk.episode.to_numpy()
+
+
+def walk(lengths: list[int], **facts: Any) -> list[SingleAgentEpisode]:
+    """Return episodes whose rewards and observations are all different."""
+    random = np.random.default_rng(sum(lengths))
+    return [
+        SingleAgentEpisode.from_arrays(
+            random.normal(size=n + 1), random.integers(0, 3, n), random.normal(size=n), id_=f"e{i}", **facts
+        )
+        for i, n in enumerate(lengths)
+    ]
+
+
+def strokes(svg: str) -> list[np.ndarray]:
+    """Return the points [k, 2] of each line of an SVG picture."""
+    lines = []
+    for x, y, rest in re.findall(r"M(-?\d+) (-?\d+)(?:l([-\d ]*)|h8)", svg.split("<g ")[-1]):
+        steps = np.array(rest.split(), int).reshape(-1, 2)
+        start = [int(x) + (0 if rest else 4), int(y)]  # a single point is a dash around it
+        lines.append(np.array([start, *(start + steps.cumsum(0))]))
+    return lines
+
+
+def by_label(episode: Any) -> dict[str, Series]:
+    return {series.label: series for series in of_tracks(episode.tracks)}
+
+
+# --- items of different lengths ---------------------------------------------------------------------------------------
+
+
+def test_series_of_ragged_tracks_have_the_dtype_of_the_values() -> None:
+    series = by_label(conversation())
+    assert [(series[name].shape_text, series[name].dtype) for name in ("actions", "logp")] == [
+        ("[2, ragged]", "int32"),
+        ("[2, ragged]", "float32"),
+    ]
+    assert series["actions"].range == (1, 2, 3)
+    assert series["actions"].remarks == ["lengths of ragged items"]
+    assert series["logp"].ranges[:, [0, 2]].tolist() == [[-2.0, -1.5], [-1.75, -0.875], [-1.5, -0.25]]
+    assert series["logp"].ranges[1, 1] == pytest.approx(np.mean([np.mean(item) for item in LOGP]))
+    assert series["logp · length"].range == (1, 2, 3)
+
+
+@pytest.mark.parametrize("view", ["card", "show", "page", "compare", "json"])
+def test_views_of_ragged_tracks_name_lengths_as_lengths(view: str, tmp_path: Path) -> None:
+    talk = conversation()
+    if view == "card":
+        html = talk._repr_html_() or ""
+        assert "[2, ragged] int32" in html
+        assert "[2, ragged] float32" in html
+        assert "[2] int64" not in html
+    elif view == "page":
+        lanes = {lane["label"]: lane for lane in episode_data(talk)["lanes"]}
+        assert lanes["actions · length"]["note"] == "lengths of ragged items"
+        assert lanes["logp · highest"]["values"].tolist() == [-0.25, -1.5]
+    elif view == "compare":
+        assert not compare_episodes(talk, conversation())
+        [difference] = compare_episodes(talk, conversation((3, 9, 5))).tracks
+        assert (difference.track, difference.step, difference.num_steps) == ("actions", 0, 1)
+    else:
+        path = write(tmp_path / "data", [talk])
+        text = output("show", path, *["--json"][: view == "json"])
+        expected = '"shape": [2, null], "dtype": "int32"' if view == "json" else "[2, ragged]  int32"
+        assert expected in text
+
+
+@given(st.lists(st.lists(st.floats(-5, 5) | st.sampled_from([np.nan, np.inf]), max_size=4), min_size=1, max_size=5))
+def test_ragged_values_have_their_extremes_and_no_invented_nan(items: list[list[float]]) -> None:
+    episode = SingleAgentEpisode(ragged={"actions": np.float64})
+    episode.add_env_reset(0.0)
+    for item in items:
+        episode.add_env_step(0.0, np.array(item), 0.0)
+    series = by_label(episode.to_numpy())["actions"]
+    values = np.array([value for item in items for value in item])
+    finite = values[np.isfinite(values)]
+    assert np.array_equal([series.range[0], series.range[2]], [finite.min(), finite.max()]) if len(finite) else True
+    assert bool(series.counts.nan or series.counts.infinite) == bool(len(finite) < len(values))
+    assert series.counts.missing == sum(not item for item in items)
+
+
+# --- packs ------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8))
+def test_pack_tracks_share_one_axis_and_no_line_joins_episodes(lengths: list[int]) -> None:
+    """The first step of an episode is half a step after its first observation, in all episodes."""
+    pack = EpisodePack.from_episodes(walk(lengths, terminated=True))
+    axis = Axis(int(pack.observation_offsets[-1]), 0, np.cumsum(np.array(lengths) + 1)[:-1])
+    tracks = {series.label: series for series in of_tracks(pack.columns)}
+    width = UNITS * WIDTH / axis.span
+    for name, more in (("rewards", 0), ("observations", 1)):
+        lines = strokes(sparklines.picture(tracks[name], axis, 1000))
+        starts = (np.cumsum([0, *(n + 1 for n in lengths)])[:-1] + (0 if more else 0.5)) * width
+        assert [len(np.unique(line[:, 0])) for line in lines] == [n + more for n in lengths]
+        assert [line[:, 0].min() for line in lines] == pytest.approx(starts.tolist(), abs=1)
+
+
+@given(st.lists(st.integers(1, 40), min_size=5, max_size=30))
+def test_pack_of_many_steps_is_drawn_as_ranges(lengths: list[int]) -> None:
+    pack = EpisodePack.from_episodes(walk(lengths, terminated=True))
+    if pack.num_steps <= 24:
+        return
+    axis = Axis(int(pack.observation_offsets[-1]), 0, np.cumsum(np.array(lengths) + 1)[:-1])
+    rewards = {series.label: series for series in of_tracks(pack.columns)}["rewards"]
+    lines = strokes(sparklines.lines(axis.aligned(rewards), axis, 24))
+    assert all(len(np.unique(line[:, 0])) == 1 for line in lines)  # vertical, so nothing is joined
+    heights = np.concatenate([line[:, 1] for line in lines])
+    assert (heights.min(), heights.max()) == (2 * UNITS, 2 * UNITS * sparklines.LANE - 2 * UNITS)
+
+
+# --- whole numbers, and rows without an order -------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=200), st.integers(1, 20))
+def test_stacked_items_have_the_shares_and_extremes_of_their_cells(numbers: list[int], every: int) -> None:
+    rows = 400
+    stacked = stacked_items(np.array(numbers, float), every, rows)
+    for k, column in enumerate(stacked.T):
+        cell = np.array(numbers[k * every : (k + 1) * every])
+        assert (column[-1], column[0]) == (cell.min(), cell.max())
+        assert (np.diff(column) <= 0).all()
+        for value in range(4):
+            assert (column == value).mean() == pytest.approx((cell == value).mean(), abs=3 / rows)
+
+
+def test_band_of_a_long_episode_is_no_solid_block() -> None:
+    """One action is much more frequent than the others, which a picture of lowest and highest would hide."""
+    actions = np.zeros(4000, int)
+    actions[::10] = 3
+    picture = pixels(sparklines.band(Series("actions", "actions", actions, 4000), Axis(4000), 100))
+    assert (picture == picture.min()).mean() > 0.8
+    assert (picture[0] == picture.max()).all()  # the highest number of each cell is visible
+
+
+@given(st.lists(st.floats(-9, 9), min_size=1, max_size=100) | st.lists(st.integers(-3, 8), min_size=1, max_size=100))
+def test_histogram_bars_have_the_counts(values: list[float]) -> None:
+    array = np.array(values)
+    svg = sparklines.picture(Series("x", "rewards", array, len(array)), None)
+    bars = {float(x): float(tall) for x, tall in re.findall(r"M([\d.]+) [\d.]+v-([\d.]+)h", svg)}
+    most = int(re.findall(r"at most ([\d,]+) in", svg)[0])
+    unit = max(bars.values()) / most
+    assert sum(round(tall / unit) for tall in bars.values()) == len(values)
+    counts, low, high = sparklines.histogram_counts(Series("x", "rewards", array, len(array)), 0)
+    assert counts.sum() == len(values)
+    assert low <= array.min() <= array.max() <= high
+    if array.dtype.kind == "i":
+        assert counts.tolist() == np.bincount(array - array.min()).tolist()
+
+
+def batch_of_rows() -> Any:
+    return Batch({"obs": np.arange(12.0).reshape(6, 2), "rewards": np.arange(6.0), "actions": np.arange(6) % 2})
+
+
+def replay_of_steps() -> Any:
+    buffer = EpisodeReplayBuffer(100, seed=0)
+    buffer.add(walk([10], terminated=True))
+    return buffer
+
+
+@pytest.mark.parametrize("make", [batch_of_rows, replay_of_steps])
+def test_rows_without_an_order_are_histograms(make: Any) -> None:
+    html = make()._repr_html_()
+    assert html.count("<title>histogram") >= 3
+    assert 'stroke-width="1.5"' not in html  # no line
+
+
+# --- schema -----------------------------------------------------------------------------------------------------------
+
+
+def test_schema_lists_tracks_with_spaces_and_ranges(tmp_path: Path) -> None:
+    from gymnasium import spaces
+
+    space = spaces.Dict({"x": spaces.Box(-1, 1, (2,), np.float32), "mode": spaces.Discrete(4)})
+    observations = {"x": np.zeros((4, 2), np.float32), "mode": np.arange(4)}
+    episode = SingleAgentEpisode.from_arrays(
+        observations, [0, 1, 2], [0.0, 5.0, -1.0], observation_space=space, action_space=spaces.Discrete(3)
+    )
+    dataset = EpisodeDataset(write(tmp_path / "data", [episode]))
+    schema = read_schema(dataset)
+    rows = {track.path: (track.item_shape, track.series.dtype, track.space) for track in schema.tracks}
+    assert rows == {
+        "rewards": ("[]", "float64", ""),
+        "actions": ("[]", "int64", "Discrete(3)"),
+        "observations/x": ("[2]", "float32", "Box -1 … 1"),
+        "observations/mode": ("[]", "int64", "Discrete(4)"),
+    }
+    assert schema.extent == "of all episodes"
+    for text in (dataset._repr_html_() or "", output("info", dataset.path)):
+        assert all(path in text for path in rows)
+        assert "Box -1 … 1" in text
+
+
+def test_schema_of_games_has_the_tracks_of_each_agent(tmp_path: Path) -> None:
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": np.zeros(2), "b": np.zeros(3)})
+    game.add_env_step({"a": np.ones(2), "b": np.ones(3)}, {"a": 1, "b": 0.5}, {"a": 1.0, "b": 2.0})
+    dataset = GameDataset(write(tmp_path / "data", [game]))  # type: ignore[list-item]
+    paths = {track.path: track.item_shape for track in read_schema(dataset).tracks}
+    assert (paths["a/observations"], paths["b/observations"]) == ("[2]", "[3]")
+    assert "b/observations" in (dataset._repr_html_() or "")
+
+
+def test_data_set_of_agents_without_games_keeps_its_rows(tmp_path: Path) -> None:
+    """Rows of agents whose games are unknown or incomplete are not left out."""
+    plain = EpisodeDataset(write(tmp_path / "plain", walk([2, 3])))
+    assert of_games(plain) is plain
+    agents = EpisodeDataset(write(tmp_path / "agents", walk([2, 3], multi_agent_episode_id="g", agent_id="a")))
+    assert of_games(agents) is agents
+
+
+# --- statistics and colours -------------------------------------------------------------------------------------------
+
+
+def test_rows_of_several_numbers_have_no_common_mean() -> None:
+    values = np.stack([np.arange(5.0), np.arange(5.0) + 100], 1)
+    [row] = cards.rows_of([Series("obs", "observations", values, 5, more=1)], Axis(4))[0]
+    assert row.stats == [("[0]", "0", "2", "4"), ("[1]", "100", "102", "104")]
+    [wide] = cards.rows_of([Series("obs", "observations", np.tile(values, 5), 5, more=1)], Axis(4))[0]
+    assert wide.stats == [("", "0", "", "104")]
+
+
+def test_red_is_the_colour_of_defects_only() -> None:
+    folder = Path(sparklines.__file__).parent
+    for file in [*folder.glob("*.py"), *folder.glob("templates/*")]:
+        for line in file.read_text().splitlines():
+            rest = re.sub(r"--(?:ep-)?defect: #\w+;|DEFECT = \"#\w+\"", "", line)
+            if not rest.startswith("COMPARED"):
+                assert DEFECT not in rest, (file.name, line)
+                assert "#f87171" not in rest, (file.name, line)
+    html = walk([5], terminated=True)[0]._repr_html_() or ""
+    assert DEFECT not in html.split("</style>")[1]
+
+
+def test_show_in_a_narrow_terminal_prints_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    names = ["camera_of_the_left_hand", "camera_of_the_right_hand", "gripper_of_the_left_hand"]
+    observations = {name: np.zeros((4, 48, 64, 3), np.uint8) for name in names}
+    data = write(tmp_path / "data", [SingleAgentEpisode.from_arrays(observations, np.zeros(3), np.zeros(3))])
+    monkeypatch.setattr("rich.console.Console", lambda: Console(force_terminal=True, width=80, no_color=True))
+    for command in ("show", "info"):
+        text = output(command, data)
+        assert all(name in text for name in names)
+        lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
+        assert max(len(line) for line in lines if "/work" not in line and str(tmp_path) not in line) <= 80
+
+
+# --- pages of any episode ---------------------------------------------------------------------------------------------
+
+
+def lanes_of(episode: Any) -> dict[str, dict[str, Any]]:
+    return {lane["label"]: lane for lane in episode_data(episode)["lanes"]}
+
+
+@settings(max_examples=25)
+@given(history=multi_agent_histories())
+def test_page_data_of_any_game_has_the_items_of_each_agent_at_their_env_steps(history: Any) -> None:
+    for game in history.chunks(3):
+        data, lanes = episode_data(game), lanes_of(game)
+        encode(data)
+        lines = game.agents.timelines
+        assert [turn["agent"] for turn in data["turns"]] == list(map(str, lines))
+        for turn, (agent, line) in zip(data["turns"], lines.items(), strict=True):
+            begin = game.env_t_started
+            assert (turn["observed"] + begin).tolist() == list(line.observation_times)
+            assert (turn["acted"] + begin).tolist() == list(line.action_times)
+            for label, lane in lanes_of(line.episode).items():
+                found, times = lanes[f"{agent}/{label}"], line.observation_times if lane["more"] else line.action_times
+                assert np.array_equal(found["values"], lane["values"], equal_nan=True)
+                assert (found["at"] + begin).tolist() == list(times)[: len(lane["values"])]
+                assert found["at"].max(initial=0) < found["until"]
+
+
+@settings(max_examples=25)
+@given(episode=single_agent_episodes(), cells=st.integers(1, 6))
+def test_page_lanes_of_any_episode_have_extremes_and_shares(episode: SingleAgentEpisode, cells: int) -> None:
+    for series in of_tracks(episode.tracks):
+        if not series.is_numeric or series.is_image:
+            continue
+        count = series.sampled_values.shape[1]
+        for k, lane in enumerate(_lanes(series, episode.tracks.lookback, count, cells, None, {})):
+            low, high = (lane.get(name, lane.get("values")) for name in ("low", "high"))
+            numbers = series.finite[:, k][~np.isnan(series.finite[:, k].astype(float))]
+            if len(numbers):
+                assert (np.nanmin(low), np.nanmax(high)) == (numbers.min(), numbers.max())
+            if "shares" in lane:
+                counts = {int(value): int(shares.sum()) for value, shares in lane["shares"].items()}
+                assert counts == {int(n): int((numbers == n).sum()) for n in np.unique(numbers)}
