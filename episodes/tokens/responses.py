@@ -104,6 +104,7 @@ class ResponseReader:
 
         Raises:
             WrongType: the payload or one of its choices is not a dict, or a field has another type than documented.
+            InvalidArgument: two choices have one index, or a choice gets tokens after its finish reason.
         """
         _check_dict(payload, "read: payload")
         try:
@@ -124,18 +125,21 @@ class ResponseReader:
         usage = payload.get("usage")
         if usage and usage.get("completion_tokens"):  # some gateways report 0 for streams
             self._num_sampled = usage["completion_tokens"]
-        for position, fields in enumerate(payload.get("choices") or ()):
+        choices = payload.get("choices") or ()
+        for position, fields in enumerate(choices):
             if type(fields) is not dict:
                 _check_dict(fields, f"read: choices[{position}]")
             index = fields.get("index", position)
             if type(index) is not int:
                 raise WrongType(f"{self._label(None)}: a choice has index {index!r}; give an int")
+            if position and index in [other.get("index") for other in choices[:position]]:
+                raise InvalidArgument(f"{self._label(None)}: two choices have index {index}; give each its own")
             choice = self._choices.get(index)
             if choice is None:
                 choice = self._choices[index] = _Choice()
-            self._read_choice(choice, fields, version)
+            self._read_choice(index, choice, fields, version)
 
-    def _read_choice(self, choice: _Choice, fields: Mapping[str, Any], version: int | None) -> None:
+    def _read_choice(self, index: int, choice: _Choice, fields: Mapping[str, Any], version: int | None) -> None:
         more = fields.get("provider_specific_fields") or {}  # where litellm puts fields that OpenAI does not have
         meta = fields.get("meta_info") or more.get("meta_info") or {}
         for source in (fields, more):
@@ -148,10 +152,12 @@ class ResponseReader:
             sampled = [entry[1] for entry in entries]
             if ids is not None and list(ids) != sampled:
                 raise ShapeMismatch(
-                    f"{self._label(0)}: token_ids and meta_info.output_token_logprobs have other tokens; read one of "
-                    "them"
+                    f"{self._label(index)}: token_ids and meta_info.output_token_logprobs have other tokens; read "
+                    "one of them"
                 )
             ids, logp = sampled, [entry[0] for entry in entries]
+        if ids and choice.finish_reason:
+            raise InvalidArgument(f"{self._label(index)}: {len(ids)} token ids after its end; read each chunk once")
         if ids is not None:
             choice.has_ids = True
             choice.ids.extend(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 from collections.abc import Awaitable, Callable
@@ -270,6 +271,50 @@ def test_call_that_takes_too_long_is_cancelled() -> None:
         assert not any(call.is_delivered for call in session.calls)
 
     run(test, server, call_timeout=0.2)
+
+
+@pytest.mark.parametrize("whole_answers", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_agent_that_leaves_after_any_byte_loses_and_doubles_nothing(stream: bool, whole_answers: bool) -> None:
+    """An agent reads some bytes of an answer, leaves, and asks again. Both samples are the server's, each once."""
+    server, asked_again = FakeServer(), {}
+    cuts = [0, 1, 40, *range(100, 600, 50), *range(600, 2400, 200)]
+
+    async def leave(proxy: CaptureProxy, session: Session, num_bytes: int) -> None:
+        reader, writer = await asyncio.open_connection(proxy.host, proxy.port)
+        body = json.dumps({"model": "think", "messages": USER, "stream": stream, "n": 2}).encode()
+        path = f"/sessions/{session.id_}/v1/chat/completions"
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        with contextlib.suppress(asyncio.IncompleteReadError):  # an answer with fewer bytes, whose connection stays
+            await (reader.readexactly(num_bytes) if num_bytes <= 600 else reader.read(num_bytes))
+        writer.close()
+        await writer.wait_closed()
+
+    async def test(client: aiohttp.ClientSession, proxy: CaptureProxy) -> None:
+        for cut in cuts:
+            with proxy.recorder.begin(str(cut)) as session:
+                await leave(proxy, session, cut)
+                status, answer = await chat(client, proxy, session, stream=stream)
+                assert status == 200
+                asked_again[session.id_] = (answer[0] if stream else answer)["id"]
+        while proxy.num_running:
+            await asyncio.sleep(0)
+        assert not proxy.num_unrecorded
+        assert proxy.recorder.report().calls > len(cuts)
+
+    pack = run(test, server, whole_answers=whole_answers).take()
+    assert pack is not None
+    assert len(pack) == len(cuts)
+    for episode in pack:
+        learned = [
+            (info["response_id"], info.get("choice", 0)) for info in map(episode.get_infos, range(1, len(episode) + 1))
+        ]
+        assert len(set(learned)) == len(learned)
+        for t, (id_, choice) in enumerate(learned):
+            assert episode.get_actions(t).tolist() == server.log[id_].choices[choice]
+            logp = np.float32(server.log[id_].logp[choice])
+            np.testing.assert_array_equal(episode.get_extra_model_outputs("logp", t), logp)
+        assert (asked_again[episode.id_], 0) in learned
 
 
 def test_upstream_that_is_away_is_an_error_that_clients_repeat() -> None:

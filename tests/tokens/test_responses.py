@@ -300,3 +300,17 @@ def test_interrupted_stream_is_read_until_its_lists_differ(name: str) -> None:
         reader.read({"choices": [{**choice, name: None} if number == 2 else choice]})
     (sample,) = reader.partial_samples()
     assert (sample.ids, sample.logp) == ([0, 1], [0.0, -1.0])
+
+
+def test_choices_that_would_be_mixed_are_errors() -> None:
+    whole = VLLM_CHAT["choices"][0]
+    for other in (whole, {**whole, "token_ids": [4]}):
+        with pytest.raises(InvalidArgument, match="response chatcmpl-7: two choices have index 0"):
+            read_response({**VLLM_CHAT, "choices": [whole, other], "usage": None})
+    with pytest.raises(InvalidArgument, match="3 token ids after its end"):
+        read_stream([VLLM_CHAT, VLLM_CHAT])
+    ended = {"choices": [{"index": 0, "token_ids": [], "logprobs": None, "finish_reason": "stop"}]}
+    assert read_stream([VLLM_CHAT, ended])[0].ids == IDS
+    assert [
+        sample.ids for sample in read_response({**VLLM_CHAT, "choices": [whole, {**whole, "index": 1}], "usage": {}})
+    ] == [IDS, IDS]
