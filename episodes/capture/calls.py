@@ -76,6 +76,7 @@ class ForwardedCall:
         self._asked: dict[str, Any] = {}
         self._infos: dict[str, Any] = {}
         self._numbers: list[int] = []  # of recorded calls
+        self._is_refused = False  # the answer cannot be recorded
         self._is_held = False  # all choices of a stream have ended
         self._is_done = False  # the server has sent the end of a stream
         self._json = orjson()
@@ -139,19 +140,17 @@ class ForwardedCall:
         from aiohttp import web
 
         version = self._state.policy_version  # of the oldest tokens, if weights change during the call
+        received = await answer.read()
         try:
-            payload = self._json.loads(await answer.read())
+            payload = self._json.loads(received)
             self._reader.read(payload, version)
-            self._record(self._reader.samples())
+            content = self._shown_whole(payload)
+            self._record()
         except (ValueError, EpisodeError) as error:
-            return self._refused(error)
-        if self._asked.get("stream"):
-            chunks = [without_unasked(chunk, self._asked) for chunk in as_chunks(payload, self._asked)]
-            lines = [b"data: " + self._json.dumps(chunk) + b"\n\n" for chunk in chunks if chunk is not None]
-            content, headers = b"".join([*lines, DONE]), EVENT_STREAM
-        else:
-            content = self._json.dumps(without_unasked(payload, self._asked))
-            headers = {"Content-Type": "application/json", **_passed_headers(answer)}
+            status = 410 if isinstance(error, EpisodeStateError) else 502
+            return error_response(status, self._refusal(error), "recording_error")
+        is_stream = self._asked.get("stream")
+        headers = EVENT_STREAM if is_stream else {"Content-Type": "application/json", **_passed_headers(answer)}
         response = web.Response(body=content, headers=headers)
         try:
             await response.prepare(self._request)
@@ -161,12 +160,13 @@ class ForwardedCall:
             raise
         return response
 
-    def _refused(self, error: Exception) -> StreamResponse:
-        """Return the response to an agent whose answer could not be recorded."""
-        if isinstance(error, EpisodeStateError):  # the session has ended meanwhile
-            return error_response(410, str(error))
-        self._state.note_unrecorded(str(error))
-        return error_response(502, f"the answer cannot be recorded: {error}", "recording_error")
+    def _shown_whole(self, payload: dict[str, Any]) -> bytes:
+        """Return the body of the response to the agent, given the server's whole answer."""
+        if not self._asked.get("stream"):
+            return self._json.dumps(without_unasked(payload, self._asked))
+        chunks = [without_unasked(chunk, self._asked) for chunk in as_chunks(payload, self._asked)]
+        lines = [b"data: " + self._json.dumps(chunk) + b"\n\n" for chunk in chunks if chunk is not None]
+        return b"".join([*lines, DONE])
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -185,18 +185,20 @@ class ForwardedCall:
                 if shown:
                     await response.write(shown)
             shown = self._shown(events.last(), held)
-            problem = self._end_of_stream()
-            if problem is not None:
-                held = [_error_event(problem)]
+            if self._is_done and self._reader.is_finished:
+                try:
+                    self._record()
+                except EpisodeError as error:
+                    held = [_error_event(self._refusal(error))]
+            else:
+                held = [_error_event(self._interruption("it ended before the answer did"))]
             await response.write(shown + b"".join(held))
             await response.write_eof()
         except (asyncio.CancelledError, ConnectionError):
             self._cancel()
             raise
         except (ValueError, EpisodeError, aiohttp.ClientError) as error:
-            self._record_partial()
-            self._state.note_unrecorded(str(error))
-            await response.write(_error_event(f"the stream of the model server failed: {error}"))
+            await response.write(_error_event(self._interruption(str(error))))
             await response.write_eof()
         return response
 
@@ -217,31 +219,20 @@ class ForwardedCall:
             (held if ends_choice or self._is_held or self._is_done else shown).append(event)
         return b"".join(shown)
 
-    def _end_of_stream(self) -> str | None:
-        """Record the answer, and return None, or why it cannot be recorded."""
-        if not self._is_done or not self._reader.is_finished:
-            self._record_partial()
-            return "the stream of the model server ended before the answer did"
-        try:
-            self._record(self._reader.samples())
-        except EpisodeError as error:
-            self._state.note_unrecorded(str(error))
-            return f"the answer cannot be recorded: {error}"
-        return None
-
     # --- recording ---------------------------------------------------------------------------------------------------
 
-    def _record(self, samples: Sequence[Sample], *, delivered: bool = True, cancelled: bool = False) -> None:
-        """Add samples to the session. They count as delivered before the agent has them, because the agent may end its
-        session right after.
+    def _record(self) -> None:
+        """Add all samples of the answer to the session. They count as delivered before the agent has them, because the
+        agent may end its session right after. If one of them cannot be recorded, none counts as delivered.
         """
-        try:
-            for sample in samples:
-                call = self._call_of(sample)
-                self._numbers.append(self._session.add(**call, delivered=delivered, cancelled=cancelled))
-        except EpisodeError:
-            self._cancel()
-            raise
+        self._add(self._reader.samples())
+        for number in self._numbers:
+            self._session.mark_delivered(number)
+
+    def _add(self, samples: Sequence[Sample], *, cancelled: bool = False) -> None:
+        for sample in samples:
+            number = self._session.add(**self._call_of(sample), delivered=False, cancelled=cancelled)
+            self._numbers.append(number)
 
     def _call_of(self, sample: Sample) -> dict[str, Any]:
         call = sample.as_call()
@@ -256,18 +247,39 @@ class ForwardedCall:
         return {**call, "version": versions}
 
     def _record_partial(self, *, cancelled: bool = False) -> None:
-        """Record what has arrived of an answer that the agent did not get, if the session is open."""
+        """Record what has arrived of an answer that the agent did not get. What cannot be recorded is counted."""
+        if self._numbers or self._is_refused:
+            return
         samples = self._reader.partial_samples()
         if LOGP in self._kinds:
             samples = [sample for sample in samples if sample.logp is not None]
-        if self._session.is_open and not self._numbers:
-            self._record(samples, delivered=False, cancelled=cancelled)
+        try:
+            self._add(samples, cancelled=cancelled)
+        except EpisodeError as error:
+            self._refusal(error)
+
+    def _refusal(self, error: Exception) -> str:
+        """Return the message for an agent whose answer could not be recorded, and count the answer, unless the reason
+        is that the session has ended.
+        """
+        self._is_refused = True
+        if isinstance(error, EpisodeStateError):
+            return str(error)
+        self._state.note_unrecorded(str(error))
+        return f"the answer cannot be recorded: {error}"
+
+    def _interruption(self, reason: str) -> str:
+        """Record what has arrived of a stream that broke off, count it, and return the message for the agent."""
+        message = f"the stream of the model server failed: {reason}"
+        self._record_partial()
+        if not self._is_refused:
+            self._state.note_unrecorded(message)
+        return message
 
     def _cancel(self) -> None:
         """Record that the agent left before the end of the answer. After the session's end nothing changes."""
+        self._record_partial(cancelled=True)
         try:
-            if not self._numbers:
-                self._record_partial(cancelled=True)
             for number in self._numbers:
                 self._session.mark_cancelled(number)
         except EpisodeStateError:

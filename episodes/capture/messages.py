@@ -26,6 +26,7 @@ _SAMPLING = (
     "max_completion_tokens",
     "seed",
 )
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 _REFUSED = {
     "echo": "the sample would contain the prompt",
@@ -38,8 +39,9 @@ def check_request(body: Any, endpoint: str) -> None:
     """Raise an error if the answer to a request could not be recorded.
 
     Raises:
-        WrongType: the body is not a dict.
-        InvalidArgument: it asks for `echo`, `best_of` or a beam search.
+        WrongType: the body or its `stream_options` are not a dict.
+        InvalidArgument: it asks for `echo`, `best_of` or a beam search, or a message has an image or another part that
+            is no text.
     """
     if not isinstance(body, dict):
         raise WrongType(f"/v1/{endpoint}: the body is a {type(body).__name__}; send a JSON object")
@@ -47,6 +49,19 @@ def check_request(body: Any, endpoint: str) -> None:
         value = body.get(name)
         if value not in (None, False) and not (name == "best_of" and value == 1):
             raise InvalidArgument(f"/v1/{endpoint}: {name}={value!r} is not recorded, because {reason}")
+    options = body.get("stream_options")
+    if not isinstance(options, dict | None):
+        raise WrongType(f"/v1/{endpoint}: stream_options={options!r}; send a JSON object")
+    messages = body.get("messages")
+    for number, message in enumerate(messages if isinstance(messages, list) else ()):
+        parts = message.get("content") if isinstance(message, dict) else None
+        for part in parts if isinstance(parts, list) else ():
+            kind = part.get("type", "text") if isinstance(part, dict) else "text"
+            if kind not in _TEXT_PARTS:
+                raise InvalidArgument(
+                    f"/v1/{endpoint}: messages[{number}] has a part of type {kind!r}, and an episode of a session has "
+                    f"only tokens; send {list(_TEXT_PARTS)}, or record with Conversation.turn, which takes images"
+                )
 
 
 def upstream_request(
@@ -106,6 +121,9 @@ def without_unasked(payload: dict[str, Any], asked: Mapping[str, Any]) -> dict[s
 def as_chunks(payload: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a whole response as the chunks of a stream, one for each choice, and one with usage if the agent asked for
     it.
+
+    Raises:
+        WrongType: a message or one of its calls of tools is not a dict.
     """
     is_chat = payload.get("object") != "text_completion"
     base = {key: value for key, value in payload.items() if key not in ("choices", "usage")}
@@ -114,9 +132,12 @@ def as_chunks(payload: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[
     for choice in payload.get("choices") or ():
         chunk = {key: value for key, value in choice.items() if key != "message"}
         if is_chat:
-            delta = dict(choice.get("message") or {})
-            if delta.get("tool_calls"):
-                delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(delta["tool_calls"])]
+            try:
+                delta = dict(choice.get("message") or {})
+                if delta.get("tool_calls"):
+                    delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(delta["tool_calls"])]
+            except (TypeError, ValueError) as error:
+                raise WrongType(f"a choice has the message {choice['message']!r}; give a JSON object") from error
             chunk["delta"] = delta
         yield {**base, "choices": [chunk]}
     if (asked.get("stream_options") or {}).get("include_usage") and payload.get("usage"):

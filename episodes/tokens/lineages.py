@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -91,7 +91,9 @@ class Lineages:
     """Chains of the calls of a session. Each call of a chain continues the tokens of the call before it.
 
     The parent of a call is the call whose prompt and sample together are the longest beginning of its prompt. If
-    several calls have these tokens, it is a delivered one, then one that arrived before, then the newest.
+    several calls have these tokens, it is a delivered one, then one that arrived before, then the newest. A sample that
+    the agent did not receive, and with which a delivered sample of the same prompt begins, is continued by no call: it
+    is the beginning of the delivered one that the prompt contains.
 
     Attributes:
         delivered: the calls whose samples the agent has: delivered ones, and those that a prompt contains.
@@ -146,13 +148,23 @@ def find_parents(calls: Sequence[Call]) -> None:
     for call in calls:
         at_end[call.end].append(call)
     ends = _Ends(at_end)
+    covered = {
+        other
+        for call in calls
+        if call.is_delivered
+        for position in ends.before(call.end, call.prompt_end.length)
+        for other in at_end[position]
+        if not other.is_delivered and other.prompt_end == call.prompt_end
+    }
     for call in calls:
         call.parent = None
         for position in ends.before(call.prompt_end):
             candidates = [
                 other
                 for other in at_end[position]
-                if position.length < call.end.length or other.number < call.number  # no call continues itself
+                if other not in covered
+                # no call continues itself
+                and (position.length < call.end.length or other.number < call.number)
             ]
             if candidates:
                 call.parent = max(
@@ -170,11 +182,12 @@ class _Ends:
             self._lengths[position.node].append(position.length)
         self._above: dict[Node, Position | None] = {}
 
-    def before(self, position: Position | None) -> Iterator[Position]:
-        """Yield the positions on the path to `position`, which is included, from the longest to the shortest."""
-        while position is not None:
+    def before(self, position: Position | None, least: int = 0) -> Iterator[Position]:
+        """Yield the positions with at least `least` tokens on the path to `position`, which is included, from the
+        longest to the shortest."""
+        while position is not None and position.length >= least:
             lengths = self._lengths.get(position.node, [])
-            for length in reversed(lengths[: bisect_right(lengths, position.length)]):
+            for length in reversed(lengths[bisect_left(lengths, least) : bisect_right(lengths, position.length)]):
                 yield Position(position.node, length)
             position = self._last_above(position.node)
 

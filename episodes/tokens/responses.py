@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from episodes.errors import InvalidArgument, ShapeMismatch, WrongType
+from episodes.errors import EpisodeError, InvalidArgument, ShapeMismatch, WrongType
 from episodes.tokens.names import CHOICE
 
 __all__ = ["ResponseReader", "Sample", "read_record", "read_response", "read_stream"]
 
+_DAMAGES = (AttributeError, LookupError, TypeError)  # of fields that have another form than documented
 _ADVICE = "ask a vLLM or SGLang server for them with return_token_ids=True"
 _RECORDS = {  # names of prompt ids, sampled ids and log-probabilities
     "rLLM's model gateway": ("prompt_token_ids", "completion_token_ids", "logprobs"),
@@ -57,7 +58,7 @@ class Sample:
 class _Choice:
     """Tokens of one choice of a response that have arrived."""
 
-    __slots__ = ("finish_reason", "has_ids", "has_logp", "ids", "logp", "prompt_ids", "versions")
+    __slots__ = ("finish_reason", "has_ids", "has_logp", "ids", "logp", "num_paired", "prompt_ids", "versions")
 
     def __init__(self) -> None:
         self.prompt_ids: Sequence[int] | None = None
@@ -66,6 +67,7 @@ class _Choice:
         self.versions: list[int] = []
         self.finish_reason: str | None = None
         self.has_ids = self.has_logp = False
+        self.num_paired = 0  # tokens until ids and log-probabilities last had equal numbers
 
 
 class ResponseReader:
@@ -102,8 +104,20 @@ class ResponseReader:
 
         Raises:
             WrongType: the payload or one of its choices is not a dict, or a field has another type than documented.
+            InvalidArgument: two choices have one index, or a choice gets tokens after its finish reason.
         """
         _check_dict(payload, "read: payload")
+        try:
+            self._read(payload, version)
+        except EpisodeError:
+            raise
+        except _DAMAGES as error:
+            raise WrongType(
+                f"{self._label(None)}: a field has another form than vLLM and SGLang document ({error!r}); read one of "
+                "their responses"
+            ) from error
+
+    def _read(self, payload: Mapping[str, Any], version: int | None) -> None:
         self.response_id = payload.get("id") or self.response_id
         prompt_ids = payload.get("prompt_token_ids")
         if prompt_ids is not None:
@@ -111,16 +125,21 @@ class ResponseReader:
         usage = payload.get("usage")
         if usage and usage.get("completion_tokens"):  # some gateways report 0 for streams
             self._num_sampled = usage["completion_tokens"]
-        for position, fields in enumerate(payload.get("choices") or ()):
+        choices = payload.get("choices") or ()
+        for position, fields in enumerate(choices):
             if type(fields) is not dict:
                 _check_dict(fields, f"read: choices[{position}]")
             index = fields.get("index", position)
+            if type(index) is not int:
+                raise WrongType(f"{self._label(None)}: a choice has index {index!r}; give an int")
+            if position and index in [other.get("index") for other in choices[:position]]:
+                raise InvalidArgument(f"{self._label(None)}: two choices have index {index}; give each its own")
             choice = self._choices.get(index)
             if choice is None:
                 choice = self._choices[index] = _Choice()
-            self._read_choice(choice, fields, version)
+            self._read_choice(index, choice, fields, version)
 
-    def _read_choice(self, choice: _Choice, fields: Mapping[str, Any], version: int | None) -> None:
+    def _read_choice(self, index: int, choice: _Choice, fields: Mapping[str, Any], version: int | None) -> None:
         more = fields.get("provider_specific_fields") or {}  # where litellm puts fields that OpenAI does not have
         meta = fields.get("meta_info") or more.get("meta_info") or {}
         for source in (fields, more):
@@ -133,10 +152,12 @@ class ResponseReader:
             sampled = [entry[1] for entry in entries]
             if ids is not None and list(ids) != sampled:
                 raise ShapeMismatch(
-                    f"{self._label(0)}: token_ids and meta_info.output_token_logprobs have other tokens; read one of "
-                    "them"
+                    f"{self._label(index)}: token_ids and meta_info.output_token_logprobs have other tokens; read "
+                    "one of them"
                 )
             ids, logp = sampled, [entry[0] for entry in entries]
+        if ids and choice.finish_reason:
+            raise InvalidArgument(f"{self._label(index)}: {len(ids)} token ids after its end; read each chunk once")
         if ids is not None:
             choice.has_ids = True
             choice.ids.extend(ids)
@@ -145,6 +166,8 @@ class ResponseReader:
         if logp is not None:
             choice.has_logp = True
             choice.logp.extend(logp)
+        if len(choice.ids) == len(choice.logp):
+            choice.num_paired = len(choice.ids)
         reason = fields.get("finish_reason")
         if reason:
             choice.finish_reason = reason["type"] if isinstance(reason, Mapping) else str(reason)
@@ -171,12 +194,13 @@ class ResponseReader:
     def partial_samples(self) -> list[Sample]:
         """Return what has arrived of a response that was interrupted, as samples without a finish reason.
 
-        Tokens without a log-probability are left out, and so are choices without a prompt or tokens.
+        Tokens from the first chunk on that has more or fewer log-probabilities than tokens are left out, and so are
+        choices without a prompt or tokens.
         """
         samples = []
         for index, choice in sorted(self._choices.items()):
             prompt_ids = self._prompt_ids if choice.prompt_ids is None else choice.prompt_ids
-            num = min(len(choice.ids), len(choice.logp)) if choice.has_logp else len(choice.ids)
+            num = choice.num_paired if choice.has_logp else len(choice.ids)
             if prompt_ids and num:
                 logp = choice.logp[:num] if choice.has_logp else None
                 versions = choice.versions[:num] or None
@@ -261,6 +285,17 @@ def read_record(record: Mapping[str, Any]) -> list[Sample]:
     [-0.1]
     """
     _check_dict(record, "read_record: record")
+    try:
+        return _samples_of_record(record)
+    except EpisodeError:
+        raise
+    except _DAMAGES as error:
+        raise WrongType(
+            f"read_record: a field of the record with keys {_keys(record)} has another form than documented ({error!r})"
+        ) from error
+
+
+def _samples_of_record(record: Mapping[str, Any]) -> list[Sample]:
     tokens = record.get("tokens")
     fields = {**record, **tokens} if isinstance(tokens, Mapping) else record
     for names in _RECORDS.values():
@@ -299,6 +334,7 @@ def _of_generate(outputs: Sequence[Any]) -> dict[str, Any]:
     for index, output in enumerate(outputs):
         _check_dict(output, f"read_response: payload[{index}]")
         meta = output.get("meta_info") or {}
+        _check_dict(meta, f"read_response: payload[{index}]['meta_info']")
         id_ = id_ or meta.get("id")
         ids = {} if output.get("output_ids") is None else {"token_ids": output["output_ids"]}
         choices.append({"index": index, "finish_reason": meta.get("finish_reason"), "meta_info": meta, **ids})

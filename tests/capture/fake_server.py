@@ -129,9 +129,13 @@ class FakeServer:
         used = sum(message["role"] == "tool" for message in body.get("messages", ()))
         wanted = int(re.search(r"\d*$", model).group() or 0)  # type: ignore[union-attr]
         thought = [THINK, *encode(f"hm {word}"), THOUGHT] if "think" in model else []
-        if used < wanted:
-            return [*thought, CALL, *encode(json.dumps({"text": word})), CALLED, END]
-        return [*thought, *encode(f"{word}.", pairs="drift" not in model), END]
+        tool = (body.get("tools") or [{"function": {}}])[0]["function"]
+        name = next(iter((tool.get("parameters") or {}).get("properties") or ["text"]))
+        text = json.dumps({name: word}) if used < wanted else f"{word}."
+        ids = encode(text)
+        if "drift" in model:  # the template encodes the last letters in another way
+            ids = encode(text[:-4]) + encode(text[-4:], pairs=False)
+        return [*thought, *([CALL, *ids, CALLED] if used < wanted else ids), END]
 
     async def _answer(
         self, request: web.Request, body: dict[str, Any], prompts: list[list[int]], kind: str

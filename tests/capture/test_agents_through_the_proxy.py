@@ -20,6 +20,7 @@ from tests.capture.fake_server import HANG, FakeServer
 openai = pytest.importorskip("openai")
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+KINDS = ("exact", "agents", "compact", "think", "drift", "samples")
 _KEYS = itertools.count()
 Received = set[tuple[str, int]]
 
@@ -65,7 +66,7 @@ async def leave(client: Any, server: FakeServer, stream: bool, **body: Any) -> N
 
 async def play(client: Any, server: FakeServer, received: Received, rng: random.Random, kind: str, number: int) -> None:
     """Run one agent: a loop of tools that cancels calls, has sub-agents, and changes its history."""
-    stream = bool(number % 2)
+    stream = bool(number // len(KINDS) % 2)
     history: list[dict[str, Any]] = [
         {"role": "system", "content": "you are an agent " * 3},
         {"role": "user", "content": f"task {number}"},
@@ -110,9 +111,9 @@ def check_pack(pack: EpisodePack, server: FakeServer, received: Received) -> Non
     assert set(seen) == received
 
 
-def test_sixty_four_agents_are_recorded_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num", [12, pytest.param(64, marks=pytest.mark.slow)])
+def test_concurrent_agents_are_recorded_exactly(num: int, tmp_path: Path) -> None:
     server, recorder, received = FakeServer(failures=0.1), SessionRecorder(group_size=4), set()
-    kinds = ("exact", "agents", "compact", "think", "drift", "samples")
 
     async def run() -> None:
         async with server.serving() as upstream, openai.AsyncOpenAI(api_key="key", max_retries=20) as client:
@@ -122,23 +123,24 @@ def test_sixty_four_agents_are_recorded_exactly(tmp_path: Path) -> None:
                     with recorder.begin(f"s{number}", group=number // 4) as session:
                         agent = client.with_options(base_url=proxy.url(session))
                         rng = random.Random(number)
-                        await play(agent, server, received, rng, kinds[number % len(kinds)], number)
+                        await play(agent, server, received, rng, KINDS[number % len(KINDS)], number)
                         session.reward(float(number % 3))
 
-                await asyncio.gather(*map(one, range(64)))
+                await asyncio.gather(*map(one, range(num)))
                 assert not proxy.num_unrecorded, proxy.newest_problem
 
     asyncio.run(run())
     pack = recorder.take()
     assert pack is not None
-    assert len(pack) == 64
-    assert sorted(pack.returns().tolist()) == sorted(float(number % 3) for number in range(64))
+    assert len(pack) == num
+    assert sorted(pack.returns().tolist()) == sorted(float(number % 3) for number in range(num))
     check_pack(pack, server, received)
     report = recorder.report()
-    assert server.num_failed > 20
-    assert report.cancelled > 20  # streams; whole answers that were cancelled have no tokens
+    assert server.num_failed >= num // 4
+    assert report.cancelled >= num // 4  # streams; whole answers that were cancelled have no tokens
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer secret"}
-    causes = {"new prompt", "same prompt", "encoded again", "shortened sample", "rewritten history"}
+    causes = {"new prompt", "same prompt"}
+    causes |= {"encoded again", "shortened sample", "rewritten history"} if num == 64 else set()
     assert causes <= report.branches.keys()
     batch = token_batch(pack)
     assert int(batch["loss_mask"].sum()) == sum(len(server.log[id_].choices[k]) for id_, k in received)
@@ -150,7 +152,8 @@ def test_sixty_four_agents_are_recorded_exactly(tmp_path: Path) -> None:
     assert EpisodeDataset(tmp_path / "data").pack() == pack
 
 
-def test_thousand_open_sessions() -> None:
+@pytest.mark.parametrize("num", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_open_sessions(num: int) -> None:
     import aiohttp
 
     server, recorder = FakeServer(), SessionRecorder()
@@ -158,7 +161,7 @@ def test_thousand_open_sessions() -> None:
     async def run() -> None:
         async with server.serving() as upstream, aiohttp.ClientSession() as client:
             with CaptureProxy(upstream, recorder) as proxy:
-                sessions = [recorder.begin(f"s{k}") for k in range(1000)]
+                sessions = [recorder.begin(f"s{k}") for k in range(num)]
                 gate = asyncio.Semaphore(50)
 
                 async def call(session: Session) -> None:
@@ -167,12 +170,12 @@ def test_thousand_open_sessions() -> None:
                         assert response.status == 200, await response.text()
 
                 await asyncio.gather(*map(call, sessions))
-                assert recorder.num_open == 1000
+                assert recorder.num_open == num
                 for session in sessions:
                     session.end()
 
     asyncio.run(run())
     pack = recorder.take()
     assert pack is not None
-    assert len(pack) == 1000
+    assert len(pack) == num
     check_pack(pack, server, {(id_, 0) for id_ in server.log})

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import aiohttp
-import pytest
 
 from episodes.storage import EpisodeDataset
 from tests.capture.fake_server import FakeServer
@@ -16,13 +15,22 @@ from tests.code_rules import ROOT
 from tests.command.running import assert_fails
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_command_writes_ended_and_open_sessions(tmp_path: Path, stop: signal.Signals) -> None:
+def test_command_writes_ended_and_open_sessions(tmp_path: Path) -> None:
+    stops = [signal.SIGINT, signal.SIGTERM]
+
+    async def check_both() -> None:
+        await asyncio.gather(*(check_command(tmp_path / stop.name, stop) for stop in stops))
+
+    asyncio.run(check_both())
+
+
+async def check_command(out: Path, stop: signal.Signals) -> None:
+    """Check the command with two agents, until a signal stops it."""
     server = FakeServer()
 
     async def run() -> str:
         async with server.serving() as upstream, aiohttp.ClientSession() as client:
-            words = ["capture", "--upstream", upstream, "--out", str(tmp_path), "--temperature", "0.5"]
+            words = ["capture", "--upstream", upstream, "--out", str(out), "--temperature", "0.5"]
             program = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "episodes", *words), stdout=asyncio.subprocess.PIPE, cwd=ROOT
             )
@@ -41,10 +49,10 @@ def test_command_writes_ended_and_open_sessions(tmp_path: Path, stop: signal.Sig
             assert await program.wait() == 0
             return output.decode()
 
-    output = asyncio.run(run())
+    output = await run()
     assert "2 sessions (0 failed), 3 calls" in output
     assert {body["temperature"] for body in server.requests} == {0.5}
-    ended, still_open = EpisodeDataset(tmp_path)
+    ended, still_open = EpisodeDataset(out)
     assert (ended.id_, len(ended), ended.get_return(), ended.is_terminated) == ("a", 2, 2.0, True)
     assert (still_open.id_, len(still_open), still_open.is_truncated) == ("b", 1, True)
     assert ended.get_infos(1)["sampling"] == {"model": "exact", "temperature": 0.5}

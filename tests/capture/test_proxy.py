@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 from collections.abc import Awaitable, Callable
@@ -85,24 +86,59 @@ def with_swallowed_tokens(payload: dict[str, Any]) -> dict[str, Any]:
     return payload
 
 
+def with_first_logprob(value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def damage(payload: dict[str, Any]) -> dict[str, Any]:
+        for choice in payload["choices"]:
+            if (choice.get("logprobs") or {}).get("content"):
+                choice["logprobs"]["content"][0]["logprob"] = value
+        return payload
+
+    return damage
+
+
+def with_other_types(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that sets fields of a payload, and of its choices if they have them."""
+
+    def damage(payload: dict[str, Any]) -> dict[str, Any]:
+        choices = [
+            {**choice, **{name: value for name, value in fields.items() if name in choice}}
+            for choice in payload["choices"]
+        ]
+        return {**payload, "choices": choices, **{name: value for name, value in fields.items() if name in payload}}
+
+    return damage
+
+
 DAMAGES = {
     "no prompt_token_ids": without("prompt_token_ids"),
     "no token_ids": without("token_ids"),
     "values of the output 'logp' are missing": without("logprobs"),
     "log-probabilities for": with_fewer_logprobs,
     "the server counted": with_swallowed_tokens,
+    "logp has -9999": with_first_logprob(-9999.0),
+    "logp has dtype": with_first_logprob("high"),
+    "a choice has index 'a'": with_other_types(index="a"),
+    "'str' object has no attribute 'get'": with_other_types(usage="many"),
+    "prompt_ids is a str": with_other_types(prompt_token_ids="text"),
+    "'int' object is not iterable": with_other_types(token_ids=5),
+    "string indices must be integers": with_other_types(logprobs={"content": "high"}),
+    "KeyError('type')": with_other_types(finish_reason={"reason": "stop"}),
+    "'int' object": with_other_types(choices=5),
+    "choices[0] is a str": with_other_types(choices="stop"),
 }
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("stream", "whole_answers"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("message", DAMAGES)
-def test_answer_that_cannot_be_recorded_is_an_error_for_the_agent(message: str, stream: bool) -> None:
+def test_answer_that_cannot_be_recorded_is_an_error_for_the_agent(
+    message: str, stream: bool, whole_answers: bool
+) -> None:
     async def test(client: aiohttp.ClientSession, proxy: CaptureProxy) -> None:
         session = proxy.recorder.begin("a")
         status, answer = await chat(client, proxy, session, stream=stream)
-        assert status == (200 if stream else 502)
+        assert status == (200 if stream and not whole_answers else 502)
         assert message in error_of(answer)
-        assert not stream or not any(
+        assert not isinstance(answer, list) or not any(
             choice.get("finish_reason") for chunk in answer for choice in chunk.get("choices", ())
         )
         assert not any(call.is_delivered for call in session.calls)
@@ -111,7 +147,35 @@ def test_answer_that_cannot_be_recorded_is_an_error_for_the_agent(message: str, 
         with pytest.raises(EpisodeStateError, match="received no sample"):
             session.end()
 
-    run(test, FakeServer(damage=DAMAGES[message]))
+    run(test, FakeServer(damage=DAMAGES[message]), whole_answers=whole_answers)
+
+
+def test_message_that_cannot_become_a_stream_is_not_recorded_as_delivered() -> None:
+    async def test(client: aiohttp.ClientSession, proxy: CaptureProxy) -> None:
+        session = proxy.recorder.begin("a")
+        status, answer = await chat(client, proxy, session, stream=True)
+        assert status == 502
+        assert "a choice has the message 5" in error_of(answer)
+        assert (session.calls, proxy.num_unrecorded) == ((), 1)
+
+    run(test, FakeServer(damage=with_other_types(message=5)), whole_answers=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answer_of_which_one_choice_cannot_be_recorded_is_not_delivered(stream: bool) -> None:
+    def damage(payload: dict[str, Any]) -> dict[str, Any]:
+        damaged = [choice for choice in payload["choices"] if choice["index"] == 1]
+        with_first_logprob(-9999.0)({"choices": damaged})
+        return payload
+
+    async def test(client: aiohttp.ClientSession, proxy: CaptureProxy) -> None:
+        session = proxy.recorder.begin("a")
+        _, answer = await chat(client, proxy, session, stream=stream, n=3)
+        assert "logp has -9999" in error_of(answer)
+        report = session.report()
+        assert (report.sampled_tokens, report.cancelled, proxy.num_unrecorded) == (0, 0, 1)
+
+    run(test, FakeServer(damage=damage))
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -142,14 +206,32 @@ def test_stream_that_breaks_off_is_an_error_for_the_agent(is_whole: bool) -> Non
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("field", ["echo", "use_beam_search", "best_of"])
-def test_request_that_is_no_plain_sample_is_refused(field: str) -> None:
+def of_parts(kind: str, role: str = "user") -> dict[str, Any]:
+    return {
+        "messages": [*USER, {"role": role, "content": [{"type": "text", "text": "look"}, {"type": kind, kind: {}}]}]
+    }
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "echo=": {"echo": 3},
+    "use_beam_search=": {"use_beam_search": 3},
+    "best_of=": {"best_of": 3},
+    "stream_options=5": {"stream_options": 5},
+    "part of type 'image_url'": of_parts("image_url"),
+    "part of type 'input_audio'": of_parts("input_audio"),
+    "part of type 'video_url'": of_parts("video_url", "tool"),
+    "part of type 'file'": of_parts("file", "system"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_request_that_is_no_plain_sample_of_tokens_is_refused(reason: str) -> None:
     server = FakeServer()
 
     async def test(client: aiohttp.ClientSession, proxy: CaptureProxy) -> None:
-        status, answer = await chat(client, proxy, proxy.recorder.begin("a"), **{field: 3})
+        status, answer = await chat(client, proxy, proxy.recorder.begin("a"), **REFUSED[reason])
         assert status == 400
-        assert field in error_of(answer)
+        assert reason in error_of(answer)
 
     run(test, server)
     assert not server.requests
@@ -189,6 +271,50 @@ def test_call_that_takes_too_long_is_cancelled() -> None:
         assert not any(call.is_delivered for call in session.calls)
 
     run(test, server, call_timeout=0.2)
+
+
+@pytest.mark.parametrize("whole_answers", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_agent_that_leaves_after_any_byte_loses_and_doubles_nothing(stream: bool, whole_answers: bool) -> None:
+    """An agent reads some bytes of an answer, leaves, and asks again. Both samples are the server's, each once."""
+    server, asked_again = FakeServer(), {}
+    cuts = [0, 1, 40, *range(100, 600, 50), *range(600, 2400, 200)]
+
+    async def leave(proxy: CaptureProxy, session: Session, num_bytes: int) -> None:
+        reader, writer = await asyncio.open_connection(proxy.host, proxy.port)
+        body = json.dumps({"model": "think", "messages": USER, "stream": stream, "n": 2}).encode()
+        path = f"/sessions/{session.id_}/v1/chat/completions"
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        with contextlib.suppress(asyncio.IncompleteReadError):  # an answer with fewer bytes, whose connection stays
+            await (reader.readexactly(num_bytes) if num_bytes <= 600 else reader.read(num_bytes))
+        writer.close()
+        await writer.wait_closed()
+
+    async def test(client: aiohttp.ClientSession, proxy: CaptureProxy) -> None:
+        for cut in cuts:
+            with proxy.recorder.begin(str(cut)) as session:
+                await leave(proxy, session, cut)
+                status, answer = await chat(client, proxy, session, stream=stream)
+                assert status == 200
+                asked_again[session.id_] = (answer[0] if stream else answer)["id"]
+        while proxy.num_running:
+            await asyncio.sleep(0)
+        assert not proxy.num_unrecorded
+        assert proxy.recorder.report().calls > len(cuts)
+
+    pack = run(test, server, whole_answers=whole_answers).take()
+    assert pack is not None
+    assert len(pack) == len(cuts)
+    for episode in pack:
+        learned = [
+            (info["response_id"], info.get("choice", 0)) for info in map(episode.get_infos, range(1, len(episode) + 1))
+        ]
+        assert len(set(learned)) == len(learned)
+        for t, (id_, choice) in enumerate(learned):
+            assert episode.get_actions(t).tolist() == server.log[id_].choices[choice]
+            logp = np.float32(server.log[id_].logp[choice])
+            np.testing.assert_array_equal(episode.get_extra_model_outputs("logp", t), logp)
+        assert (asked_again[episode.id_], 0) in learned
 
 
 def test_upstream_that_is_away_is_an_error_that_clients_repeat() -> None:

@@ -258,3 +258,59 @@ def test_streams_are_read_in_any_order_of_choices(drawn: tuple[list[dict[str, An
     if any(sample.ids for sample in samples):
         with pytest.raises(InvalidArgument, match="the server counted 99"):
             read_stream([*chunks, {"choices": [], "usage": {"completion_tokens": 99}}])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of all values in a payload."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, item in items for found in ((*path, key), *places(item, (*path, key)))]
+
+
+JUNK = [None, 5, -1, 1.5, "x", "", [], {}, [None], ["a"], [{}], [[1]], {"a": 1}, float("nan"), 2**70]
+
+
+@pytest.mark.parametrize("form", [*RECORDS, "SGLang generate"])
+def test_fields_of_other_types_are_errors_by_name(form: str) -> None:
+    record = SGLANG_GENERATE if form == "SGLang generate" else RECORDS[form][0]
+    for path in places(record):
+        for junk in JUNK:
+            damaged = deepcopy(record)
+            owner: Any = damaged
+            for key in path[:-1]:
+                owner = owner[key]
+            owner[path[-1]] = junk
+            try:
+                samples = read_response(damaged, PROMPT) if form == "SGLang generate" else read_record(damaged)
+                with SessionRecorder().begin() as session:
+                    for sample in samples:
+                        session.add(**sample.as_call())
+            except EpisodeError:
+                continue
+            (call,) = session.calls  # the field is not read, or it is a valid token, log-probability or name
+            assert call.num_sampled == 3 or "output_token_logprobs" in path
+            assert len(call.prompt_ids) == 3
+
+
+@pytest.mark.parametrize("name", ["token_ids", "logprobs"])
+def test_interrupted_stream_is_read_until_its_lists_differ(name: str) -> None:
+    reader = ResponseReader()
+    reader.read({"prompt_token_ids": PROMPT, "choices": []})
+    for number in range(4):
+        choice = {"index": 0, "token_ids": [number], "logprobs": content([-float(number)])}
+        reader.read({"choices": [{**choice, name: None} if number == 2 else choice]})
+    (sample,) = reader.partial_samples()
+    assert (sample.ids, sample.logp) == ([0, 1], [0.0, -1.0])
+
+
+def test_choices_that_would_be_mixed_are_errors() -> None:
+    whole = VLLM_CHAT["choices"][0]
+    for other in (whole, {**whole, "token_ids": [4]}):
+        with pytest.raises(InvalidArgument, match="response chatcmpl-7: two choices have index 0"):
+            read_response({**VLLM_CHAT, "choices": [whole, other], "usage": None})
+    with pytest.raises(InvalidArgument, match="3 token ids after its end"):
+        read_stream([VLLM_CHAT, VLLM_CHAT])
+    ended = {"choices": [{"index": 0, "token_ids": [], "logprobs": None, "finish_reason": "stop"}]}
+    assert read_stream([VLLM_CHAT, ended])[0].ids == IDS
+    assert [
+        sample.ids for sample in read_response({**VLLM_CHAT, "choices": [whole, {**whole, "index": 1}], "usage": {}})
+    ] == [IDS, IDS]

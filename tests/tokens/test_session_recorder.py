@@ -59,6 +59,8 @@ def histories(draw: st.DrawFn) -> list[PlainCall]:
             "rewrite": lambda before=before: before[: draw(st.integers(0, len(before)))] + tokens(1, 4),
         }[kind]()
         calls.append(PlainCall(tuple(prompt), tuple(tokens(0, 4)), draw(st.sampled_from([True] * 4 + [False]))))
+        if draw(st.integers(0, 5)) == 0:  # an interrupted answer to the same prompt
+            calls.append(PlainCall(calls[-1].prompt, calls[-1].ids[: draw(st.integers(0, 3))], delivered=False))
     return calls
 
 
@@ -71,10 +73,13 @@ def recorded(calls: list[PlainCall], recorder: SessionRecorder, **arguments: Any
 
 def parent_of(calls: list[PlainCall], k: int) -> int | None:
     """Return the number of the call that call `k` continues: that with the most tokens, then a delivered one, then one
-    that arrived before, then the newest."""
+    that arrived before, then the newest. Undelivered beginnings of delivered samples are left out."""
     keys = []
     for j, call in enumerate(calls):
         is_beginning = calls[k].prompt[: len(call.tokens)] == call.tokens
+        others = [other.ids for other in calls if other.delivered and other.prompt == call.prompt]
+        if not call.delivered and any(ids[: len(call.ids)] == call.ids for ids in others):
+            continue
         if j != k and is_beginning and (len(call.tokens) < len(calls[k].tokens) or j < k):
             keys.append((len(call.tokens), call.delivered, j < k, j))
     return max(keys)[-1] if keys else None
@@ -299,6 +304,22 @@ def test_undelivered_samples_are_kept_apart_until_a_prompt_contains_them() -> No
     session.end()
     assert [ids.tolist() for ids in session.episode().get_actions()] == [[2], [5]]
     assert [call.ids.tolist() for call in session.calls] == [[2], [3, 3], [4], [5]]
+
+
+@pytest.mark.parametrize("rest", [[12, 90], [99, 90]])  # a prompt with the sample, and one that encodes its end again
+@pytest.mark.parametrize("arguments", [{"cancelled": True}, {"delivered": False}])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_interrupted_beginning_of_a_delivered_sample_is_not_learned(
+    rest: list[int], arguments: dict[str, Any], is_first: bool
+) -> None:
+    recorder = SessionRecorder(outputs={})
+    calls: list[tuple[list[int], dict[str, Any]]] = [([10, 11], arguments), ([10, 11, 12], {})]
+    with recorder.begin() as session:
+        for ids, state in calls if is_first else calls[::-1]:
+            session.add([1, 2], ids, **state)
+        session.add([1, 2, 10, 11, *rest], [13])
+    assert session.report().sampled_tokens == 4
+    assert [ids.tolist() for ids in recorder.take()[0].get_actions()] == [[10, 11, 12], [13]]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
