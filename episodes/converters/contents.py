@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import gzip
+import io
 import itertools
 import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from episodes.converters.parquet_files import schema_of
 from episodes.errors import UnreadableData, needing
@@ -23,10 +27,14 @@ _MOST_CHILDREN = 8  # of each group below the first level: episodes are alike
 _LINES = 100  # lines of JSON whose keys are collected
 DELIMITERS = ",;\t|"
 
+_PRINTED = bytes({9, 10, 13, *range(32, 127), *range(160, 256)})  # bytes of text in Latin-1
+_STREAM = b"\xff\xff\xff\xff"  # beginning of Arrow's format of streams
+_GZIP = b"\x1f\x8b"
 _SIGNATURES = (  # beginnings of files, and the kinds of these files
     (b"\x89HDF\r\n\x1a\n", "hdf5"),
     (b"PAR1", "parquet"),
     (b"ARROW1", "arrow"),
+    (_STREAM, "arrow"),
     (b"PK\x03\x04", "zip"),
     (b"PK\x05\x06", "zip"),
     (b"\x93NUMPY", "npy"),
@@ -43,7 +51,7 @@ _FOREIGN = (  # beginnings of files that hold no episodes: offset, bytes, what i
     (0, b"\x80\x03", "a pickle", "it may run code, so it is never opened here; load it, and pass its arrays"),
     (0, b"\x80\x04", "a pickle", "it may run code, so it is never opened here; load it, and pass its arrays"),
     (0, b"\x80\x05", "a pickle", "it may run code, so it is never opened here; load it, and pass its arrays"),
-    (0, b"\x1f\x8b", "compressed by gzip", "decompress it first (gunzip)"),
+    (0, _GZIP, "compressed by gzip", "decompress it first (gunzip)"),
     (0, b"\x28\xb5\x2f\xfd", "compressed by zstd", "decompress it first (unzstd)"),
     (0, b"BZh", "compressed by bzip2", "decompress it first (bunzip2)"),
     (0, b"\xfd7zXZ", "compressed by xz", "decompress it first (unxz)"),
@@ -79,6 +87,8 @@ class Contents:
     Attributes:
         path: the path.
         kind: "hdf5", "parquet", "arrow", "csv", "jsonl", "json", "npz", "zip", "npy", "text", "bytes" or "directory".
+        is_gzip: whether it is a table of text that gzip compressed.
+        is_stream: whether it is in Arrow's format of streams.
 
     Raises:
         UnreadableData: the path does not exist, cannot be read, is empty or truncated, or holds something else than
@@ -87,6 +97,7 @@ class Contents:
 
     def __init__(self, source: str | Path) -> None:
         self.path = local_path(source)
+        self.is_gzip = self.is_stream = False
         self.kind = self._find_kind()
 
     def _fail(self, what: str, remedy: str) -> UnreadableData:
@@ -109,10 +120,14 @@ class Contents:
             raise self._unreadable(error) from error
         if not end:
             raise self._fail("the file is empty, 0 bytes", "write or download it again")
+        if head.startswith(_GZIP) and (kind := self._kind_of_gzip()) in ("csv", "jsonl"):
+            self.is_gzip = True
+            return kind
         for start, signature, what, remedy in _FOREIGN:
             if head[start:].startswith(signature):
                 raise self._fail(f"it is {what}, not data of steps", remedy)
         kind = next((kind for signature, kind in _SIGNATURES if head.startswith(signature)), "")
+        self.is_stream = head.startswith(_STREAM)
         if kind == "parquet" and (tail != b"PAR1" or end < 12):
             raise self._truncated(f"after {end} bytes the end of the Parquet file, with its columns, is missing")
         if kind == "zip":
@@ -159,12 +174,32 @@ class Contents:
         except (OSError, zipfile.BadZipFile, NotImplementedError) as error:  # the last one: of an unknown version
             raise self._fail(f"a damaged archive: {error}", "write or download it again") from error
 
+    def _kind_of_gzip(self) -> str:
+        """Return the kind of what gzip compressed, or "bytes" if it is not text or is damaged."""
+        try:
+            with gzip.open(self.path) as file:
+                head = file.read(_HEAD)
+                return self._kind_of_text(head, len(head) + bool(file.read(1)))
+        except (OSError, EOFError, zlib.error):
+            return "bytes"
+
+    def open(self) -> IO[bytes]:
+        """Open the text of the file, decompressed and without a byte order mark."""
+        file: Any = (gzip.open if self.is_gzip else open)(self.path, "rb")
+        if file.read(3) != b"\xef\xbb\xbf":
+            file.seek(0)
+        return file
+
     def _kind_of_text(self, head: bytes, size: int) -> str:
         if head.startswith(b"\xef\xbb\xbf"):
             head = head[3:]
+        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise self._fail("it is text in UTF-16", "save it as UTF-8")
         try:
             text = head.decode("utf-8", "strict" if size <= _HEAD else "ignore")
-        except UnicodeDecodeError:
+        except UnicodeDecodeError as error:
+            if not head.translate(None, _PRINTED):
+                raise self._fail(f"it is text, and not in UTF-8: {error}", "save it as UTF-8") from None
             return "bytes"
         if "\0" in text:
             return "bytes"
@@ -187,7 +222,7 @@ class Contents:
         readers: dict[str, Callable[[], Iterator[str]]] = {
             "hdf5": self._names_of_hdf5,
             "arrow": self._names_of_arrow,
-            "csv": lambda: iter(next(csv.reader([self._first_lines()[0]], delimiter=self.delimiter), [])),
+            "csv": lambda: map(str.strip, next(csv.reader([self._first_lines()[0]], delimiter=self.delimiter), [])),
             "jsonl": self._keys_of_lines,
             "json": self._keys_of_document,
             "npz": lambda: (name.removesuffix(".npy") for name in self.names_of_zip()),
@@ -196,7 +231,9 @@ class Contents:
         }
         if self.kind == "parquet":
             return tuple(self.schema.names)
-        return tuple(itertools.islice(readers[self.kind](), _MOST_NAMES)) if self.kind in readers else ()
+        if self.kind not in readers:
+            return ()
+        return tuple(itertools.islice(readers[self.kind](), None if self.kind in TABLES else _MOST_NAMES))
 
     @cached_property
     def schema(self) -> Any:
@@ -232,9 +269,9 @@ class Contents:
 
     def _first_lines(self, count: int = 1) -> list[str]:
         try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
+            with io.TextIOWrapper(self.open(), encoding="utf-8", newline="") as file:
                 return [line.rstrip("\r\n") for line in itertools.islice(file, count)] or [""]
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise self._fail(f"it is not text in UTF-8: {error}", "save it as UTF-8") from error
 
     def _keys_of_lines(self) -> Iterator[str]:
@@ -268,7 +305,8 @@ class Contents:
         from episodes.storage.arrow import as_unreadable_data, pyarrow
 
         with as_unreadable_data(str(self.path)), pyarrow().OSFile(str(self.path)) as file:
-            return iter(pyarrow().ipc.open_file(file).schema.names)
+            opened = pyarrow().ipc.open_stream(file) if self.is_stream else pyarrow().ipc.open_file(file)
+            return iter(opened.schema.names)
 
     def _names_of_hdf5(self) -> Iterator[str]:
         with needing("minari", "HDF5 files need h5py"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ def tables_in_order(files: Sequence[Path], columns: Sequence[str], id_: str, tim
     """Yield Arrow tables of whole episodes from Parquet files with one row per step.
 
     The columns `id_` and `time` are read first. If the rows of each episode are together and in the order of time, one
-    row group is in memory at a time, with the rows of its last episode. Otherwise all rows are read and sorted.
+    row group is in memory at a time, with the earlier rows of its first episode. Otherwise all rows are read, and
+    sorted.
 
     Args:
         files: the files, all with these columns.
@@ -43,27 +43,70 @@ def groups_in_order(
         where: name of the source, for errors.
     """
     pa = pyarrow()
-    with as_unreadable_data(str(where)):
-        keys = pa.concat_tables(groups([id_] if time is None else [id_, time]), promote_options="permissive")
-    order = _order_of(keys, id_, time, where)
-    if order is not None:
+    if not is_in_order(groups, id_, time, where):
+        with as_unreadable_data(str(where)):
+            keys = pa.concat_tables(groups([id_] if time is None else [id_, time]), promote_options="permissive")
+        order = _order_of(keys, id_, time, where)
         with as_unreadable_data(str(where)):
             whole = pa.concat_tables(groups(list(columns)), promote_options="permissive").take(pa.array(order))
         yield whole.combine_chunks()
         return
-    remainder = None
-    for group in chain(groups(list(columns)), [None]):
-        parts = [table for table in (remainder, group) if table is not None and len(table)]
-        if not parts:
-            continue
+    waiting: list[Any] = []  # parts of the last episode, which may continue
+
+    def joined(parts: list[Any]) -> Any:
         with as_unreadable_data(str(where)):
-            table = pa.concat_tables(parts, promote_options="permissive")
-        codes = codes_of(table[id_])
-        same = codes == codes[-1]
-        stop = len(table) if group is None else int(np.argmax(same))  # the last episode may continue
-        remainder = table.slice(stop)
-        if stop:
-            yield table.slice(0, stop)
+            return pa.concat_tables(parts, promote_options="permissive")
+
+    for group in groups(list(columns)):
+        if not len(group):
+            continue
+        codes = codes_of(group[id_])
+        stop = int(np.argmax(codes == codes[-1]))
+        if waiting and (stop or waiting[-1][id_][-1].as_py() != group[id_][0].as_py()):
+            yield joined([*waiting, group.slice(0, stop)])
+            waiting = []
+        elif stop:
+            yield group.slice(0, stop)
+        waiting.append(group.slice(stop))
+    if waiting:
+        yield joined(waiting)
+
+
+def is_in_order(groups: Callable[[list[str]], Iterator[Any]], id_: str, time: str | None, where: Any) -> bool:
+    """Return True if the rows of each episode are together, and their times increase.
+
+    Args:
+        groups, id_, time, where: as in `groups_in_order`. `groups` is called once.
+    """
+    known: set[Any] = set()
+    last_id = last_time = None
+    for group in groups([id_] if time is None else [id_, time]):
+        if not len(group):
+            continue
+        if group[id_].null_count:
+            return False
+        with as_unreadable_data(f"{where}: column {id_!r}"):
+            codes = codes_of(group[id_])
+        begins = np.flatnonzero(np.diff(codes, prepend=-1))
+        ids = group[id_].take(begins).to_pylist()
+        goes_on = last_id is not None and ids[0] == last_id
+        fresh = ids[goes_on:]
+        known_before = len(known)
+        known.update(fresh)
+        if len(known) != known_before + len(fresh):
+            return False
+        last_id = ids[-1]
+        if time is None:
+            continue
+        times = np.asarray(group[time].to_numpy())
+        if group[time].null_count or times.dtype.kind not in "iufM":
+            return False
+        increases = np.diff(times) > np.zeros(1, np.diff(times).dtype)
+        increases[begins[1:] - 1] = True
+        if not increases.all() or (goes_on and not times[0] > last_time):
+            return False
+        last_time = times[-1]
+    return True
 
 
 def _groups(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Any]:
@@ -74,8 +117,8 @@ def _groups(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Any]:
         yield from groups_of(file, list(columns))
 
 
-def _order_of(keys: Any, id_: str, time: str | None, where: Any) -> np.ndarray | None:
-    """Return the rows sorted by episode and time, int [N], or None if they are in this order already.
+def _order_of(keys: Any, id_: str, time: str | None, where: Any) -> np.ndarray:
+    """Return the rows sorted by episode and time, int [N].
 
     Episodes are in the order of their first rows.
     """
@@ -95,7 +138,7 @@ def _order_of(keys: Any, id_: str, time: str | None, where: Any) -> np.ndarray |
                 f"{where}: episode {keys[id_][row]} has two rows with {time!r} {times[row]}; "
                 "give each step one row, and each episode an id of its own"
             )
-    return None if (order == np.arange(len(order))).all() else order
+    return order
 
 
 def codes_of(column: Any) -> np.ndarray:

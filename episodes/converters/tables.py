@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,18 @@ from episodes.converters.contents import TABLES, Contents
 from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.loss_report import LossReport
 from episodes.converters.parquet import episodes_of_table
-from episodes.converters.parquet_files import files_of, groups_of, schema_of
 from episodes.converters.source_ids import prefix_of_files, prefix_of_values
-from episodes.converters.step_order import codes_of, groups_in_order
+from episodes.converters.step_order import codes_of, groups_in_order, is_in_order
 from episodes.converters.step_tables import has_description
 from episodes.converters.table_columns import BOTH_ENDINGS, OPTIONS, TableColumns, choose_columns, names_in
+from episodes.converters.table_files import Groups, table_of_file, without_views
 from episodes.converters.transitions import find_links, without_next
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.tracks import nested
 
-Groups = Callable[[list[str]], Iterator[Any]]
-_ROW = "__row__"  # column of zeros in place of a column of episodes
+_NUMBER = "__number__"  # column of numbers of episodes, for tables without a column of episodes
 
 
 def from_table(
@@ -102,7 +101,7 @@ def columns_of_file(path: str | Path, **given: Any) -> TableColumns:
 def table_episodes(
     path: str | Path, report: LossReport, prefix: str | None = None, **given: Any
 ) -> Iterator[SingleAgentEpisode]:
-    """Yield the episodes of a file with a table: Parquet, Arrow, CSV or lines of JSON. Parquet is read in parts.
+    """Yield the episodes of a file with a table: Parquet, Arrow, CSV or lines of JSON, in parts.
 
     Args:
         path: the file.
@@ -114,19 +113,7 @@ def table_episodes(
         UnreadableData: the file is damaged, or as in `from_table`.
     """
     contents = Contents(path)
-    if contents.kind == "parquet":
-        files = files_of(contents.path)
-        names = schema_of(files[0]).names
-
-        def groups(wanted: list[str]) -> Iterator[Any]:
-            return groups_of(files[0], wanted)
-    else:
-        table = _read_file(contents)
-        names = table.column_names
-
-        def groups(wanted: list[str]) -> Iterator[Any]:
-            return iter([table.select(wanted)])
-
+    names, groups = table_of_file(contents)
     columns = choose_columns(names, str(contents.path), given)
     first = prefix_of_files("table", [contents.path], prefix)
     yield from _Source(columns, names, groups, str(contents.path)).episodes(first, report)
@@ -169,21 +156,39 @@ class _Source:
 
     def episodes(self, prefix: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
         """Yield the episodes, with the ids "PREFIX/EPISODE", or "PREFIX/0", "PREFIX/1" and so on."""
-        columns, pa = self._columns, pyarrow()
-
-        def groups(names: list[str]) -> Iterator[Any]:
-            for table in self._groups([name for name in names if name != _ROW]):
-                yield (
-                    table.append_column(_ROW, pa.nulls(len(table), pa.int8()).fill_null(0)) if _ROW in names else table
-                )
-
+        columns = self._columns
         self._report_missing_columns(report)
-        id_ = columns.episode or _ROW
-        names = self._names if columns.episode else [*self._names, _ROW]
+        groups, id_, names = self._groups, columns.episode, self._names
+        if id_ is None:
+            id_, names, groups = _NUMBER, [*names, _NUMBER], self._numbered
+            if columns.t is not None and not is_in_order(groups, id_, columns.t, self._where):
+                groups = self._as_one
         first = 0
         for table in groups_in_order(groups, names, id_, columns.t, self._where):
             yield from self._of_rows(table, id_, prefix, first, report)
             first += len(table)
+
+    def _numbered(self, names: list[str]) -> Iterator[Any]:
+        """Yield the parts of the table with a column of the numbers of episodes, which flags and missing actions end.
+
+        A row without an action after a flag is the last observation of the same episode.
+        """
+        columns, pa, number, is_over = self._columns, pyarrow(), 0, False
+        own = [name for name in names if name != _NUMBER]
+        flags = [name for name in (columns.terminated, columns.truncated) if name is not None]
+        for table in self._groups(list(dict.fromkeys([*own, *flags, *names_in(columns.action)]))):
+            has_action = self._rows_with_actions(table)
+            over = ~has_action | self._flags(table, columns.terminated) | self._flags(table, columns.truncated)
+            numbers = number + np.cumsum(has_action & np.concatenate([[is_over], over])[:-1])
+            if len(numbers):
+                number, is_over = int(numbers[-1]), bool(over[-1])
+            yield table.select(own).append_column(_NUMBER, pa.array(numbers.astype(np.int64)))
+
+    def _as_one(self, names: list[str]) -> Iterator[Any]:
+        """Yield the parts of the table with the number 0 for all rows, which are sorted by time."""
+        pa = pyarrow()
+        for table in self._groups([name for name in names if name != _NUMBER]):
+            yield table.append_column(_NUMBER, pa.array(np.zeros(len(table), np.int64)))
 
     def _report_missing_columns(self, report: LossReport) -> None:
         columns = self._columns
@@ -435,7 +440,7 @@ def _as_arrow(frame: Any) -> Any:
                 f"from_table: columns of a dict have one length and one type each; {error}"
             ) from error
     if hasattr(frame, "__arrow_c_stream__"):
-        return _without_views(pa.table(frame))
+        return without_views(pa.table(frame))
     if hasattr(frame, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(frame)])
     if hasattr(frame, "data") and isinstance(getattr(frame.data, "table", None), pa.Table):
@@ -448,36 +453,8 @@ def _as_arrow(frame: Any) -> Any:
     )
 
 
-def _without_views(table: Any) -> Any:
-    """Return a table with text and bytes in Arrow's older layout, which all functions of pyarrow read."""
-    pa = pyarrow()
-    for number, field in enumerate(table.schema):
-        for is_view, kind in ((pa.types.is_string_view, pa.string()), (pa.types.is_binary_view, pa.binary())):
-            if is_view(field.type):
-                table = table.set_column(number, field.name, table[number].cast(kind))
-    return table
-
-
 def _item(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def _read_file(contents: Contents) -> Any:
-    """Return the table in a CSV file, a file of JSON lines or an Arrow file."""
-    pa = pyarrow()
-    with as_unreadable_data(str(contents.path)):
-        if contents.kind == "csv":
-            from pyarrow import csv
-
-            parsing = csv.ParseOptions(delimiter=contents.delimiter, newlines_in_values=True)
-            converting = csv.ConvertOptions(strings_can_be_null=True)
-            return csv.read_csv(contents.path, parse_options=parsing, convert_options=converting)
-        if contents.kind == "jsonl":
-            from pyarrow import json
-
-            return json.read_json(contents.path)
-        with pa.OSFile(str(contents.path)) as file:
-            return _without_views(pa.ipc.open_file(file).read_all())
 
 
 def _recognize(contents: Contents) -> Recognition:
