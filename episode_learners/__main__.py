@@ -122,6 +122,7 @@ def _make_run(chosen: argparse.Namespace) -> tuple[Run, Path]:
     if chosen.runners is not None:
         run.num_runners = chosen.runners
     run.ledger, run.device = run.ledger or chosen.ledger, chosen.device or run.device
+    run.explain = run.explain or chosen.explain
     run.trainer["shows_progress"] = not chosen.quiet
     return run, folder
 
@@ -356,6 +357,11 @@ def _make_parser() -> argparse.ArgumentParser:
     train.add_argument("--wandb", metavar="PROJECT", help="also send metrics to Weights & Biases (WANDB_MODE=offline)")
     train.add_argument(
         "--ledger", action="store_true", help="record what each update learned from (episodes ledger diff)"
+    )
+    train.add_argument(
+        "--explain",
+        action="store_true",
+        help="as --ledger, with measurements of each row (episodes explain RUN UPDATE)",
     )
     train.add_argument("--device", help="device of the policy, such as cuda (default: as in the settings)")
     train.add_argument("--json", action="store_true", help="print the result as JSON")

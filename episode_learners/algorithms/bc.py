@@ -168,7 +168,10 @@ class BC(Algorithm):
         mask = minibatch.get(Columns.LOSS_MASK)
         if mask is not None:
             inputs, actions = inputs[mask], rows_of({"": actions}, mask)[""]
-        log_prob = self.policy.distribution.log_prob(inputs, actions).mean()
+        log_probs = self.policy.distribution.log_prob(inputs, actions)
+        log_prob = log_probs.mean()
+        if self.measures_rows:
+            self.measure_rows(minibatch, mask, loss=log_probs.detach().abs(), log_prob=log_probs)
         entropy = self.policy.distribution.entropy(inputs).mean()
         loss = -log_prob - self.config.entropy_coefficient * entropy
         return loss, {"log_prob": log_prob.detach(), "entropy": entropy.detach()}

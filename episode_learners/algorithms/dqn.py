@@ -127,6 +127,10 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         else:
             loss = (functional.smooth_l1_loss(chosen_values, targets, reduction="none") * weights).mean()
         q_values = chosen_values.detach()
+        if self.measures_rows:
+            losses = functional.smooth_l1_loss(q_values, targets, reduction="none")
+            self.measure_rows(minibatch, loss=losses if weights is None else losses * weights)
+            self.measure_rows(minibatch, first_value=q_values, value_target=targets)
         return loss, {"q_value": q_values.mean(), **self.measured_errors(q_values - targets)}
 
     @torch.no_grad()

@@ -213,9 +213,11 @@ class GRPO(Algorithm):
         inputs = self.policy(minibatch, explore=True)[Columns.ACTION_DIST_INPUTS]  # as the actions were drawn
         config, distribution = self.config, self.policy.distribution
         weights = minibatch.get(_STEP_WEIGHTS)
+        rows: Measured | None = {} if self.measures_rows else None
         loss, measured = clipped_policy_loss(
-            distribution, inputs, minibatch, config.clip, config.entropy_coefficient, weights=weights
+            distribution, inputs, minibatch, config.clip, config.entropy_coefficient, weights=weights, rows=rows
         )
+        self.measure_rows(minibatch, **(rows or {}))
         if config.kl_coefficient:
             with torch.no_grad():
                 reference = self._target("reference")(minibatch, explore=True)[Columns.ACTION_DIST_INPUTS]

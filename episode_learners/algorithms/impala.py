@@ -153,6 +153,13 @@ class IMPALA(Algorithm):
         policy_loss = -(advantages * log_prob * share).sum()
         value_loss = ((values - targets).square() * share).sum()
         entropy = (self.policy.distribution.entropy(inputs) * share).sum()
+        if self.measures_rows:
+            with torch.no_grad():
+                losses = (advantages * log_prob).abs() + self.config.value_coefficient * (values - targets).square()
+                columns = {"loss": losses, "advantage": advantages, "ratio": ratio, "first_ratio": ratio}
+                columns |= {"clipped": (ratio > self.config.clip_rho).float()}
+                columns |= {"first_value": values, "value_target": targets}
+                self.measure_rows(minibatch, mask, **{name: column[mask] for name, column in columns.items()})
         config = self.config
         loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
         measured = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

@@ -125,6 +125,10 @@ class SAC(ReplayAlgorithm[SACConfig]):
             loss = torch.stack([functional.mse_loss(value, targets) for value in values]).sum()
         else:
             loss = torch.stack([(weights * (value - targets).square()).mean() for value in values]).sum()
+        if self.measures_rows:
+            losses = torch.stack([(value.detach() - targets).square() for value in values]).sum(0)
+            self.measure_rows(minibatch, loss=losses if weights is None else losses * weights)
+            self.measure_rows(minibatch, first_value=values[0], value_target=targets)
         measured = {"q_value": values[0].detach().mean()}
         return loss, measured | self.measured_errors(values[0] - targets)
 

@@ -11,6 +11,7 @@ from episodes.inspect.doctor.examine import examine
 from episodes.inspect.frames import frames, video
 from episodes.inspect.lineage import explain_batch, link_batch
 from episodes.inspect.plots import plot_episode, plot_episodes, plot_returns
+from episodes.inspect.update_explanation import explain_update
 
 __all__ = [
     "plot_episode",
@@ -23,4 +24,5 @@ __all__ = [
     "examine",
     "explain_batch",
     "link_batch",
+    "explain_update",
 ]
