@@ -143,19 +143,29 @@ class Algorithm(nn.Module, ABC):
             self._to_tensors.to(device)
         return TrainBatch(self._to_tensors(batch=dict(columns)), getattr(columns, "lazy_origin", None))
 
-    def measure_rows(self, minibatch: Mapping[str, Any], mask: Tensor | None = None, **columns: Tensor) -> None:
-        """Store measurements of the rows of a minibatch, such as `loss`, if this update measures rows.
+    def measure_rows(
+        self, minibatch: Mapping[str, Any], columns: Mapping[str, Tensor], mask: Tensor | None = None
+    ) -> None:
+        """Store columns of the rows of a minibatch for `row_measurements_of`, if this update measures rows.
 
-        `loss` calls this method. Several calls for the same rows add up their losses.
+        `loss` calls this method. It keeps references to the tensors, which must not be changed in place.
 
         Args:
             minibatch: the rows.
-            mask: bool [B, T], the steps of sequences that are measured; None: the rows themselves.
-            columns: a tensor [n] for each measurement. "loss" is not negative. If the name begins with "first_", the
-                value of the row's first gradient step is stored, otherwise the mean over all steps.
+            columns: a tensor of n values for each name, the same names in each gradient step.
+            mask: bool [B, T], the n steps of sequences that are measured; None: the n rows themselves.
         """
         if self._measuring is not None:
-            self._measuring.add(minibatch, mask, columns)
+            self._measuring.add(minibatch, mask, self.row_measurements_of, columns)
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the measurements [N] of the rows of all gradient steps, given the columns [N] that `measure_rows`
+        stored. By default, the columns are the measurements.
+
+        "loss" is not negative, and is summed over the gradient steps of a row. Of a name that begins with "first_", the
+        row's first value is taken, and of others the mean.
+        """
+        return columns
 
     def _row_facts(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return further facts [B] of the rows of the train batch of this update, which are no measurements."""

@@ -83,9 +83,6 @@ class ContinuousCQL(SAC):
         gaps = self.logsumexp_q(minibatch[Columns.OBS]) - torch.stack(values)  # [2, B]
         weights = minibatch.get(Columns.WEIGHTS)
         gap = (gaps if weights is None else gaps * weights).mean(-1)
-        if self.measures_rows:
-            losses = self.config.conservatism * gaps.detach().abs().sum(0)
-            self.measure_rows(minibatch, loss=losses if weights is None else losses * weights)
         loss = td_loss + self.config.conservatism * gap.sum()
         return loss, {**measured, "td_loss": td_loss.detach(), "conservative_gap": gap.detach().mean()}
 

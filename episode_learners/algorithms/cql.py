@@ -66,8 +66,5 @@ class CQL(DQN):
         gaps = values.logsumexp(-1) - chosen_values  # [B]
         weights = minibatch.get(Columns.WEIGHTS)
         gap = (gaps if weights is None else gaps * weights).mean()
-        if self.measures_rows:
-            losses = self.config.conservatism * gaps.detach()
-            self.measure_rows(minibatch, loss=losses if weights is None else losses * weights)
         loss = td_loss + self.config.conservatism * gap
         return loss, {**measured, "td_loss": td_loss.detach(), "conservative_gap": gap.detach()}

@@ -216,8 +216,15 @@ class PPO(Algorithm):
             outputs = {name: outputs[name][rows] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
         rows: Measured | None = {} if self.measures_rows else None
         result = ppo_loss(self.policy.distribution, outputs, minibatch, self.config, rows)
-        self.measure_rows(sequences, mask, **(rows or {}))
+        if rows is not None:
+            self.measure_rows(sequences, rows, mask)
         return result
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        errors = _squared_errors(columns["values"], columns, self.config.value_clip)
+        measured = policy_measurements(columns)
+        measured["loss"] = measured["loss"] + self.config.value_coefficient * errors
+        return {**measured, "first_value": columns["values"], "value_target": columns[Columns.VALUE_TARGETS]}
 
     def _loss_columns(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a train batch with only the columns that the loss or the policy reads.
@@ -295,7 +302,7 @@ def ppo_loss(
     rows: Measured | None = None,
 ) -> tuple[Tensor, Measured]:
     """Return PPO's scalar loss (policy loss, value loss, entropy bonus), given the policy's outputs [B, ...] for the
-    steps of a batch, and scalars to log. Measurements of the steps, [B] each, are added to `rows`.
+    steps of a batch, and scalars to log. Columns [B] for the measurements of the steps are added to `rows`.
     """
     inputs = outputs[Columns.ACTION_DIST_INPUTS]
     coefficient, dual_clip = config.entropy_coefficient, config.dual_clip
@@ -303,10 +310,9 @@ def ppo_loss(
     values = outputs[Columns.VF_PREDS]
     value_loss = _value_loss(values, batch, config.value_clip)
     if rows is not None:
-        with torch.no_grad():
-            errors = _squared_errors(values, batch, config.value_clip)
-            rows["loss"] = rows["loss"] + config.value_coefficient * errors
-            rows |= {"first_value": values, "value_target": batch[Columns.VALUE_TARGETS]}
+        rows |= {"values": values, Columns.VALUE_TARGETS: batch[Columns.VALUE_TARGETS]}
+        if config.value_clip is not None:
+            rows[Columns.VF_PREDS] = batch[Columns.VF_PREDS]
     return loss + config.value_coefficient * value_loss, {**measured, "value_loss": value_loss.detach()}
 
 
@@ -330,8 +336,7 @@ def clipped_policy_loss(
         clip, dual_clip: see `clipped_surrogate`.
         entropy_coefficient: weight of the entropy bonus.
         weights: weights [B] of the steps, of mean 1. None: all are 1.
-        rows: dict to which measurements of the steps, [B] each, are added: the absolute value of the step's policy loss
-            as "loss", "advantage", "ratio", "first_ratio", and "clipped" (1.0 if the ratio was clipped, else 0.0).
+        rows: dict to which the columns [B] for `policy_measurements` are added.
     """
     log_ratio = distribution.log_prob(inputs, batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
     ratio = log_ratio.exp()
@@ -347,12 +352,26 @@ def clipped_policy_loss(
             "kl": (ratio - 1 - log_ratio).mean(),  # unbiased and never negative: joschu.net/blog/kl-approx.html
             "clip_fraction": ((ratio - 1).abs() > clip).float().mean(),
         }
-        if rows is not None:
-            advantages = batch[Columns.ADVANTAGES]
-            size = objective.abs()
-            rows |= {"loss": size if weights is None else size * weights, "advantage": advantages, "ratio": ratio}
-            rows |= {"first_ratio": ratio, "clipped": (objective != ratio * advantages).float()}
+    if rows is not None:
+        rows |= {"objective": objective, "ratio": ratio, Columns.ADVANTAGES: batch[Columns.ADVANTAGES]}
+        if weights is not None:
+            rows[Columns.WEIGHTS] = weights
     return loss, measured
+
+
+def policy_measurements(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the measurements of steps, [N] each, given the columns of `clipped_policy_loss`: the absolute policy loss
+    as "loss", "advantage", "ratio", "first_ratio", and "clipped" (1.0 if the ratio was clipped, else 0.0).
+    """
+    objective, ratio, advantages = columns["objective"], columns["ratio"], columns[Columns.ADVANTAGES]
+    sizes = objective.abs()
+    return {
+        "loss": sizes * columns[Columns.WEIGHTS] if Columns.WEIGHTS in columns else sizes,
+        "advantage": advantages,
+        "ratio": ratio,
+        "first_ratio": ratio,
+        "clipped": (objective != ratio * advantages).float(),
+    }
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float, dual_clip: float | None = None) -> Tensor:

@@ -288,7 +288,6 @@ class TokenGRPO(Algorithm):
         log_probs = label_log_probs(self.policy(minibatch), minibatch)
         divisors = minibatch[DIVISORS] if DIVISORS in minibatch else token_divisors(minibatch, config.mean)
         divisors = divisors[minibatch[Columns.LOSS_MASK].bool()]
-        rows: Measured | None = {} if self.measures_rows else None
         loss, measured = clipped_token_loss(
             log_probs,
             minibatch,
@@ -297,9 +296,7 @@ class TokenGRPO(Algorithm):
             clip_high=config.clip_high,
             ratio=config.ratio,
             max_correction=config.max_correction,
-            rows=rows,
         )
-        self.measure_rows(minibatch, minibatch[Columns.LOSS_MASK].bool(), **(rows or {}))
         if config.kl_coefficient:
             with torch.no_grad():
                 reference = label_log_probs(cast(Tensor, self._target("reference")(minibatch)), minibatch)

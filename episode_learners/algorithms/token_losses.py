@@ -119,7 +119,6 @@ def clipped_token_loss(
     clip_high: float,
     ratio: TokenMean,
     max_correction: float | None = None,
-    rows: dict[str, Tensor] | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the clipped policy gradient loss of sampled tokens, a scalar, as in PPO and GRPO, and a dict of scalars to
     log.
@@ -137,7 +136,6 @@ def clipped_token_loss(
             this largest weight C. The batch has the column "trainer_logp", the log-probabilities p of the trained model
             before the update. Ratios are relative to p, and the objective of each token is multiplied by
             min(exp(p - action_logp), C), without a gradient. None: ratios are relative to "action_logp".
-        rows: dict to which measurements of the learned tokens, [A] each, are added, as in `clipped_policy_loss`.
     """
     mask = batch[Columns.LOSS_MASK].bool()
     sampler = batch[Columns.ACTION_LOGP][mask]
@@ -157,9 +155,6 @@ def clipped_token_loss(
         is_clipped = ((ratios > 1 + clip_high) & (advantages > 0)) | ((ratios < 1 - clip_low) & (advantages < 0))
         measured["kl"] = token_mean(log_ratios.exp() - 1 - log_ratios, divisors)
         measured["clip_fraction"] = token_mean(is_clipped.to(ratios.dtype), divisors)
-        if rows is not None:
-            rows |= {"loss": objective.abs() / divisors, "advantage": advantages, "ratio": ratios}
-            rows |= {"first_ratio": (log_probs - sampler).exp(), "clipped": is_clipped.to(ratios.dtype)}
     return -token_mean(objective, divisors), measured
 
 

@@ -36,8 +36,6 @@ from episode_learners import (
     R2D2Config,
     SACConfig,
     SACPolicy,
-    TokenGRPO,
-    TokenGRPOConfig,
 )
 from episode_learners.algorithms.algorithm import Algorithm
 from episodes import SingleAgentEpisode
@@ -45,8 +43,6 @@ from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, Unkn
 from episodes.inspect import explain_update
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage.ledger import Ledger, LedgerReader
-from tests.learners.test_token_grpo import Recurrent, recorded
-from tests.learners.test_token_grpo import pack_of as token_pack
 
 CART, PENDULUM = "CartPole-v1", "Pendulum-v1"
 SMALL: dict[str, Any] = {"hidden_sizes": (8,)}
@@ -132,22 +128,6 @@ def test_algorithm_measures_each_learned_step(name: str) -> None:
     for key, column in {"advantage": "advantages", "value_target": "value_targets"}.items():
         if column in batch:
             np.testing.assert_allclose(measured[key][learned], batch[column].numpy()[learned], rtol=1e-6)
-
-
-@pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_token_grpo_measures_each_learned_token(layout: Any) -> None:
-    algorithm = TokenGRPO(Recurrent(), TokenGRPOConfig(layout=layout, num_epochs=2, num_minibatches=3))
-    algorithm.measures_rows = True
-    batches: list[Any] = []
-    algorithm.witness = batches.append
-    algorithm.update(token_pack(recorded()))
-    (batch,) = batches
-    learned = batch["loss_mask"].numpy().astype(bool)
-    for name, column in algorithm.row_measurements.items():
-        assert (np.isfinite(column) == learned).all(), name
-    np.testing.assert_allclose(
-        algorithm.row_measurements["advantage"][learned], batch["advantages"].numpy()[learned], rtol=1e-6
-    )
 
 
 def test_losses_of_rows_sum_to_the_loss() -> None:
