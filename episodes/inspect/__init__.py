@@ -5,6 +5,7 @@ Heavy packages (jinja2, matplotlib, imageio) are imported when something is draw
 
 from __future__ import annotations
 
+from episodes.inspect.calibration import value_calibration
 from episodes.inspect.comparison import compare_episodes
 from episodes.inspect.conversation import view_conversation
 from episodes.inspect.doctor.examine import examine
@@ -25,4 +26,5 @@ __all__ = [
     "explain_batch",
     "link_batch",
     "explain_update",
+    "value_calibration",
 ]

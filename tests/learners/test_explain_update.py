@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,3 +249,61 @@ def test_bad_requests_are_refused_by_name(tmp_path: Path) -> None:
         _ = explanation[4]
     with pytest.raises(UnknownKey):
         explanation.by("colour")
+
+
+def test_command_explains_a_run(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from episodes.command.app import app
+
+    run = testing.CliRunner().invoke
+    config = tmp_path / "short.toml"
+    config.write_text(
+        'algo = "ppo"\nenv = "CartPole-v1"\nnum_envs = 2\n[algorithm]\nnum_epochs = 1\n'
+        "[trainer]\nsteps_per_collect = 64\nsteps_per_epoch = 128\nmax_epochs = 1\nnum_test_episodes = 1\n"
+    )
+    folder = tmp_path / "run"
+    trained = run(app, ["train", "--config", str(config), "--explain", "--quiet", "--logdir", str(folder)])
+    assert trained.exit_code == 0, trained.output
+    explanation = explain_update(folder, 2)
+    result = run(app, ["explain", str(folder), "2", "--json", "--limit", "3"])
+    rows = json.loads(result.output)
+    assert [row["t"] for row in rows] == [step.t for step in explanation[:3]]
+    assert [row["share"] for row in rows] == [step.share for step in explanation[:3]]
+    for arguments in ([], ["--by", "episode"], ["--by", "agent"], ["--limit", "0"]):
+        result = run(app, ["explain", str(folder), *arguments])
+        assert result.exit_code == 0, result.output
+    page = tmp_path / "update.html"
+    assert run(app, ["explain", str(folder), "-1", "--html", str(page), "--page", "http://x/"]).exit_code == 0
+    drawn = page.read_text()
+    assert drawn.count("http://x/#id=") == len(explanation)
+    assert [step.id_ in drawn for step in explanation] == [True] * len(explanation)
+    refused = run(app, ["explain", str(folder), "3"])
+    assert refused.exit_code != 0
+
+
+def test_agents_of_a_game_are_told_apart(tmp_path: Path) -> None:
+    """Rows of several agents at the same time of one game are different steps, with their own observations."""
+    episodes = [
+        SingleAgentEpisode.from_arrays(
+            np.full((4, 4), number, np.float32),
+            np.zeros(3, int),
+            np.ones(3),
+            extra_model_outputs={"action_logp": np.full(3, -0.7, np.float32)},
+            id_="game",
+            agent_id=agent,
+            terminated=True,
+        )
+        for number, agent in enumerate(("a", "b"))
+    ]
+    algorithm = PPO(policy_of(MLPPolicy, CART, **SMALL), PPOConfig(**EPOCHS))
+    algorithm.measures_rows = True
+    with Ledger(tmp_path) as ledger:
+        algorithm.witness = lambda batch: ledger.note(algorithm.num_updates, batch, measured=algorithm.row_measurements)
+        for _ in range(2):
+            algorithm.update(episodes)
+    explanation = explain_update(tmp_path, 2, episodes=episodes)
+    assert len(explanation) == 6
+    for step in explanation:
+        assert step.times_learned == 2
+        assert step.observation.tolist() == [float("ab".index(step.agent_id))] * 4
+    assert {row["agent"]: row["steps"] for row in explanation.by("agent")} == {"a": 3, "b": 3}
