@@ -27,6 +27,7 @@ from connectors.multi_agent_pipelines import (
 )
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import Policy
+from connectors.policy_comparison import compare_policies
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.tensors import NumpyToTensor
 from episodes.lazy_names import lazy_names
@@ -55,6 +56,7 @@ __all__ = [
     "distribution_for",
     "env_to_module_pipeline",
     "explain_episode",
+    "compare_policies",
     "iterate_minibatches",
     "learner_pipeline",
     "module_to_env_pipeline",

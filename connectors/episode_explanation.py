@@ -41,8 +41,10 @@ def explain_episode(
 
     The tracks are `learner/values`, `learner/td_errors`, `learner/advantages` and `learner/value_targets` (if the
     policy has values), `learner/rewards_to_go`, and `learner/action_prob`, `learner/entropy` and, for a Discrete action
-    space, `learner/action_probs` (if the policy has a distribution). Each has one item per step; items of the lookback
-    are NaN. All views of the episode show them: notebooks, `plot_episode`, and the page.
+    space, `learner/action_probs` (if the policy has a distribution). `learner/logp_difference` is the recorded
+    log-probability of the action minus the policy's: it is 0 if the policy that acted is this one and saw the same.
+    Each has one item per step; items of the lookback are NaN. All views of the episode show them: notebooks,
+    `plot_episode`, and the page.
 
     Args:
         episode: an episode or a chunk.
@@ -137,6 +139,8 @@ def _outputs(batch: Mapping[str, Any], policy: Any, action_space: gym.Space | No
             "action_prob": distribution.log_prob(inputs, batch[Columns.ACTIONS]).exp(),
             "entropy": distribution.entropy(inputs),
         }
+        if Columns.ACTION_LOGP in batch:
+            columns["logp_difference"] = batch[Columns.ACTION_LOGP] - columns["action_prob"].log()
         if isinstance(action_space, gym.spaces.Discrete) and inputs.shape[-1] == action_space.n <= MOST_PROBABILITIES:
             columns["action_probs"] = inputs.softmax(-1)
     rows = np.flatnonzero(numbers.ravel() >= 0)

@@ -129,6 +129,7 @@ def _make_run(chosen: argparse.Namespace) -> tuple[Run, Path]:
     if chosen.runners is not None:
         run.num_runners = chosen.runners
     run.ledger, run.device = run.ledger or chosen.ledger, chosen.device or run.device
+    run.explain = run.explain or chosen.explain
     run.trainer["shows_progress"] = not chosen.quiet
     return run, folder
 
@@ -386,6 +387,11 @@ def _make_parser() -> argparse.ArgumentParser:
         type=_parse_rate,
         metavar="N/h",
         help=f"add the worst, best and a random episode to FOLDER/{KEPT}, N times an hour and at the end (on-policy)",
+    )
+    train.add_argument(
+        "--explain",
+        action="store_true",
+        help="as --ledger, with measurements of each row (episodes explain RUN UPDATE)",
     )
     train.add_argument("--device", help="device of the policy, such as cuda (default: as in the settings)")
     train.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -29,6 +29,7 @@ from episodes.errors import InvalidArgument, UnknownKey, UnreadableData
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset
 from episodes.storage.files import local_path
+from episodes.storage.ledger import Ledger
 
 __all__ = ["ALGORITHMS", "NETWORKS", "Run", "presets"]
 
@@ -109,6 +110,7 @@ class Run:
             arrives, others from one sample per runner); 0 uses one runner in this process.
         data: directory of a data set, for offline algorithms.
         ledger: whether to record what each update learned from (`episodes.storage.ledger`) in the run's folder.
+        explain: whether the ledger also has measurements of each row, such as its loss, for `explain_update`.
         modules: with several agents, the settings of each module: `algo`, `policy`, `algorithm`, `decay_over` and
             `frozen`. `algo` of the run is then "multi-agent", and `env` is "package.module:function".
         agents: with several agents, the module id of each pattern of agent ids; by default the first module.
@@ -125,6 +127,7 @@ class Run:
     decay_over: int | None = count(None)
     data: str | None = None
     ledger: bool = flag(False)
+    explain: bool = flag(False)
     policy: dict[str, Any] = field(default_factory=dict)
     algorithm: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -193,8 +196,9 @@ class Run:
             InvalidArgument: an offline algorithm has no data, or an online one has; a buffer is given for an algorithm
                 without one; or the device does not exist.
         """
-        if self.ledger and of_trainer.get("folder") is not None:
-            of_trainer = {"ledger": local_path(of_trainer["folder"]) / "ledger", **of_trainer}
+        if (self.ledger or self.explain) and of_trainer.get("folder") is not None:
+            ledger = Ledger(local_path(of_trainer["folder"]) / "ledger", measures_rows=self.explain)
+            of_trainer = {"ledger": ledger, **of_trainer}
         if self.modules:
             return make_multi_agent_trainer(self, Run, **of_trainer)
         kind = ALGORITHMS[self.algo]

@@ -9,6 +9,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, Self, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LinearLR, LRScheduler
@@ -20,6 +21,7 @@ from connectors.tensors import NumpyToTensor
 from episode_learners.algorithms.action_checks import check_actions
 from episode_learners.algorithms.flat_optimizer import FlatOptimizer, Snapshot
 from episode_learners.algorithms.minibatches import shuffled
+from episode_learners.algorithms.row_measurements import RowMeasurements
 from episode_learners.algorithms.target_network import TargetNetwork
 from episode_learners.policies.policy import Policy
 from episodes.batch.origin import Origin
@@ -61,6 +63,11 @@ class Algorithm(nn.Module, ABC):
             update.
         seed: seed of the algorithm's random numbers.
         actor: the actor of the policy, if one was given in its place.
+
+    Attributes:
+        measures_rows: whether updates measure each row of their train batch, for `explain_update`. False at first.
+        row_measurements: measurements of the newest update by name, float32 [B], or [B, T] if rows are sequences; for
+            example "loss", the row's part of the loss, summed over the gradient steps.
     """
 
     stored_outputs: tuple[str, ...] = ()  # extra model outputs that a replay buffer must store
@@ -88,6 +95,9 @@ class Algorithm(nn.Module, ABC):
         self.num_updates = 0
         self._to_tensors = NumpyToTensor()  # of samples; for CUDA it keeps a page-locked buffer
         self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
+        self.measures_rows = False
+        self.row_measurements: dict[str, np.ndarray] = {}
+        self._measuring: RowMeasurements | None = None  # during an update that measures rows
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         """Move or convert the parameters, as `to(device)` of torch does, and make the algorithm create its later
@@ -142,6 +152,34 @@ class Algorithm(nn.Module, ABC):
         """Raise `InvalidArgument` if an action of a batch is not in the policy's action space."""
         space = getattr(self.policy, "action_space", None)
         check_actions(batch, space, type(self).__name__, lambda place: _describe_row(place, _origin(batch)))
+
+    def measure_rows(
+        self, minibatch: Mapping[str, Any], columns: Mapping[str, Tensor], mask: Tensor | None = None
+    ) -> None:
+        """Store columns of the rows of a minibatch for `row_measurements_of`, if this update measures rows.
+
+        `loss` calls this method. It keeps references to the tensors, which must not be changed in place.
+
+        Args:
+            minibatch: the rows.
+            columns: a tensor of n values for each name, the same names in each gradient step.
+            mask: bool [B, T], the n steps of sequences that are measured; None: the n rows themselves.
+        """
+        if self._measuring is not None:
+            self._measuring.add(minibatch, mask, self.row_measurements_of, columns)
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the measurements [N] of the rows of all gradient steps, given the columns [N] that `measure_rows`
+        stored. By default, the columns are the measurements.
+
+        "loss" is not negative, and is summed over the gradient steps of a row. Of a name that begins with "first_", the
+        row's first value is taken, and of others the mean.
+        """
+        return columns
+
+    def _row_facts(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return further facts [B] of the rows of the train batch of this update, which are no measurements."""
+        return {}
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Take a gradient step on each minibatch of a train batch, and return the mean of each logged scalar, such as
@@ -244,7 +282,9 @@ class Algorithm(nn.Module, ABC):
         before = None if checks_gradient_first else self._snapshot()
         progress = self.get_progress()
         try:
-            metrics = self.learn(batch)
+            if self.measures_rows:
+                self._measuring = RowMeasurements(batch)
+            metrics = self.learn(batch if self._measuring is None else self._measuring.batch)
             if not _are_finite(metrics):
                 raise _NotFinite
             for name, optimizer in self.optimizers.items():
@@ -260,9 +300,13 @@ class Algorithm(nn.Module, ABC):
             if isinstance(error, _NotFinite):
                 raise InvalidArgument(_describe_not_finite(type(self).__name__, batch)) from None
             raise
+        finally:
+            measuring, self._measuring = self._measuring, None
         for scheduler in self.schedulers.values():
             scheduler.step()
         self.num_updates += 1
+        if measuring is not None:
+            self.row_measurements = {**measuring.collect(), **self._row_facts(batch)}
         if self.witness is not None:
             self.witness(batch)
         return metrics

@@ -168,7 +168,13 @@ class BC(Algorithm):
         mask = minibatch.get(Columns.LOSS_MASK)
         if mask is not None:
             inputs, actions = inputs[mask], rows_of({"": actions}, mask)[""]
-        log_prob = self.policy.distribution.log_prob(inputs, actions).mean()
+        log_probs = self.policy.distribution.log_prob(inputs, actions)
+        log_prob = log_probs.mean()
+        if self.measures_rows:
+            self.measure_rows(minibatch, {"log_prob": log_probs}, mask)
         entropy = self.policy.distribution.entropy(inputs).mean()
         loss = -log_prob - self.config.entropy_coefficient * entropy
         return loss, {"log_prob": log_prob.detach(), "entropy": entropy.detach()}
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**columns, "loss": columns["log_prob"].abs()}

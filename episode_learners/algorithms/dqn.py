@@ -127,7 +127,15 @@ class DQN(ReplayAlgorithm[DQNConfig]):
         else:
             loss = (functional.smooth_l1_loss(chosen_values, targets, reduction="none") * weights).mean()
         q_values = chosen_values.detach()
+        if self.measures_rows:
+            rows = {"first_value": q_values, "value_target": targets}
+            self.measure_rows(minibatch, rows if weights is None else {**rows, Columns.WEIGHTS: weights})
         return loss, {"q_value": q_values.mean(), **self.measured_errors(q_values - targets)}
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        losses = functional.smooth_l1_loss(columns["first_value"], columns["value_target"], reduction="none")
+        weights = columns.pop(Columns.WEIGHTS, None)
+        return {**columns, "loss": losses if weights is None else losses * weights}
 
     @torch.no_grad()
     def targets_of(self, minibatch: Mapping[str, Any]) -> Tensor:

@@ -21,7 +21,7 @@ from episode_learners.algorithms.config import EpochConfig
 from episode_learners.algorithms.config_checks import choice, count, not_negative, positive
 from episode_learners.algorithms.flat_optimizer import adam_optimizer
 from episode_learners.algorithms.minibatches import check_sees_rollouts, selected, steps_of_rollout
-from episode_learners.algorithms.ppo import clipped_policy_loss
+from episode_learners.algorithms.ppo import clipped_policy_loss, policy_measurements
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
@@ -213,9 +213,12 @@ class GRPO(Algorithm):
         inputs = self.policy(minibatch, explore=True)[Columns.ACTION_DIST_INPUTS]  # as the actions were drawn
         config, distribution = self.config, self.policy.distribution
         weights = minibatch.get(_STEP_WEIGHTS)
+        rows: Measured | None = {} if self.measures_rows else None
         loss, measured = clipped_policy_loss(
-            distribution, inputs, minibatch, config.clip, config.entropy_coefficient, weights=weights
+            distribution, inputs, minibatch, config.clip, config.entropy_coefficient, weights=weights, rows=rows
         )
+        if rows is not None:
+            self.measure_rows(minibatch, rows)
         if config.kl_coefficient:
             with torch.no_grad():
                 reference = self._target("reference")(minibatch, explore=True)[Columns.ACTION_DIST_INPUTS]
@@ -225,6 +228,9 @@ class GRPO(Algorithm):
             kl = (kl if weights is None else kl * weights).mean()
             loss, measured = loss + config.kl_coefficient * kl, {**measured, "reference_kl": kl.detach()}
         return loss, measured
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        return policy_measurements(columns)
 
 
 def _step_weights(lengths: np.ndarray) -> np.ndarray:

@@ -153,6 +153,10 @@ class IMPALA(Algorithm):
         policy_loss = -(advantages * log_prob * share).sum()
         value_loss = ((values - targets).square() * share).sum()
         entropy = (self.policy.distribution.entropy(inputs) * share).sum()
+        if self.measures_rows:
+            columns = {"advantage": advantages, "ratio": ratio, "log_prob": log_prob}
+            columns |= {"first_value": values, "value_target": targets}
+            self.measure_rows(minibatch, {name: column[mask] for name, column in columns.items()}, mask)
         config = self.config
         loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
         measured = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
@@ -160,6 +164,13 @@ class IMPALA(Algorithm):
         with torch.no_grad():
             measured["explained_variance"] = explained_variance(values, targets, mask)
         return loss, {name: value.detach() for name, value in measured.items()}
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        errors = (columns["first_value"] - columns["value_target"]).square()
+        policy_losses = (columns["advantage"] * columns.pop("log_prob")).abs()
+        ratio = columns["ratio"]
+        measured = {"loss": policy_losses + self.config.value_coefficient * errors, "first_ratio": ratio}
+        return {**columns, **measured, "clipped": (ratio > self.config.clip_rho).float()}
 
 
 def compute_v_trace(

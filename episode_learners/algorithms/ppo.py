@@ -208,12 +208,23 @@ class PPO(Algorithm):
         """
         outputs = self.policy(minibatch)
         mask = minibatch.get(Columns.LOSS_MASK)
+        sequences = minibatch
         if mask is not None:  # remove padding: from here on all rows are real steps
             rows = mask.nonzero(as_tuple=True)  # once for all columns
             names = (*_STEP_COLUMNS, Columns.VF_PREDS)
             minibatch = rows_of({name: minibatch[name] for name in names if name in minibatch}, rows)
             outputs = {name: outputs[name][rows] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
-        return ppo_loss(self.policy.distribution, outputs, minibatch, self.config)
+        rows: Measured | None = {} if self.measures_rows else None
+        result = ppo_loss(self.policy.distribution, outputs, minibatch, self.config, rows)
+        if rows is not None:
+            self.measure_rows(sequences, rows, mask)
+        return result
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        errors = _squared_errors(columns["values"], columns, self.config.value_clip)
+        measured = policy_measurements(columns)
+        measured["loss"] = measured["loss"] + self.config.value_coefficient * errors
+        return {**measured, "first_value": columns["values"], "value_target": columns[Columns.VALUE_TARGETS]}
 
     def _loss_columns(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a train batch with only the columns that the loss or the policy reads.
@@ -284,15 +295,24 @@ def ppo_pipeline(
 
 
 def ppo_loss(
-    distribution: ActionDistribution, outputs: Mapping[str, Tensor], batch: Mapping[str, Any], config: PPOConfig
+    distribution: ActionDistribution,
+    outputs: Mapping[str, Tensor],
+    batch: Mapping[str, Any],
+    config: PPOConfig,
+    rows: Measured | None = None,
 ) -> tuple[Tensor, Measured]:
     """Return PPO's scalar loss (policy loss, value loss, entropy bonus), given the policy's outputs [B, ...] for the
-    steps of a batch, and scalars to log.
+    steps of a batch, and scalars to log. Columns [B] for the measurements of the steps are added to `rows`.
     """
     inputs = outputs[Columns.ACTION_DIST_INPUTS]
     coefficient, dual_clip = config.entropy_coefficient, config.dual_clip
-    loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, coefficient, dual_clip)
-    value_loss = _value_loss(outputs[Columns.VF_PREDS], batch, config.value_clip)
+    loss, measured = clipped_policy_loss(distribution, inputs, batch, config.clip, coefficient, dual_clip, rows=rows)
+    values = outputs[Columns.VF_PREDS]
+    value_loss = _value_loss(values, batch, config.value_clip)
+    if rows is not None:
+        rows |= {"values": values, Columns.VALUE_TARGETS: batch[Columns.VALUE_TARGETS]}
+        if config.value_clip is not None:
+            rows[Columns.VF_PREDS] = batch[Columns.VF_PREDS]
     return loss + config.value_coefficient * value_loss, {**measured, "value_loss": value_loss.detach()}
 
 
@@ -304,6 +324,7 @@ def clipped_policy_loss(
     entropy_coefficient: float,
     dual_clip: float | None = None,
     weights: Tensor | None = None,
+    rows: Measured | None = None,
 ) -> tuple[Tensor, Measured]:
     """Return PPO's clipped policy loss with the entropy bonus, a scalar, given the policy's distribution inputs
     [B, ...] for the steps of a batch, and scalars to log.
@@ -315,6 +336,7 @@ def clipped_policy_loss(
         clip, dual_clip: see `clipped_surrogate`.
         entropy_coefficient: weight of the entropy bonus.
         weights: weights [B] of the steps, of mean 1. None: all are 1.
+        rows: dict to which the columns [B] for `policy_measurements` are added.
     """
     log_ratio = distribution.log_prob(inputs, batch[Columns.ACTIONS]) - batch[Columns.ACTION_LOGP]
     ratio = log_ratio.exp()
@@ -330,7 +352,26 @@ def clipped_policy_loss(
             "kl": (ratio - 1 - log_ratio).mean(),  # unbiased and never negative: joschu.net/blog/kl-approx.html
             "clip_fraction": ((ratio - 1).abs() > clip).float().mean(),
         }
+    if rows is not None:
+        rows |= {"objective": objective, "ratio": ratio, Columns.ADVANTAGES: batch[Columns.ADVANTAGES]}
+        if weights is not None:
+            rows[Columns.WEIGHTS] = weights
     return loss, measured
+
+
+def policy_measurements(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the measurements of steps, [N] each, given the columns of `clipped_policy_loss`: the absolute policy loss
+    as "loss", "advantage", "ratio", "first_ratio", and "clipped" (1.0 if the ratio was clipped, else 0.0).
+    """
+    objective, ratio, advantages = columns["objective"], columns["ratio"], columns[Columns.ADVANTAGES]
+    sizes = objective.abs()
+    return {
+        "loss": sizes * columns[Columns.WEIGHTS] if Columns.WEIGHTS in columns else sizes,
+        "advantage": advantages,
+        "ratio": ratio,
+        "first_ratio": ratio,
+        "clipped": (objective != ratio * advantages).float(),
+    }
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float, dual_clip: float | None = None) -> Tensor:
@@ -355,9 +396,16 @@ def _value_loss(values: Tensor, batch: Mapping[str, Any], clip: float | None) ->
     With `clip`, a value that has moved further than `clip` from the recorded value is also compared as clipped, and
     the larger error counts.
     """
+    if clip is None:
+        return functional.mse_loss(values, batch[Columns.VALUE_TARGETS])
+    return _squared_errors(values, batch, clip).mean()
+
+
+def _squared_errors(values: Tensor, batch: Mapping[str, Any], clip: float | None) -> Tensor:
+    """Return the squared errors [B] of which `_value_loss` is the mean."""
     targets = batch[Columns.VALUE_TARGETS]
     if clip is None:
-        return functional.mse_loss(values, targets)
+        return (values - targets).square()
     old = batch[Columns.VF_PREDS]
     clipped = old + (values - old).clamp(-clip, clip)
-    return torch.max((values - targets).square(), (clipped - targets).square()).mean()
+    return torch.max((values - targets).square(), (clipped - targets).square())

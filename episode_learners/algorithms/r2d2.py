@@ -147,6 +147,10 @@ class R2D2(DQN):
         q_value = chosen_values.detach().sum() / counts.sum()
         priorities = 0.9 * errors.amax(-1) + 0.1 * errors.sum(-1) / counts  # eta of the paper is 0.9
         loss = per_sequence.sum() / counts.sum()
+        if self.measures_rows:
+            weights = minibatch[Columns.WEIGHTS].unsqueeze(-1).expand_as(losses)
+            columns = {"first_value": chosen_values, "value_target": targets, Columns.WEIGHTS: weights}
+            self.measure_rows(minibatch, {name: column[learned] for name, column in columns.items()}, learned)
         return loss, {"q_value": q_value, **self.measured_errors(priorities)}
 
     def _targets(self, minibatch: Mapping[str, Any], best: Tensor) -> Tensor:

@@ -88,6 +88,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
         )
         self._view_settings = self.pipeline.view_settings
         self._errors: list[torch.Tensor] = []  # of the targets in this update
+        self._window_lengths = np.zeros(0, int)  # steps of the newest samples' n-step returns, [n]
 
     def explore_after(self, num_env_steps: int) -> None:
         """Set the policy's exploration, such as epsilon, as scheduled after `num_env_steps` environment steps. By
@@ -103,6 +104,7 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             n, n_step=n_step, gamma=gamma, views=self.views, keys=(*_SAMPLED_COLUMNS, *self.extra_columns)
         ).to_dict()
         steps, later = columns.pop(Columns.N_STEP), ~columns[Columns.TERMINATEDS]
+        self._window_lengths = steps
         columns[DISCOUNTS] = np.multiply(later, np.float32(gamma) if n_step == 1 else gamma**steps, dtype=np.float32)
         if not isinstance(replay, PrioritizedEpisodeReplayBuffer):
             del columns[Columns.WEIGHTS]
@@ -163,6 +165,12 @@ class ReplayAlgorithm(Algorithm, Generic[Numbers]):
             raise UnknownKey(f"{type(self).__name__}: the train batch has no {', '.join(missing)}")
         batch[DISCOUNTS] = self.config.gamma * ~batch[Columns.TERMINATEDS]
         return batch
+
+    def _row_facts(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the number of steps [B] of the return of each sampled row."""
+        lengths = self._window_lengths
+        is_sampled = INDICES in batch and len(batch[INDICES]) == len(lengths)
+        return {"n_step": lengths.astype(np.float32)} if is_sampled else {}
 
     def learn(self, batch: Mapping[str, Any]) -> dict[str, float]:
         self._errors.clear()

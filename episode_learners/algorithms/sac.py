@@ -125,8 +125,17 @@ class SAC(ReplayAlgorithm[SACConfig]):
             loss = torch.stack([functional.mse_loss(value, targets) for value in values]).sum()
         else:
             loss = torch.stack([(weights * (value - targets).square()).mean() for value in values]).sum()
+        if self.measures_rows:
+            rows = {f"critic {i}": value for i, value in enumerate(values)} | {"value_target": targets}
+            self.measure_rows(minibatch, rows if weights is None else {**rows, Columns.WEIGHTS: weights})
         measured = {"q_value": values[0].detach().mean()}
         return loss, measured | self.measured_errors(values[0] - targets)
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        targets, weights = columns.pop("value_target"), columns.pop(Columns.WEIGHTS, None)
+        losses = torch.stack([(value - targets).square() for value in columns.values()]).sum(0)
+        measured = {"first_value": columns["critic 0"], "value_target": targets}
+        return {**measured, "loss": losses if weights is None else losses * weights}
 
     @torch.no_grad()
     def targets_of(self, minibatch: Mapping[str, Any]) -> Tensor:

@@ -231,6 +231,7 @@ class Trainer(ABC, Generic[Config]):
         if self.ledger is not None:
             for module_id, learner in learners_of(self.algorithm).items():
                 learner.witness = partial(self._write_ledger, module_id, learner)
+                learner.measures_rows = self.ledger.measures_rows
         self._collect_and_update()
         every = self.config.test_every
         if every is not None and before // every < self.num_steps // every:
@@ -290,7 +291,10 @@ class Trainer(ABC, Generic[Config]):
             settings["rates"] = rates
             weights = map(bytes_of, learner.policy.state_dict().values())
             module = "" if self.algorithm is learner else str(module_id)
-            self.ledger.note(learner.num_updates, batch, weights=weights, settings=settings, module=module)
+            measured = learner.row_measurements if self.ledger.measures_rows else None
+            self.ledger.note(
+                learner.num_updates, batch, weights=weights, settings=settings, module=module, measured=measured
+            )
 
     def _log_sample(self, stats: CollectStats | MultiAgentCollectStats) -> None:
         """Log the statistics of sampled episodes in the scope "train", and display them with the progress.

@@ -13,6 +13,7 @@ from episodes.command import (
     converting,
     diff_command,
     doctor_command,
+    explain_command,
     inspect_commands,
     keys,
     ledgers,
@@ -60,6 +61,7 @@ app.command("record")(inspect_commands.record)
 app.command("report")(inspect_commands.report)
 app.command("watch")(inspect_commands.watch)
 app.command("diff")(diff_command.diff)
+app.command("explain")(explain_command.explain)
 app.command("runs")(runs_command.runs)
 app.command("sql")(searching.sql)
 app.command("split")(searching.split)

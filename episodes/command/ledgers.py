@@ -31,7 +31,7 @@ def diff(a: Run, b: Run, json: Json = False) -> None:
     ledgers = LedgerReader(a), LedgerReader(b)
     first = difference(*ledgers)
     if json:
-        print_json(None if first is None else asdict(first))
+        print_json(None if first is None else {**asdict(first), "cause": first.cause})
     else:
-        say(f"the same in {len(ledgers[0])} updates" if first is None else str(first))
+        say(f"the same in {len(ledgers[0])} updates" if first is None else f"{first}\n{first.bar()}")
     raise typer.Exit(first is not None)

@@ -5,6 +5,7 @@ Heavy packages (jinja2, matplotlib, imageio) are imported when something is draw
 
 from __future__ import annotations
 
+from episodes.inspect.calibration import value_calibration
 from episodes.inspect.comparison import compare_episodes
 from episodes.inspect.conversation import view_conversation
 from episodes.inspect.dataset_card import write_card
@@ -12,6 +13,7 @@ from episodes.inspect.doctor.examine import examine
 from episodes.inspect.frames import frames, video
 from episodes.inspect.lineage import explain_batch, link_batch
 from episodes.inspect.plots import plot_episode, plot_episodes, plot_returns
+from episodes.inspect.update_explanation import explain_update
 
 __all__ = [
     "plot_episode",
@@ -25,4 +27,6 @@ __all__ = [
     "examine",
     "explain_batch",
     "link_batch",
+    "explain_update",
+    "value_calibration",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors import learner_pipeline
@@ -265,3 +265,43 @@ def test_full_disk_keeps_notes_until_there_is_space(tmp_path: Path) -> None:
     assert failed > 0
     assert failed_later == 0, done.stderr
     assert [update.update for update in LedgerReader(tmp_path / "ledger")] == list(range(13))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "cause"),
+    [
+        ([(1, "", [1]), (2, "", [2])], [(1, "", [1]), (2, "", [3])], "inputs"),
+        ([(1, "", [1]), (2, "", [2])], [(1, "", [1]), (2, "", [2, 2])], "sampling"),
+        ([(1, "", [1]), (2, "", [2])], [(1, "", [1])], "sampling"),
+    ],
+)
+def test_difference_has_a_cause_and_a_bar(one: Any, other: Any, cause: str, tmp_path: Path) -> None:
+    first = difference(noted(tmp_path / "one", one), noted(tmp_path / "other", other))
+    assert first is not None
+    assert (first.cause, first.num_updates) == (cause, 2)
+    assert first.bar(10) == f"[=====|....] equal before update 2 of 2, then other {cause}"
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_measurements_and_agents_come_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("measured")
+    floats = st.floats(width=32, allow_nan=False)
+    expected = []
+    with Ledger(folder, every=2) as ledger:
+        for update in range(1, data.draw(st.integers(1, 4)) + 1):
+            num_rows, width = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 3))
+            names = data.draw(st.lists(st.text(max_size=3), unique=True, max_size=3))
+            measured = {
+                name: np.array(
+                    data.draw(st.lists(floats, min_size=num_rows * width, max_size=num_rows * width)), np.float32
+                ).reshape(num_rows, width)
+                for name in names
+            }
+            ledger.note(update, {"obs": np.zeros((num_rows, 2))}, measured=measured)
+            expected.append(measured)
+    for update, measured in zip(LedgerReader(folder), expected, strict=True):
+        wanted = measured if len(update.content) else {}
+        assert list(update.measured) == list(wanted)
+        assert all(np.array_equal(update.measured[name], column) for name, column in wanted.items())
+        assert update.agents is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class Difference:
         what: "settings", "episode", "time", "content", "rows" (their number), "weights" or "updates" (one run has
             more).
         first, second: the values of both sides, as texts.
+        num_updates: number of updates of the longer run.
     """
 
     update: int
@@ -31,6 +32,26 @@ class Difference:
     what: str
     first: str
     second: str
+    num_updates: int = 0
+
+    @property
+    def cause(self) -> str:
+        """Cause of the difference, given that all earlier updates are equal.
+
+        "settings"; "sampling": the update learned from other steps (other episodes, times or numbers of rows), or one
+        run has more updates; "inputs": the same steps had other contents, such as observations or actions; or
+        "weights": the update began or computed with other weights.
+        """
+        return _CAUSES[self.what]
+
+    def bar(self, width: int = 60) -> str:
+        """Return the common part of both runs as a bar of text, such as "[====|......] equal before update 37 of 100,
+        then other inputs".
+        """
+        num_updates = max(self.num_updates, self.update, 1)
+        equal = min(width * max(self.update - 1, 0) // num_updates, width - 1)
+        words = f"equal before update {self.update} of {num_updates}, then other {self.cause}"
+        return f"[{'=' * equal}|{'.' * (width - equal - 1)}] {words}"
 
     def __str__(self) -> str:
         text = f"update {self.update}" + f" of module {self.module}" * bool(self.module)
@@ -48,15 +69,25 @@ def difference(a: LedgerReader | str | Path, b: LedgerReader | str | Path) -> Di
         UnreadableData: there is no ledger, or it is damaged.
     """
     ledgers = [ledger if isinstance(ledger, LedgerReader) else LedgerReader(ledger) for ledger in (a, b)]
+    num_updates = max((update for ledger in ledgers for update, _ in ledger.updates), default=0)
     for first, second in zip_longest(*ledgers):
         if first is None or second is None or first[:2] != second[:2]:
             update_and_module = first if first is not None else second
             update, module = (0, "") if update_and_module is None else update_and_module[:2]
-            return Difference(update, module, None, "updates", _describe_update(first), _describe_update(second))
+            texts = _describe_update(first), _describe_update(second)
+            return Difference(update, module, None, "updates", *texts, num_updates)
         result = _between(first, second, *ledgers)
         if result is not None:
-            return result
+            return replace(result, num_updates=num_updates)
     return None
+
+
+_CAUSES = {
+    **dict.fromkeys(("episode", "time", "rows", "updates"), "sampling"),
+    "content": "inputs",
+    "weights": "weights",
+    "settings": "settings",
+}
 
 
 def _describe_update(update: LedgerUpdate | None) -> str:

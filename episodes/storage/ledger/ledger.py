@@ -4,7 +4,8 @@
     1      |        | 9a3f..  | 77c1..   | ["5f0c", ..] | 0 0 1 ..    | 0 1 0 | hashes of the rows
 
 A batch row takes 16 bytes: the number of its episode (`named` has the ids of episodes that are new in the shard, which
-get the next numbers), its time, and a hash of its columns. A ledger is a directory of shards like a data set, with the
+get the next numbers), its time, and a hash of its columns. Measurements of rows, such as their losses, are optional
+(`explain_update` shows them), and so are ids of agents. A ledger is a directory of shards like a data set, with the
 same checksums. One object at a time writes it.
 
 Updates are only ever appended. An update whose number occurred before shows that the run was resumed from a checkpoint:
@@ -13,6 +14,7 @@ it replaces that update and all later ones.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ import numpy as np
 
 from episodes.batch import Batch
 from episodes.batch.origin import Origin
-from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, WrongType
 from episodes.format_versions import LEDGER
 from episodes.storage.arrow import list_column, pyarrow
 from episodes.storage.files import local_path
@@ -35,16 +37,18 @@ from episodes.storage.shards import ShardWriter, writer_name
 
 UNKNOWN = -1  # episode of a row without a known origin
 KEY = b"rl-episodes.ledger"  # of the metadata of the schema
-FORMAT = {KEY: b"%d" % LEDGER}
 _MOST_NAMES = 1 << 16  # number of episodes at which a new shard starts, since their numbers are kept in memory
 
 
-def schema() -> Any:
-    """Return the Arrow schema of ledger files, which have one row per training update and module."""
+def schema(version: int = LEDGER) -> Any:
+    """Return the Arrow schema of ledger files of a format version. They have one row per training update and module."""
     pa = pyarrow()
     numbers = {"update": pa.int64(), "module": pa.string(), "weights": pa.uint64(), "settings": pa.uint64()}
     lists = {"named": pa.string(), "episode": pa.int32(), "t": pa.uint32(), "content": pa.uint64()}
-    return pa.schema(numbers | {name: pa.large_list(type_) for name, type_ in lists.items()}, metadata=FORMAT)
+    if version > 1:
+        lists |= {"agents": pa.string(), "agent": pa.int16(), "measured": pa.string(), "measurements": pa.float32()}
+    columns = numbers | {name: pa.large_list(type_) for name, type_ in lists.items()}
+    return pa.schema(columns, metadata={KEY: b"%d" % version})
 
 
 class _Note(NamedTuple):
@@ -53,6 +57,11 @@ class _Note(NamedTuple):
     Attributes:
         ids: ids of the episodes in its batch, in the order of their first rows.
         episode: index in `ids` of each row's episode, or `UNKNOWN`, int32 [B].
+        agents: distinct agent ids of the rows, as texts. Empty if the episodes have no agent ids.
+        agent: index in `agents` of each row's agent, or `UNKNOWN`, int16 [B]; or empty.
+        measured: names of the measurements of rows.
+        measurements: of all rows, one measurement after another, float32 [len(measured) * B * W], with W values for a
+            row of W steps.
     """
 
     update: int
@@ -63,6 +72,10 @@ class _Note(NamedTuple):
     episode: np.ndarray
     t: np.ndarray
     content: np.ndarray
+    agents: list[str]
+    agent: np.ndarray
+    measured: list[str]
+    measurements: np.ndarray
 
 
 class Ledger:
@@ -75,9 +88,12 @@ class Ledger:
     Args:
         path: the directory. An existing ledger is continued.
         every: number of updates that are written at once.
+        measures_rows: whether trainers measure each row, such as its loss, for `explain_update`. This takes 4 bytes per
+            row and measurement.
 
     Attributes:
         path: the directory.
+        measures_rows: as given.
 
     Raises:
         MissingExtra: pyarrow or xxhash is not installed.
@@ -93,10 +109,10 @@ class Ledger:
     [(1, 4)]
     """
 
-    def __init__(self, path: str | Path, *, every: int = 16) -> None:
+    def __init__(self, path: str | Path, *, every: int = 16, measures_rows: bool = False) -> None:
         if every < 1:
             raise InvalidArgument(f"every={every}: give at least 1")
-        self.path, self._every = local_path(path), every
+        self.path, self._every, self.measures_rows = local_path(path), every, measures_rows
         self._schema = schema()
         self._numbers: dict[str, int] = {}  # numbers of the shard's episodes, by id
         self._queued: Queued[list[_Note]] = Queued([])
@@ -118,6 +134,7 @@ class Ledger:
         weights: Iterable[np.ndarray] = (),
         settings: Mapping[str, Any] | None = None,
         module: str = "",
+        measured: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Record one training update: a hash of each row of its batch, the rows' episodes and times,
         and a hash of the new weights.
@@ -129,8 +146,10 @@ class Ledger:
             weights: all weights after the update.
             settings: values that JSON can hold.
             module: name of the module, if several learn.
+            measured: measurements of the rows by name, such as "loss", numbers [B], or [B, W] of sequences.
 
         Raises:
+            ShapeMismatch: measurements do not have one item per row, or have different shapes.
             WrongType: the number is no integer of 64 bits, the module is no text, or the batch is neither a `Batch` nor
                 a dict of columns.
             InvalidArgument: another ledger, of this or another process, writes to the directory.
@@ -141,13 +160,22 @@ class Ledger:
         if not isinstance(batch, (Batch, Mapping)):
             raise WrongType(f"a batch that is a {type(batch).__name__}: give columns")
         content = row_hashes(batch)
+        measurements = _checked_measurements(measured or {}, len(content))
         hashes = hash_of_arrays(weights), hash_of_values(settings)
         self._owner.check()
         with self._lock:
             if not self._owner.is_active:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._owner.claim()
-            note = _Note(int(update), _utf8_text(module), *hashes, *_row_origins(batch, len(content)), content)
+            origins = _row_origins(batch, len(content))
+            if measurements:
+                measurements = {name: _from_first_step(column, batch) for name, column in measurements.items()}
+            flat = np.concatenate([np.zeros(0, np.float32), *(column.ravel() for column in measurements.values())])
+            ids, episode, t, agents, agent = origins
+            note = _Note(
+                *(int(update), _utf8_text(module), *hashes),
+                *(ids, episode, t, content, agents, agent, list(measurements), flat),
+            )
             self._queued.state.append(note)
             if len(self._queued.state) >= self._every:
                 self.flush()
@@ -241,17 +269,53 @@ def _first_steps(numbers: np.ndarray) -> np.ndarray:
     return numbers[np.arange(len(numbers)), (numbers >= 0).argmax(1)]
 
 
-def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return the ids of a batch's episodes, the index of each row's episode in them, int32 [B], and its time [B]."""
+def _checked_measurements(measured: Mapping[str, Any], num_rows: int) -> dict[str, np.ndarray]:
+    """Return measurements as arrays float32 of one shape, [B] or [B, W]. Raise `ShapeMismatch` if they are not."""
+    columns = {name: np.asarray(column, np.float32) for name, column in measured.items()}
+    shapes = {name: column.shape for name, column in columns.items()}
+    for name, shape in shapes.items():
+        if shape[:1] != (num_rows,) or len(shape) > 2:
+            raise ShapeMismatch(
+                f"Ledger.note: measured[{name!r}] has shape {list(shape)}, and the batch {num_rows} rows; give an "
+                "array of one number, or of one number per step, for each row"
+            )
+    width = max((math.prod(shape[1:]) for shape in shapes.values()), default=1)
+    filled = {name: np.full((num_rows, width), np.nan, np.float32) for name in columns}
+    for name, column in columns.items():
+        column = column.reshape(num_rows, -1)
+        if column.shape[1] not in (1, width):
+            raise ShapeMismatch(f"Ledger.note: measured has columns of the shapes {shapes}; give equal shapes")
+        filled[name][:] = column
+    return filled
+
+
+def _from_first_step(column: np.ndarray, batch: Any) -> np.ndarray:
+    """Return measurements [B, W] of sequences, moved so that each row begins with its first real step."""
+    try:
+        numbers = batch.origin.numbers
+    except (AttributeError, EpisodeStateError):
+        return column
+    if numbers.shape != column.shape or numbers.ndim != 2 or not numbers.size:
+        return column
+    steps = (numbers >= 0).argmax(1)[:, None] + np.arange(column.shape[1])
+    moved = np.take_along_axis(column, np.minimum(steps, column.shape[1] - 1), 1)
+    return np.where(steps < column.shape[1], moved, np.float32(np.nan))
+
+
+def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.ndarray, list[str], np.ndarray]:
+    """Return the ids of a batch's episodes, the index of each row's episode in them, int32 [B], its time [B], the
+    ids of agents, and the index of each row's agent in them, int16 [B] (empty if there are no agents).
+    """
     ids: dict[str, int] = {}
+    no_agent = np.zeros(0, np.int16)
     episode, t = np.full(num_rows, UNKNOWN, np.int32), np.zeros(num_rows, np.uint32)
     try:
         origin: Origin = batch.origin
     except (AttributeError, EpisodeStateError):
-        return [], episode, t
+        return [], episode, t, [], no_agent
     steps = _first_steps(origin.numbers)
     if len(steps) != num_rows:
-        return [], episode, t
+        return [], episode, t, [], no_agent
     real = np.flatnonzero(steps >= 0)
     keys, owners, times = origin.source.places(steps[real])
     numbers = np.full(len(keys), UNKNOWN, np.int32)
@@ -260,7 +324,16 @@ def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.n
         key = keys[i]
         numbers[i] = UNKNOWN if key is None else ids.setdefault(_utf8_text(key.id_), len(ids))
     episode[real], t[real] = numbers[owners], times
-    return list(ids), episode, t
+    agents: dict[str, int] = {}
+    of_keys = [
+        UNKNOWN if key is None or key.agent_id is None else agents.setdefault(_utf8_text(key.agent_id), len(agents))
+        for key in keys
+    ]
+    if not agents:
+        return list(ids), episode, t, [], no_agent
+    agent = np.full(num_rows, UNKNOWN, np.int16)
+    agent[real] = np.array(of_keys, np.int16)[owners]
+    return list(ids), episode, t, list(agents), agent
 
 
 def _record_batch(notes: Sequence[_Note], numbers: Mapping[str, int], schema: Any) -> tuple[Any, dict[str, int]]:

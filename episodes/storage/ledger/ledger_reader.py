@@ -29,6 +29,9 @@ class LedgerUpdate(NamedTuple):
             unknown.
         t: time of each row in its episode, modulo 2**32, [n].
         content: hash of each row, uint64 [n].
+        agents: agent id of each row as text, an object array [n], with None if unknown; or None without agents.
+        measured: measurements of the rows by name, float32 [n, W]. The value at [i, j] is that of the step at time
+            `t[i] + j`. It is NaN if the step was not measured.
     """
 
     update: int
@@ -38,6 +41,8 @@ class LedgerUpdate(NamedTuple):
     episode: np.ndarray
     t: np.ndarray
     content: np.ndarray
+    agents: np.ndarray | None
+    measured: dict[str, np.ndarray]
 
 
 class _Place(NamedTuple):
@@ -91,6 +96,12 @@ class LedgerReader(Sequence[LedgerUpdate]):
                     places.append(_Place(update, shard, number, row))
         return sorted((place for places in standing.values() for place in places), key=lambda place: place[1:])
 
+    @property
+    def updates(self) -> list[tuple[int, str]]:
+        """Number and module of each update, without reading its rows."""
+        modules = [self._shards[place.shard][place.batch]["module"][place.row].as_py() for place in self._places]
+        return [(place.update, module) for place, module in zip(self._places, modules, strict=True)]
+
     def __len__(self) -> int:
         return len(self._places)
 
@@ -115,6 +126,7 @@ class LedgerReader(Sequence[LedgerUpdate]):
             self._unique_numbers(place.shard, episode),
             t,
             content,
+            *_agents_and_measurements(batch, place.row, len(content)),
         )
 
     def _unique_numbers(self, shard: int, episode: np.ndarray) -> np.ndarray:
@@ -131,6 +143,19 @@ class LedgerReader(Sequence[LedgerUpdate]):
 
     def __repr__(self) -> str:
         return f"LedgerReader({str(self.path)!r}: {len(self)} updates)"
+
+
+def _agents_and_measurements(batch: Any, row: int, num_rows: int) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """Return the agents of an update's rows, or None, and the measurements [n, W] by name. Format 1 has neither."""
+    if "agent" not in batch.schema.names:
+        return None, {}
+    names, agents = batch["measured"][row].as_py(), batch["agents"][row].as_py()
+    values = batch["measurements"][row].values.to_numpy()
+    by_name = values.reshape(len(names), num_rows, -1) if names and num_rows else []
+    ids = None
+    if agents:
+        ids = np.array([*agents, None], object)[batch["agent"][row].values.to_numpy()]  # the last one is of UNKNOWN
+    return ids, dict(zip(names, by_name, strict=False))
 
 
 def _folder(path: Path) -> Path:
@@ -162,9 +187,9 @@ def _check_schema(file: ShardFile, column_types: Any) -> None:
     if number is None:
         raise UnreadableData(f"{file.path.name} is not of a ledger")
     version = int(number) if number.isdigit() else number
-    check_version(version, LEDGER, file.path.name, "compare the runs with the version that wrote them", oldest=LEDGER)
-    if not column_types.equals(schema()):
-        raise UnreadableData(f"{file.path.name} does not have the columns of a ledger of format {LEDGER}")
+    check_version(version, LEDGER, file.path.name, "compare the runs with the version that wrote them")
+    if not column_types.equals(schema(version)):
+        raise UnreadableData(f"{file.path.name} does not have the columns of a ledger of format {version}")
 
 
 def _episode_ids(batches: list[Any]) -> list[str]:

@@ -1,0 +1,426 @@
+"""`explain_update`: the steps of a training update, sorted by their share of the loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import numpy as np
+
+from episodes.errors import InvalidArgument, StepOutOfRange, UnknownKey
+from episodes.inspect import formatting
+from episodes.storage.ledger import LedgerReader
+
+__all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
+
+LOSS = "loss"
+_GROUPS = ("episode", "agent")
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedStep:
+    """A step from which an update learned.
+
+    Attributes:
+        share: the step's share of the absolute loss of the update, in 0..1.
+        id_: id of its episode, or None if it is unknown.
+        agent_id: id of its agent as text, or None.
+        t: its time in the episode, modulo 2**32.
+        stop: time after the last step of which the update used the reward: `t + n` of an n-step return.
+        times_learned: number of rows of this and earlier updates of the module in which the step was.
+        measurements: other measurements by name, such as "advantage".
+        episode: the episode (or the agent's part of it), or None if the data set does not have it.
+    """
+
+    share: float
+    id_: str | None
+    agent_id: str | None
+    t: int
+    stop: int
+    times_learned: int
+    measurements: Mapping[str, float]
+    episode: Any = None
+
+    @property
+    def observation(self) -> Any:
+        """Observation at which the step's action was chosen, such as a frame.
+
+        Raises:
+            InvalidArgument: the episode is not known.
+            StepOutOfRange: the episode does not have the step.
+        """
+        return self._in_episode().get_observations(self.t - self.episode.t_started)
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """Rewards of the step's window, from `t` to `stop`, [n].
+
+        Raises:
+            InvalidArgument: the episode is not known.
+            StepOutOfRange: the episode does not have the step.
+        """
+        start = self._in_episode().t_started
+        return np.asarray(self.episode.get_rewards(slice(self.t - start, self.stop - start)))
+
+    def realised_return(self, gamma: float) -> float:
+        """Return the sum of the recorded rewards from the step to the end of the chunk, discounted by `gamma` per step.
+        Nothing is added for the time after the chunk.
+
+        Raises:
+            InvalidArgument: the episode is not known.
+            StepOutOfRange: the episode does not have the step.
+        """
+        start = self._in_episode().t_started
+        rewards = np.asarray(self.episode.get_rewards(slice(self.t - start, None)), np.float64)
+        return float(rewards @ gamma ** np.arange(len(rewards)))
+
+    def _in_episode(self) -> Any:
+        """Return the episode.
+
+        Raises:
+            InvalidArgument: it is not known.
+            StepOutOfRange: it does not have the step.
+        """
+        if self.episode is None:
+            raise InvalidArgument(
+                f"episode {self.id_} is not known; give explain_update the data set that has it, as episodes="
+            )
+        start = self.episode.t_started
+        if not start <= self.t < start + len(self.episode):
+            raise StepOutOfRange(
+                f"t={self.t}: {self.episode!r} has steps t={start} ... {start + len(self.episode) - 1}"
+            )
+        return self.episode
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateExplanation(Sequence[LearnedStep]):
+    """Steps of one training update, sorted by their share of its loss. `explanation[0]` taught most.
+
+    Attributes:
+        update: number of the update.
+        module: its module, or "".
+        columns: arrays of all steps in this order, [n] each: "share", "episode" (ids), "agent", "t", "times_learned",
+            and the measurements of the algorithm.
+        episodes: chunks of episodes by id, if a data set was given.
+
+    | measurement | meaning |
+    |---|---|
+    | "loss" | the step's part of the absolute loss, summed over the gradient steps |
+    | "advantage" | as the policy loss used it, for example standardized |
+    | "first_value" | the value (or Q-value) at the first gradient step with the row |
+    | "value_target" | its target, such as the return of GAE or the n-step target |
+    | "first_ratio" | probability of the action under the policy that learns, divided by that under the policy that
+      acted, at the first gradient step; 1 if both are the same |
+    | "ratio" | the same, as the mean over all gradient steps |
+    | "clipped" | fraction of the gradient steps in which the ratio was clipped |
+    | "n_step" | number of rewards in the target |
+    """
+
+    update: int
+    module: str
+    columns: Mapping[str, np.ndarray]
+    episodes: Mapping[str, Sequence[Any]] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.columns["t"])
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[i] for i in range(len(self))[row]]
+        if not -len(self) <= row < len(self):
+            raise StepOutOfRange(f"row {row}: update {self.update} learned from {len(self)} steps")
+        values: dict[str, Any] = {name: column[row] for name, column in self.columns.items()}
+        share, id_, agent_id, t, times = (values.pop(name) for name in _FACTS)
+        t = int(t)
+        length = values.get("n_step", 1)
+        stop = t + (int(length) if np.isfinite(length) else 1)
+        numbers = {name: float(value) for name, value in values.items()}
+        return LearnedStep(
+            float(share), id_, agent_id, t, stop, int(times), numbers, self._episode_of(id_, agent_id, t)
+        )
+
+    def _episode_of(self, id_: str | None, agent_id: str | None, t: int) -> Any:
+        """Return the chunk that contains a step, or None if no data set with it was given."""
+        for chunk in self.episodes.get(id_, ()) if id_ is not None else ():
+            agents = getattr(chunk, "agent_episodes", None)
+            if agents is not None:
+                chunk = next((part for name, part in agents.items() if str(name) == agent_id), None)
+            if chunk is not None and chunk.t_started <= t < chunk.t_started + len(chunk):
+                return chunk
+        return None
+
+    @cached_property
+    def value_errors(self) -> np.ndarray | None:
+        """Value target minus value of each step [n], which is the advantage before it is standardized, or None if the
+        algorithm has no values."""
+        if not {"first_value", "value_target"} <= self.columns.keys():
+            return None
+        return self.columns["value_target"] - self.columns["first_value"]
+
+    def by(self, group: str) -> list[dict[str, Any]]:
+        """Return one row for each episode or agent, with the largest share of the loss first.
+
+        A row has the name of the group, the number of its steps, its share of the loss, and the means of all
+        measurements. "ratio_distance" is the mean of |log(first_ratio)|: it is 0 if the policy that acted is the one
+        that learns. "advantage_agreement" is the correlation of the advantages with value target minus value, over the
+        steps of the group: it is close to 1 unless the advantages of the group are wrong.
+
+        Raises:
+            UnknownKey: `group` is not "episode" or "agent".
+        """
+        if group not in _GROUPS:
+            raise UnknownKey(f"by({group!r}): no such group; give one of {', '.join(_GROUPS)}")
+        names: dict[Any, list[int]] = {}
+        for row, name in enumerate(self.columns[group].tolist()):
+            names.setdefault(name, []).append(row)
+        return sorted((self._summary(group, name, rows) for name, rows in names.items()), key=lambda row: -row["share"])
+
+    def _summary(self, group: str, name: Any, rows: list[int]) -> dict[str, Any]:
+        """Return the row of `by` for one group."""
+        columns = {key: column[rows] for key, column in self.columns.items() if key not in _FACTS}
+        means = {key: _mean(column) for key, column in columns.items()}
+        result = {group: name, "steps": len(rows), "share": float(np.nansum(self.columns["share"][rows])), **means}
+        if "first_ratio" in columns:
+            with np.errstate(divide="ignore"):
+                result["ratio_distance"] = _mean(np.abs(np.log(columns["first_ratio"])))
+        if "advantage" in columns and self.value_errors is not None:
+            result["advantage_agreement"] = _correlation(columns["advantage"], self.value_errors[rows])
+        return result
+
+    def table(self, limit: int = _MOST_SHOWN) -> tuple[list[str], list[list[str]]]:
+        """Return the names of the columns and the first `limit` steps as texts."""
+        shown = [name for name in self.columns if name != LOSS and (name != "agent" or any(self.columns[name]))]
+        rows = [[text_of(name, self.columns[name][row]) for name in shown] for row in range(min(limit, len(self)))]
+        return shown, rows
+
+    def to_html(self, page: str | Path | None = None, limit: int = 1000) -> str:
+        """Return a page of its own with the first `limit` steps, and tables of the episodes and agents.
+
+        Args:
+            page: address of the page of the data set, which `episodes report` and `episodes watch` make. Rows are then
+                links to their steps.
+            limit: number of steps.
+        """
+        names, rows = self.table(limit)
+        links = [self._link(page, row) for row in range(len(rows))]
+        parts = [_html_table("Steps", names, rows, links, self.columns["share"][: len(rows)])]
+        for group in _GROUPS:
+            summary = self.by(group)
+            if len(summary) > 1 or group == "episode":
+                heads = list(summary[0]) if summary else []
+                cells = [[text_of(name, row[name]) for name in heads] for row in summary]
+                shares = np.array([row["share"] for row in summary])
+                parts.append(_html_table(f"By {group}", heads, cells, [None] * len(cells), shares))
+        title = f"Update {self.update}{f' of module {self.module}' if self.module else ''}: {len(self)} steps"
+        left_out = f"<p>{len(self) - len(rows)} steps with smaller shares are left out.</p>" * (len(self) > len(rows))
+        return _PAGE.format(title=escape(title), style=_STYLE, body="".join(parts), note=left_out)
+
+    def _link(self, page: str | Path | None, row: int) -> str | None:
+        """Return the address of a step on the page of the data set, or None."""
+        id_, agent = self.columns["episode"][row], self.columns["agent"][row]
+        if page is None or id_ is None:
+            return None
+        parts = {"id": formatting.page_id(id_), "t": int(self.columns["t"][row])}
+        if agent is not None:
+            parts["agent"] = formatting.page_id(agent)
+        address = str(page) if "://" in str(page) else Path(page).resolve().as_uri()
+        return f"{address.split('#')[0]}#{urlencode(parts, quote_via=quote)}"
+
+    def _repr_html_(self) -> str:
+        names, rows = self.table()
+        return _html_table(repr(self), names, rows, [None] * len(rows), self.columns["share"][: len(rows)])
+
+    def __str__(self) -> str:
+        names, rows = self.table()
+        widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [names, *rows]
+        ]
+        return "\n".join([repr(self), *lines])
+
+    def __repr__(self) -> str:
+        return (
+            f"UpdateExplanation(update {self.update}{f' of {self.module}' if self.module else ''}: {len(self)} steps)"
+        )
+
+
+_FACTS = ("share", "episode", "agent", "t", "times_learned")
+
+
+def explain_update(
+    run: str | Path | LedgerReader, update: int, *, module: str | None = None, episodes: Any = None
+) -> UpdateExplanation:
+    """Explain a training update: return the steps that it learned from, sorted by their share of the loss.
+
+    The run was recorded by `episodes train --explain`, or by a trainer with `Ledger(path, measures_rows=True)`.
+
+    Args:
+        run: the folder of a run, a ledger, or its reader.
+        update: number of the update. Negative numbers count from the last one.
+        module: name of the module, if several learn.
+        episodes: a data set, its path, or episodes, to look up the steps. By default the recorded episodes in the
+            folder of the run, if there are any.
+
+    Raises:
+        UnreadableData: there is no ledger, or it is damaged.
+        StepOutOfRange: the ledger does not have the update.
+        InvalidArgument: several modules learned in the update, and none is given; or its rows were not measured.
+    """
+    reader = run if isinstance(run, LedgerReader) else LedgerReader(run)
+    index, name = _find(reader, update, module)
+    chosen = reader[index]
+    if LOSS not in chosen.measured:
+        raise InvalidArgument(
+            f"update {chosen.update} of {reader.path}: its rows were not measured; train with episodes train --explain "
+            "or with Ledger(path, measures_rows=True)"
+        )
+    times = _times_learned(reader, index, name)
+    columns = _columns(chosen, reader.ids, times)
+    order = np.argsort(-columns["share"], kind="stable")
+    in_order = {key: column[order] for key, column in columns.items()}
+    return UpdateExplanation(chosen.update, name, in_order, _by_id(_opened(reader, episodes), in_order["episode"]))
+
+
+def _find(reader: LedgerReader, update: int, module: str | None) -> tuple[int, str]:
+    """Return the position of an update in a ledger, and its module."""
+    places = reader.updates
+    numbers = sorted({number for number, name in places if module is None or name == module})
+    if not numbers:
+        modules = ", ".join(sorted({repr(name) for _, name in places}))
+        raise InvalidArgument(f"module {module!r}: the ledger has no update of it; give one of {modules or 'none'}")
+    number = numbers[update] if -len(numbers) <= update < 0 else update
+    here = [i for i, (n, name) in enumerate(places) if n == number and (module is None or name == module)]
+    if not here:
+        raise StepOutOfRange(f"update {update}: the ledger has updates {numbers[0]} to {numbers[-1]}")
+    if len(here) > 1:
+        names = ", ".join(repr(places[i][1]) for i in here)
+        raise InvalidArgument(f"update {update}: modules {names} learned; give one of them as module")
+    return here[0], places[here[0]][1]
+
+
+def _steps(update: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the measured steps of an update: the index of the row, the number of the episode and the time of each."""
+    width = update.measured[LOSS].shape[1] if update.measured else 1
+    rows, offsets = np.divmod(np.arange(len(update.content) * width), width)
+    if update.measured:
+        is_measured = np.isfinite(update.measured[LOSS]).ravel()
+        rows, offsets = rows[is_measured], offsets[is_measured]
+    return rows, update.episode[rows], update.t[rows].astype(np.int64) + offsets
+
+
+def _times_learned(reader: LedgerReader, index: int, module: str) -> np.ndarray:
+    """Return how often each step of the update at `index` was learned from until then, int64 [n]."""
+    steps = [_keyed_steps(reader[i]) for i, (_, name) in enumerate(reader.updates[: index + 1]) if name == module]
+    chosen, agents = steps[-1]
+    counts: Counter[Any] = Counter()
+    for keys, of_agents in steps:
+        rows = np.flatnonzero(np.isin(keys, chosen))
+        counts.update(zip(keys[rows].tolist(), of_agents[rows].tolist(), strict=True))
+    times = [counts[key] for key in zip(chosen.tolist(), agents.tolist(), strict=True)]
+    return np.where(chosen >= 0, np.array(times, np.int64), 1)
+
+
+def _keyed_steps(update: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return a number for the episode and time of each measured step, negative if unknown, and the steps' agents."""
+    rows, episode, t = _steps(update)
+    agents = np.full(len(rows), None, object) if update.agents is None else update.agents[rows]
+    return np.where(episode >= 0, (episode << 32) + t, -1), agents
+
+
+def _columns(update: Any, ids: Sequence[str], times: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the columns of `UpdateExplanation`, in the order of the batch."""
+    rows, episode, t = _steps(update)
+    is_measured = np.isfinite(update.measured[LOSS]).ravel()
+    measured = {name: column.ravel()[is_measured].astype(np.float64) for name, column in update.measured.items()}
+    total = np.abs(measured[LOSS]).sum()
+    share = np.abs(measured[LOSS]) / total if total else np.zeros(len(rows))
+    names = np.array([*ids, None], object)[episode]  # the last one is of unknown episodes, -1
+    agents = np.full(len(rows), None, object) if update.agents is None else update.agents[rows]
+    return dict(zip(_FACTS, (share, names, agents, t, times), strict=True)) | measured
+
+
+def _opened(reader: LedgerReader, episodes: Any) -> Iterable[Any]:
+    """Return the episodes to look up steps in: those given, or those recorded in the folder of the run."""
+    from episodes.storage import EpisodeDataset
+    from episodes.storage.header import NAME
+
+    if episodes is None:
+        folder = reader.path.parent / "episodes"
+        return EpisodeDataset(folder) if (folder / NAME).exists() else ()
+    return EpisodeDataset(episodes) if isinstance(episodes, (str, Path)) else episodes
+
+
+def _by_id(episodes: Any, wanted: np.ndarray) -> dict[str, list[Any]]:
+    """Return those chunks whose ids are in `wanted`, by id. Of a data set only these are read."""
+    ids = {id_ for id_ in wanted.tolist() if id_ is not None}
+    metadata = getattr(episodes, "metadata", None)
+    if metadata is not None:
+        places = [i for i, id_ in enumerate(metadata["id"].tolist()) if str(id_) in ids]
+        episodes = (episodes[i] for i in places)
+    chunks: dict[str, list[Any]] = {}
+    for episode in episodes:
+        if str(episode.id_) in ids:
+            chunks.setdefault(str(episode.id_), []).append(episode)
+    return chunks
+
+
+def _mean(column: np.ndarray) -> float:
+    """Return the mean of the numbers that are finite, or NaN."""
+    finite = column[np.isfinite(column)]
+    return float(finite.mean()) if len(finite) else float("nan")
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the correlation of two columns, or NaN if one is constant."""
+    known = np.isfinite(a) & np.isfinite(b)
+    a, b = a[known], b[known]
+    if len(a) < 2 or not a.std() or not b.std():
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def text_of(name: str, value: Any) -> str:
+    """Return a value of the column `name` as text."""
+    if name == "share":
+        return f"{100 * value:.2f} %"
+    if isinstance(value, (float, np.floating)):
+        return formatting.number(float(value))
+    return "" if value is None else formatting.clipped(value, 32)
+
+
+def _html_table(
+    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], links: Sequence[str | None], shares: np.ndarray
+) -> str:
+    """Return a table as HTML. The bar behind a row's first cell has the length of its share."""
+    most = max([float(share) for share in shares], default=0.0) or 1.0
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
+    lines = []
+    for cells, link, share in zip(rows, links, shares, strict=True):
+        texts = [escape(cell) for cell in cells]
+        if link is not None and "episode" in names:
+            place = list(names).index("episode")
+            texts[place] = f'<a href="{escape(link)}">{texts[place]}</a>'
+        width = 100 * float(share) / most
+        bar = f'<td style="background:linear-gradient(to right,#60a5fa66 {width:.1f}%,transparent 0)">{texts[0]}</td>'
+        lines.append(f"<tr>{bar}{''.join(f'<td>{text}</td>' for text in texts[1:])}</tr>")
+    return f"<h2>{escape(title)}</h2><div class=wide><table><tr>{head}</tr>{''.join(lines)}</table></div>"
+
+
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:14px/1.45 system-ui,sans-serif;margin:16px;max-width:1200px}"
+    ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+    "th,td{padding:2px 10px;text-align:right;white-space:nowrap}th{opacity:.7;font-weight:500}"
+    "tr{border-bottom:1px solid #8883}h1{font-size:20px}h2{font-size:16px}"
+)
+_PAGE = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    "<title>{title}</title><style>{style}</style><h1>{title}</h1>{body}{note}</html>"
+)
