@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData, needing
 
+_BYTE, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
 _MOST_BYTES = 2**31 - 1  # limit of a column of strings, which has int32 offsets
 
 
@@ -105,16 +106,40 @@ def _to_lists(type_: Any, offsets: np.ndarray, values: Any) -> Any:
     return arrow.Array.from_buffers(type_, len(offsets) - 1, [None, starts], children=[values])
 
 
-def array_of(column: Any, dtype: np.dtype, shape: tuple[int, ...], num_rows: int, name: str) -> np.ndarray:
-    """Return the values of all lists of an Arrow list column as one numpy array [num_rows, *shape], without a copy.
+class ListColumn(NamedTuple):
+    """Place and form of an Arrow list column in the record batches of a file: lists of arrays [*shape]."""
 
-    Raises:
-        UnreadableData: bytes are missing.
-    """
-    count = num_rows * int(np.prod(shape, dtype=np.int64))
-    if not count or not dtype.itemsize:
-        return np.empty((num_rows, *shape), dtype)
-    return _numbers(column.buffers()[3], dtype, count, name).reshape(num_rows, *shape)
+    name: str
+    place: int  # index of the column
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    num_values: int  # in Arrow, per item
+    num_bytes: int  # per item
+
+    @staticmethod
+    def of(name: str, place: int, dtype: np.dtype, shape: tuple[int, ...]) -> ListColumn:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return ListColumn(name, place, dtype, shape, values_per_item(dtype, shape), size)
+
+    def read(self, batch: Any, offsets: np.ndarray) -> np.ndarray:
+        """Return the items of all lists as one array [num_rows, *shape], without a copy.
+
+        Args:
+            batch: the Arrow record batch.
+            offsets: bounds of the lists in the items, int64 [n + 1].
+
+        Raises:
+            UnreadableData: the lists have other bounds, or bytes are missing.
+        """
+        column = batch.column(self.place)
+        buffers, num_rows = column.buffers(), offsets.item(-1)
+        _check_bounds(column, buffers[1], offsets if self.num_values == 1 else offsets * self.num_values, self.name)
+        if not num_rows or not self.num_bytes:
+            return np.empty((num_rows, *self.shape), self.dtype)
+        data = buffers[3]
+        if data is None or data.size < num_rows * self.num_bytes:
+            raise _missing_bytes(data, num_rows * self.num_bytes, self.name)
+        return np.ndarray((num_rows, *self.shape), self.dtype, data)
 
 
 def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,9 +160,38 @@ def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.nda
 
 def check_offsets(column: Any, expected: np.ndarray, name: str) -> None:
     """Raise `UnreadableData` unless the list bounds of an Arrow column are `expected`, int [n + 1]."""
-    offsets = _numbers(column.buffers()[1], np.dtype(np.int64), len(expected), name)
-    if len(column) != len(expected) - 1 or not np.array_equal(offsets, expected):
+    _check_bounds(column, column.buffers()[1], expected, name)
+
+
+def _check_bounds(column: Any, buffer: Any, expected: np.ndarray, name: str) -> None:
+    """Raise `UnreadableData` unless the list bounds of an Arrow column, in `buffer`, are `expected`, int [n + 1]."""
+    offsets = _numbers(buffer, _INT64, len(expected), name)
+    if len(column) != len(expected) - 1 or np.count_nonzero(offsets != expected):
         raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")
+
+
+def numbers_of(column: Any, dtype: np.dtype, num: int, name: str) -> np.ndarray:
+    """Return the `num` numbers of an Arrow array without nulls, without a copy.
+
+    Raises:
+        UnreadableData: bytes are missing.
+    """
+    return (
+        _numbers(column.buffers()[1], dtype, column.offset + num, name)[column.offset :] if num else np.empty(0, dtype)
+    )
+
+
+def flags_of(column: Any, num: int, name: str) -> np.ndarray:
+    """Return the `num` flags of an Arrow array without nulls, bool [num].
+
+    Raises:
+        UnreadableData: bytes are missing.
+    """
+    if not num:
+        return np.empty(0, bool)
+    stop = column.offset + num
+    bits = _numbers(column.buffers()[1], _BYTE, -(-stop // 8), name)
+    return np.unpackbits(bits, count=stop, bitorder="little").view(bool)[column.offset :]
 
 
 def _numbers(buffer: Any, dtype: np.dtype, count: int, name: str) -> np.ndarray:
@@ -150,6 +204,11 @@ def _numbers(buffer: Any, dtype: np.dtype, count: int, name: str) -> np.ndarray:
         UnreadableData: the buffer is missing or too short.
     """
     if buffer is None or buffer.size < count * dtype.itemsize:
-        num_bytes = 0 if buffer is None else buffer.size
-        raise UnreadableData(f"column {name!r}: {num_bytes} bytes where there should be {count * dtype.itemsize}")
+        raise _missing_bytes(buffer, count * dtype.itemsize, name)
     return np.frombuffer(buffer, dtype, count)
+
+
+def _missing_bytes(buffer: Any, expected: int, name: str) -> UnreadableData:
+    """Return the error for an Arrow buffer that has fewer than `expected` bytes, or is missing."""
+    num_bytes = 0 if buffer is None else buffer.size
+    return UnreadableData(f"column {name!r}: {num_bytes} bytes where there should be {expected}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
 from typing import Any, overload
 
 import numpy as np
@@ -14,11 +13,14 @@ from episodes.facts.ending import codes_of
 from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
 from episodes.facts.policy_versions import VersionColumn
 from episodes.pack import EpisodePack
-from episodes.storage.arrow import pyarrow, text_column
+from episodes.storage.arrow import flags_of, numbers_of, pyarrow, text_column
 from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos import msgpack_codec
+from episodes.tracks.read_only import read_only
 
 MOST_STEPS = 1 << 40  # larger lengths of an episode are damage
+
+_FLOAT64, _INT64 = np.dtype(np.float64), np.dtype(np.int64)
 
 UNKNOWN = -1
 """Value in the table for an unknown seed or policy version."""
@@ -63,12 +65,6 @@ def num_columns(names: Sequence[str]) -> int:
 @cache
 def _known_names() -> frozenset[str]:
     return frozenset(field.name for field in row_fields())
-
-
-@cache
-def _names_of_fact_columns() -> list[str]:
-    """Return the names of the columns that store episode facts (ids, endings, ...), except for policy versions."""
-    return [name for fact, kind in FACTS.items() if kind is not Kind.VERSIONS for name in _column_names(fact, kind)]
 
 
 def _column_names(fact: str, kind: Kind) -> tuple[str, ...]:
@@ -165,38 +161,17 @@ def _bytes_column(by_row: Iterable[tuple[int, bytes]], num: int) -> Any:
     return pa.array([documents.get(i) for i in range(num)], pa.large_binary())
 
 
-@dataclass(frozen=True, slots=True)
 class EpisodeRows:
-    """Metadata of n stored episode chunks, converted from Arrow columns to numpy arrays [n]."""
+    """Metadata of n stored episode chunks. Each column is checked when it is first used.
 
-    columns: dict[str, np.ndarray]
-    versions: VersionColumn | None
-    custom_data: Sequence[dict[str, Any] | None] | None
+    Args:
+        arrow: Arrow columns by name, [n] each. Those of `optional_names` may be missing.
+        num: number n of chunks.
+    """
 
-    @staticmethod
-    def of(batch: Any) -> EpisodeRows:
-        """Convert the metadata columns of an Arrow record batch or table to numpy arrays with one value per chunk.
-
-        Raises:
-            UnreadableData: columns are inconsistent. Arrow raises errors of its own.
-        """
-        batch = _with_optional_columns(batch)
-        _check_columns(batch)
-        numpy = lambda name: batch.column(name).to_numpy(zero_copy_only=False)  # noqa: E731
-        columns = {name: numpy(name) for name in _names_of_fact_columns()}
-        versions = _versions_of(batch)
-        columns |= dict(zip(_BOUNDS, _lowest_and_highest(versions, batch.num_rows), strict=True))
-        if batch.column(OTHER_IDS).null_count < batch.num_rows:
-            _insert_other_ids(columns, batch.column(OTHER_IDS).to_pylist())
-        columns |= {name: numpy(name) for name in ("length", "lookback", "return")}
-        for name in ("length", "lookback"):
-            if len(columns[name]) and not 0 <= columns[name].min() <= columns[name].max() < MOST_STEPS:
-                raise UnreadableData(f"column {name!r}: an episode of {columns[name].min()} or {columns[name].max()}")
-        seeds = batch.column(SEED)
-        unknown = seeds.null_count == len(seeds)
-        columns[SEED] = np.full(len(seeds), UNKNOWN) if unknown else seeds.fill_null(UNKNOWN).to_numpy()
-        custom = batch.column("custom_data")
-        return EpisodeRows(columns, versions, None if custom.null_count == len(custom) else CustomData(custom))
+    def __init__(self, arrow: Mapping[str, Any], num: int) -> None:
+        self._arrow = arrow
+        self._num = num
 
     @staticmethod
     def joined(batches: Sequence[Any]) -> EpisodeRows:
@@ -204,31 +179,73 @@ class EpisodeRows:
         pa, fields = pyarrow(), row_fields()
         names = [field.name for field in fields]
         whole = [_with_optional_columns(batch).select(names) for batch in batches]
-        return EpisodeRows.of(pa.Table.from_batches(whole, pa.schema(fields)))
+        table = pa.Table.from_batches(whole, pa.schema(fields))
+        texts = (pa.string(), pa.large_binary())  # strings of many chunks may not fit into one
+        columns = {
+            name: column if column.type in texts else column.combine_chunks()
+            for name, column in zip(names, table.columns, strict=True)
+        }
+        return EpisodeRows(columns, table.num_rows)
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """Number of steps of each chunk, int64 [n]."""
-        return self.columns["length"]
+        return self._counts("length")
 
-    @property
+    @cached_property
     def lookbacks(self) -> np.ndarray:
         """Number of lookback steps of each chunk, int64 [n]."""
-        return self.columns["lookback"]
+        return self._counts("lookback")
 
     def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
         """Return the metadata, and the given spaces, as `PackFacts`, the form in which an
-        `EpisodePack` stores metadata."""
-        values = {}
-        for column, (fact, kind) in zip(PackFacts._fields, FACTS.items(), strict=False):
-            if kind is Kind.VERSIONS:
-                values[column] = self.versions
-                continue
-            first, *columns = (self.columns[name] for name in _column_names(fact, kind))
-            values[column] = _READ[kind](first, *columns) if kind in _READ else first
-        spaces = {"observation_space": observation_space, "action_space": action_space}
-        custom = self.custom_data if self.custom_data is not None and any(self.custom_data) else None
-        return PackFacts((), (), ()).changed(**values, **spaces, custom_data=custom)
+        `EpisodePack` stores metadata.
+
+        Raises:
+            UnreadableData: an episode lacks a required value. Arrow raises errors of its own.
+        """
+        values: list[Any] = []
+        for fact, kind in FACTS.items():
+            name = fact.rstrip("_")
+            if kind is Kind.INTEGER:
+                values.append(numbers_of(self._required(name), _INT64, self._num, name))
+            elif kind is Kind.ENDING:
+                values.append(codes_of(*self._flags.values()))
+            elif kind is Kind.VERSIONS:
+                values.append(self._versions)
+            else:
+                texts = self._texts(name)
+                if texts is None and kind is Kind.ID:
+                    texts = np.full(self._num, None)
+                values.append(texts if texts is None else read_only(texts))
+        custom = self._custom_data
+        return PackFacts._make(
+            (*values, observation_space, action_space, custom if custom is not None and any(custom) else None)
+        )
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Metadata as arrays [n], by the names of columns of a data set's table.
+
+        Raises:
+            UnreadableData: an episode lacks a required value. Arrow raises errors of its own.
+        """
+        columns: dict[str, np.ndarray] = {}
+        for fact, kind in FACTS.items():
+            name = fact.rstrip("_")
+            if kind is Kind.INTEGER:
+                columns[name] = numbers_of(self._required(name), _INT64, self._num, name)
+            elif kind is Kind.ENDING:
+                columns |= self._flags
+            elif kind is not Kind.VERSIONS:
+                texts = self._texts(name)
+                columns[name] = np.full(self._num, None) if texts is None else texts
+        columns |= dict(zip(_BOUNDS, _lowest_and_highest(self._versions, self._num), strict=True))
+        columns |= {"length": self.lengths, "lookback": self.lookbacks}
+        columns["return"] = numbers_of(self._required("return"), _FLOAT64, self._num, "return")
+        seeds = self._known(SEED)
+        columns[SEED] = np.full(self._num, UNKNOWN) if seeds is None else seeds.fill_null(UNKNOWN).to_numpy()
+        return columns
 
     def table(self, index: Any) -> dict[str, np.ndarray]:
         """Return the metadata of selected chunks as a dict of arrays by column name.
@@ -238,22 +255,69 @@ class EpisodeRows:
     def custom_data_of(self, index: Any) -> list[dict[str, Any] | None]:
         """Return the `custom_data` dicts of selected chunks as a list, or [] if no chunk has any.
         `index` is anything that indexes an array."""
-        if self.custom_data is None:
-            return []
-        return [self.custom_data[i] for i in np.arange(len(self.lengths))[index].tolist()]
+        custom = self._custom_data
+        return [] if custom is None else [custom[i] for i in np.arange(self._num)[index].tolist()]
 
+    @cached_property
+    def _custom_data(self) -> CustomData | None:
+        column = self._known("custom_data")
+        return None if column is None else CustomData(column)
 
-def _check_columns(batch: Any) -> None:
-    """Check the metadata columns of a record batch.
+    @cached_property
+    def _versions(self) -> VersionColumn | None:
+        """Policy versions of all chunks, or None if no policy version is stored."""
+        versions, begins = map(self._known, _NAMES[Kind.VERSIONS])
+        if versions is None or begins is None:
+            return None
+        (values, bounds), (since, _) = _values_and_bounds(versions), _values_and_bounds(begins)
+        return VersionColumn.of_runs(values, since, np.diff(bounds))
 
-    Raises:
-        UnreadableData: an episode lacks a required value.
-    """
-    names = [field.name for field in row_fields()]
-    batch.select(names).validate(full=True)
-    for name in ("t_started", "length", "lookback", "return", "terminated", "truncated"):
-        if batch.column(name).null_count:
-            raise UnreadableData(f"column {name!r}: {batch.column(name).null_count} episodes have none")
+    @cached_property
+    def _other_ids(self) -> dict[int, dict[str, Any]]:
+        """Ids that are not strings, by row and name. They are stored as one msgpack document per row."""
+        column = self._known(OTHER_IDS)
+        documents = () if column is None else column.to_pylist()
+        return {i: msgpack_codec.decode(document) for i, document in enumerate(documents) if document}
+
+    def _known(self, name: str) -> Any:
+        """Return a column that passes Arrow's checks, or None if all its values are null."""
+        column = self._arrow.get(name)
+        if column is None or column.null_count == self._num:
+            return None
+        if len(column) != self._num:
+            raise UnreadableData(f"column {name!r}: {len(column)} values for {self._num} episodes")
+        column.validate(full=True)
+        return column
+
+    def _texts(self, name: str) -> np.ndarray | None:
+        """Return texts or ids as an array of objects, or None if all are null."""
+        column = self._known(name)
+        values = None if column is None else column.to_numpy(zero_copy_only=False)
+        for i, ids in self._other_ids.items():
+            if name in ids:
+                values = np.full(self._num, None) if values is None else values
+                values[i] = ids[name]
+        return values
+
+    @property
+    def _flags(self) -> dict[str, np.ndarray]:
+        """Whether each chunk terminated and was truncated, bool [n], by the names of the columns."""
+        return {name: flags_of(self._required(name), self._num, name) for name in _NAMES[Kind.ENDING]}
+
+    def _required(self, name: str) -> Any:
+        """Return an Arrow column. Raise `UnreadableData` if a value is null or missing."""
+        column = self._arrow[name]
+        if column.null_count or len(column) != self._num:
+            nulls = column.null_count + self._num - len(column)
+            raise UnreadableData(f"column {name!r}: {nulls} episodes have none")
+        return column
+
+    def _counts(self, name: str) -> np.ndarray:
+        """Return numbers of steps. Raise `UnreadableData` if one is negative or extreme."""
+        values = numbers_of(self._required(name), _INT64, self._num, name)
+        if len(values) and not 0 <= values.min() <= values.max() < MOST_STEPS:
+            raise UnreadableData(f"column {name!r}: an episode of {values.min()} or {values.max()}")
+        return values
 
 
 def _with_optional_columns(batch: Any) -> Any:
@@ -270,20 +334,10 @@ def _with_optional_columns(batch: Any) -> Any:
 _BOUNDS = ("policy_version_min", "policy_version_max")
 
 
-def _versions_of(batch: Any) -> VersionColumn | None:
-    """Return the policy versions stored in a record batch or table, or None if no policy version is stored."""
-    versions, begins = (batch.column(name) for name in _NAMES[Kind.VERSIONS])
-    if versions.null_count == len(versions):
-        return None
-    (values, bounds), (since, _) = _values_and_bounds(versions), _values_and_bounds(begins)
-    return VersionColumn.of_runs(values, since, np.diff(bounds))
-
-
 def _values_and_bounds(column: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the concatenated values of an Arrow list column, and the bounds of its n lists in them, [n + 1]."""
-    array = column.combine_chunks() if isinstance(column, pyarrow().ChunkedArray) else column
-    bounds = array.offsets.to_numpy()
-    return array.values.to_numpy()[bounds[0] : bounds[-1]], bounds - bounds[0]
+    bounds = column.offsets.to_numpy()
+    return column.values.to_numpy()[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
 def _lowest_and_highest(versions: VersionColumn | None, num: int) -> np.ndarray:
@@ -291,20 +345,6 @@ def _lowest_and_highest(versions: VersionColumn | None, num: int) -> np.ndarray:
     versions.
     """
     return np.full((2, num), UNKNOWN) if versions is None else versions.lowest_and_highest().T
-
-
-_READ = {Kind.ENDING: codes_of}
-"""Functions from the Arrow columns of a metadata field to its array in `PackFacts`, unless that equals the column."""
-
-
-def _insert_other_ids(columns: dict[str, np.ndarray], documents_by_row: list[bytes | None]) -> None:
-    """Insert ids that are not strings into the id columns. They are stored as one msgpack document per row."""
-    ids = [fact.rstrip("_") for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)]
-    copies = {name: columns[name].copy() for name in ids}
-    for i, document in enumerate(documents_by_row):
-        for name, id_ in msgpack_codec.decode(document).items() if document else ():
-            copies[name][i] = id_
-    columns |= copies
 
 
 class CustomData(Sequence[dict[str, Any] | None]):

@@ -8,20 +8,19 @@ most two shards for each path.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from episodes.format_versions import checked_shape
 from episodes.storage.arrow import (
-    array_of,
+    ListColumn,
     check_offsets,
     documents_column,
     documents_of,
     list_column,
     pyarrow,
     value_type,
-    values_per_item,
 )
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
@@ -134,24 +133,42 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
     return documents_column(data, bounds, offsets)
 
 
-def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
+class InfoReader(NamedTuple):
+    """How the values of one info key are read: from columns of values and flags, or without flags from documents."""
+
+    path: str
+    values: ListColumn
+    present: ListColumn | None
+    plain: bool
+
+
+def readers_of(fields: InfoFields, places: dict[str, int]) -> list[InfoReader]:
+    """Return how each info key is read from record batches, whose columns have the indices `places` by name."""
+    readers = []
+    for path, field in fields.items():
+        values, present = _values(path), _present(path)
+        is_typed = field.dtype is not None
+        kind = np.dtype(field.dtype if is_typed else np.uint8)
+        column = ListColumn.of(values, places[values], kind, field.shape)
+        flags = ListColumn.of(present, places[present], np.dtype(bool), ()) if is_typed else None
+        readers.append(InfoReader(path, column, flags, field.plain))
+    return readers
+
+
+def infos_of(readers: list[InfoReader], batch: Any, offsets: np.ndarray) -> Infos:
     """Return the infos that are stored in an Arrow record batch. Typed values are not copied.
 
     Raises:
         UnreadableData: the number of infos differs from that of observations.
     """
     columns: dict[str, Column] = {}
-    num_rows = int(offsets[-1])
-    for path, field in fields.items():
-        values = batch.column(_values(path))
-        if field.dtype is None:
-            check_offsets(values, offsets, _values(path))
-            data, bounds, _ = documents_of(values, _values(path))
+    for path, values, present, plain in readers:
+        if present is None:
+            documents = batch.column(values.place)
+            check_offsets(documents, offsets, values.name)
+            data, bounds, _ = documents_of(documents, values.name)
             columns[path] = PackedColumn(data, bounds[:-1], bounds[1:])
-            continue
-        check_offsets(values, offsets * values_per_item(np.dtype(field.dtype), field.shape), _values(path))
-        check_offsets(batch.column(_present(path)), offsets, _present(path))
-        array = array_of(values, np.dtype(field.dtype), field.shape, num_rows, _values(path))
-        present = array_of(batch.column(_present(path)), np.dtype(bool), (), num_rows, _present(path))
-        columns[path] = TypedColumn(array, present, field.plain)
+        else:
+            columns[path] = TypedColumn(values.read(batch, offsets), present.read(batch, offsets), plain)
+    num_rows = offsets.item(-1)
     return ColumnInfos(columns, num_rows) if columns else EmptyInfos(num_rows)

@@ -28,13 +28,11 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import episode_rows as rows
 from episodes.storage import info_schema
 from episodes.storage.arrow import (
-    array_of,
+    ListColumn,
     as_unreadable_data,
-    check_offsets,
     list_column,
     pyarrow,
     value_type,
-    values_per_item,
 )
 from episodes.storage.compressed_tracks import (
     CompressedRaggedTrack,
@@ -44,18 +42,17 @@ from episodes.storage.compressed_tracks import (
 )
 from episodes.storage.header import Header
 from episodes.storage.info_schema import InfoField, InfoFields
-from episodes.storage.track_schema import Fields, TrackField, assemble, check_same, is_observed
+from episodes.storage.reading_plan import LENGTHS, LENGTHS_OF, ReadingPlan
+from episodes.storage.track_schema import Fields, TrackField, assemble, is_observed
 from episodes.tracks import Tracks
 from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos.info_columns import Column
 from episodes.tracks.ragged import Ragged
 
 _KEY = b"rl-episodes"  # key in the Arrow schema's metadata
-LENGTHS_OF = "lengths/"  # first part of the names of columns with the lengths of ragged items
-LENGTHS = np.dtype(np.uint32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """Column layout of an Arrow file of episodes: dtype and shape of each array and info, and how arrays are nested.
 
@@ -63,11 +60,23 @@ class Layout:
         structure: how tracks are nested, see `structure_of`.
         tracks: fields by path.
         infos: info fields by path.
+        missing: metadata columns that the files lack, since they are of an older version.
     """
 
     structure: Any  # see `structure_of`
     tracks: Fields
     infos: InfoFields
+    missing: frozenset[str] = frozenset()
+
+    @cached_property
+    def plan(self) -> ReadingPlan:
+        """Where the columns of the files are, and how they become tracks."""
+        return ReadingPlan(self.tracks, self.structure, _row_names(without=self.missing), list(_column_types(self)))
+
+    @cached_property
+    def info_columns(self) -> list[info_schema.InfoReader]:
+        """How each info key is read."""
+        return info_schema.readers_of(self.infos, self.plan.places)
 
     @property
     def is_flat(self) -> bool:
@@ -91,9 +100,8 @@ class Layout:
         """
         try:
             document = (schema.metadata or {})[_KEY]
-            layout = _layout_of(document)
-            missing = rows.optional_names().difference(schema.names)
-            as_told = _schema_of(document, _row_names(without=missing)).equals(schema)
+            layout = _layout_of(document, rows.optional_names().difference(schema.names))
+            as_told = _schema_of(document, layout.missing, _row_names(layout.missing)).equals(schema)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableData(f"an Arrow file that is not of episodes: {error!r}") from None
         if not as_told:
@@ -107,7 +115,7 @@ class Layout:
             "tracks": {path: field.to_json() for path, field in self.tracks.items()},
             "infos": {path: field.to_json() for path, field in self.infos.items()},
         }
-        return _schema_of(json.dumps(value).encode(), _row_names())
+        return _schema_of(json.dumps(value).encode(), self.missing, _row_names(self.missing))
 
     def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], copies: bool) -> Any:
         """Convert a pack of episodes and its infos to an Arrow record batch. It shares memory with the
@@ -138,25 +146,21 @@ class Layout:
 
 
 @lru_cache(maxsize=16)  # the shards of a data set have one layout, or a few
-def _layout_of(document: bytes) -> Layout:
-    """Decode the layout in a file's schema metadata."""
+def _layout_of(document: bytes, missing: frozenset[str]) -> Layout:
+    """Decode the layout in a file's schema metadata. The file lacks the metadata columns `missing`."""
     value = json.loads(document)
     tracks = {path: TrackField.from_json(field) for path, field in value["tracks"].items()}
     infos = {path: InfoField.from_json(field) for path, field in value["infos"].items()}
-    return Layout(value["structure"], tracks, infos)
+    return Layout(value["structure"], tracks, infos, missing)
 
 
-def _row_names(without: Collection[str] = ()) -> tuple[str, ...]:
+def _row_names(without: Collection[str]) -> tuple[str, ...]:
     return tuple(field.name for field in rows.row_fields() if field.name not in without)
 
 
-@lru_cache(maxsize=16)
-def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
-    """Return the (cached) Arrow schema for a layout, which is given as JSON, with the metadata columns `row_names`.
-
-    Building it takes 0.1 ms.
-    """
-    arrow, layout = pyarrow(), _layout_of(document)
+def _column_types(layout: Layout) -> dict[str, Any]:
+    """Return the Arrow types of the columns of tracks and infos, by name in stored order."""
+    arrow = pyarrow()
     blocks = arrow.large_list(arrow.large_binary())
     types = {
         path: blocks if field.compression == "zstd" else arrow.large_list(value_type(np.dtype(field.dtype)))
@@ -165,7 +169,18 @@ def _schema_of(document: bytes, row_names: tuple[str, ...]) -> Any:
     types |= {LENGTHS_OF + path: arrow.large_list(value_type(LENGTHS)) for path in layout.with_lengths}
     for path, field in layout.infos.items():
         types |= field.column_types(path)
+    return types
+
+
+@lru_cache(maxsize=16)
+def _schema_of(document: bytes, missing: frozenset[str], row_names: tuple[str, ...]) -> Any:
+    """Return the (cached) Arrow schema for a layout, which is given as JSON, with the metadata columns `row_names`.
+
+    Building it takes 0.1 ms.
+    """
+    arrow = pyarrow()
     row_fields = (field for field in rows.row_fields() if field.name in row_names)
+    types = _column_types(_layout_of(document, missing))
     fields = [*row_fields, *(arrow.field(name, type_) for name, type_ in types.items())]
     return arrow.schema(fields, {_KEY: document})
 
@@ -225,55 +240,43 @@ class StoredBatch:
 
     @cached_property
     def _rows(self) -> rows.EpisodeRows:
-        return rows.EpisodeRows.of(self.batch)
+        batch = self.batch
+        return rows.EpisodeRows({name: batch.column(i) for i, name in self._layout.plan.rows}, batch.num_rows)
 
     @cached_property
     def compressed(self) -> dict[str, Any]:
         """Compressed arrays of this batch, by path. Their items are decompressed when they are read."""
         result: dict[str, Any] = {}
-        for path, field in self._layout.tracks.items():
-            if field.compression != "zstd":
-                continue
-            column, num_rows, offsets = (
-                self.batch.column(path),
-                rows_per_block(field),
-                self._episode_offsets(is_observed(path)),
-            )
-            if field.is_ragged:
-                items = self._item_offsets(path)
+        for track in self._layout.plan.compressed:
+            path, field = track.path, track.field
+            offsets = self._observed_offsets if track.is_observed else self._stepped_offsets
+            column, num_rows = self.batch.column(track.column.place), rows_per_block(field)
+            if track.lengths is not None:
+                items = self._item_offsets(track.lengths, offsets)
                 values = CompressedTrack.of(column, field.of_values, items[offsets], num_rows, path)
                 result[path] = CompressedRaggedTrack(values, items)
             else:
                 result[path] = CompressedTrack.of(column, field, offsets, num_rows, path)
         return result
 
-    def _item_offsets(self, path: str) -> np.ndarray:
+    def _item_offsets(self, lengths: ListColumn, offsets: np.ndarray) -> np.ndarray:
         """Return the bounds of the items of a ragged array in the array of all values, int64 [num_rows + 1].
 
+        Args:
+            lengths: column of the items' lengths.
+            offsets: bounds of the episodes in the items.
+
         Raises:
-            UnreadableData: the stored lengths are inconsistent, or the track refers to one that is not ragged.
+            UnreadableData: the stored lengths are inconsistent.
         """
-        bounds = self._layout.tracks[path].bounds
-        if bounds is not None:
-            if self._layout.tracks[bounds].bounds is not None or not self._layout.tracks[bounds].is_ragged:
-                raise UnreadableData(f"track {path!r} has the bounds of {bounds!r}, which is not ragged")
-            return self._item_offsets(bounds)
-        known = self._known_item_offsets.get(path)
+        known = self._known_item_offsets.get(lengths.name)
         if known is None:
-            column, expected = self.batch.column(LENGTHS_OF + path), self._episode_offsets(is_observed(path))
-            check_offsets(column, expected, LENGTHS_OF + path)
-            lengths = array_of(column, LENGTHS, (), int(expected[-1]), LENGTHS_OF + path)
-            known = self._known_item_offsets[path] = offsets_of(lengths)
+            known = self._known_item_offsets[lengths.name] = offsets_of(lengths.read(self.batch, offsets))
         return known
 
     @cached_property
     def _known_item_offsets(self) -> dict[str, np.ndarray]:
         return {}
-
-    def _episode_offsets(self, observed: bool) -> np.ndarray:
-        """Return the bounds of the n episodes in arrays with one item per observation, or if not
-        `observed` per step, int64 [n + 1]."""
-        return self._observed_offsets if observed else self._stepped_offsets
 
     @cached_property
     def _stepped_offsets(self) -> np.ndarray:
@@ -283,7 +286,7 @@ class StoredBatch:
 
     @cached_property
     def _observed_offsets(self) -> np.ndarray:
-        return self._stepped_offsets + np.arange(len(self) + 1)
+        return self._stepped_offsets + np.arange(len(self._stepped_offsets))
 
     @cached_property
     def whole(self) -> EpisodePack:
@@ -292,36 +295,28 @@ class StoredBatch:
         with as_unreadable_data(self.source):
             return self._make_pack()
 
-    def _columns(self, num_steps: int) -> dict[str, Any]:
+    def _columns(self) -> dict[str, Any]:
         """Return the observations, actions, rewards and other arrays of this batch as a dict of nested arrays.
 
         They share the memory of the batch. A compressed array is replaced by the indices of its items, and a track that
         was added to the data set later has its fill value.
-
-        Args:
-            num_steps: steps of all episodes, lookback included.
         """
-        header, structure = self._header, self._layout.structure
+        header, plan, compressed, structure = self._header, self._layout.plan, self.compressed, self._layout.structure
+        stepped, observed = self._stepped_offsets, self._observed_offsets
+        num_steps = stepped.item(-1)
         tracks: dict[str, Any] = {}
-        stored = self._layout.tracks
-        added = {path: field for path, field in header.tracks.items() if field.fill is not None and path not in stored}
         if num_steps and header.knows_steps:
-            check_same({path: header.tracks[path] for path in header.tracks if path not in added}, stored, self.source)
+            added, structure = plan.fitting(header, self.source)
             tracks = {path: field.filled(num_steps) for path, field in added.items()}
-            structure = header.structure if added else structure
-        for path, field in self._layout.tracks.items():
-            num_rows = num_steps + len(self) * is_observed(path)
-            if path in self.compressed:
-                tracks[path] = np.arange(num_rows)
+        for path, _, column, has_last, _, lengths in plan.tracks:
+            offsets = observed if has_last else stepped
+            if path in compressed:
+                tracks[path] = np.arange(offsets[-1])
+            elif lengths is None:
+                tracks[path] = column.read(self.batch, offsets)
             else:
-                column, dtype, shape = self.batch.column(path), np.dtype(field.dtype), field.value_shape
-                offsets, items = self._episode_offsets(is_observed(path)), None
-                if field.is_ragged:
-                    items = self._item_offsets(path)
-                    offsets, num_rows = items[offsets], int(items[-1])
-                check_offsets(column, offsets * values_per_item(dtype, shape), path)
-                values = array_of(column, dtype, shape, num_rows, path)
-                tracks[path] = values if items is None else Ragged.of(values, items)
+                items = self._item_offsets(lengths, offsets)
+                tracks[path] = Ragged.of(column.read(self.batch, items[offsets]), items)
         if not num_steps and header.knows_steps:  # the batch was written before the first step
             tracks |= {path: field.empty() for path, field in header.tracks.items() if not is_observed(path)}
             structure = header.structure
@@ -330,9 +325,8 @@ class StoredBatch:
     def _make_pack(self) -> EpisodePack:
         """Return the pack of this batch. Its arrays share memory with the batch."""
         known, header = self._rows, self._header
-        num_steps = int((known.lengths + known.lookbacks).sum())
-        infos = info_schema.infos_of(self._layout.infos, self.batch, self._episode_offsets(True))
-        stored = self._columns(num_steps)
+        stored = self._columns()
+        infos = info_schema.infos_of(self._layout.info_columns, self.batch, self._observed_offsets)
         steps = stored["actions"], stored["rewards"], stored.get("extra_model_outputs", {})
         columns = Tracks.finished(stored["observations"], infos, *steps)
         facts = known.facts(header.observation_space, header.action_space)
