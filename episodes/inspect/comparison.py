@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,10 +82,7 @@ def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDiffer
     for episode in (a, b):
         if not isinstance(episode, SingleAgentEpisode):
             raise WrongType(f"{rejected_type(episode, SingleAgentEpisode)}: give two SingleAgentEpisodes")
-    series = [
-        {each.label: each for track in episode.tracks.all() for each in of_track(track.finalize())}
-        for episode in (a, b)
-    ]
+    series = [{each.label: each for each in _series_of(episode.tracks)} for episode in (a, b)]
     tracks, facts = [], []
     for label in dict.fromkeys([*series[0], *series[1]]):
         if label not in series[0] or label not in series[1]:
@@ -117,6 +114,12 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
     step = int(differs.argmax()) + begin
     items = [(array, step - start) for array, start in zip(arrays, starts, strict=True)]
     return TrackDifference(label, step, int(differs.sum()), *_texts(items))
+
+
+def _series_of(tracks: Any) -> Iterator[Series]:
+    """Yield the complete series of an episode, rewards first."""
+    for track in (tracks.rewards, tracks.actions, tracks.observations, *tracks.extra.values(), tracks.infos):
+        yield from of_track(track.finalize())
 
 
 def _items(series: Series, longest: int) -> np.ndarray:
