@@ -312,7 +312,7 @@ def test_agent_that_leaves_after_any_byte_loses_and_doubles_nothing(stream: bool
         assert len(set(learned)) == len(learned)
         for t, (id_, choice) in enumerate(learned):
             assert episode.get_actions(t).tolist() == server.log[id_].choices[choice]
-            logp = np.float32(server.log[id_].logp[choice])
+            logp = np.array(server.log[id_].logp[choice], np.float32)
             np.testing.assert_array_equal(episode.get_extra_model_outputs("logp", t), logp)
         assert (asked_again[episode.id_], 0) in learned
 
@@ -377,7 +377,7 @@ async def check_fields(
     assert any("usage" in payload for payload in payloads) == (asks_usage or not stream)
     for call, ids, logp in zip(session.calls, entry.choices, entry.logp, strict=True):
         assert (call.prompt_ids.tolist(), call.ids.tolist()) == (entry.prompt, ids)
-        np.testing.assert_array_equal(call.outputs["logp"], np.float32(logp))
+        np.testing.assert_array_equal(call.outputs["logp"], np.array(logp, np.float32))
 
 
 def test_agent_that_stops_reading_at_the_finish_reason_has_the_sample() -> None:
