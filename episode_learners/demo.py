@@ -19,7 +19,6 @@ import torch
 
 from episode_learners.episode_history import EpisodeHistory
 from episode_learners.run import Run, presets
-from episode_learners.run_summary import draw_run, episode_table
 from episode_learners.trainers.trainer import Trainer
 from episodes.errors import EpisodeError, InvalidArgument
 from episodes.pack import EpisodePack
@@ -112,6 +111,8 @@ class Demo:
         if not episodes:
             print("No episode has ended yet: there is nothing to show or to keep.")
             return
+        from episode_learners.run_summary import draw_run, episode_table
+
         folder.mkdir(parents=True, exist_ok=True)
         with self.writer(folder) as writer:
             writer.add(episodes)

@@ -22,7 +22,6 @@ import torch
 
 from connectors import Actor
 from connectors.actor_file import read_actor, write_actor
-from connectors.export.serve import ServedPolicy
 from episode_learners import MLPPolicy
 from episode_learners.loggers import CSVLogger
 from episode_learners.trainers.checkpoint import load_checkpoint
@@ -38,9 +37,6 @@ from episodes.storage.search.splits import read_splits
 from episodes.storage.search.statistics import TrackStatistics
 from episodes.storage.track_schema import TrackField
 from episodes.tracks.infos import msgpack_codec
-from episodes.transport.journal import Journal
-from episodes.transport.messages import SIZE, read_head
-from episodes.transport.wire import decoded, layouts_of
 from tests import make_format_files as files
 
 ROOT = Path(__file__).parents[1]
@@ -69,12 +65,17 @@ def resumed(kind: str) -> Callable[[Path], bool]:
 
 
 def message(folder: Path) -> bool:
+    from episodes.transport.messages import SIZE, read_head
+    from episodes.transport.wire import decoded, layouts_of
+
     schema, parts = msgpack.unpackb((folder / "message.msgpack").read_bytes())
     head: Any = read_head(parts[0])
     return head.number == 3 and decoded(layouts_of(schema), parts, SIZE) == [files.pack()]
 
 
 def journal(folder: Path) -> bool:
+    from episodes.transport.journal import Journal
+
     opened = Journal(folder / "journal")
     progress = opened.progress_of(b"sender01")
     opened.close()
@@ -103,6 +104,8 @@ def actor(folder: Path) -> bool:
 
 
 def model(folder: Path) -> bool:
+    from connectors.export.serve import ServedPolicy
+
     policy = ServedPolicy(folder / "policy.onnx")
     actions = [int(policy.act(row, first=True)) for row in files.pack().observations]
     return actions == json.loads((folder / "acted.json").read_text())
@@ -179,6 +182,8 @@ def keys_of(value: Any) -> Any:
 
 def contents_of(folder: Path) -> dict[str, Any]:
     """Return what the files of each format consist of: names and types, without values."""
+    from connectors.export.serve import ServedPolicy
+
     (shard,) = (folder / "data_set").glob("*.arrow")
     arrow = pytest.importorskip("pyarrow")
     metadata = arrow.ipc.open_file(shard).schema
@@ -247,6 +252,8 @@ def checkpoint_with_version(folder: Path, version: Any) -> None:
 
 def model_with_version(folder: Path, version: Any) -> None:
     import onnx
+
+    from connectors.export.serve import ServedPolicy
 
     model = onnx.load(unpacked(__version__, folder) / "policy.onnx")
     (entry,) = (entry for entry in model.metadata_props if entry.key == "rl_episodes")
@@ -334,6 +341,8 @@ def changed_actor(change: Callable[[Any], Any], folder: Path) -> Any:
 
 
 def schema(shape: Any) -> Any:
+    from episodes.transport.wire import layouts_of
+
     tracks = [[name, "<f4", shape] for name in ("observations", "actions", "rewards")]
     tracks[2][2] = []
     structure = {"dict": [*([name, name] for name, _, _ in tracks), ["extra_model_outputs", {"dict": []}]]}
@@ -419,6 +428,8 @@ def test_other_numbers_of_headers_are_checked(tmp_path: Path) -> None:
 
 
 def test_head_of_a_message_of_another_protocol_names_both() -> None:
+    from episodes.transport.messages import SIZE, read_head
+
     data = bytearray(SIZE)
     struct.pack_into("<4sB", data, 0, b"REps", 7)
     assert read_head(bytes(data)) == "protocol 7, not 1"

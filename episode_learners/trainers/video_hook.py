@@ -11,7 +11,6 @@ import numpy as np
 
 from episode_learners.trainers.trainer import evaluate_elsewhere
 from episode_runners.seeds import independent_seed
-from episodes.inspect import video
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 
@@ -52,6 +51,8 @@ class VideoHook:
         """
         if trainer.num_tests % self.every:
             return
+        from episodes.inspect import video
+
         frames: list[np.ndarray] = []
         seed = independent_seed(trainer.config.test_seed, trainer.num_tests)
         evaluate_elsewhere(

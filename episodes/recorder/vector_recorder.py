@@ -147,6 +147,14 @@ class VectorRecorder:
     def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
         """Replace the newest observations by reset observations, and store the replaced last observations separately.
 
+        Environments 1 and 2 are reset after row 2. In row 2, the episode of 2 has only begun:
+
+            env        0   1   2                  env        0   1   2
+            row 1      o   o   o                  row 1      o   o   o
+            row 2      o   x   y      becomes     row 2      o   r   r        `last_observations`: (row 2, env 1, x)
+
+        x is the last observation of an episode with steps. y is that of an episode without steps, and is dropped.
+
         The order of the writes makes it safe to repeat a reset that was interrupted.
         """
         boundaries, rows = self._classify().copy(), self._rows

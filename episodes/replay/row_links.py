@@ -2,6 +2,15 @@
 
 `LinkedRun`: one row, or rows in which no episode ends but with the last one. It is fast for callers that sample after
 every few rows. `LinkedRows`: any rows. Both have the same methods.
+
+Each step has links to the observations around it, and to the steps before and after it. Two environments step twice:
+
+    observations   0  1 | 2  3 | 4  5       0, 1 are in the ring before (`EnvTails.rows`)
+    steps              0  1   2  3
+    ROW                0  1   2  3          the observation that the policy saw
+    NEXT_ROW           2  3   4  5          the observation that the action led to
+    PREVIOUS           p  q   0  1          p, q: `EnvTails.previous`, or the step itself if it begins an episode
+    NEXT               0  1   2  3          itself: the ring sets it to the next step when that step is written
 """
 
 from __future__ import annotations
@@ -133,6 +142,17 @@ class LinkedRows:
         steps                  those of them that are no resets: `live`
         observation rows       all of them; with same-step autoreset, after each row the first observations of the
                                episodes that begin there, and the last observations (`finals`) in the row itself
+
+    Two environments with same-step autoreset, whose episodes continue those in the ring. The last observation of the
+    episode that ends is 6, since 0..5 are the K * N observations of the rows:
+
+        env          0   1
+        row 0        0   1                 chunks     0 1 | 0 1 | 0 2      the third chunk is the new episode
+        row 1        2   3*                ends       3                    * the episode ends
+        row 2        4   5                 begun      5
+                                           sources    0 1 | 2 6 3 | 4 5    observations in the order of the ring
+                                           next_rows  0 1 | 2 3 | 5 6      where `sources` has what the steps led to
+                                           firsts     4                    where it has the first observation, 3
 
     Attributes:
         rows: classification of the rows.

@@ -2,6 +2,13 @@
 
 The ring refers to a `StagedSteps` while rows are staged, and writes the rows before the ring is read. A `StagedSteps`
 refers to neither ring nor recorder, so that a dropped buffer is freed at once.
+
+    in the ring                     staged                                  after `build_addition` and `proceed`
+
+    .. s0  s1 | s0  s1              row 0   row 1   row 2                   .. s0  s1 | s0  s1 | s0  s1 | ...
+                 ^   ^              columns of the rows: `stage`                                   ^   ^
+        `tails`: newest step        infos, last observations: `rows`            `tails` of the `Continuation`
+        of each environment         rows[:classified.num_rows] are classified
 """
 
 from __future__ import annotations

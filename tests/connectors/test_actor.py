@@ -24,7 +24,6 @@ from connectors.env_to_module import (
     TransformerContext,
     time_steps,
 )
-from connectors.export import export
 from episode_learners import LSTMPolicy, MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes.errors import InvalidArgument, NotExportable, StateMismatch, WrongType
@@ -267,6 +266,8 @@ class Centered(MultiAgentObservationPreprocessor):
 
 
 def test_module_trained_with_joint_preprocessor_needs_it(tmp_path: Path) -> None:
+    from connectors.export import export
+
     make_env = partial(simple_spread_v3.parallel_env, N=2, max_cycles=5)
     env = make_env()
     of_agent = env.observation_space("agent_0"), env.action_space("agent_0")

@@ -20,7 +20,6 @@ from episode_learners.algorithms.minibatches import rows_of, shuffled
 from episodes import Batch, EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.batch.origin import Origin
 from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
-from episodes.inspect import explain_batch
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 
 OBSERVATIONS, ACTIONS = spaces.Box(-1e6, 1e6, (2,), np.float32), spaces.Discrete(100)
@@ -164,6 +163,8 @@ def test_rows_of_several_sources_are_joined_with_their_origins() -> None:
 
 
 def test_origin_of_deleted_episode_raises() -> None:
+    from episodes.inspect import explain_batch
+
     pack = EpisodePack.from_episodes([chunk(0, 3), chunk(1, 2)])
     batch = learner_pipeline(OBSERVATIONS, ACTIONS)(episodes=pack)
     assert batch.origin.episode(4).id_ == "episode 1"
@@ -175,6 +176,8 @@ def test_origin_of_deleted_episode_raises() -> None:
 
 
 def test_origin_of_evicted_step_raises() -> None:
+    from episodes.inspect import explain_batch
+
     buffer = EpisodeReplayBuffer(4, seed=0)
     buffer.add([chunk(0, 4, ended="terminated")])
     batch = buffer.sample(3)
@@ -237,6 +240,8 @@ def test_columns_that_were_shortened_by_hand_have_no_origin() -> None:
 
 
 def test_invalid_row_and_unknown_origin_raise() -> None:
+    from episodes.inspect import explain_batch
+
     batch = learner_pipeline()(episodes=[chunk(0, 5)])
     with pytest.raises(StepOutOfRange, match="rows of shape"):
         batch.origin.episode(5)
@@ -248,6 +253,8 @@ def test_invalid_row_and_unknown_origin_raise() -> None:
 
 
 def test_row_is_explained_as_text_and_html() -> None:
+    from episodes.inspect import explain_batch
+
     buffer = EpisodeReplayBuffer(50, seed=0)
     buffer.add([chunk(7, 9, ended="truncated", agent_id="<script>")])
     last = str(explain_batch(buffer.at(np.array([8]), n_step=3), 0))
@@ -268,6 +275,8 @@ def test_row_is_explained_as_text_and_html() -> None:
     [("", "cut, and continues"), ("terminated", "the value after it is 0"), ("truncated", "the value at t=7 is added")],
 )
 def test_row_of_sequences_is_explained(ended: str, words: str) -> None:
+    from episodes.inspect import explain_batch
+
     episodes = [chunk(0, 5, 2, ended)]
     text = str(explain_batch(learner_pipeline(OBSERVATIONS, ACTIONS, max_seq_len=3)(episodes=episodes), 1))
     for part in (words, "t=5 … 6 in columns 0 … 1 of 3", "1 column of zeros", "t=2 … 7", "5 steps before it"):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from episodes import EpisodePack
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.retained_memory import retained_nbytes
-from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 from tests.strategies import episodes
 
 
@@ -31,6 +30,8 @@ def large(num: int = 20, **options: Any) -> EpisodePack:
 
 def sent_all(packs: list[EpisodePack]) -> list[EpisodePack]:
     """Return the packs of a message, decoded from copies of its parts."""
+    from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
+
     message = encoded(packs, Schemas())
     return decoded(layouts_of(message.schema), [bytes(part) for part in message.parts()])
 

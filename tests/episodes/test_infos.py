@@ -24,7 +24,6 @@ from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, same_info
 from episodes.tracks.infos.joining import joined_infos
-from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 
 values = st.one_of(
     st.booleans(),
@@ -202,6 +201,8 @@ def test_infos_that_are_no_list_of_dicts_are_named(wrong: Any, message: str) -> 
 
 @pytest.mark.parametrize("num_dimensions", [32, 33, 64])
 def test_infos_of_many_dimensions_are_kept_everywhere(num_dimensions: int, tmp_path: Path) -> None:
+    from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
+
     value = np.full((1,) * num_dimensions, 3.0)
     growing = SingleAgentEpisode(id_="a")
     growing.add_env_reset(np.zeros(1, np.float32), {"value": value})

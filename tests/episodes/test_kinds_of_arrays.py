@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from episodes import EpisodePack, SingleAgentEpisode, converters
+from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeError, ShapeMismatch, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
@@ -82,6 +82,12 @@ def replayed(episode: SingleAgentEpisode, path: Path | None = None) -> None:
         buffer.close()
 
 
+def as_parquet(episode: SingleAgentEpisode, path: Path) -> None:
+    from episodes.converters import write
+
+    write([episode], path, "parquet")
+
+
 PLACES: dict[str, Callable[[SingleAgentEpisode, Path], Any]] = {
     "pack": lambda episode, path: EpisodePack.from_episodes([episode, episode])[0],
     "pickle": lambda episode, path: pickle.loads(pickle.dumps(episode)),
@@ -89,7 +95,7 @@ PLACES: dict[str, Callable[[SingleAgentEpisode, Path], Any]] = {
     "SQL": lambda episode, path: (written(episode, path).sql("select * from steps"), None)[1],
     "replay": lambda episode, path: replayed(episode),
     "mapped replay": lambda episode, path: replayed(episode, path),
-    "Parquet": lambda episode, path: (converters.write([episode], path, "parquet"), None)[1],
+    "Parquet": as_parquet,
 }
 
 

@@ -16,7 +16,6 @@ from episodes.errors import EpisodeError, ShapeMismatch, StateMismatch
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.storage import EpisodeWriter
 from episodes.tracks.levels import DEEPEST
-from episodes.transport import EpisodeReceiver
 
 
 def in_dicts(leaf: Any, levels: int) -> Any:
@@ -156,6 +155,8 @@ def pack_of(**changed: Any) -> EpisodePack:
 
 
 def publish(weights: Any) -> None:
+    from episodes.transport import EpisodeReceiver
+
     with EpisodeReceiver() as receiver:
         receiver.publish(weights, 1)
 

@@ -18,7 +18,6 @@ from episodes import EpisodePack, SingleAgentEpisode
 from episodes.facts.facts import new_id, random_ids
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact
-from episodes.transport import wire
 
 VERSIONS = st.lists(st.integers(-1, 3), max_size=6)  # of steps; -1: nothing is told
 PIPELINES = st.sampled_from([None, "{}", '{"views": [["scaled", {"by": 2.0}]]}', '{"views": [["ä", {}]]}'])
@@ -141,6 +140,8 @@ class Versions(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.of(EpisodePack)))
     @rule(data=st.data(), way=st.sampled_from(["select", "part", "concat", "pickle", "wire", "copy", "replace"]))
     def send_a_pack(self, data: st.DataObject, way: str) -> None:
+        from episodes.transport import wire
+
         packs = self.of(EpisodePack)
         pack = data.draw(st.sampled_from(packs))
         if way == "select":

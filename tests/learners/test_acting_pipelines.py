@@ -22,7 +22,6 @@ from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import StateMismatch, UnreadableData, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.transport import EpisodeReceiver, EpisodeSender, wire
 
 CARTPOLE = gym.make("CartPole-v1")
 SPACES: Any = (CARTPOLE.observation_space, CARTPOLE.action_space)
@@ -59,6 +58,8 @@ def through_disk(pack: EpisodePack, path: Path) -> Any:
 
 
 def through_wire(pack: EpisodePack, path: Path) -> Any:
+    from episodes.transport import wire
+
     message = wire.encoded([pack], wire.Schemas())
     return wire.decoded(wire.layouts_of(message.schema), message.parts())[0]
 
@@ -223,6 +224,8 @@ def test_joined_chunks_of_two_pipelines_are_rejected_by_both() -> None:
 
 @pytest.mark.parametrize("text", [3, b"{}", "\ud800", ["{}"]])
 def test_acting_pipeline_that_files_cannot_hold_is_rejected(text: Any, tmp_path: Path) -> None:
+    from episodes.transport import EpisodeReceiver, EpisodeSender
+
     episodes = [copy.copy(episode) for episode in sampled(num_episodes=3)]
     episodes[1].acting_pipeline = text
     with EpisodeWriter(tmp_path) as writer, EpisodeReceiver() as receiver, EpisodeSender(receiver.address) as sender:

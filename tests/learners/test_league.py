@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episode_learners import PPO, EncoderPolicy, League, MultiAgentAlgorithm, PPOConfig
-from episode_learners.__main__ import main
 from episode_learners.run import Run
 from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
 from episode_runners import MultiAgentEnvRunner, evaluate
@@ -184,6 +183,8 @@ class Uniform(EncoderPolicy):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_tic_tac_toe_is_learned_by_self_play(seed: int, tmp_path: Path):
     """Train until 0.85 points per game against a random player, over both sides."""
+    from episode_learners.__main__ import main
+
     config, folder = tmp_path / "run.toml", tmp_path / "run"
     config.write_text(RUN)
     assert main(["train", "--config", str(config), "--seed", str(seed), "--logdir", str(folder), "--quiet"]) == 0

@@ -9,7 +9,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from episode_learners.__main__ import main
 from episode_learners.loggers import CSVLogger
 from episode_runners import MultiAgentEnvRunner
 
@@ -120,6 +119,8 @@ GOALS = {
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("name", GOALS)
 def test_several_modules_reach_the_goal_from_the_command_line(name: str, seed: int, tmp_path: Path):
+    from episode_learners.__main__ import main
+
     text, stop_at, goals = GOALS[name]
     config, folder = tmp_path / "run.toml", tmp_path / "run"
     config.write_text(text)

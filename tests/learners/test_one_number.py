@@ -40,10 +40,7 @@ from episode_learners.algorithms.minibatches import shuffled
 from episode_learners.episode_history import EpisodeHistory
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, gae
-from episodes.command.app import app
 from episodes.errors import EpisodeStateError
-from episodes.inspect import plot_episodes
-from episodes.inspect.html_report import episode_data
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.returns import discounted_returns, n_step_returns, vtrace
 from episodes.storage import EpisodeDataset, EpisodeWriter
@@ -338,7 +335,21 @@ def history_of(pack: EpisodePack) -> EpisodeHistory:
 
 def printed(*words: object) -> Any:
     """Return the JSON that a command prints."""
+    from episodes.command.app import app
+
     return json.loads(CliRunner().invoke(app, [*map(str, words), "--json"]).output)
+
+
+def returns_on_page(pack: EpisodePack) -> list[float]:
+    from episodes.inspect.html_report import episode_data
+
+    return [episode_data(episode)["return"] for episode in pack]
+
+
+def returns_in_plot(pack: EpisodePack) -> list[float]:
+    from episodes.inspect import plot_episodes
+
+    return [line.get_ydata()[-1] for line in plot_episodes([*pack]).lines[::2]]
 
 
 RETURNS: dict[str, Callable[[SingleAgentEnvRunner, EpisodePack, EpisodeDataset], Any]] = {  # of whole episodes
@@ -361,8 +372,8 @@ RETURNS: dict[str, Callable[[SingleAgentEnvRunner, EpisodePack, EpisodeDataset],
     ).table["total"],
     "episodes ls": lambda runner, pack, dataset: [row["return"] for row in printed("ls", dataset.path)],
     "episodes show": lambda runner, pack, dataset: [printed("show", dataset.path)["return"]],
-    "page": lambda runner, pack, dataset: [episode_data(episode)["return"] for episode in pack],
-    "plot": lambda runner, pack, dataset: [line.get_ydata()[-1] for line in plot_episodes([*pack]).lines[::2]],
+    "page": lambda runner, pack, dataset: returns_on_page(pack),
+    "plot": lambda runner, pack, dataset: returns_in_plot(pack),
 }
 
 

@@ -13,8 +13,6 @@ from mpe2 import simple_spread_v3
 
 from connectors import Actor
 from connectors.env_to_module import FrameStacking, MeanStdFilter
-from connectors.export import export
-from connectors.export.serve import ServedPolicy
 from episode_learners import PPO, MLPPolicy, MultiAgentAlgorithm
 from episode_learners.run import Run
 from episode_runners import MultiAgentEnvRunner, evaluate
@@ -25,6 +23,8 @@ NUM_EPISODES = 50
 
 def served_returns(path: Path, env: gym.Env, seed: int) -> list[float]:
     """Return the returns of whole episodes, played as `evaluate` plays them in one environment."""
+    from connectors.export.serve import ServedPolicy
+
     policy, returns = ServedPolicy(path), []
     for episode in range(NUM_EPISODES):
         observation, _ = env.reset(seed=None if episode else independent_seed(seed))
@@ -42,6 +42,8 @@ def served_returns(path: Path, env: gym.Env, seed: int) -> list[float]:
     ("algo", "env"), [("r2d2", "episode_learners.environments:CartPoleWithoutVelocities-v1"), ("sac", "Pendulum-v1")]
 )
 def test_served_policy_of_a_run_has_equal_returns(algo: str, env: str, tmp_path: Path) -> None:
+    from connectors.export import export
+
     run = Run.of_preset(algo, env)
     run.trainer |= {"max_epochs": 3, "shows_progress": False}
     trainer: Any = run.make(folder=tmp_path / "run")
@@ -58,6 +60,9 @@ def test_served_policy_of_a_run_has_equal_returns(algo: str, env: str, tmp_path:
 
 @pytest.mark.slow
 def test_served_module_of_several_agents_has_equal_returns(tmp_path: Path) -> None:
+    from connectors.export import export
+    from connectors.export.serve import ServedPolicy
+
     make_env = partial(simple_spread_v3.parallel_env, N=2, max_cycles=20)
     env = make_env()
     spaces = env.observation_space("agent_0"), env.action_space("agent_0")

@@ -38,7 +38,6 @@ from episode_learners import (
     linear_decay,
 )
 from episodes.errors import UnknownKey
-from episodes.inspect import explain_batch
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from tests.learners.weights import assert_same_weights, seeded
@@ -204,6 +203,8 @@ def test_missing_extra_column_is_named() -> None:
 
 @each_algorithm
 def test_minibatch_rows_are_traced_to_their_steps(make: Callable[[], Algorithm]) -> None:
+    from episodes.inspect import explain_batch
+
     algorithm = make()
     arguments = episodes(algorithm.policy.action_space)
     by_id = {episode.id_: episode for episode in arguments}

@@ -24,9 +24,7 @@ from connectors.learner import ComputeReturnsToGo
 from episode_learners import DQN, PPO, SAC, MLPPolicy, QPolicy, SACPolicy
 from episode_runners import SingleAgentEnvRunner, make_vector_env
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
-from episodes.converters import to_parquet
 from episodes.errors import EpisodeError, EpisodeStateError, UnreadableData
-from episodes.inspect import compare_episodes, plot_episode
 from episodes.replay import EpisodeReplayBuffer, MultiAgentEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.space_json import from_json, to_json
@@ -113,6 +111,24 @@ def growing_several() -> MultiAgentEpisode:
     return result
 
 
+def converted(value: Any, path: Path) -> None:
+    from episodes.converters import to_parquet
+
+    to_parquet([value], path / "rows")
+
+
+def plotted(value: Any, path: Path) -> None:
+    from episodes.inspect import plot_episode
+
+    plot_episode(value)
+
+
+def compared(value: Any, path: Path) -> None:
+    from episodes.inspect import compare_episodes
+
+    compare_episodes(value, episode())
+
+
 RELOADED: dict[str, tuple[type, Callable[[Any, Path], Any]]] = {
     "pack": (SingleAgentEpisode, lambda value, path: EpisodePack.from_episodes([value])),
     "concat_episode": (SingleAgentEpisode, lambda value, path: growing().concat_episode(value)),
@@ -128,9 +144,9 @@ RELOADED: dict[str, tuple[type, Callable[[Any, Path], Any]]] = {
     ),
     "writer": (SingleAgentEpisode, lambda value, path: EpisodeWriter(path).add(value)),
     "writer of a list": (SingleAgentEpisode, lambda value, path: EpisodeWriter(path).add([value])),
-    "converter": (SingleAgentEpisode, lambda value, path: to_parquet([value], path / "rows")),
-    "plot": (SingleAgentEpisode, lambda value, path: plot_episode(value)),
-    "comparison": (SingleAgentEpisode, lambda value, path: compare_episodes(value, episode())),
+    "converter": (SingleAgentEpisode, converted),
+    "plot": (SingleAgentEpisode, plotted),
+    "comparison": (SingleAgentEpisode, compared),
     "tokens": (EpisodePack, lambda value, path: token_batch(value)),
     "pipeline": (Connector, lambda value, path: ConnectorPipeline(connectors=[value])),
 }

@@ -20,7 +20,6 @@ from episode_learners import BC, PPO, BCConfig, LSTMPolicy, MLPPolicy, PPOConfig
 from episode_runners import SingleAgentEnvRunner, evaluate
 from episode_runners.environments import TorchVectorEnv
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, gae
-from episodes.converters import from_lerobot, to_lerobot
 from episodes.errors import EpisodeError
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, RecordEpisodes
@@ -135,6 +134,8 @@ class Camera(gym.Env):
 
 def test_first_frame_is_not_of_the_episode_before(tmp_path: Path) -> None:
     """Isaac Lab Arena: after a conversion to LeRobot, each episode began with the last frame of the one before."""
+    from episodes.converters import from_lerobot, to_lerobot
+
     with RecordEpisodes(Camera(), tmp_path / "data") as env:
         for _ in range(3):
             env.reset()

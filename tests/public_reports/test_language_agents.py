@@ -13,7 +13,6 @@ from torch import nn
 
 from episode_learners import TokenGRPO, TokenGRPOConfig
 from episodes import EpisodePack
-from episodes.converters import from_verl, to_trl, to_verl
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tokens import Conversation, TokenRecorder, check_token_batch, group_numbers, token_batch
 from episodes.tokens.minibatches import select_sequences
@@ -128,6 +127,8 @@ def test_check_names_packing_without_positions_or_with_a_cache(make_model: Any, 
 
 def test_position_ids_begin_at_zero_in_each_sequence() -> None:
     """nanoVLM, verl: positions counted on over the samples of a row, or over the padding on the left."""
+    from episodes.converters import to_verl
+
     pack = recorded(Causal(), 4)
     lengths = np.diff(token_batch(pack)["cu_seqlens"])
     assert token_batch(pack)["position_ids"].tolist() == [i for length in lengths for i in range(length)]
@@ -179,6 +180,8 @@ def test_mask_is_of_actions_and_not_of_states() -> None:
 
 def test_end_of_sequence_is_learned_if_pad_and_eos_are_one_token() -> None:
     """TRL, transformers: pad_token = eos_token masked the EOS token, and the model never learned to stop."""
+    from episodes.converters import from_verl, to_verl
+
     pack = EpisodePack.from_episodes([talk_of(([5, EOS], []), id_="a"), talk_of(([5, 6, 6, EOS], []), id_="b")])
     batch = token_batch(pack, layout="padded", pad_id=EOS)
     assert (batch["labels"] == EOS).sum() == 2
@@ -254,6 +257,8 @@ def grpo(**settings: Any) -> TokenGRPO:
 
 def test_the_same_prompt_twice_in_a_batch_is_two_groups() -> None:
     """verl, flow_grpo: rows were grouped by the text of their prompt, so a prompt that came twice was one group."""
+    from episodes.converters import to_verl
+
     pack = EpisodePack.concat([with_returns(0, 1), with_returns(10, 12)])
     assert grpo(scale=None).episode_advantages(pack).tolist() == [-0.5, 0.5, -1.0, 1.0]
     uid = to_verl(pack)[0]["non_tensor_batch"]["uid"]
@@ -337,6 +342,8 @@ def test_long_answers_weigh_as_documented() -> None:
 
 def test_an_episode_with_rewritten_history_weighs_as_one() -> None:
     """SLiME (several turns): each rewritten context was a sample of its own, and counted as one in the mean."""
+    from episodes.converters import to_trl
+
     talks = []
     for k, is_rewritten in enumerate((True, False)):
         talk = Conversation(f"e{k}", group=1)

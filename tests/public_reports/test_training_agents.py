@@ -12,7 +12,6 @@ from torch import nn
 
 from episode_learners import TokenGRPO, TokenGRPOConfig
 from episodes import EpisodePack
-from episodes.converters import to_trl
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tokens import Conversation, SessionRecorder, TokenRecorder, limit_sequences, token_batch
 
@@ -115,6 +114,8 @@ def test_correction_is_capped_and_has_no_gradient_of_its_own() -> None:
 
 def test_rollout_function_returns_one_row_for_each_prompt() -> None:
     """TRL: a rollout function that returned more rows than prompts failed at the first step with an IndexError."""
+    from episodes.converters import to_trl
+
     recorder = SessionRecorder(group_size=4)
     for k in range(4):
         with recorder.begin(f"e{k}", group="question") as session:

@@ -22,7 +22,6 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, space_json
 from episodes.tracks import nested
 from episodes.tracks.policy_box import env_space_of, policy_space_of
-from episodes.transport import wire
 from tests.agents_together import Together
 
 WIDE = spaces.Box(np.array([-3, 0, -np.inf], np.float32), np.array([3, 10, 1], np.float32))
@@ -115,6 +114,8 @@ def test_env_actions_replayed_reproduce_the_observations(space: Any, acting: Any
 
 @pytest.mark.parametrize("acting", [{}, {"pieces": [Levels()]}], ids=["normalized", "recorded"])
 def test_env_actions_travel_with_episodes_and_packs(acting: Any, tmp_path: Path) -> None:
+    from episodes.transport import wire
+
     pack = walks(SPACES["box"], num_timesteps=60, **acting)
     sent = {episode.id_: episode.get_env_actions() for episode in pack}
 

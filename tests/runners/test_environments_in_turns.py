@@ -21,7 +21,6 @@ from episode_learners import MLPPolicy
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
 from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import EpisodeStateError
-from episodes.inspect import examine
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, RecordEpisodes
 from episodes.testing import check_vector_env
@@ -152,6 +151,12 @@ class SamplingRecorded(Sampling):
 
 
 # Everything in this library that steps an environment object of the user, by hand or in a call.
+def examined(env: Any, path: Path) -> Passing:
+    from episodes.inspect import examine
+
+    return Passing(lambda: examine(env, num_steps=20))
+
+
 USERS: dict[str, Callable[[Any, Path], Any]] = {
     "runner": lambda env, path: Sampling(SingleAgentEnvRunner(env)),
     "runner of a wrapper": lambda env, path: Sampling(SingleAgentEnvRunner(gym.wrappers.TimeLimit(env, 5))),
@@ -165,7 +170,7 @@ USERS: dict[str, Callable[[Any, Path], Any]] = {
     "recorder": Recording,
     "vector recorder": lambda env, path: Recording(SyncVectorEnv([lambda: env]), path),
     "evaluate": lambda env, path: Passing(lambda: evaluate(env, POLICY, num_episodes=1)),
-    "examine": lambda env, path: Passing(lambda: examine(env, num_steps=20)),
+    "examine": examined,
     "check_vector_env": lambda env, path: Passing(
         lambda: check_vector_env(SyncVectorEnv([lambda: env]), num_steps=9, reproducible=False)
     ),

@@ -33,7 +33,6 @@ from episode_learners.run import Run, remote_runner
 from episode_learners.trainers import OnPolicyConfig, OnPolicyTrainer
 from episode_runners import GroupRunner, MultiAgentEnvRunner, RayRunnerGroup, SingleAgentEnvRunner, start_ray
 from episodes import EpisodePack, SingleAgentEpisode
-from episodes.converters import to_ray_data
 from episodes.errors import EpisodeStateError, InvalidArgument, LostInConversion, RunnerLost
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from tests.code_rules import ROOT
@@ -456,6 +455,8 @@ def walk(id_: str, steps: int, **options: Any) -> SingleAgentEpisode:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")  # Ray's, of its own settings
 def test_to_ray_data_has_a_row_for_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.data import DataContext
+
+    from episodes.converters import to_ray_data
 
     monkeypatch.setattr(DataContext.get_current(), "enable_progress_bars", False)
     made = [walk("a", 3, infos=[{"n": n} for n in range(4)]), walk("b", 0), walk("c", 5, truncated=True)]

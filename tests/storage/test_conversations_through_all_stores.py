@@ -20,7 +20,6 @@ from reference_conversations import KINDS, conversation
 from episodes import EpisodePack, Ragged, SingleAgentEpisode
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, upload
-from episodes.transport.wire import Schemas, decoded, encoded, encoded_as_one, layouts_of
 
 MANY = [
     pytest.param(range(first, first + 2500), marks=pytest.mark.slow, id=str(first)) for first in range(0, 10_000, 2500)
@@ -62,6 +61,8 @@ def plain(episode: SingleAgentEpisode) -> list[Any]:
 def test_conversations_are_equal_through_all_stores(
     whole: list[SingleAgentEpisode], growing: list[SingleAgentEpisode], tmp_path: Path
 ) -> None:
+    from episodes.transport.wire import Schemas, decoded, encoded, encoded_as_one, layouts_of
+
     assert len(growing) > len(whole)
     expected = [plain(episode) for episode in growing]
 
@@ -181,6 +182,8 @@ def sized_pack(num: int, tokens: int) -> tuple[EpisodePack, int]:
 
 @pytest.mark.parametrize(("tokens", "limit"), [(650, 1.05), (5000, 1.02)])
 def test_size_of_conversations_is_that_of_their_tokens(tmp_path: Path, tokens: int, limit: float) -> None:
+    from episodes.transport.wire import Schemas, encoded
+
     pack, payload = sized_pack(2000, tokens)
     with EpisodeWriter(tmp_path) as writer:
         writer.add(pack)

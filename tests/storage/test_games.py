@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from episodes import MultiAgentEpisode, SingleAgentEpisode, pack_agents, unpack_agents
-from episodes.converters import read, write
 from episodes.errors import (
     ChunkMismatch,
     EpisodeError,
@@ -43,7 +42,6 @@ from episodes.storage import (
     upload,
 )
 from episodes.storage.writer import _KindWriters
-from episodes.transport import EpisodeReceiver, EpisodeSender
 
 SPACES: dict[str, tuple[Any, Any]] = {
     "car": (spaces.Box(-1, 99, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32)),
@@ -200,6 +198,8 @@ def sliced(path: Path, folder: Path) -> Any:
 
 
 def converted(path: Path, folder: Path) -> Any:
+    from episodes.converters import read, write
+
     episodes, report = read(path)
     report_of_writing = write(episodes, folder / "converted", "episodes")
     assert not len(report)
@@ -208,6 +208,8 @@ def converted(path: Path, folder: Path) -> Any:
 
 
 def sent(path: Path, folder: Path) -> Any:
+    from episodes.transport import EpisodeReceiver, EpisodeSender
+
     with EpisodeReceiver() as receiver, EpisodeSender(receiver.address) as sender:
         sender.send(list(GameDataset(path)))
         return receiver.recv(timeout=60)

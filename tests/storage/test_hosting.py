@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 from connectors.sampled_batches import sampled_loader
 from episodes import SingleAgentEpisode
 from episodes.errors import WrongType
-from episodes.inspect import write_card
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, copy, upload
 from episodes.storage.remote.remote_directory import RemoteDirectory, is_remote
@@ -72,6 +71,8 @@ def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_upload_read_and_upload_again(hub: str, tmp_path: Path) -> None:
+    from episodes.inspect import write_card
+
     path = data_set(tmp_path / "data")
     card = write_card(path, url=hub)
     assert upload(path, hub) == 1

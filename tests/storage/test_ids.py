@@ -20,8 +20,6 @@ from episodes.errors import ChunkMismatch, EpisodeStateError
 from episodes.facts.chunk_order import ChunkOrder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, check, compact, merge
-from episodes.transport import EpisodeReceiver, EpisodeSender
-from tests.episodes.transport.traffic import received
 
 
 def chunk(id_: Any, t: int, num: int, value: float = 0.0, lookback: int = 0, **options: Any) -> SingleAgentEpisode:
@@ -166,6 +164,9 @@ def sample_packs(path: Path, first: Any, second: Any) -> None:
 
 
 def receive(path: Path, first: Any, second: Any) -> None:
+    from episodes.transport import EpisodeReceiver, EpisodeSender
+    from tests.episodes.transport.traffic import received
+
     buffer = EpisodeReplayBuffer(100)
     with EpisodeReceiver() as receiver:
         for each in (first, second):  # a process each

@@ -33,10 +33,15 @@ from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.storage.ledger import Ledger
 from episodes.storage.ledger.ledger_reader import LedgerReader
 from episodes.storage.ownership import Owner
-from episodes.transport.journal import Journal
 from tests.interrupts import Breaking
 
 warnings.filterwarnings("ignore", message=".*use of fork.. may lead to deadlocks")
+
+
+def open_journal(path: Path) -> Any:
+    from episodes.transport.journal import Journal
+
+    return Journal(path)
 
 
 def episode(id_: str) -> SingleAgentEpisode:
@@ -101,7 +106,7 @@ KINDS = {
         _Running, lambda run, i: run.trainer.save(), lambda path: [f.read_bytes() for f in path.glob("*.pt")]
     ),
     "journal": Kind(
-        lambda path: Journal(path),
+        open_journal,
         lambda journal, i: journal.note(i.to_bytes(8, "little"), i + 1, i),
         lambda path: path.read_bytes(),
     ),

@@ -26,9 +26,7 @@ from typer.testing import CliRunner
 
 from connectors.prefetch import Prefetch
 from episodes import Batch, EpisodePack, Ragged, SingleAgentEpisode
-from episodes.command.app import app
 from episodes.errors import InvalidArgument, TrackMismatch, UnreadableData
-from episodes.inspect.html_report import write_report
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, compact, copy, upload
 from episodes.storage.checksums import with_checksum
@@ -493,6 +491,8 @@ def test_upload_to_another_data_set_raises(tmp_path: Path) -> None:
 
 
 def test_copy_command_works_in_both_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from episodes.command.app import app
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}"
 
@@ -511,6 +511,8 @@ def test_copy_command_works_in_both_directions(tmp_path: Path, monkeypatch: pyte
 
 
 def test_remote_data_set_fills_buffer_and_report(tmp_path: Path) -> None:
+    from episodes.inspect.html_report import write_report
+
     data, url = made(tmp_path / "data"), f"memory://{tmp_path.name}/of_poles"
     upload(data, url)
     dataset = EpisodeDataset(url, cache=tmp_path / "cache")

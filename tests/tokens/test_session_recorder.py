@@ -21,7 +21,6 @@ from episodes import SingleAgentEpisode
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tokens import Session, SessionRecorder, check_token_batch, group_numbers, token_batch
-from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
 
 
 @dataclass(frozen=True)
@@ -214,6 +213,8 @@ def test_alternating_agents_are_two_sequences_of_thirty_tokens() -> None:
 
 
 def test_sessions_are_equal_after_data_set_and_message(tmp_path: Path) -> None:
+    from episodes.transport.wire import Schemas, decoded, encoded, layouts_of
+
     recorder = SessionRecorder(group_size=2, outputs={"logp": "f4", "version": "i4", "token_rewards": "f4"})
     for k in range(4):
         with recorder.begin(f"s{k}", group=k // 2, infos={"task": k}) as session:

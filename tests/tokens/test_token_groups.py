@@ -17,11 +17,10 @@ import torch
 from torch import nn
 
 from episode_learners import TokenGRPO, TokenGRPOConfig
-from episodes import EpisodePack, converters
+from episodes import EpisodePack
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tokens import Conversation, TokenRecorder, group_numbers
-from episodes.transport import EpisodeReceiver, EpisodeSender
 
 SIZE = 3
 KEY = ("prompt", 1)
@@ -105,6 +104,8 @@ def data_set(path: Path) -> EpisodePack:
 
 
 def message(path: Path) -> EpisodePack:
+    from episodes.transport import EpisodeReceiver, EpisodeSender
+
     with EpisodeReceiver() as receiver, EpisodeSender(receiver.address) as sender:
         packs = []
         for returns in (FIRST, SECOND):
@@ -114,6 +115,8 @@ def message(path: Path) -> EpisodePack:
 
 
 def converted(name: str) -> Callable[[Path], EpisodePack]:
+    from episodes import converters
+
     def convert(path: Path) -> EpisodePack:
         rows, report = getattr(converters, f"to_{name}")(one_pack(path))
         assert not report, report
@@ -159,6 +162,8 @@ def test_two_groups_of_one_key_are_two_groups(way: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["uid", "instance_ids"])
 def test_rows_of_other_trainers_group_by_the_recorders_group(name: str) -> None:
+    from episodes import converters
+
     pack = recorded(FIRST, SECOND)
     rows = converters.to_verl(pack)[0]["non_tensor_batch"] if name == "uid" else converters.to_skyrl(pack)[0]
     uids = list(rows[name])
