@@ -14,7 +14,7 @@ from connectors.batch_items import BatchItems
 from connectors.connector import Connector
 from connectors.distributions import ActionDistribution, distribution_for
 from connectors.env_to_module.pipeline import env_to_module_pipeline
-from connectors.episode_explanation import explain_episode
+from connectors.episode_explanation import compare_policies, explain_episode
 from connectors.learner.pipeline import learner_pipeline
 from connectors.module_to_env.pipeline import module_to_env_pipeline
 from connectors.multi_agent_pipelines import (
@@ -27,7 +27,6 @@ from connectors.multi_agent_pipelines import (
 )
 from connectors.pipeline import ConnectorPipeline
 from connectors.policy import Policy
-from connectors.policy_comparison import compare_policies
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.tensors import NumpyToTensor
 from episodes.lazy_names import lazy_names

@@ -13,7 +13,7 @@ from episodes.command.terminal import say
 
 def explain(
     run: Annotated[Path, typer.Argument(help="The folder of a run of train --explain.")],
-    update: Annotated[int, typer.Argument(help="Number of the update; -1 is the last.")] = -1,
+    update: Annotated[int, typer.Argument(help="Number of the update; by default the last one.")] = -1,
     module: Annotated[str | None, typer.Option(help="The module, if several learn.")] = None,
     by: Annotated[str, typer.Option(help="Sum up the steps by: episode or agent.")] = "",
     data: Annotated[Path | None, typer.Option(help="Data set with the episodes, to name the steps' rewards.")] = None,

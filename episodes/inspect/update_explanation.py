@@ -153,6 +153,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
             agents = getattr(chunk, "agent_episodes", None)
             if agents is not None:
                 chunk = next((part for name, part in agents.items() if str(name) == agent_id), None)
+            elif chunk.agent_id is not None and str(chunk.agent_id) != agent_id:
+                continue
             if chunk is not None and chunk.t_started <= t < chunk.t_started + len(chunk):
                 return chunk
         return None

@@ -91,6 +91,9 @@ COMMANDS = {
     "watch of a missing folder": ("watch", EVIL),
     "ledger diff": ("ledger", "diff", "LEDGER", "LEDGER2"),
     "ledger diff of data": ("ledger", "diff", "DATA", "OTHER"),
+    "explain": ("explain", "LEDGER", "0"),
+    "explain a missing module": ("explain", "LEDGER", "0", "--module", f"{EVIL}2"),
+    "explain by agent": ("explain", "LEDGER", "--by", "agent"),
     "keys": ("keys", "NEW", "--sender", EVIL),
     "record": ("record", "NEW", "--env", EVIL),
     "another command": (EVIL,),
@@ -125,7 +128,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_status(paths["RUN2"], settings={EVIL: EVIL, f"{EVIL}2": 1}, stopped_by=EVIL, num_steps=3)
     for n, name in enumerate(("LEDGER", "LEDGER2")):
         with Ledger(paths[name]) as ledger:
-            ledger.note(0, {EVIL: np.full((2, 1), n)}, module=EVIL)
+            ledger.note(0, {EVIL: np.full((2, 1), n)}, module=EVIL, measured={"loss": np.ones(2), EVIL: np.ones(2)})
     return paths
 
 

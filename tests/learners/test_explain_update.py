@@ -273,7 +273,7 @@ def test_command_explains_a_run(tmp_path: Path) -> None:
         result = run(app, ["explain", str(folder), *arguments])
         assert result.exit_code == 0, result.output
     page = tmp_path / "update.html"
-    assert run(app, ["explain", str(folder), "-1", "--html", str(page), "--page", "http://x/"]).exit_code == 0
+    assert run(app, ["explain", str(folder), "--html", str(page), "--page", "http://x/"]).exit_code == 0
     drawn = page.read_text()
     assert drawn.count("http://x/#id=") == len(explanation)
     assert [step.id_ in drawn for step in explanation] == [True] * len(explanation)

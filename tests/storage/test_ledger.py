@@ -282,7 +282,6 @@ def test_difference_has_a_cause_and_a_bar(one: Any, other: Any, cause: str, tmp_
     assert first.bar(10) == f"[=====|....] equal before update 2 of 2, then other {cause}"
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_measurements_and_agents_come_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("measured")

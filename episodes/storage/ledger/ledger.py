@@ -282,7 +282,7 @@ def _checked_measurements(measured: Mapping[str, Any], num_rows: int) -> dict[st
     width = max((math.prod(shape[1:]) for shape in shapes.values()), default=1)
     filled = {name: np.full((num_rows, width), np.nan, np.float32) for name in columns}
     for name, column in columns.items():
-        column = column.reshape(num_rows, -1)
+        column = column.reshape(num_rows, math.prod(column.shape[1:]))
         if column.shape[1] not in (1, width):
             raise ShapeMismatch(f"Ledger.note: measured has columns of the shapes {shapes}; give equal shapes")
         filled[name][:] = column
