@@ -109,8 +109,8 @@ def _between(first: LedgerUpdate, second: LedgerUpdate, a: LedgerReader, b: Ledg
         column = next(name for name, differs in unlike.items() if differs[row])
         return Difference(update, module, row, column, _describe_row(first, row, a), _describe_row(second, row, b))
     if len(first.content) != len(second.content):
-        counts = (f"{len(left.content)} rows" for left in (first, second))
-        return Difference(update, module, size, "rows", *counts)
+        first_count, second_count = (f"{len(left.content)} rows" for left in (first, second))
+        return Difference(update, module, size, "rows", first_count, second_count)
     if first.weights != second.weights:
         return Difference(update, module, None, "weights", f"{first.weights:016x}", f"{second.weights:016x}")
     return None
