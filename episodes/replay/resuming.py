@@ -24,7 +24,7 @@ from episodes.replay.ring.saving import NUMBERS, checked_numbers
 from episodes.replay.ring.track_ring import TrackRing, positions
 from episodes.storage import space_json
 from episodes.tracks import nested
-from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos.column_infos import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.joining import joined_infos
 
 

@@ -24,7 +24,7 @@ from episodes.storage.arrow import (
     values_per_item,
 )
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
 from episodes.tracks.infos.infos import EmptyInfos
 
 
@@ -79,7 +79,7 @@ def _present(path: str) -> str:
     return f"infos.present/{path}"
 
 
-def columns_of(infos: Infos) -> dict[str, Column]:
+def written_columns(infos: Infos) -> dict[str, Column]:
     """Return infos as a dict of columns by key path. Raise `WrongType`, naming the key, if a value
     cannot be encoded as msgpack."""
     return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
@@ -134,7 +134,7 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
     return documents_column(data, bounds, offsets)
 
 
-def infos_of(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
+def stored_infos(fields: InfoFields, batch: Any, offsets: np.ndarray) -> Infos:
     """Return the infos that are stored in an Arrow record batch. Typed values are not copied.
 
     Raises:

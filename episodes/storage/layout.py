@@ -47,7 +47,7 @@ from episodes.storage.info_schema import InfoField, InfoFields
 from episodes.storage.track_schema import Fields, TrackField, assemble, check_same, is_observed
 from episodes.tracks import Tracks
 from episodes.tracks.indexing import offsets_of
-from episodes.tracks.infos.info_columns import Column
+from episodes.tracks.infos.column_infos import Column
 from episodes.tracks.ragged import Ragged
 
 _KEY = b"rl-episodes"  # key in the Arrow schema's metadata
@@ -331,7 +331,7 @@ class StoredBatch:
         """Return the pack of this batch. Its arrays share memory with the batch."""
         known, header = self._rows, self._header
         num_steps = int((known.lengths + known.lookbacks).sum())
-        infos = info_schema.infos_of(self._layout.infos, self.batch, self._episode_offsets(True))
+        infos = info_schema.stored_infos(self._layout.infos, self.batch, self._episode_offsets(True))
         stored = self._columns(num_steps)
         steps = stored["actions"], stored["rewards"], stored.get("extra_model_outputs", {})
         columns = Tracks.finished(stored["observations"], infos, *steps)

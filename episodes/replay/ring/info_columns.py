@@ -9,8 +9,8 @@ import numpy as np
 
 from episodes.replay.ring.info_segments import InfoSegments
 from episodes.replay.ring.track_ring import put
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, copy_mutable
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, copy_mutable
 
 
 class HasInfos(Protocol):

@@ -1,7 +1,7 @@
 """Immutable sequences of the info dicts of a finished episode: the base class, and sequences of empty dicts.
 
 The infos of a growing episode are a list. Those of a finished episode are an `Infos`: a count if all infos are empty,
-else columns (`episodes.tracks.infos.info_columns`).
+else columns (`episodes.tracks.infos.column_infos`).
 """
 
 from __future__ import annotations
