@@ -161,7 +161,7 @@ class InfoRows:
         self._capacity = capacity
 
 
-def checked_infos(infos: Any) -> dict[str, Any]:
+def checked_infos(infos: object) -> dict[str, Any]:
     """Return the infos of a vector step as a dict, {} for None. Raise `WrongType` unless it is a dict."""
     if infos is None:
         return {}

@@ -77,7 +77,7 @@ class Infos(Sequence[dict[str, Any]]):
         return f"{type(self).__name__}({len(self)})"
 
 
-def same_info(a: Any, b: Any) -> bool:
+def same_info(a: object, b: object) -> bool:
     """Return True if two infos, or two info values, are equal. NaN equals NaN."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_info(a[key], b[key]) for key in a)
@@ -88,7 +88,7 @@ def same_info(a: Any, b: Any) -> bool:
     return bool(a == b) or (a != a and b != b)
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     """Return True if the value is an array of numpy or another library, not a numpy scalar."""
     return isinstance(value, np.ndarray) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
 
