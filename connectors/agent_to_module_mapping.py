@@ -90,7 +90,7 @@ class AgentToModuleMapping(Connector):
         return by_module
 
 
-def newest_rows(module_id: Any, owners: Sequence[SingleAgentEpisode]) -> Any:
+def newest_rows(module_id: object, owners: Sequence[SingleAgentEpisode]) -> Any:
     """Return the newest observations of the episodes `owners`, stacked to one batch [n, ...] of the module `module_id`.
 
     Raises:
@@ -128,6 +128,6 @@ def _split_by_module(pack: EpisodePack) -> dict[Any, EpisodePack]:
     return {module_id: pack.select(np.array(indices)) for module_id, indices in rows.items()}
 
 
-def _module_id(module_id: Any) -> Any:
+def _module_id(module_id: object) -> Any:
     """Return the id of a module, `DEFAULT_MODULE_ID` for None."""
     return DEFAULT_MODULE_ID if module_id is None else module_id

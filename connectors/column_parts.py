@@ -86,7 +86,7 @@ def _concatenate(arrays: list[Any]) -> Any:
     return torch.cat(arrays) if isinstance(arrays[0], torch.Tensor) else np.concatenate(arrays)
 
 
-def as_rows(items: Any, num_items: int, column: str) -> Any:
+def as_rows(items: object, num_items: int, column: str) -> Any:
     """Return `items`, which are a list or nested arrays of length `num_items`, as nested arrays [num_items, ...].
 
     Raises:
@@ -103,7 +103,7 @@ def as_rows(items: Any, num_items: int, column: str) -> Any:
     return rows
 
 
-def as_single_row(item: Any) -> Any:
+def as_single_row(item: object) -> Any:
     """Return an item (an array, a number, or a nested dict of them) with a new leading axis, as nested arrays [1,
     ...].
 
@@ -114,7 +114,7 @@ def as_single_row(item: Any) -> Any:
     return nested.map_leaves(lambda leaf: _as_array(leaf)[None], item)
 
 
-def _as_array(leaf: Any) -> Any:
+def _as_array(leaf: object) -> Any:
     return leaf if isinstance(leaf, torch.Tensor) else nested.as_array(leaf)
 
 

@@ -25,7 +25,7 @@ def check_policy_columns(batch: Mapping[str, Any]) -> None:
             raise TrackMismatch(f"column {name!r} is ragged (its items have different lengths), no tensor; {_REMEDY}")
 
 
-def check_padded_column(name: str, leaf: Any) -> None:
+def check_padded_column(name: str, leaf: object) -> None:
     """Raise `TrackMismatch` if a column to pad is ragged."""
     if isinstance(leaf, Ragged):
         raise TrackMismatch(

@@ -190,7 +190,7 @@ class SectionedPipeline(ConnectorPipeline):
         *_, last = (None, *self._sections.rewriters.values())
         return self.input_observation_space if last is None else last.observation_space
 
-    def _insert(self, position: int, connector: Any) -> None:
+    def _insert(self, position: int, connector: object) -> None:
         super()._insert(position, as_piece(connector))
 
     def _rewire(self, pieces: Pieces) -> None:
@@ -265,7 +265,7 @@ class SectionedPipeline(ConnectorPipeline):
         return bound
 
 
-def as_piece(piece: Any) -> Any:
+def as_piece(piece: object) -> Any:
     """Return a view function wrapped in a connector (`ViewPiece`), for use in a pipeline. Return connectors
     unchanged.
     """

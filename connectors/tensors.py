@@ -73,7 +73,7 @@ class NumpyToTensor(Connector):
         return nested.map_leaves(tensor_of, values) if self._staging is None else _copy_to_device(values, self._staging)
 
 
-def tensor_of(leaf: Any) -> Any:
+def tensor_of(leaf: object) -> Any:
     """Return a numeric numpy array as a CPU tensor, which shares the array's memory where possible. Return other values
     unchanged.
     """
@@ -93,7 +93,7 @@ def tensor_of(leaf: Any) -> Any:
     return torch.from_numpy(leaf)
 
 
-def _copy_to_device(values: Any, staging: StagingBuffer) -> Any:
+def _copy_to_device(values: object, staging: StagingBuffer) -> Any:
     """Return nested values with all numeric numpy arrays as tensors on the device, copied in one transfer. Tensors are
     moved there too.
     """

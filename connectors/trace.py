@@ -52,7 +52,7 @@ def fingerprints(batch: dict[str, Any]) -> dict[str, Any]:
     return {path: _fingerprint(leaf) for path, leaf in nested.flatten(batch).items() if path}
 
 
-def _fingerprint(leaf: Any) -> Any:
+def _fingerprint(leaf: object) -> Any:
     """Return the checksum (CRC-32) of an array or CPU tensor, or the object id of any other value."""
     if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.dtype != torch.bfloat16:
         leaf = leaf.detach().numpy()

@@ -373,7 +373,7 @@ def _check_device(device: str) -> str:
     return device
 
 
-def _find_activation(name: Any) -> Any:
+def _find_activation(name: object) -> Any:
     """Return the activation class of `torch.nn` with this name, such as "Tanh".
 
     Raises:

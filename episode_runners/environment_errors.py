@@ -39,7 +39,7 @@ def check_distinct(envs: Sequence[Any], others: Sequence[Any] = ()) -> None:
 
 
 def raise_or_annotate(
-    error: BaseException, env: VectorEnv, row: Any, get_ages: Callable[[], np.ndarray], runner: Any, sink: Any
+    error: BaseException, env: VectorEnv, row: object, get_ages: Callable[[], np.ndarray], runner: Any, sink: Any
 ) -> None:
     """Explain an error of a vector step: raise `TrackMismatch` if an environment returned invalid data,
     else note the failed environment on `error`.
@@ -120,7 +120,7 @@ def _index_in(frame: FrameType) -> int | None:
     return frame.f_locals.get("index", frame.f_locals.get("i"))
 
 
-def _row_mismatches(env: VectorEnv, row: Any) -> Iterator[str]:
+def _row_mismatches(env: VectorEnv, row: object) -> Iterator[str]:
     """Yield a description of each part of a vector environment's result that has a
     wrong type, shape or kind of dtype.
     """

@@ -212,7 +212,7 @@ def _has_nobody(env: Any) -> EpisodeStateError:
 _STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
-def checked_parts(env: Any, call: str, result: Any, names: tuple[str, ...]) -> Any:
+def checked_parts(env: Any, call: str, result: object, names: tuple[str, ...]) -> Any:
     """Check that an environment's `reset` or `step` returned dicts by agent id, and return its result.
 
     Args:

@@ -68,7 +68,7 @@ def split_actors(
     return {**policies, **{module_id: actor.policy for module_id, actor in actors.items()}}
 
 
-def seed_of_module(seed: int | None, module_id: Any) -> int | None:
+def seed_of_module(seed: int | None, module_id: object) -> int | None:
     """Return the seed for sampling a module's actions.
 
     It depends on the module's id, so that modules sample independently. For `seed=None` it is None.
@@ -129,7 +129,7 @@ class RunnerPipelines:
                 for agent_id in new:
                     self._register_agent(episode, agent_id, (spaces[agent_id], agents.actions[agent_id]))
 
-    def _register_agent(self, episode: MultiAgentEpisode, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+    def _register_agent(self, episode: MultiAgentEpisode, agent_id: object, spaces: tuple[Any, Any]) -> None:
         """Prepare the pipelines of a new agent's module,
         and store in the episode the spaces that are recorded for the agent.
         """
@@ -194,7 +194,7 @@ class RunnerPipelines:
                 now[name] = states | {module_id: current[module_id] for module_id in unchanged}
         return now
 
-    def _prepare_module(self, module_id: Any) -> None:
+    def _prepare_module(self, module_id: object) -> None:
         """Prepare a module's pipelines for its policy, and check that the policy was trained with the same connectors.
 
         Raises:
@@ -231,7 +231,7 @@ class RunnerPipelines:
             if module_id in policies:  # else it was removed
                 stamp(policies[module_id], fingerprint)
 
-    def _create_default_pipelines(self, module_id: Any, agent_id: Any, spaces: tuple[Any, Any]) -> None:
+    def _create_default_pipelines(self, module_id: object, agent_id: object, spaces: tuple[Any, Any]) -> None:
         """Create default pipelines for a module that has none.
         `spaces` are the observation and action space of its first agent.
 
@@ -256,7 +256,7 @@ class RunnerPipelines:
             if module_id in later:
                 getattr(self, name)[module_id].set_state(later.pop(module_id))
 
-    def _action_space(self, env: MultiAgentEnv, agent_id: Any) -> Any:
+    def _action_space(self, env: MultiAgentEnv, agent_id: object) -> Any:
         """Return an agent's action space.
         A space object that is new is seeded first, so that random actions are reproducible.
         """

@@ -311,7 +311,7 @@ class _Served:
         attribute = self._env.get_wrapper_attr(name)
         return attribute(*args, **kwargs) if callable(attribute) else attribute
 
-    def set_attribute(self, name: str, value: Any) -> None:
+    def set_attribute(self, name: str, value: object) -> None:
         """Set an attribute of the environment."""
         self._env.set_wrapper_attr(name, value)
 

@@ -23,7 +23,7 @@ _BOOLS = (bool, np.bool_)
 _STEP = "(observation, a number, bool, bool, dict)"
 
 
-def checked_reset(result: Any, space: gym.Space) -> tuple[Any, dict[str, Any]]:
+def checked_reset(result: object, space: gym.Space) -> tuple[Any, dict[str, Any]]:
     """Return what `reset` of an environment returned, after a check.
 
     A later cast into shared memory would hide misfits: 0.5 becomes 0 and 300 becomes 44.
@@ -38,7 +38,7 @@ def checked_reset(result: Any, space: gym.Space) -> tuple[Any, dict[str, Any]]:
     return observation, infos
 
 
-def checked_step(result: Any, space: gym.Space) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+def checked_step(result: object, space: gym.Space) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
     """Return what `step` of an environment returned, after a check.
 
     Raises:
@@ -55,7 +55,7 @@ def checked_step(result: Any, space: gym.Space) -> tuple[Any, Any, bool, bool, d
     return observation, reward, terminated, truncated, infos
 
 
-def _parts(call: str, result: Any, wanted: str, num_parts: int) -> Any:
+def _parts(call: str, result: object, wanted: str, num_parts: int) -> Any:
     """Return the result of an environment's `reset` or `step` if it has `num_parts` parts, of which the last is a dict.
 
     Raises:

@@ -63,7 +63,7 @@ def check_magic(data: bytes, kind: bytes, newest: int, source: str, remedy: str)
     return True
 
 
-def check_pickle(version: Any, kind: str) -> None:
+def check_pickle(version: object, kind: str) -> None:
     """Raise `UnreadableData` if a pickled object of class `kind` is of another format version, `version`."""
     version = version if type(version) is int else None  # of an old pickle: an array, for example
     check_version(version, PICKLE, f"pickled {kind}", _ELSEWHERE, oldest=PICKLE)
@@ -87,12 +87,12 @@ def check_mark(mark: Any, kind: str) -> None:
         check_pickle(None, kind)
 
 
-def _unpickled(version: Any, kind: str) -> PickleVersion:
+def _unpickled(version: object, kind: str) -> PickleVersion:
     check_pickle(version, kind)
     return PickleVersion(kind)
 
 
-def checked_integer(value: Any, name: str, least: int | None = 0) -> int:
+def checked_integer(value: object, name: str, least: int | None = 0) -> int:
     """Return an integer that was read. Raise `UnreadableData` if it is a bool, another type, or below `least`."""
     if type(value) is not int or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least}"
@@ -100,7 +100,7 @@ def checked_integer(value: Any, name: str, least: int | None = 0) -> int:
     return value
 
 
-def checked_shape(shape: Any, name: str, *, ragged: bool = False) -> tuple[int, ...]:
+def checked_shape(shape: object, name: str, *, ragged: bool = False) -> tuple[int, ...]:
     """Return an array's shape that was read.
 
     Args:

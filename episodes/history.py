@@ -210,7 +210,7 @@ class History(ABC):
         depth = self.depth
         return int(depth.min()) if len(depth) else 0
 
-    def _zero_steps(self, item: Any, k: int) -> Any:
+    def _zero_steps(self, item: object, k: int) -> Any:
         return nested.map_leaves(lambda leaf: np.zeros((len(self), k, *leaf.shape[1:]), leaf.dtype), item)
 
     def _check(self, call: str, k: int, num_steps: int) -> None:
@@ -291,7 +291,7 @@ class OtherObservations(History):
         return self._source.episode(i)
 
 
-def zeroed(items: Any, missing: np.ndarray) -> Any:
+def zeroed(items: object, missing: np.ndarray) -> Any:
     """Return the nested arrays `items` [B, k, ...], set to zero where `missing` [B, k] is True.
 
     Writable arrays that own their memory are changed in place.

@@ -102,6 +102,19 @@ class _Shown:
         return self.text
 
 
+def share_of_any() -> float:
+    """Return the share of the parameters of all functions that are typed `Any`, which tells a reader nothing."""
+    parameters = [
+        parameter
+        for file in sources()
+        for node in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef)
+        for parameter in ast.walk(node.args)  # type: ignore[attr-defined]
+        if isinstance(parameter, ast.arg) and parameter.arg not in ("self", "cls")
+    ]
+    untyped = [each for each in parameters if isinstance(each.annotation, ast.Name) and each.annotation.id == "Any"]
+    return len(untyped) / len(parameters)
+
+
 def foreign_private_reads() -> list[str]:
     """Return the reads of `x._name`, where x is not self and the file defines no `_name`, as `file:line name`.
 

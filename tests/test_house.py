@@ -80,6 +80,10 @@ def test_modules_read_no_private_names_of_others() -> None:
     assert not code_rules.foreign_private_reads()
 
 
+def test_few_parameters_have_any_type() -> None:
+    assert code_rules.share_of_any() < 0.18, "name the type of what comes, or take any `object`"
+
+
 def test_library_has_no_assert_statements() -> None:
     # python -O removes them, and a user's mistake deserves an error with a message.
     assert not [

@@ -37,11 +37,11 @@ class AddStates(Connector):
         sequences = sequences_of(batch, episodes)
         initial = module_of(rl_module).initial_state()
         if Columns.STATE_IN not in batch and sequences is not None and initial:
-            batch[Columns.STATE_IN] = states_before(sequences, episodes, initial)
+            batch[Columns.STATE_IN] = starting_states(sequences, episodes, initial)
         return batch
 
 
-def states_before(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
+def starting_states(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
     """Return the recurrent state before each of R sequences, [R, ...]: the recorded state, or `initial` at the start of
     an episode.
     """

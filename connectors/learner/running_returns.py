@@ -133,7 +133,7 @@ class RunningReturns:
         return returns
 
     def _insert(
-        self, id_: Any, before: _Range | None, low: int, high: int, last: float, fade: float, moments: Moments | None
+        self, id_: object, before: _Range | None, low: int, high: int, last: float, fade: float, moments: Moments | None
     ) -> None:
         """Store counted steps of an episode, and determine the returns of a range that waited for them."""
         ranges = self._ranges[id_]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from connectors.learner.add_states import states_before
+from connectors.learner.add_states import starting_states
 from connectors.policy import Module, module_of
 from connectors.sequences import Sequences
 from connectors.tensors import NumpyToTensor
@@ -54,7 +54,7 @@ class ValueFunction:
         firsts = pack.observation_offsets[rows.episodes] + pack.lookbacks[rows.episodes] + rows.starts
         places = np.arange(max_seq_len + 1)
         initial = module_of(rl_module).initial_state()
-        states = {Columns.STATE_IN: states_before(rows, pack, initial)} if initial else {}
+        states = {Columns.STATE_IN: starting_states(rows, pack, initial)} if initial else {}
         parts = []
         for part in rows.minibatches(self.minibatch_size):
             shape = (part.stop - part.start, max_seq_len + 1)

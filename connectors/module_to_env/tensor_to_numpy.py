@@ -68,7 +68,7 @@ def _arrays_of(name: str, column: Any) -> Any:
         ) from error
 
 
-def array_of(leaf: Any) -> Any:
+def array_of(leaf: object) -> Any:
     """Return a tensor as a numpy array. Other values are returned unchanged."""
     if not isinstance(leaf, Tensor):
         return leaf

@@ -121,7 +121,7 @@ def as_joint(pieces: Iterable[Any]) -> list[MultiAgentObservationPreprocessor]:
     return [_as_joint(piece) for piece in checked_items("joint", pieces, "joint preprocessors")]
 
 
-def _as_joint(piece: Any) -> MultiAgentObservationPreprocessor:
+def _as_joint(piece: object) -> MultiAgentObservationPreprocessor:
     """Return one connector as a multi-agent preprocessor. Raise `WrongType` if the connector does not rewrite
     observations.
     """

@@ -116,7 +116,7 @@ def as_arrays(column: Any) -> Any:
     return nested.map_leaves(_as_array, joined(column))
 
 
-def _as_array(leaf: Any) -> Any:
+def _as_array(leaf: object) -> Any:
     """Return a copy of a tensor or array as an array. Any other value is returned itself."""
     if isinstance(leaf, torch.Tensor):
         leaf = leaf.detach().cpu()

@@ -237,7 +237,7 @@ class _PolicyCheck:
             if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" and np.isnan(leaf).any():
                 raise self._violation("numbers", f"NaN in {path}", call=call)
 
-    def _check_state(self, call: str, state: Any, batch_size: int) -> None:
+    def _check_state(self, call: str, state: object, batch_size: int) -> None:
         """Check that "state_out" has the structure and shapes of the initial state, with one row per sequence."""
         expected = nested.map_leaves(lambda leaf: np.stack([leaf] * batch_size), self.initial)
         if state is None:

@@ -48,7 +48,7 @@ class PackViews:
         return PackHistory(self.pack, rows, self.views.given, self.views.lookback)
 
 
-def check_lookback(pack: EpisodePack, num_steps: int, name: Any) -> None:
+def check_lookback(pack: EpisodePack, num_steps: int, name: object) -> None:
     """Check that each chunk (part of an episode) has the earlier steps that are read, at most `num_steps`, in its
     lookback.
 

@@ -132,7 +132,7 @@ def _samples(space: gym.Space | None, name: str) -> Any:
     return nested.stack([seeded_space.sample() for _ in range(_POOL)])
 
 
-def space_of(value: Any) -> gym.Space:
+def space_of(value: object) -> gym.Space:
     """Return a Gymnasium space, without bounds, that fits the items of nested arrays [B, ...] in structure, shape and
     dtype.
     """
@@ -148,7 +148,7 @@ def space_of(value: Any) -> gym.Space:
     return spaces.Box(low, high, value.shape[1:], value.dtype.type)
 
 
-def fits(space: gym.Space | None, value: Any) -> bool:
+def fits(space: gym.Space | None, value: object) -> bool:
     """Return True if nested arrays [B, ...] have the structure, item shapes and dtypes of a space."""
     if space is None:
         return False

@@ -202,7 +202,7 @@ class Views:
                 )
 
 
-def name_of(view: Any) -> str:
+def name_of(view: object) -> str:
     """Return the name of a view: its attribute `name`, its function name, or the name of its class."""
     name = getattr(view, "name", None) or getattr(view, "__name__", None)
     return name if isinstance(name, str) else type(view).__name__

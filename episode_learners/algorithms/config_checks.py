@@ -65,17 +65,17 @@ def choice(default: str | None, *others: str | None) -> Any:
     return _field(default, expected, lambda value: isinstance(value, str | None) and value in choices)
 
 
-def _number(default: Any, expected: str, holds: Callable[[Any], bool]) -> Any:
+def _number(default: object, expected: str, holds: Callable[[Any], bool]) -> Any:
     """Return a field for None and for finite ints and floats, no bools, for which `holds` returns True."""
 
-    def holds_for(value: Any) -> bool:
+    def holds_for(value: object) -> bool:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         return value is None or (is_number and holds(value))
 
     return _field(default, expected, holds_for)
 
 
-def _field(default: Any, expected: str, holds: Callable[[Any], bool]) -> Any:
+def _field(default: object, expected: str, holds: Callable[[Any], bool]) -> Any:
     """Return a dataclass field with a rule: a function that returns whether a value is allowed, and the allowed values
     as text for errors.
     """

@@ -250,7 +250,7 @@ class FlatAdam(Adam):
         )
 
 
-def copied(value: Any) -> Any:
+def copied(value: object) -> Any:
     """Return a copy of a tensor. A value that is not a tensor is returned itself."""
     return value.clone() if isinstance(value, Tensor) else value
 

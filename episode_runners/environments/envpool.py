@@ -104,7 +104,7 @@ class EnvPoolVectorEnv(VectorEnv):
         observations, infos = self._pool.reset()
         return self._in_space_dtype(observations), self._chosen(infos)
 
-    def _new_pool(self, seed: Any) -> Any:
+    def _new_pool(self, seed: object) -> Any:
         """Close the pool, and make another one with this seed, or a random one for None.
 
         Raises:

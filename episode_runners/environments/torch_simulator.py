@@ -131,7 +131,7 @@ class TorchVectorEnv(VectorEnv):
             self._newest = observations
         return observations, rewards, terminateds, truncateds, infos
 
-    def _without_extras(self, answer: Any) -> Any:
+    def _without_extras(self, answer: object) -> Any:
         """Return the observations in the result of the simulator's `reset`, which may be (observations, extras).
 
         Raises:
@@ -174,7 +174,7 @@ class TorchVectorEnv(VectorEnv):
         self.observations = self._select_observations(observations)
         return self.observations, *columns  # type: ignore[return-value]
 
-    def _as_five_values(self, row: Any) -> tuple[Any, ...]:
+    def _as_five_values(self, row: object) -> tuple[Any, ...]:
         """Convert the simulator's step result, which has four or five items, to observations, rewards,
         terminateds, truncateds and extras.
 
@@ -323,7 +323,7 @@ def _scatter_rows(rows: np.ndarray, envs: np.ndarray, num_envs: int) -> np.ndarr
     return spread
 
 
-def _brief(value: Any) -> str:
+def _brief(value: object) -> str:
     """Describe a value for an error: its length, keys or type."""
     if isinstance(value, tuple):
         return f"{len(value)} items"

@@ -195,7 +195,7 @@ def _load_into(policy: Any, weights: Any) -> None:
     policy.load_state_dict(_as_tensors(weights))
 
 
-def has_content(state: Any) -> bool:
+def has_content(state: object) -> bool:
     """Return False if a nested state consists only of empty dicts."""
     return any(map(has_content, state.values())) if isinstance(state, Mapping) else True
 

@@ -63,7 +63,7 @@ def origin_of(lazy_origin: LazyOrigin | None, columns: Mapping[str, Any]) -> Ori
     return origin
 
 
-def _has_rows(leaf: Any, numbers: np.ndarray) -> bool:
+def _has_rows(leaf: object, numbers: np.ndarray) -> bool:
     """Return True if the column has one row per step index in `numbers`. Any column fits a single index."""
     shape = getattr(leaf, "shape", None)
     return numbers.ndim == 0 or (bool(shape) and shape[0] == len(numbers))

@@ -147,7 +147,7 @@ def _problems(columns: Mapping[str, Any], view: type, prefix: str) -> list[str]:
     return problems
 
 
-def _kind_problem(value: Any, kind: str, path: str) -> list[str]:
+def _kind_problem(value: object, kind: str, path: str) -> list[str]:
     """Return [message] if a column does not have the annotated type `kind`, otherwise []."""
     if kind not in ("numbers", "booleans"):
         return []

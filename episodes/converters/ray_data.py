@@ -12,9 +12,9 @@ import numpy as np
 
 from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.columns import NUMBERS, column_of
-from episodes.converters.info_columns import InfoColumns
 from episodes.converters.loss_report import LossReport
 from episodes.converters.step_tables import checked_columns, export_pack, fact_columns, report_chunk_losses
+from episodes.converters.table_infos import TableInfos
 from episodes.errors import InvalidArgument, needing
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeDataset
@@ -101,7 +101,7 @@ def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
         columns[path] = _tensors(array[observed if is_observed(path) else steps])
         if is_observed(path):
             columns[f"next_{path}"] = _tensors(array[following])
-    infos = InfoColumns.of(pack, report)
+    infos = TableInfos.of(pack, report)
     columns |= infos.columns("infos/", observed, None) | infos.columns("next_infos/", following, None)
     return pyarrow().table(columns)
 

@@ -20,16 +20,16 @@ import numpy as np
 
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.columns import array_of, column_of, has_column, rare_column, spread
-from episodes.converters.info_columns import InfoColumns
 from episodes.converters.loss_report import LossReport, keep_supported
 from episodes.converters.step_order import codes_of
+from episodes.converters.table_infos import TableInfos
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts.facts import FACTS, Kind
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
 from episodes.storage.arrow import pyarrow
-from episodes.storage.track_schema import assemble, columns_of, is_observed, structure_of
+from episodes.storage.track_schema import assemble, is_observed, pack_columns, structure_of
 from episodes.tracks.infos import msgpack_codec
 
 KEY = b"rl-episodes-steps"  # key in the schema's metadata
@@ -59,9 +59,9 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
         columns[path] = column_of(array[observed if is_observed(path) else steps])
         if is_observed(path):
             columns[f"last_{path}"] = rare_column(array[last], ends, pack.num_steps)
-    infos = InfoColumns.of(pack, report)
+    infos = TableInfos.of(pack, report)
     columns |= infos.columns("infos/", observed, None) | infos.columns("last_infos/", last, (ends, pack.num_steps))
-    about = {"structure": structure_of(columns_of(pack)), "tracks": track_kinds, "infos": infos.kinds}
+    about = {"structure": structure_of(pack_columns(pack)), "tracks": track_kinds, "infos": infos.kinds}
     about |= _spaces(pack, report)
     columns[OTHER] = _with_description(columns, json.dumps(about))
     table = pyarrow().table(columns)
@@ -270,7 +270,7 @@ def pack_of(table: Any, source: str) -> EpisodePack:
             last = np.zeros((len(ends), *shape), kind[0]) if 0 in shape else last
             array = _interleaved(array, last, rows, ends + np.arange(len(ends)) + 1)
         leaves[path] = array
-    infos = InfoColumns.read(about["infos"], table, rows, ends + np.arange(len(ends)) + 1)
+    infos = TableInfos.read(about["infos"], table, rows, ends + np.arange(len(ends)) + 1)
     tracks = assemble(about["structure"], leaves)
     spaces = {name: space_json.from_json(about.get(name)) for name in ("observation_space", "action_space")}
     facts = _read_facts(table, firsts, ends)

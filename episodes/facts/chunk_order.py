@@ -149,7 +149,7 @@ class ChunkOrder(NamedTuple):
         return heads
 
 
-def conflict_message(key: Any, first: Span, second: Span) -> str:
+def conflict_message(key: object, first: Span, second: Span) -> str:
     """Return the error message for two chunks with the key `key` that cannot be of one episode."""
     id_, agent, _ = key if type(key) is tuple and len(key) == 3 else (key, None, None)
     owner = "" if agent is None else f" of agent {agent}"
@@ -162,7 +162,7 @@ def conflict_message(key: Any, first: Span, second: Span) -> str:
     return f"episode {id_}{owner}: {what}; an id belongs to one episode: {REMEDY}"
 
 
-def contents_message(id_: Any, difference: str, t_started: int) -> str:
+def contents_message(id_: object, difference: str, t_started: int) -> str:
     """Return the error message for a chunk that begins at `t_started` and differs from the steps before it.
 
     Args:

@@ -44,7 +44,7 @@ class Ending(Enum):
         return f"Ending.{self.name}"
 
 
-def _flag(name: str, value: Any) -> bool:
+def _flag(name: str, value: object) -> bool:
     """Return a flag as a bool. 0 and 1 are accepted, also as scalars of numpy or torch.
 
     Raises:
@@ -65,7 +65,7 @@ ENDINGS = tuple(Ending)
 """All endings, indexed by code."""
 
 
-def codes_of(terminated: Any, truncated: Any) -> np.ndarray:
+def codes_of(terminated: object, truncated: object) -> np.ndarray:
     """Convert the flags terminated and truncated, bool [n] each, to ending codes, uint8 [n]."""
     return _flags(terminated) | _flags(truncated).astype(np.uint8) << 1
 
@@ -75,7 +75,7 @@ def flags_of(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (codes & 1).view(bool), (codes >> 1).view(bool)
 
 
-def _flags(values: Any) -> np.ndarray:
+def _flags(values: object) -> np.ndarray:
     """Return flags of several episodes as a bool array of the same shape.
 
     Raises:

@@ -24,7 +24,7 @@ UNKNOWN = -1
 _MOST = 1 << 63
 
 
-def checked_version(version: Any) -> int:
+def checked_version(version: object) -> int:
     """Return a policy version as an int, or `UNKNOWN` (-1) for None. Raise `InvalidArgument` for invalid values."""
     if version is None:
         return UNKNOWN

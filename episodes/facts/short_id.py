@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 MOST_CHARACTERS = 24
 
 
-def short_id(id_: Any, max_characters: int = MOST_CHARACTERS) -> str:
+def short_id(id_: object, max_characters: int = MOST_CHARACTERS) -> str:
     """Shorten an id in the middle to a text of at most `max_characters` characters.
 
     >>> short_id("experiment-0007-env-03"), short_id(7), short_id("b1946ac92492d2347c6235b4d2611184", 9)

@@ -14,8 +14,8 @@ from episodes.errors import EpisodeError
 from episodes.inspect.downsampling import Cells, downsample
 from episodes.tracks import InfoTrack, ListTrack, Track, Tracks
 from episodes.tracks.field import EXTRA
+from episodes.tracks.infos.column_infos import ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.info_columns import ColumnInfos, TypedColumn
 from episodes.tracks.nested import leaves
 from episodes.tracks.ragged import LENGTH, Ragged
 

@@ -218,10 +218,10 @@ class Agents:
             repeated[agent_id] = timeline.episode.observations.get(-1)
         return {**observations, **repeated} if repeated else observations
 
-    def _place(self, agent_id: Any, env_t: int) -> str:
+    def _place(self, agent_id: object, env_t: int) -> str:
         return place_of(self.episode_id, agent_id, env_t)
 
-    def _cannot_act(self, agent_id: Any, env_t: int) -> InvalidArgument:
+    def _cannot_act(self, agent_id: object, env_t: int) -> InvalidArgument:
         """Return the error for an action of an agent that is unknown or has departed."""
         place = f"episode {self.episode_id}: agent {agent_id!r} cannot act at env step {env_t}"
         if agent_id in self.departed:

@@ -207,7 +207,7 @@ class MultiAgentGetters(HasEnding):
         if is_plain and type(indices) is int and indices == -1 and not neg_index_as_lookback:
             return queries.newest_observations(self.agents.timelines.items(), self.env_t)
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
-        return self._read(Request("observations", *options), queries.observations_of)
+        return self._read(Request("observations", *options), queries.observation_track)
 
     def get_infos(
         self,
@@ -224,7 +224,7 @@ class MultiAgentGetters(HasEnding):
         By env steps, infos without an observation are included. By agents' steps, there is one info per observation.
         """
         request = Request("infos", indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
-        return self._read(request, queries.infos_of)
+        return self._read(request, queries.info_track)
 
     def _with_loose_infos(
         self, agent_tracks: dict[Any, AgentTrack | None], agent_ids: AgentIds
@@ -261,7 +261,7 @@ class MultiAgentGetters(HasEnding):
     ) -> Any:
         """Return a dict from agent to actions, including an action whose next observation has not arrived yet."""
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
-        return self._read(Request("actions", *options), queries.actions_of)
+        return self._read(Request("actions", *options), queries.action_track)
 
     def get_env_actions(
         self,
@@ -302,7 +302,7 @@ class MultiAgentGetters(HasEnding):
         The reward of a pending step is the sum so far.
         """
         request = Request("rewards", indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
-        return self._read(request, queries.rewards_of)
+        return self._read(request, queries.reward_track)
 
     def get_extra_model_outputs(
         self,
@@ -327,7 +327,7 @@ class MultiAgentGetters(HasEnding):
             raise UnknownKey(f"episode {self.id_}: no agent has an extra model output {key!r}; there are {keys}")
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list
         answers = {
-            name: self._read(Request(f"extra_model_outputs[{name!r}]", *options), queries.outputs_of(name))
+            name: self._read(Request(f"extra_model_outputs[{name!r}]", *options), queries.output_track(name))
             for name in (keys if key is None else [key])
         }
         return answers[key] if key is not None else _by_agent(answers, return_list)

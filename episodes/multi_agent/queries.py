@@ -46,33 +46,33 @@ class AgentTrack(NamedTuple):
         return len(self.times) - self.lookback - len(self.pending)
 
 
-def observations_of(timeline: Timeline) -> AgentTrack:
+def observation_track(timeline: Timeline) -> AgentTrack:
     """Return an agent's observations with the env steps at which they arrived."""
     track = timeline.episode.tracks.observations
     return AgentTrack(track, timeline.observation_times, track.lookback, (), timeline.episode.observation_space)
 
 
-def infos_of(timeline: Timeline) -> AgentTrack:
+def info_track(timeline: Timeline) -> AgentTrack:
     """Return the infos of an agent's observations, with the env steps at which they arrived."""
     track = timeline.episode.tracks.infos
     return AgentTrack(track, timeline.observation_times, track.lookback, (), None)
 
 
-def actions_of(timeline: Timeline) -> AgentTrack:
+def action_track(timeline: Timeline) -> AgentTrack:
     """Return an agent's actions, pending action included, with the env steps at which it acted."""
     track = timeline.episode.tracks.actions
     pending = (timeline.action,) if timeline.phase == WAITS else ()
     return AgentTrack(track, timeline.action_times, track.lookback, pending, timeline.episode.action_space)
 
 
-def rewards_of(timeline: Timeline) -> AgentTrack:
+def reward_track(timeline: Timeline) -> AgentTrack:
     """Return an agent's rewards, pending sum included, with the env steps of the rewarded actions."""
     track = timeline.episode.tracks.rewards
     pending = (0.0 if timeline.reward is None else timeline.reward,) if timeline.phase == WAITS else ()
     return AgentTrack(track, timeline.action_times, track.lookback, pending, None)
 
 
-def outputs_of(key: str) -> Callable[[Timeline], AgentTrack | None]:
+def output_track(key: str) -> Callable[[Timeline], AgentTrack | None]:
     """Return a function that reads the extra model output `key` from an agent's `Timeline`, or None if it is absent."""
 
     def agent_track(timeline: Timeline) -> AgentTrack | None:

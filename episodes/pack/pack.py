@@ -614,11 +614,11 @@ def parts_of_episode(pack: EpisodePack, i: int) -> tuple[EpisodeFacts, Tracks, d
     return pack.facts.at(i), tracks, {} if custom is None else own_data(custom[i])
 
 
-def _from_pieces(version: Any, *pieces: Any) -> EpisodePack:
+def _from_pieces(version: object, *pieces: Any) -> EpisodePack:
     check_pickle(version, "EpisodePack")
     return EpisodePack.of(*pickling.from_pickle_parts(*pieces))
 
 
-def _from_tracks(version: Any, *parts: Any) -> EpisodePack:
+def _from_tracks(version: object, *parts: Any) -> EpisodePack:
     check_mark(version, "EpisodePack")
     return EpisodePack.of(*parts)

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from episodes.facts.facts import PackFacts, from_band, in_band
 from episodes.tracks import Tracks, seeds
-from episodes.tracks.infos.info_columns import from_parts
+from episodes.tracks.infos.column_infos import from_parts
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.nested import map_leaves
 from episodes.tracks.ragged import Ragged

@@ -24,8 +24,8 @@ from episodes.recorder.row_blocks import longer
 from episodes.tracks import nested
 from episodes.tracks.copies import copied
 from episodes.tracks.infos import Infos
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.levels import DEEPEST, too_deep
 
@@ -161,7 +161,7 @@ class InfoRows:
         self._capacity = capacity
 
 
-def checked_infos(infos: Any) -> dict[str, Any]:
+def checked_infos(infos: object) -> dict[str, Any]:
     """Return the infos of a vector step as a dict, {} for None. Raise `WrongType` unless it is a dict."""
     if infos is None:
         return {}

@@ -142,7 +142,7 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
     return array
 
 
-def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
+def make_blocks(name: str, row: object, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
     """Allocate a `RowBlock` for each array of the nested items `row` [N, ...] of a vector step.
 
     Args:
@@ -162,14 +162,14 @@ def make_blocks(name: str, row: Any, num_envs: int, capacity: int, dtypes: Any =
     )
 
 
-def fitted_row(blocks: Any, row: Any) -> Any:
+def fitted_row(blocks: Any, row: object) -> Any:
     """Convert nested items [N, ...] to arrays that the `RowBlock`s can store. Lists count as tuples."""
     if not nested.same_structure(blocks, row):
         row = nested.with_tuples_like(blocks, row)
     return nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), blocks, row)
 
 
-def put_fitted(blocks: Any, at: int, row: Any) -> None:
+def put_fitted(blocks: Any, at: int, row: object) -> None:
     """Copy nested items [N, ...] that `fitted_row` has converted to index `at` of the `RowBlock`s."""
     nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, row)
 

@@ -169,7 +169,7 @@ def info_dicts_at(ring: LinkedRing, rows: np.ndarray) -> list[dict[str, Any]]:
     return gather(ring, rows, read, ring.num_rows).tolist()
 
 
-def fill(items: Any, mask: np.ndarray, values: Any) -> Any:
+def fill(items: object, mask: np.ndarray, values: object) -> Any:
     """Return the nested arrays `items` [...] with `values` [k] where `mask` [...] is True. Strings are widened."""
 
     def fill_leaf(leaf: np.ndarray, part: np.ndarray) -> np.ndarray:

@@ -485,7 +485,7 @@ class ReplayRecorder:
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
-    def _arrays(self, name: str, items: Any) -> Any:
+    def _arrays(self, name: str, items: object) -> Any:
         """Convert a vector step's values to arrays [N, ...] in the dtypes of the spaces. Ending flags become bool.
 
         Raises:

@@ -25,7 +25,7 @@ from episodes.replay.ring.track_ring import TrackRing, positions
 from episodes.storage import space_json
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos.column_infos import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.joining import joined_infos
 
 

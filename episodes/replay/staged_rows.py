@@ -143,7 +143,7 @@ class StagedRows:
         return {name: flatten_rows(items, num_rows) for name, items in self.tracks.items() if name not in FLAGS}
 
 
-def flatten_rows(items: Any, num_rows: int) -> Any:
+def flatten_rows(items: object, num_rows: int) -> Any:
     """Return the first `num_rows` items of nested arrays [size, N, ...], reshaped to [num_rows * N, ...]."""
     if type(items) is np.ndarray:
         return _flatten(items[:num_rows])
@@ -167,7 +167,7 @@ def _dtypes_and_shapes(rows: Any) -> list[tuple[np.dtype, tuple[int, ...]]]:
     return [(leaf.dtype, leaf.shape) for leaf in nested.leaves(rows)]
 
 
-def _put(staged: Any, k: int, items: Any) -> None:
+def _put(staged: Any, k: int, items: object) -> None:
     nested.map_leaves(lambda room, leaf: room.__setitem__(k, leaf), staged, items)
 
 

@@ -488,7 +488,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             self.growth = track_access.with_ragged_conversion(self.growth, tracks)
         return self.growth
 
-    def _check_mapping(self, name: str, value: Any) -> None:
+    def _check_mapping(self, name: str, value: object) -> None:
         if not isinstance(value, Mapping):
             raise WrongType(f"{self._place()}: {name}={value!r}; give a dict, or None")
 
@@ -848,7 +848,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         )
 
 
-def _restored(version: Any, *parts: Any) -> SingleAgentEpisode:
+def _restored(version: object, *parts: Any) -> SingleAgentEpisode:
     """Return an episode from its pickled parts. Raise `UnreadableData` if they have another format version."""
     check_mark(version, "SingleAgentEpisode")
     return _of_parts(*parts)

@@ -10,7 +10,7 @@ from episodes.columns import Columns, check_extra_output_names
 from episodes.errors import StepOutOfRange, UnknownKey
 from episodes.facts import EpisodeFacts
 from episodes.facts.policy_versions import UNKNOWN, VersionRuns
-from episodes.single_agent.state import columns_of
+from episodes.single_agent.state import state_columns
 from episodes.tracks import Track, Tracks, track_access
 from episodes.tracks.field import extra_field
 from episodes.tracks.indexing import INTEGERS, Indices
@@ -68,7 +68,7 @@ class TrackGetters:
         Raises:
             TrackMismatch: an extra model output has the name of another column.
         """
-        return columns_of(self._facts, self._tracks)
+        return state_columns(self._facts, self._tracks)
 
     def get_return(self: Any) -> float:
         """Return the undiscounted sum of the rewards, without the lookback."""

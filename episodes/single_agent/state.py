@@ -36,7 +36,7 @@ def parts_of(state: Mapping[str, Any]) -> tuple[EpisodeFacts, Tracks, dict[str, 
     return facts, tracks, state["custom_data"]
 
 
-def columns_of(facts: EpisodeFacts, tracks: Tracks) -> dict[str, Any]:
+def state_columns(facts: EpisodeFacts, tracks: Tracks) -> dict[str, Any]:
     """Return the T steps as a dict of columns (`obs`, `actions`, `rewards`, flags), as lists or arrays."""
     steps = len(tracks.rewards)
     flags = np.zeros((2, steps), bool)

@@ -23,7 +23,7 @@ from episodes.storage.arrow import (
     value_type,
 )
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
 from episodes.tracks.infos.infos import EmptyInfos
 
 
@@ -78,7 +78,7 @@ def _present(path: str) -> str:
     return f"infos.present/{path}"
 
 
-def columns_of(infos: Infos) -> dict[str, Column]:
+def written_columns(infos: Infos) -> dict[str, Column]:
     """Return infos as a dict of columns by key path. Raise `WrongType`, naming the key, if a value
     cannot be encoded as msgpack."""
     return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
@@ -155,7 +155,7 @@ def readers_of(fields: InfoFields, places: dict[str, int]) -> list[InfoReader]:
     return readers
 
 
-def infos_of(readers: list[InfoReader], batch: Any, offsets: np.ndarray) -> Infos:
+def stored_infos(readers: list[InfoReader], batch: Any, offsets: np.ndarray) -> Infos:
     """Return the infos that are stored in an Arrow record batch. Typed values are not copied.
 
     Raises:

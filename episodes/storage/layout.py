@@ -46,7 +46,7 @@ from episodes.storage.reading_plan import LENGTHS, LENGTHS_OF, ReadingPlan
 from episodes.storage.track_schema import Fields, TrackField, assemble, is_observed
 from episodes.tracks import Tracks
 from episodes.tracks.indexing import offsets_of
-from episodes.tracks.infos.info_columns import Column
+from episodes.tracks.infos.column_infos import Column
 from episodes.tracks.ragged import Ragged
 
 _KEY = b"rl-episodes"  # key in the Arrow schema's metadata
@@ -326,7 +326,7 @@ class StoredBatch:
         """Return the pack of this batch. Its arrays share memory with the batch."""
         known, header = self._rows, self._header
         stored = self._columns()
-        infos = info_schema.infos_of(self._layout.info_columns, self.batch, self._observed_offsets)
+        infos = info_schema.stored_infos(self._layout.info_columns, self.batch, self._observed_offsets)
         steps = stored["actions"], stored["rewards"], stored.get("extra_model_outputs", {})
         columns = Tracks.finished(stored["observations"], infos, *steps)
         facts = known.facts(header.observation_space, header.action_space)

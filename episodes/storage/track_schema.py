@@ -168,7 +168,7 @@ def with_common_text_width(pack: EpisodePack, fields: Fields, known: Fields) -> 
     return EpisodePack.of(columns, pack.facts, pack.lengths, pack.lookbacks), fields | changed
 
 
-def columns_of(pack: EpisodePack) -> dict[str, Any]:
+def pack_columns(pack: EpisodePack) -> dict[str, Any]:
     """Return the observations, actions, rewards and extra model outputs of a pack as a dict by these names."""
     names = ("observations", "actions", "rewards", "extra_model_outputs")
     return {name: getattr(pack, name) for name in names}

@@ -33,11 +33,11 @@ from episodes.storage.track_schema import (
     COMPRESSIONS,
     Fields,
     assemble,
-    columns_of,
     fields_of,
     is_flat,
     is_observed,
     observation_fields,
+    pack_columns,
     structure_of,
     with_common_text_width,
 )
@@ -309,7 +309,7 @@ class EpisodeWriter:
         header, pack, tracks = self._check_fit(pack)
         current, schema = self._kind
         pack, tracks = with_common_text_width(pack, tracks, current.tracks)
-        columns = info_schema.columns_of(pack.infos)
+        columns = info_schema.written_columns(pack.infos)
         layout = Layout(self._structure(pack, header), tracks, info_schema.combine_fields(current.infos, columns))
         if layout == current:
             layout = current
@@ -427,7 +427,7 @@ class EpisodeWriter:
                 tracks = fields_of(pack, self._compression)
             return header, pack, tracks
         if has_steps:
-            return replace(header, tracks=tracks, structure=structure_of(columns_of(pack))), pack, tracks
+            return replace(header, tracks=tracks, structure=structure_of(pack_columns(pack))), pack, tracks
         return replace(header, tracks=observation_fields(tracks)), pack, tracks
 
     def _structure(self, pack: EpisodePack, header: Header) -> Any:
@@ -442,7 +442,7 @@ class EpisodeWriter:
         layout, _ = self._kind
         if is_flat(pack) and pack.tracks.keys() == layout.tracks.keys() and layout.is_flat:
             return layout.structure
-        structure, stored = structure_of(columns_of(pack)), self._header.structure
+        structure, stored = structure_of(pack_columns(pack)), self._header.structure
         if stored is None or structure == stored:
             return structure
         if not nested.same_structure(assemble(structure, pack.tracks), assemble(stored, pack.tracks)):

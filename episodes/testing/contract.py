@@ -30,7 +30,7 @@ def violation(subject: str, expected: str, actual: str, advice: str = "", **plac
     return ContractViolation(f"{text}: expected {expected}, found {actual}" + (f"; {advice}" if advice else ""))
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
     """Return a short text that describes a nested value, for messages of `violation`.
 
     >>> brief({"a": np.zeros((2, 3)), "b": (1, None)})
@@ -46,7 +46,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def differing_leaf(a: Any, b: Any) -> str | None:
+def differing_leaf(a: object, b: object) -> str | None:
     """Return the path of the first array in which two nested values differ, or None if they are equal.
 
     The path is "" if the values differ in structure.

@@ -250,7 +250,7 @@ class _Watch:
             if isinstance(array, np.ndarray) and array.dtype != object
         ]
 
-    def check_buffers(self, infos: Any) -> None:
+    def check_buffers(self, infos: object) -> None:
         """Raise `ContractViolation` if the environment modified the arrays that its previous call returned."""
         if self.reuses_buffers:
             return

@@ -23,7 +23,7 @@ from episodes.tokens.arguments import check_logp, check_pack
 from episodes.tokens.names import KEPT_TOKENS, LOGP
 from episodes.tokens.segments import Segments, stream_of, whole_episodes, with_branches
 from episodes.tracks.indexing import offsets_of, ranges
-from episodes.tracks.infos.info_columns import ColumnInfos
+from episodes.tracks.infos.column_infos import ColumnInfos
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.validation import checked_count
 

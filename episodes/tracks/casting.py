@@ -66,7 +66,7 @@ MOST_DIMENSIONS = 32
 """Of an item. A numpy array has at most 64, of which batches, sequences and stacks need some."""
 
 
-def checked_reward(reward: Any, label: Callable[[], str]) -> Any:
+def checked_reward(reward: object, label: Callable[[], str]) -> Any:
     """Return a reward as one immutable real number, in its own type or dtype. An array of shape () becomes a number.
 
     Args:

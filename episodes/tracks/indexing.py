@@ -127,7 +127,7 @@ def existing_positions(
     return result
 
 
-def as_index_array(indices: Any) -> np.ndarray:
+def as_index_array(indices: object) -> np.ndarray:
     """Return a list or array of indices as an int64 array [k]. Raise `WrongType` for bools,
     floats and lists of lists."""
     if isinstance(indices, (str, bytes)) or not isinstance(indices, (Sequence, np.ndarray, range)):
@@ -145,7 +145,7 @@ def as_index_array(indices: Any) -> np.ndarray:
     return array.astype(np.int64, copy=False)
 
 
-def out_of_range(name: str, index: Any, lookback: int, size: int) -> StepOutOfRange:
+def out_of_range(name: str, index: object, lookback: int, size: int) -> StepOutOfRange:
     """Return the `StepOutOfRange` error for an index without an item. Its message states the valid range."""
     valid_items = f"items 0..{size - 1}" if size else "no items from step 0 on"
     before = f" and {lookback} lookback items (-{lookback}..-1 with neg_index_as_lookback=True)" if lookback else ""

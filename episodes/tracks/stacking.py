@@ -108,7 +108,7 @@ def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any 
     return nested.map_leaves(lambda column, dtype: _stack(column, name, lookback, dtype), columns, dtypes)
 
 
-def _stack(column: Sequence[Any], name: str, lookback: int, dtype: Any) -> np.ndarray:
+def _stack(column: Sequence[Any], name: str, lookback: int, dtype: object) -> np.ndarray:
     """Stack items to an array of `dtype`. Raise `ShapeMismatch` if that would change an item."""
     array = joined_bytes(column)
     return cast_without_loss(_stacked(column, name, lookback) if array is None else array, name, dtype)
@@ -119,7 +119,7 @@ def object_array(values: Collection[Any]) -> np.ndarray:
     return np.fromiter(values, object, len(values))
 
 
-def refuse_masked(value: Any, name: str) -> None:
+def refuse_masked(value: object, name: str) -> None:
     """Raise `WrongType` if `value`, an item of the time series `name`, is a masked array,
     since the mask would be lost."""
     if isinstance(value, np.ma.MaskedArray):
@@ -169,7 +169,7 @@ def _stacked(column: Sequence[Any], name: str, lookback: int) -> np.ndarray:
     return array
 
 
-def _tensor_to_array(item: Any, i: int, name: str) -> Any:
+def _tensor_to_array(item: object, i: int, name: str) -> Any:
     """Convert a torch tensor to an array, and return any other item unchanged.
 
     Raises:
@@ -197,7 +197,7 @@ def check_strings(items: Sequence[Any], name: str, first: int = 0) -> None:
             raise ShapeMismatch(f"{name}: item {i}, {item!r}, ends with a NUL, which arrays of strings lose; strip it")
 
 
-def cast_without_loss(array: np.ndarray, name: str, dtype: Any) -> np.ndarray:
+def cast_without_loss(array: np.ndarray, name: str, dtype: object) -> np.ndarray:
     """Cast an array to the dtype `dtype`. Raise `ShapeMismatch` if that changes a value.
 
     If `dtype` is not a `np.dtype`, the array is cast to native byte order.
@@ -234,7 +234,7 @@ def _first_misfit(column: Sequence[Any], name: str, lookback: int, kind: Callabl
     )
 
 
-def _kind_of(item: Any) -> str:
+def _kind_of(item: object) -> str:
     """Describe an item for an error: its shape, or its type if it is an object."""
     try:
         array = np.asarray(item)

@@ -10,7 +10,7 @@ from episodes.facts.facts import FACTS, Kind
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
-from episodes.tracks.infos.info_columns import ColumnInfos, TypedColumn
+from episodes.tracks.infos.column_infos import ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.transport.facts_codec import version_bounds
 from episodes.transport.wire import Schemas, arrays_of, schema_key

@@ -27,7 +27,7 @@ class Weights(NamedTuple):
     values: Any
 
 
-def encoded_weights(values: Any) -> list[Buffer]:
+def encoded_weights(values: object) -> list[Buffer]:
     """Encode network weights, nested arrays or CPU tensors, as the parts of a message.
 
     Raises:

@@ -37,10 +37,10 @@ from episodes.storage.layout import LENGTHS
 from episodes.storage.track_schema import (
     TrackField,
     assemble,
-    columns_of,
     has_bounds,
     is_flat,
     is_observed,
+    pack_columns,
     structure_of,
 )
 from episodes.tracks import ArrayTrack, InfoTrack, Tracks, nested
@@ -48,7 +48,7 @@ from episodes.tracks.casting import MOST_DIMENSIONS
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos import msgpack_codec
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.ragged import LENGTH, Ragged
@@ -137,7 +137,7 @@ def schema_key(pack: EpisodePack, arrays: list[np.ndarray] | None = None) -> Any
     columns, facts = pack.columns, pack.facts
     names: Any = tuple(columns.extra)
     if names or type(columns.observations.data) is not np.ndarray or type(columns.actions.data) is not np.ndarray:
-        names = names if is_flat(pack) else repr(structure_of(columns_of(pack)))
+        names = names if is_flat(pack) else repr(structure_of(pack_columns(pack)))
     return (*items, names, id(facts.observation_space), id(facts.action_space))
 
 
@@ -157,7 +157,7 @@ def arrays_to_send(pack: EpisodePack, arrays: list[Any]) -> list[np.ndarray]:
     """
     if Ragged not in {*map(type, arrays)}:
         return arrays
-    fields = fields_of(pack)
+    fields = uncompressed_fields(pack)
     sent: list[np.ndarray] = []
     for array, (path, field) in zip(arrays, fields.items(), strict=True):
         if type(array) is not Ragged:
@@ -183,8 +183,8 @@ def schema_of(packs: Sequence[EpisodePack]) -> bytes:
     a part cannot be encoded."""
     described = [
         [
-            [[path, field.dtype, list(field.shape)] for path, field in fields_of(pack).items()],
-            structure_of(columns_of(pack)),
+            [[path, field.dtype, list(field.shape)] for path, field in uncompressed_fields(pack).items()],
+            structure_of(pack_columns(pack)),
             space_json.to_json(pack.observation_space, "observation_space"),
             space_json.to_json(pack.action_space, "action_space"),
         ]
@@ -201,7 +201,7 @@ def _packed_metadata(value: Any) -> bytes:
         raise WrongType(f"the key {error.object!r} cannot travel: {error}") from None
 
 
-def fields_of(pack: EpisodePack) -> dict[str, TrackField]:
+def uncompressed_fields(pack: EpisodePack) -> dict[str, TrackField]:
     """Return the dtype and item shape of each array of a pack, as a dict by path."""
     return track_schema.fields_of(pack, "none")
 
@@ -216,7 +216,7 @@ def expected_fields(like: Any) -> list[dict[str, TrackField]]:
     packs = [like] if isinstance(like, EpisodePack) else checked_items("like", () if like is None else like, "packs")
     if not all(isinstance(pack, EpisodePack) for pack in packs):
         raise WrongType(f"like={like!r}: give a pack, or a list of packs")
-    return [fields_of(pack) for pack in packs]
+    return [uncompressed_fields(pack) for pack in packs]
 
 
 def layouts_of(schema: bytes) -> tuple[PackLayout, ...]:

@@ -20,8 +20,8 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos import msgpack_codec as encoding
+from episodes.tracks.infos.column_infos import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.info_columns import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, same_info
 from episodes.tracks.infos.joining import joined_infos
 

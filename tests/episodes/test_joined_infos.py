@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from episodes import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.tracks.infos.info_columns import ColumnInfos, TypedColumn
+from episodes.tracks.infos.column_infos import ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.infos.joined_column import JoinedColumn
 from tests.episodes.test_held_memory import pickled_apart, sent, sent_all

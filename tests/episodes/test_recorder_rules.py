@@ -14,7 +14,7 @@ from episodes import VectorRecorder
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from episodes.tracks import nested
-from episodes.tracks.infos.info_columns import ColumnInfos
+from episodes.tracks.infos.column_infos import ColumnInfos
 from episodes.tracks.infos.infos import EmptyInfos
 
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED

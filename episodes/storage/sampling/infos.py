@@ -9,8 +9,8 @@ import numpy as np
 
 from episodes.storage.sampling.step_index import CHUNK_END
 from episodes.storage.sampling.stored_tracks import StoredTracks
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 
 
 class StoredInfos:

@@ -13,7 +13,7 @@ import numpy as np
 from episodes.errors import WrongType
 from episodes.tracks import nested
 from episodes.tracks.casting import MOST_DIMENSIONS
-from episodes.tracks.infos.info_columns import WHOLE, ColumnInfos, TypedColumn, copy_mutable
+from episodes.tracks.infos.column_infos import WHOLE, ColumnInfos, TypedColumn, copy_mutable
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.levels import DEEPEST, too_deep
 from episodes.tracks.stacking import object_array

@@ -1,7 +1,7 @@
 """Immutable sequences of the info dicts of a finished episode: the base class, and sequences of empty dicts.
 
 The infos of a growing episode are a list. Those of a finished episode are an `Infos`: a count if all infos are empty,
-else columns (`episodes.tracks.infos.info_columns`).
+else columns (`episodes.tracks.infos.column_infos`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Infos(Sequence[dict[str, Any]]):
         return f"{type(self).__name__}({len(self)})"
 
 
-def same_info(a: Any, b: Any) -> bool:
+def same_info(a: object, b: object) -> bool:
     """Return True if two infos, or two info values, are equal. NaN equals NaN."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_info(a[key], b[key]) for key in a)
@@ -88,7 +88,7 @@ def same_info(a: Any, b: Any) -> bool:
     return bool(a == b) or (a != a and b != b)
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     """Return True if the value is an array of numpy or another library, not a numpy scalar."""
     return isinstance(value, np.ndarray) or (hasattr(value, "__array__") and not isinstance(value, np.generic))
 

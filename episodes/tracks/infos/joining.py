@@ -11,8 +11,8 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from episodes.tracks.indexing import ranges
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.infos import EmptyInfos, Infos
 from episodes.tracks.infos.joined_column import joined_column
 

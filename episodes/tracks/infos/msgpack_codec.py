@@ -19,7 +19,7 @@ _ARRAY, _SCALAR, _TUPLE, _STRING, _INTEGER = 1, 2, 3, 4, 5
 _DEEPEST = 64  # nested tuples; msgpack reads each level by a call that takes 32 KiB of the stack
 
 
-def encode(value: Any, name: str) -> bytes:
+def encode(value: object, name: str) -> bytes:
     """Return a value as msgpack bytes. It may contain arrays, numpy scalars and tuples.
 
     Args:
@@ -42,7 +42,7 @@ def decode(data: bytes) -> Any:
         raise UnreadableData(f"{len(data)} bytes that are no msgpack document: {error!r}") from None
 
 
-def is_json(value: Any) -> bool:
+def is_json(value: object) -> bool:
     """Return True if writing the value as JSON and reading it back gives an equal value.
 
     >>> is_json({"a": [1, None]}), is_json({"a": (1, None)}), is_json({1: "a"})
@@ -55,7 +55,7 @@ def is_json(value: Any) -> bool:
     return value is None or type(value) in (str, bool, int, float)
 
 
-def _packed(value: Any, depth: int = 0) -> bytes:
+def _packed(value: object, depth: int = 0) -> bytes:
     return bytes(msgpack.packb(value, default=_TO_EXT[depth], strict_types=True) or b"")
 
 
@@ -70,7 +70,7 @@ def _inside(depth: int) -> int:
     return depth + 1
 
 
-def _to_ext(depth: int, value: Any) -> msgpack.ExtType:
+def _to_ext(depth: int, value: object) -> msgpack.ExtType:
     """Return the msgpack extension for a value that msgpack itself cannot encode. A tensor becomes an array.
 
     Args:
@@ -117,7 +117,7 @@ def _from_ext(depth: int, code: int, data: bytes) -> Any:
     raise UnreadableData(f"msgpack extension {code} is unknown here; the data was written by something else")
 
 
-def _first_bad_key(value: Any, name: str) -> str:
+def _first_bad_key(value: object, name: str) -> str:
     """Return the path of the first value inside `value` that msgpack cannot encode, such as `infos['a'][0]`.
 
     Args:

@@ -167,7 +167,7 @@ _HEADER_BYTES[0xD9:0xDC] = 2, 3, 5
 Column = TypedColumn | PackedColumn
 
 
-def copy_mutable(value: Any) -> Any:
+def copy_mutable(value: object) -> Any:
     """Return a deep copy of a list, dict, set, tuple or array. Return any other value itself."""
     if isinstance(value, _IMMUTABLE):
         return value

@@ -13,21 +13,21 @@ from episodes.errors import WrongType
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
 from episodes.tracks.infos.infos import EmptyInfos
 
 _TEXT, _DOCUMENTS = "text", "msgpack"
 
 
 @dataclass(frozen=True, slots=True)
-class InfoColumns:
+class TableInfos:
     """Values of n info dicts as one typed column per key path."""
 
     kinds: dict[str, Any]
     values: dict[str, Column]
 
     @classmethod
-    def of(cls, pack: EpisodePack, report: LossReport) -> InfoColumns:
+    def of(cls, pack: EpisodePack, report: LossReport) -> TableInfos:
         """Convert the info dicts of a pack, one per observation, to columns. Keys that cannot be stored are added to
         `report`.
         """
