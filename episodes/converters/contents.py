@@ -175,13 +175,15 @@ class Contents:
             raise self._fail(f"a damaged archive: {error}", "write or download it again") from error
 
     def _kind_of_gzip(self) -> str:
-        """Return the kind of what gzip compressed, or "bytes" if it is not text or is damaged."""
+        """Return the kind of what gzip compressed."""
         try:
             with gzip.open(self.path) as file:
                 head = file.read(_HEAD)
                 return self._kind_of_text(head, len(head) + bool(file.read(1)))
-        except (OSError, EOFError, zlib.error):
-            return "bytes"
+        except EOFError as error:
+            raise self._truncated("what gzip compressed ends too early") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise self._fail(f"what gzip compressed is damaged: {error}", "write or download it again") from error
 
     def open(self) -> IO[bytes]:
         """Open the text of the file, decompressed and without a byte order mark."""
@@ -314,7 +316,7 @@ class Contents:
         try:
             with h5py.File(self.path, "r") as file:
                 return iter(_hdf5_names(file, h5py.Group))
-        except OSError as error:
+        except (OSError, RuntimeError, TypeError, ValueError, KeyError) as error:
             size = self.path.stat().st_size
             if found := re.search(r"truncated.*stored_eof = (\d+)", str(error)):
                 raise self._truncated(f"it ends after {size} of {found[1]} bytes") from error

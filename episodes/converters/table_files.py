@@ -137,6 +137,7 @@ def _types_of_texts(batches: Any, num_columns: int) -> list[Any]:
         if pa.types.is_null(kind):
             return texts.null_count == len(texts)
         try:
+            texts.slice(0, 50).cast(kind)  # a cast of many texts that fails is slow
             texts.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return False
