@@ -212,3 +212,35 @@ def test_wrong_text_raises_with_the_remedy(name: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(UnreadableData, match=words):
         list(read(tmp_path / "x")[0])
+
+
+def long_csv() -> str:
+    names = [f"obs_{number}" for number in range(7000)]
+    return "\n".join([",".join([*names, "action"]), *(",".join(["1.5"] * 7000 + ["0"]) for _ in range(2))])
+
+
+def long_lines() -> str:
+    return "".join(json.dumps({"obs": [1.5] * 20_000, "action": 0}) + "\n" for _ in range(2))
+
+
+def long_batch() -> str:
+    rows = {"obs": [[1.5] * 40] * 900, "new_obs": [[1.5] * 40] * 900, "actions": [0] * 900, "rewards": [0.5] * 900}
+    batch = rows | {"type": "SampleBatch", "eps_id": [1] * 900, "terminateds": [False] * 899 + [True]}
+    return "".join(json.dumps(batch | {"eps_id": [number] * 900}) + "\n" for number in range(2))
+
+
+LONG_LINES = {
+    "csv": (long_csv(), False, [1]),
+    "csv with gzip": (long_csv(), True, [1]),
+    "lines of json": (long_lines(), False, [1]),
+    "lines of json with gzip": (long_lines(), True, [1]),
+    "batches of rllib": (long_batch(), False, [900, 900]),
+    "batches of rllib with gzip": (long_batch(), True, [900, 900]),
+}
+
+
+@pytest.mark.parametrize("name", LONG_LINES)
+def test_first_line_may_be_longer_than_what_recognition_looks_at(name: str, tmp_path: Path) -> None:
+    text, zipped, steps = LONG_LINES[name]
+    (tmp_path / "x").write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+    assert list(map(len, read(tmp_path / "x")[0])) == steps
