@@ -78,6 +78,16 @@ _WORDS = {
 }
 
 
+def open_text(path: Path) -> IO[bytes]:
+    """Open a file of text, decompressed if gzip compressed it, and without a byte order mark."""
+    with path.open("rb") as file:
+        is_gzip = file.read(2) == _GZIP
+    text: Any = (gzip.open if is_gzip else open)(path, "rb")
+    if text.read(3) != b"\xef\xbb\xbf":
+        text.seek(0)
+    return text
+
+
 class Contents:
     """What a path holds. The path is looked at once, for all formats that ask.
 
@@ -87,7 +97,6 @@ class Contents:
     Attributes:
         path: the path.
         kind: "hdf5", "parquet", "arrow", "csv", "jsonl", "json", "npz", "zip", "npy", "text", "bytes" or "directory".
-        is_gzip: whether it is a table of text that gzip compressed.
         is_stream: whether it is in Arrow's format of streams.
 
     Raises:
@@ -97,7 +106,7 @@ class Contents:
 
     def __init__(self, source: str | Path) -> None:
         self.path = local_path(source)
-        self.is_gzip = self.is_stream = False
+        self.is_stream = False
         self.kind = self._find_kind()
 
     def _fail(self, what: str, remedy: str) -> UnreadableData:
@@ -121,7 +130,6 @@ class Contents:
         if not end:
             raise self._fail("the file is empty, 0 bytes", "write or download it again")
         if head.startswith(_GZIP) and (kind := self._kind_of_gzip()) in ("csv", "jsonl"):
-            self.is_gzip = True
             return kind
         for start, signature, what, remedy in _FOREIGN:
             if head[start:].startswith(signature):
@@ -175,20 +183,15 @@ class Contents:
             raise self._fail(f"a damaged archive: {error}", "write or download it again") from error
 
     def _kind_of_gzip(self) -> str:
-        """Return the kind of what gzip compressed, or "bytes" if it is not text or is damaged."""
+        """Return the kind of what gzip compressed."""
         try:
             with gzip.open(self.path) as file:
                 head = file.read(_HEAD)
                 return self._kind_of_text(head, len(head) + bool(file.read(1)))
-        except (OSError, EOFError, zlib.error):
-            return "bytes"
-
-    def open(self) -> IO[bytes]:
-        """Open the text of the file, decompressed and without a byte order mark."""
-        file: Any = (gzip.open if self.is_gzip else open)(self.path, "rb")
-        if file.read(3) != b"\xef\xbb\xbf":
-            file.seek(0)
-        return file
+        except EOFError as error:
+            raise self._truncated("what gzip compressed ends too early") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise self._fail(f"what gzip compressed is damaged: {error}", "write or download it again") from error
 
     def _kind_of_text(self, head: bytes, size: int) -> str:
         if head.startswith(b"\xef\xbb\xbf"):
@@ -204,9 +207,14 @@ class Contents:
         if "\0" in text:
             return "bytes"
         first = text.lstrip().partition("\n")[0].strip()
+        has_more = size > len(first) + 2
+        if first[:1] == "{" and "\n" not in text.lstrip() and size > len(head):
+            with open_text(self.path) as file:  # lines with many steps are long
+                lines = filter(None, map(bytes.strip, file))
+                first, has_more = next(lines, b"").decode("utf-8", "replace"), bool(next(lines, b""))
         if first[:1] in ("{", "["):
             try:
-                return "jsonl" if isinstance(json.loads(first), dict) and size > len(first) + 2 else "json"
+                return "jsonl" if isinstance(json.loads(first), dict) and has_more else "json"
             except (ValueError, RecursionError):
                 return "json"
         return "csv" if any(delimiter in first for delimiter in DELIMITERS) else "text"
@@ -269,7 +277,7 @@ class Contents:
 
     def _first_lines(self, count: int = 1) -> list[str]:
         try:
-            with io.TextIOWrapper(self.open(), encoding="utf-8", newline="") as file:
+            with io.TextIOWrapper(open_text(self.path), encoding="utf-8", newline="") as file:
                 return [line.rstrip("\r\n") for line in itertools.islice(file, count)] or [""]
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise self._fail(f"it is not text in UTF-8: {error}", "save it as UTF-8") from error
@@ -314,7 +322,7 @@ class Contents:
         try:
             with h5py.File(self.path, "r") as file:
                 return iter(_hdf5_names(file, h5py.Group))
-        except OSError as error:
+        except (OSError, RuntimeError, TypeError, ValueError, KeyError) as error:
             size = self.path.stat().st_size
             if found := re.search(r"truncated.*stored_eof = (\d+)", str(error)):
                 raise self._truncated(f"it ends after {size} of {found[1]} bytes") from error

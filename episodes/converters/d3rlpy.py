@@ -1,4 +1,4 @@
-"""Import of episodes from HDF5 files of d3rlpy."""
+"""Import of episodes from HDF5 files and replay buffers of d3rlpy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from episodes.converters.d4rl import d4rl_episodes
 from episodes.converters.format import YES, Format, Recognition, needs
 from episodes.converters.hdf5_files import attributes_of, episodes_of_rows, opened
 from episodes.converters.loss_report import LossReport
-from episodes.converters.source_ids import prefix_of_files
+from episodes.converters.source_ids import prefix_of_arrays, prefix_of_files
 from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 
 _NEEDED = ("num_episodes", "columns", "actions_0", "rewards_0", "terminated_0")
 _FIRST_VERSION = ("observations", "actions", "rewards", "terminals", "episode_terminals")
+_NO_TRUNCATIONS = "the source marks none; an episode that does not terminate is cut"
 _COLUMNS = ("observations", "actions", "rewards", "terminated")
 
 
@@ -69,8 +70,7 @@ def d3rlpy_episodes(path: str | Path, report: LossReport, prefix: str | None = N
             check_numbers(where, {f"terminated_{number}": ending})
             terminated = bool(np.ravel(ending[()])[-1])
             if not terminated:
-                reason = "the source marks none; an episode that does not terminate is cut"
-                report.add("truncations", reason, f"{made}/{number}")
+                report.add("truncations", _NO_TRUNCATIONS, f"{made}/{number}")
             infos, custom_data = {}, {SOURCE: kept} if kept else {}
             for column, value in zip(more, others, strict=True):
                 if value is not None and value.shape[:1] == actions.shape[:1]:
@@ -85,6 +85,25 @@ def d3rlpy_episodes(path: str | Path, report: LossReport, prefix: str | None = N
                 f"rewards_{number}": rewards,
             }
             yield from episodes_of_rows(where, arrays, (made, str(number)), report, terminated, infos, custom_data)
+
+
+def buffer_episodes(buffer: Any, report: LossReport, prefix: str | None = None) -> Iterator[SingleAgentEpisode]:
+    """Yield the episodes of a d3rlpy `ReplayBuffer`, as `d3rlpy_episodes` does those of its file.
+
+    Raises:
+        UnreadableData: arrays have different numbers of rows or no numbers.
+    """
+    columns = [{name: getattr(episode, name) for name in _COLUMNS} for episode in buffer.episodes]
+    made = prefix_of_arrays("d3rlpy", dict(enumerate(columns)), prefix)
+    for number, arrays in enumerate(columns):
+        terminated = bool(arrays.pop("terminated"))
+        if not terminated:
+            report.add("truncations", _NO_TRUNCATIONS, f"{made}/{number}")
+        if isinstance(arrays["observations"], list):
+            arrays["observations"] = tuple(arrays["observations"])
+        arrays["actions"] = _flat(arrays["actions"])
+        where = f"{type(buffer).__name__}: episode {number}"
+        yield from episodes_of_rows(where, arrays, (made, str(number)), report, terminated)
 
 
 def _observations_of(file: Any, number: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def read(
     Args:
         source: a path or `file://` URL (of one of `FORMATS`), the URL of a remote data set of this library, the id of a
             Minari data set (with `format="minari"`), or an object of another library: a Minari data set, a buffer of
-            Stable-Baselines3 or Tianshou, RLlib's episodes, or a TensorDict.
+            Stable-Baselines3, Tianshou or d3rlpy, RLlib's episodes, or a TensorDict.
         format: one of `FORMATS`. None: recognized from the source.
         prefix: first part of the episodes' ids, "PREFIX/ID". None: ids that the source stores stay as they are, and
             others begin with a digest of the source. So two sources have different ids, and a source that is converted
@@ -107,7 +108,7 @@ def read(
             raise InvalidArgument(f"read({str(source)!r}): the format {known.name!r} has no option {name!r}; {allowed}")
     is_id = known.has_ids and not local_path(source).exists()
     place = source if is_id or is_remote(source) else local_path(source)
-    return known.read(place, report, prefix, **options), report
+    return _guarded(known.read(place, report, prefix, **options), place, known), report
 
 
 def write(episodes: Given, target: str | Path, format: str, **options: Any) -> LossReport:
@@ -160,7 +161,8 @@ def recognize(source: str | Path, format: str | None = None, *options: str) -> F
     contents = Contents(source)
     lacking = {}
     for candidate in FORMATS.values() if known is None else [known]:
-        recognition = candidate.recognize(contents)
+        with _as_unreadable(contents.path, "it cannot be recognized"):
+            recognition = candidate.recognize(contents)
         if recognition.is_ours or (options and set(options) <= set(candidate.options) and contents.kind in TABLES):
             return candidate
         if recognition.missing:
@@ -172,7 +174,25 @@ def count_episodes(source: str | Path, format: str | None = None, *options: str)
     """Return the number of episodes of a path without reading their arrays, or None if it is only known afterwards."""
     known = recognize(source, format, *options)
     is_file = not is_remote(source) and local_path(source).exists()
-    return known.count(Contents(source)) if is_file else None
+    with _as_unreadable(source, "its episodes cannot be counted"):
+        return known.count(Contents(source)) if is_file else None
+
+
+def _guarded(episodes: Iterator[Any], place: Any, known: Format) -> Iterator[Any]:
+    """Yield the episodes. Raise `UnreadableData` for all errors of the libraries that read the file."""
+    with _as_unreadable(place, f"it cannot be read as {known.about}"):
+        yield from episodes
+
+
+@contextmanager
+def _as_unreadable(where: Any, what: str) -> Iterator[None]:
+    """Return a context manager that converts errors of other libraries in damaged files to `UnreadableData`."""
+    try:
+        yield
+    except (EpisodeError, ImportError):
+        raise
+    except Exception as error:  # h5py, minari and others have no common one
+        raise UnreadableData(f"{where}: {what}: {error!r}; write or download it again") from error
 
 
 def _unrecognized(contents: Contents, known: Format | None, lacking: dict[str, str]) -> UnreadableData:
@@ -229,6 +249,8 @@ def _held(source: Any, report: LossReport, prefix: str | None) -> Iterator[Any]:
     """
     if hasattr(source, "optimize_memory_usage") and hasattr(source, "next_observations"):
         return _converted(from_sb3, source, report, prefix)
+    if hasattr(source, "episodes") and hasattr(source, "transition_count"):
+        return d3rlpy.buffer_episodes(source, report, prefix)
     if hasattr(source, "sample_indices") and hasattr(source, "maxsize"):
         return _converted(from_tianshou, source, report, prefix)
     if hasattr(source, "iterate_episodes") and hasattr(source, "storage"):

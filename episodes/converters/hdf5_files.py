@@ -41,7 +41,7 @@ def opened(path: Path, about: str) -> Iterator[Any]:
             yield file
     except (FileNotFoundError, EpisodeError):
         raise
-    except (OSError, KeyError, AttributeError, ValueError, TypeError) as error:
+    except (OSError, KeyError, AttributeError, ValueError, TypeError, RuntimeError) as error:
         raise UnreadableData(f"{path}: not {about}: {error}") from error
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from episodes.converters.accounting import check_numbers, check_rows
 from episodes.converters.columns import array_of
-from episodes.converters.contents import Contents
+from episodes.converters.contents import Contents, open_text
 from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.loss_report import LossReport
 from episodes.converters.source_ids import prefix_of_files
@@ -81,7 +81,7 @@ def _batches(files: list[Path], report: LossReport | None) -> Iterator[dict[str,
         UnreadableData: a line is no batch, a column is missing or packed, or lists have unequal lengths.
     """
     for file in files:
-        with file.open("rb") as lines:
+        with open_text(file) as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue

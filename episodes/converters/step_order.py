@@ -33,7 +33,12 @@ def tables_in_order(files: Sequence[Path], columns: Sequence[str], id_: str, tim
 
 
 def groups_in_order(
-    groups: Callable[[list[str]], Iterator[Any]], columns: Sequence[str], id_: str, time: str | None, where: Any
+    groups: Callable[[list[str]], Iterator[Any]],
+    columns: Sequence[str],
+    id_: str,
+    time: str | None,
+    where: Any,
+    remedy: str = "give each step one row, and each episode an id of its own",
 ) -> Iterator[Any]:
     """Yield Arrow tables of whole episodes from parts of a table, as `tables_in_order` does from files.
 
@@ -41,12 +46,13 @@ def groups_in_order(
         groups: function from names of columns to parts of the table, which is called twice.
         columns, id_, time: as in `tables_in_order`.
         where: name of the source, for errors.
+        remedy: what to do about two rows of one time, for errors.
     """
     pa = pyarrow()
     if not is_in_order(groups, id_, time, where):
         with as_unreadable_data(str(where)):
             keys = pa.concat_tables(groups([id_] if time is None else [id_, time]), promote_options="permissive")
-        order = _order_of(keys, id_, time, where)
+        order = _order_of(keys, id_, time, where, remedy)
         with as_unreadable_data(str(where)):
             whole = pa.concat_tables(groups(list(columns)), promote_options="permissive").take(pa.array(order))
         yield whole.combine_chunks()
@@ -117,7 +123,7 @@ def _groups(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Any]:
         yield from groups_of(file, list(columns))
 
 
-def _order_of(keys: Any, id_: str, time: str | None, where: Any) -> np.ndarray:
+def _order_of(keys: Any, id_: str, time: str | None, where: Any, remedy: str) -> np.ndarray:
     """Return the rows sorted by episode and time, int [N].
 
     Episodes are in the order of their first rows.
@@ -134,10 +140,7 @@ def _order_of(keys: Any, id_: str, time: str | None, where: Any) -> np.ndarray:
         twice = np.flatnonzero((np.diff(codes[order]) == 0) & (np.diff(times[order]) == 0))
         if len(twice):
             row = int(order[twice[0]])
-            raise UnreadableData(
-                f"{where}: episode {keys[id_][row]} has two rows with {time!r} {times[row]}; "
-                "give each step one row, and each episode an id of its own"
-            )
+            raise UnreadableData(f"{where}: episode {keys[id_][row]} has two rows with {time!r} {times[row]}; {remedy}")
     return order
 
 

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
 
-from episodes.converters.contents import Contents
+from episodes.converters.contents import Contents, open_text
 from episodes.converters.parquet_files import groups_of, schema_of
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 
 Groups = Callable[[list[str]], Iterator[Any]]
 """Function from names of columns to the parts of a table with these columns, as Arrow tables."""
-_BLOCK = 1 << 22  # bytes of a file of text, or of an Arrow table, that are one part
+_BLOCK = 1 << 20  # bytes of a file of text, or of an Arrow table, that are one part
 
 
 def table_of_file(contents: Contents) -> tuple[list[str], Groups]:
@@ -90,7 +90,7 @@ def _open_csv(contents: Contents) -> tuple[list[str], Groups]:
     def read(types: dict[str, Any], wanted: list[str] | None = None) -> Iterator[Any]:
         options = csv.ConvertOptions(strings_can_be_null=True, column_types=types, include_columns=wanted or [])
         with (
-            contents.open() as file,
+            open_text(contents.path) as file,
             csv.open_csv(
                 file,
                 read_options=csv.ReadOptions(block_size=_BLOCK, use_threads=False),
@@ -137,6 +137,7 @@ def _types_of_texts(batches: Any, num_columns: int) -> list[Any]:
         if pa.types.is_null(kind):
             return texts.null_count == len(texts)
         try:
+            texts.slice(0, 50).cast(kind)  # a cast of many texts that fails is slow
             texts.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return False
@@ -177,7 +178,7 @@ def _open_lines(contents: Contents) -> tuple[list[str], Groups]:
 
 def _blocks_of_lines(contents: Contents) -> Iterator[bytes]:
     """Yield blocks of whole lines, without blank ones."""
-    with contents.open() as file:
+    with open_text(contents.path) as file:
         waiting: list[bytes] = []
         while data := file.read(_BLOCK):
             head, line_end, tail = data.rpartition(b"\n")

@@ -158,13 +158,14 @@ class _Source:
         """Yield the episodes, with the ids "PREFIX/EPISODE", or "PREFIX/0", "PREFIX/1" and so on."""
         columns = self._columns
         self._report_missing_columns(report)
-        groups, id_, names = self._groups, columns.episode, self._names
+        groups, id_, names, remedy = self._groups, columns.episode, self._names, "give each step one row"
         if id_ is None:
+            remedy = "no column tells the episodes apart; name it (episode=, --episode)"
             id_, names, groups = _NUMBER, [*names, _NUMBER], self._numbered
             if columns.t is not None and not is_in_order(groups, id_, columns.t, self._where):
                 groups = self._as_one
         first = 0
-        for table in groups_in_order(groups, names, id_, columns.t, self._where):
+        for table in groups_in_order(groups, names, id_, columns.t, self._where, remedy):
             yield from self._of_rows(table, id_, prefix, first, report)
             first += len(table)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -30,7 +31,7 @@ def as_unreadable_data(source: str) -> Iterator[None]:
     names `source`. These are Arrow's errors, and builtin ones such as `ValueError`, `KeyError` and `OSError`.
     """
     damages = (EpisodeError, ValueError, KeyError, TypeError, IndexError, OverflowError, OSError)
-    damages = (*damages, MemoryError, RecursionError, AttributeError, SyntaxError)
+    damages = (*damages, MemoryError, RecursionError, AttributeError, SyntaxError, EOFError, zlib.error)
     try:
         yield
     except (*damages, pyarrow().ArrowException) as error:

@@ -150,6 +150,17 @@ def d3rlpy(path: Path, scale: float = 1.0) -> Source:
     return Source(path / "buffer.h5", [f"planted_{name}" for name in names])
 
 
+def d3rlpy_buffer(path: Path, scale: float = 1.0) -> Source:
+    """Return an object with the public attributes of d3rlpy's `ReplayBuffer` and `Episode`."""
+    columns, episodes = steps(scale), []
+    for k in range(2):
+        rows = slice(k * T, (k + 1) * T)
+        arrays = {"observations": columns["observations"][rows], "actions": columns["actions"][rows, None]}
+        arrays |= {"rewards": columns["rewards"][rows, None], "terminated": k == 0}
+        episodes.append(SimpleNamespace(**arrays, transition_count=T - (k == 1)))
+    return Source(SimpleNamespace(episodes=episodes, transition_count=2 * T - 1), [])
+
+
 def tianshou_file(path: Path, scale: float = 1.0) -> Source:
     """Write a file in the layout of Tianshou 2.0: a `ReplayBuffer` with some room left."""
     import h5py
@@ -582,6 +593,7 @@ FORMATS: dict[str, tuple[Callable[..., Source], Callable[..., Any]]] = {
     "prime-rl": (prime_rl, converters.from_prime_rl),
     "verl": (verl, converters.from_verl),
     "messages": (messages, converters.from_messages),
+    "d3rlpy buffer": (d3rlpy_buffer, reading),
     "npz": (npz, reading),
     "imitation": (imitation, reading),
     "zarr": (zarr, reading),

@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str, str]] = {  # the file, and w
     "a picture": (file("x.png", PNG), "it is a picture", "give the file with the steps"),
     "a picture as HDF5": (file("x.h5", PNG), "it is a picture", "give the file with the steps"),
     "a pickle": (file("x.pkl", pickle.dumps([1])), "it is a pickle", "load it, and pass its arrays"),
-    "compressed": (file("x.csv.gz", b"\x1f\x8b\x08\0"), "compressed by gzip", "decompress it first"),
+    "compressed": (file("x.csv.xz", b"\xfd7zXZ\0\0"), "compressed by xz", "decompress it first"),
     "unknown bytes": (file("x.bin", bytes(range(256))), "bytes of an unknown kind", "load it yourself"),
     "text": (file("README", b"Data of robots.\n"), "text, which no format reads", "load it yourself"),
     "a foreign table": (foreign_table, "a Parquet table with the columns 'price', 'city'", "--episode"),
