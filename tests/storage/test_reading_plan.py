@@ -15,7 +15,7 @@ from episodes.pack import EpisodePack
 from episodes.storage import episode_rows, info_schema
 from episodes.storage.header import Header
 from episodes.storage.layout import Layout, StoredBatch
-from episodes.storage.track_schema import columns_of, fields_of, structure_of
+from episodes.storage.track_schema import fields_of, pack_columns, structure_of
 
 COMPRESSIONS = ("none", "zstd")
 
@@ -44,13 +44,13 @@ def pack(num_steps: int = 3) -> EpisodePack:
 
 
 def layout_of(whole: EpisodePack, compression: str) -> Layout:
-    fields = info_schema.combine_fields({}, info_schema.columns_of(whole.infos))
-    written = Layout(structure_of(columns_of(whole)), fields_of(whole, compression), fields)
+    fields = info_schema.combine_fields({}, info_schema.written_columns(whole.infos))
+    written = Layout(structure_of(pack_columns(whole)), fields_of(whole, compression), fields)
     return Layout.from_schema(written.schema())
 
 
 def batch_of(whole: EpisodePack, layout: Layout) -> Any:
-    return layout.batch(layout.schema(), whole, info_schema.columns_of(whole.infos), False)
+    return layout.batch(layout.schema(), whole, info_schema.written_columns(whole.infos), False)
 
 
 def stored(batch: Any, layout: Layout) -> StoredBatch:

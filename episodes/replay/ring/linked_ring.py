@@ -32,8 +32,8 @@ from episodes.storage.ownership import OwnedLock
 from episodes.storage.sampling.n_step import as_summable
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
+from episodes.tracks.infos.column_infos import ColumnInfos
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.info_columns import ColumnInfos
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 FLAGS = (TERMINATEDS, TRUNCATEDS)

@@ -19,8 +19,8 @@ import numpy as np
 
 from episodes.replay.ring.track_ring import contiguous_ranges, put
 from episodes.tracks.infos import Infos
+from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, copy_mutable
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.info_columns import Column, ColumnInfos, PackedColumn, TypedColumn, copy_mutable
 from episodes.tracks.infos.infos import EmptyInfos
 
 Segments = Iterable[tuple[int, Infos]]  # infos of consecutive observations, each with the number of its first one
