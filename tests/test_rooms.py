@@ -40,6 +40,8 @@ TESTS = {  # folders and files of tests that may import a room when they are col
     "tests/episodes/transport": ("episodes.transport",),
     "tests/inspection": ("episodes.inspect", "episodes.command"),
     "tests/learners/test_command_line": ("episodes.command",),
+    "tests/learners/test_explain_update": ("episodes.inspect",),
+    "tests/learners/test_planted_faults": ("episodes.inspect",),
     "tests/learners/test_stored_runs": ("episodes.command",),
     "tests/public_reports/test_files": ("episodes.converters",),
     "tests/rllib": ("episode_runners.rllib",),

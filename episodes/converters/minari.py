@@ -385,7 +385,7 @@ def _recognize(contents: Contents) -> Recognition:
 
 def _count(contents: Contents) -> int | None:
     file = contents.path / "data" / "metadata.json"
-    return json.loads(file.read_text()).get("total_episodes") if file.exists() else None
+    return json.loads(file.read_text(encoding="utf-8")).get("total_episodes") if file.exists() else None
 
 
 FORMAT = Format("minari", "data sets of Minari", _recognize, minari_episodes, to_minari, count=_count, has_ids=True)

@@ -79,7 +79,7 @@ def from_table(
 
     >>> from_table({"run": [1, 1, 2], "obs": [0, 1, 5], "a": [0, 1, 0], "done": [False, True, True]}, action="a")[0]
     ... # doctest: +ELLIPSIS
-    [SingleAgentEpisode(table-.../1: 2 steps, return 0, terminated), SingleAgentEpisode(table-.../2: 1 steps, ...)]
+    [SingleAgentEpisode(table-.../1: 2 steps, return 0, terminated), SingleAgentEpisode(table-.../2: 1 step, ...)]
     """
     report, table = LossReport(), _as_arrow(frame)
     given = {"episode": episode, "t": t, "observation": observation, "action": action, "reward": reward}

@@ -45,7 +45,7 @@ from episodes import (
     unpack_agents,
 )
 from episodes.errors import EpisodeError
-from episodes.storage import EpisodeDataset, EpisodeWriter, ledger, sampling
+from episodes.storage import EpisodeDataset, EpisodeWriter, GameDataset, ledger, sampling
 from episodes.testing import check_vector_env
 from tests.episodes.test_held_memory import sent
 
@@ -263,6 +263,21 @@ def _shown(data: Any) -> Any:
     assert not stopped.value.code
 
 
+def _valued(episode: SingleAgentEpisode) -> SingleAgentEpisode:
+    """Return a copy of an episode with values of zero."""
+    episode = copy.deepcopy(episode)
+    episode.set_extra_model_outputs(key="v", new_data=[0.0] * (episode.lookback + len(episode)))
+    return episode
+
+
+def _games(data: Any) -> Path:
+    """Write a data set of games, and return its path."""
+    path = data.path.parent / "games"
+    with EpisodeWriter(path, several_kinds=True) as writer:
+        writer.add([data.game])
+    return path
+
+
 def _normalizing() -> env_to_module.NormalizeObservations:
     """Return a view with statistics."""
     view = env_to_module.NormalizeObservations(BOX, CHOICES)
@@ -415,6 +430,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "episodes.tokens.token_minibatches": lambda data: list(
         tokens.token_minibatches(tokens.token_batch(data.talks), 100)
     ),
+    "episodes.tokens.limit_sequences": lambda data: tokens.limit_sequences(
+        tokens.token_batch(data.talks), 8, longer="cut"
+    ),
     "episodes.tokens.group_numbers": lambda data: tokens.group_numbers(data.talks),
     "episodes.tokens.Conversation": lambda data: _talk(0).episode.to_numpy(),
     "episodes.tokens.TokenRecorder": _recorded_tokens,
@@ -429,6 +447,14 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "connectors.explain_episode": lambda data: connectors.explain_episode(
         data.episode, connectors.learner_pipeline(BOX, CHOICES), _mlp()
     ),
+    "connectors.compare_policies": lambda data: connectors.compare_policies(
+        data.episode, connectors.learner_pipeline(BOX, CHOICES), {"a": _mlp(), "b": _mlp()}
+    ),
+    "episodes.inspect.value_calibration": lambda data: inspect.value_calibration(
+        list(map(_valued, data.episodes)), values="v"
+    ),
+    "episodes.inspect.write_card": lambda data: inspect.write_card(data.path),
+    "episodes.storage.GameDataset": lambda data: list(GameDataset(_games(data))),
     "connectors.ConnectorPipeline": lambda data: connectors.ConnectorPipeline(connectors=[connectors.NumpyToTensor()])(
         batch={"obs": data.pack.observations}, episodes=data.episodes
     ),
@@ -579,8 +605,18 @@ WITHOUT_TRACKS: dict[str, set[str]] = {
         "episode_runners.Hook",
     },
     "results, which calls of other names return": {
+        "episodes.tokens.LengthReport",
+        "episodes.tokens.SessionReport",
         "episodes.storage.ledger.LedgerReader",
         "episodes.transport.Weights",
+    },
+    "calls of servers, whose values are lists of token ids": {
+        "episodes.capture.CaptureProxy",
+        "episodes.tokens.ResponseReader",
+        "episodes.tokens.Sample",
+        "episodes.tokens.Session",
+        "episodes.tokens.SessionRecorder",
+        "episodes.tokens.read_*",
     },
     "settings": {
         "episode_learners.*Config",
@@ -614,6 +650,7 @@ WITHOUT_TRACKS: dict[str, set[str]] = {
         "connectors.MultiAgentEnvToModule",
         "connectors.MultiAgentLearner",
         "episode_learners.League",
+        "episode_learners.trainers.EpisodeKeeper",
         "episode_learners.trainers.O*PolicyTrainer",
         "episode_learners.trainers.VideoHook",
         "episode_runners.GroupRunner",
@@ -626,6 +663,8 @@ WITHOUT_TRACKS: dict[str, set[str]] = {
         f"episodes.converters.from_{name}"
         for name in ("d4rl", "lerobot", "minari", "parquet", "rllib_parquet", "sb3", "tensordict", "tianshou")
     },
+    "tables with a value, or a list of one length, in each row": {"episodes.converters.from_table"},
+    "files and folders of runs": {"episodes.inspect.explain_update"},
     "strategies of other data": {
         f"episodes.testing.strategies.{name}"
         for name in ("infos", "items", "multi_agent_histories", "spaces", "vector_rows")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episode_learners.__main__ import main
 from episode_learners.trainers import EpisodeKeeper
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
@@ -110,6 +109,8 @@ def test_keeper_drops_episodes_that_never_end_or_are_long(tmp_path: Path) -> Non
 
 
 def test_train_keeps_episodes_and_resumes(tmp_path: Path) -> None:
+    from episode_learners.__main__ import main
+
     (tmp_path / "short.toml").write_text(SHORT.format(algo="ppo"))
     run = tmp_path / "run"
     words = ["--quiet", "--keep-episodes", "5/h"]
@@ -126,6 +127,8 @@ def test_train_keeps_episodes_and_resumes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rate", ["5", "0/h", "-1/h", "nan/h", "inf/h", "5/s", "1e9999999/h", ""])
 def test_wrong_rate_is_named(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from episode_learners.__main__ import main
+
     with pytest.raises(SystemExit):
         main(["train", f"--keep-episodes={rate}"])
     assert "is not a rate: give times per hour, such as 5/h" in capsys.readouterr().err
@@ -134,6 +137,8 @@ def test_wrong_rate_is_named(rate: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_trainer_without_episodes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from episode_learners.__main__ import main
+
     (tmp_path / "short.toml").write_text(SHORT.format(algo="dqn"))
     words = ["train", "--config", str(tmp_path / "short.toml"), "--logdir", str(tmp_path / "run"), "--quiet"]
     with pytest.raises(SystemExit):
