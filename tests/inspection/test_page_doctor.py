@@ -40,7 +40,7 @@ def test_lanes_have_a_mark_for_each_number_outside_its_space(places: set[tuple[i
         (step + lookback, int(lane["label"].rpartition("[")[2][:-1]))
         for lane in episode_data(episode)["lanes"]
         for step, text in lane.get("marks", ())
-        if text == "bounds -1.0 to 1.0"
+        if text == "bounds -1 to 1"
     }
     assert marked == {(step, number) for step, number in places if step >= lookback}
 
@@ -54,7 +54,7 @@ def test_page_shows_marks_and_findings(tmp_path: Path, tab: Tab) -> None:
     page.get_by_role("button", name="<b>bad, step 7").first.click()
     page.locator("#episode h2", has_text="<b>bad").wait_for()
     assert tab.texts("#now") == ["step 7"]
-    assert tab.value("[4]") == "5, bounds -1.0 to 1.0"
+    assert tab.value("[4]") == "5, bounds -1 to 1"
     assert page.locator("path.found").count() == 1
     assert page.locator(".rail .mark.found").count() >= 1
     page.keyboard.press("ArrowRight")
