@@ -81,6 +81,9 @@ OTHER_PROGRAMS = {
     ("docs/how_to/token_formats.md", 0): "part of a program of TRL",
     ("docs/how_to/token_grpo.md", 0): "part of a program with a model of Transformers",
     ("docs/how_to/token_grpo.md", 1): "part of a program with a model of Transformers",
+    ("docs/how_to/token_grpo.md", 2): "part of a program with a model of Transformers",
+    ("docs/how_to/train_an_agent.md", 0): "tests/capture/test_train_an_agent.py runs it with a server of the tests",
+    ("docs/how_to/language_agents.md", 0): "needs a server; tests/capture runs the proxy",
     ("docs/how_to/tune_settings.md", 0): "tests/learners/test_tuning_recipes.py runs it with fewer trials",
     ("docs/how_to/tune_settings.md", 1): "tests/learners/test_tuning_recipes.py runs it with fewer trials",
     ("docs/how_to/tune_settings.md", 2): "needs a server",
@@ -184,7 +187,7 @@ def test_commands_of_a_page_run_in_fresh_processes(name: str, tmp_path: Path) ->
     for line in commands(name):
         command, _, comment = line.partition("  #")
         words = ["env", *shlex.split(command)]
-        if "watch" in words:  # serves until Ctrl-C: tests/inspection/test_looking_page.py
+        if {"watch", "capture"} & set(words):  # they serve until Ctrl-C: test_looking_page.py, test_capture_command.py
             continue
         if "train" in words and not {"--config", "--resume"} & set(words):
             words += ["--epochs", "1", "--quiet"]
