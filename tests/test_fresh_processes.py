@@ -124,12 +124,36 @@ steps_per_collect = 128
 num_test_episodes = 2
 """
 MAKE_ENV = "import gymnasium\ndef make_env(): return gymnasium.make('CartPole-v1')\n"
+GAMES = """
+import numpy as np
+from episodes import MultiAgentEpisode
+from episodes.storage import EpisodeWriter
+with EpisodeWriter("games") as writer:
+    for name, length in (("first", 3), ("second", 5)):
+        game = MultiAgentEpisode(id_=name)
+        game.add_env_reset(observations={"car": np.zeros(4), "light": np.array([1, 0])})
+        for t in range(1, length + 1):
+            observations = {"car": np.full(4, float(t)), "light": np.array([0, 1])}
+            rewards, ends = {"car": 1.0, "light": 0.0}, {"__all__": t == length}
+            game.add_env_step(observations, {"car": 0.5, "light": 1}, rewards, terminateds=ends)
+        writer.add([game])
+"""
 FILES = {
     "docs/how_to/looking.md": {"short.toml": SHORT},
+    "docs/how_to/other_formats.md": {"log.csv": "run,x,y,dx,a\n1,0,0,1,0\n1,1,0,1,1\n2,0,1,0,1\n2,0,2,0,0\n"},
+    "docs/how_to/several_agents.md": {"make_games.py": GAMES},
     "docs/how_to/train_and_resume.md": {"my.toml": SHORT},
     "docs/how_to/doctor.md": {"my_package/__init__.py": "", "my_package/envs.py": MAKE_ENV},
 }
-BEFORE = {"docs/how_to/doctor.md": ["episodes record runs/poles --env CartPole-v1 --episodes 3"]}
+BEFORE = {
+    "docs/how_to/doctor.md": ["episodes record runs/poles --env CartPole-v1 --episodes 3"],
+    "docs/how_to/other_formats.md": ["episodes record PATH --env CartPole-v1 --episodes 2"],
+    "docs/how_to/publish.md": ["episodes record walks --env CartPole-v1 --episodes 3"],
+    "docs/how_to/several_agents.md": [f"{sys.executable} make_games.py"],
+    "docs/how_to/train_and_resume.md": [
+        f"episodes train --config my.toml --quiet --logdir runs/{name}" for name in ("fast", "slow")
+    ],
+}
 IN_TEXT = {
     "docs/how_to/sample_with_ray.md": [
         "episodes train --algo ppo --runners 2",
