@@ -90,8 +90,8 @@ def against_rllib(name: str, work: Callable[..., Timed], length: int, times: flo
 
 
 FIGURES = (
-    against_rllib("step", growing, LONG, 1.8),
-    against_rllib("finalize", finalizing, LONG, 1.5),
+    against_rllib("step", growing, LONG, 1.1),
+    against_rllib("finalize", finalizing, LONG, 1.3),
     Figure(
         "growing/finalize floor",
         Side("ours", partial(finalizing, episode_class=our_class, length=LONG)),
@@ -99,6 +99,6 @@ FIGURES = (
         at_most(2),
         "us",
     ),
-    against_rllib("20 steps, step", growing, SHORT, 1.8),
-    against_rllib("20 steps, grown and finalized", growing_and_finalizing, SHORT, 1.5),
+    against_rllib("20 steps, step", growing, SHORT, 0.9),
+    against_rllib("20 steps, grown and finalized", growing_and_finalizing, SHORT, 0.75),
 )
