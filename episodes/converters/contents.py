@@ -47,10 +47,9 @@ _FOREIGN = (  # beginnings of files that hold no episodes: offset, bytes, what i
     (4, b"ftyp", "a video", "give the folder of the data set, or the file with the steps"),
     (0, b"\x1aE\xdf\xa3", "a video", "give the folder of the data set, or the file with the steps"),
     (0, b"%PDF", "a PDF document", "give the file with the steps"),
-    (0, b"\x80\x02", "a pickle", "it may run code, so it is never opened here; load it, and pass its arrays"),
-    (0, b"\x80\x03", "a pickle", "it may run code, so it is never opened here; load it, and pass its arrays"),
-    (0, b"\x80\x04", "a pickle", "it may run code, so it is never opened here; load it, and pass its arrays"),
-    (0, b"\x80\x05", "a pickle", "it may run code, so it is never opened here; load it, and pass its arrays"),
+    *((0, head, "a pickle", "it may run code, so it is never opened here; load it, and pass its arrays") for head in (
+        b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05",
+    )),
     (0, _GZIP, "compressed by gzip", "decompress it first (gunzip)"),
     (0, b"\x28\xb5\x2f\xfd", "compressed by zstd", "decompress it first (unzstd)"),
     (0, b"BZh", "compressed by bzip2", "decompress it first (bunzip2)"),

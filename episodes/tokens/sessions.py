@@ -216,10 +216,7 @@ class Session:
             UnknownKey: there is no such call.
             InvalidArgument: several calls have the response id.
         """
-        with self._lock:
-            self._check_open("mark_delivered")
-            found = self._call(call, "mark_delivered")
-            found.is_delivered, found.is_cancelled = True, False
+        self._mark(call, True, "mark_delivered")
 
     def mark_cancelled(self, call: int | str) -> None:
         """Record that the agent left before it received the whole sample of a call, given as its number or response id.
@@ -229,10 +226,14 @@ class Session:
             UnknownKey: there is no such call.
             InvalidArgument: several calls have the response id.
         """
+        self._mark(call, False, "mark_cancelled")
+
+    def _mark(self, call: int | str, is_delivered: bool, method: str) -> None:
+        """Record that a call of an open session was delivered, or else cancelled, for the public `method`."""
         with self._lock:
-            self._check_open("mark_cancelled")
-            found = self._call(call, "mark_cancelled")
-            found.is_delivered, found.is_cancelled = False, True
+            self._check_open(method)
+            found = self._call(call, method)
+            found.is_delivered, found.is_cancelled = is_delivered, not is_delivered
 
     def reward(self, reward: Any, call: int | str | None = None) -> None:
         """Add a reward to the session, to a call, or to the tokens of a call. It may come after the end of the session,
