@@ -18,6 +18,13 @@ def test_navigation_lists_every_page_once() -> None:
     assert sorted(listed) == sorted(docs | notebooks | root_pages | {"reference/index.md"})
 
 
+def test_search_keeps_names_with_underscores_whole() -> None:
+    settings = (ROOT / "docs" / "site" / "mkdocs.yml").read_text()
+    separator = re.search(r"separator: '(.+)'", settings)
+    assert separator is not None
+    assert re.split(separator[1], "pack.get_observations(n_step=3)")[:2] == ["pack", "get_observations"]
+
+
 def test_changelog_and_citation_have_the_version_of_the_package() -> None:
     assert f"\n## {episodes.__version__} " in (ROOT / "CHANGELOG.md").read_text()
     assert f"\nversion: {episodes.__version__}\n" in (ROOT / "CITATION.cff").read_text()

@@ -37,6 +37,8 @@ FENCE = re.compile(r"(^```.*?^```\s*?$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(((?!https?:|mailto:|#)[^)#\s]+)(#[^)\s]*)?( \"[^\"]*\")?\)")
 NAME = re.compile(r"(?<![\[`\w])`([A-Za-z_]\w*(?:\.\w+)*)(\([^`]*\))?`(?![\]`])")
 
+LOADER = griffe.GriffeLoader(search_paths=[str(ROOT)])
+
 problems: list[str] = []
 
 
@@ -53,15 +55,14 @@ def public_names() -> dict[str, list[str]]:
 
 def canonical_paths() -> dict[str, str]:
     """Map each public path to the path under which its object is documented: the shortest one in the same package."""
-    loader = griffe.GriffeLoader(search_paths=[str(ROOT)])
     for top in PACKAGES:
-        loader.load(top)
-    loader.resolve_aliases(implicit=True)
+        LOADER.load(top)
+    LOADER.resolve_aliases(implicit=True)
     paths_of: dict[str, list[str]] = {}
     for package, names in public_names().items():
         for name in names:
             try:
-                target = loader.modules_collection[f"{package}.{name}"].canonical_path
+                target = LOADER.modules_collection[f"{package}.{name}"].canonical_path
             except KeyError:
                 problems.append(f"{package}.{name} is in __all__, but griffe does not find it")
             else:
@@ -152,8 +153,14 @@ def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
     return "\n\n".join(text) + "\n", pictures
 
 
+def is_class(path: str) -> bool:
+    """Return whether a public path is that of a class."""
+    package, _, name = path.rpartition(".")
+    return LOADER.modules_collection[package][name].is_class
+
+
 def reference_pages() -> dict[str, str]:
-    """Return one reference page per public package, and their index."""
+    """Return a page for each public package with its functions, a page for each class, and an index."""
     pages, rows = {}, []
     for package, names in public_names().items():
         local = [name for name in names if CANONICAL.get(f"{package}.{name}") == f"{package}.{name}"]
@@ -165,8 +172,14 @@ def reference_pages() -> dict[str, str]:
         if others:
             links = ", ".join(f"[`{name}`][{CANONICAL[f'{package}.{name}']}]" for name in others)
             text.append(f"Also available here: {links}.\n")
-        for name in local:
-            path = f"{package}.{name}"
+        classes = [name for name in local if is_class(f"{package}.{name}")]
+        if classes:
+            text.append("| class | what it is |\n|---|---|")
+            text += [f"| [`{name}`]({package}/{name}.md) | {first_sentence(f'{package}.{name}')} |" for name in classes]
+            text.append("")
+        for name in classes:
+            pages[f"reference/{package}/{name}.md"] = f"::: {package}.{name}\n    options: {{heading_level: 1}}\n"
+        for path in (f"{package}.{name}" for name in local if name not in classes):
             lax = "\n    options:\n      docstring_options: {warn_unknown_params: false, warn_missing_types: false}"
             text.append(f"::: {path}{lax if path in LAX_PARAMETERS else ''}\n")
         pages[f"reference/{package}.md"] = "\n".join(text)
@@ -180,10 +193,23 @@ def reference_pages() -> dict[str, str]:
     return pages
 
 
+def first_sentence(path: str) -> str:
+    """Return the first sentence of the docstring of a public object, without line breaks, for a cell of a table."""
+    package, _, name = path.rpartition(".")
+    docstring = LOADER.modules_collection[package][name].docstring
+    first = docstring.value.strip().partition("\n\n")[0] if docstring else ""
+    return re.split(r"(?<=[.:])\s", " ".join(first.split()))[0].rstrip(":.").replace("|", "\\|")
+
+
 def navigation() -> str:
     """Return mkdocs.yml with the reference pages filled in."""
     text = (Path(__file__).parent / "mkdocs.yml").read_text()
-    lines = [f"      - {package}: reference/{package}.md" for package in public_names()]
+    lines = []
+    for package, names in public_names().items():
+        lines += [f"      - {package}:", f"          - reference/{package}.md"]
+        for name in names:
+            if (path := f"{package}.{name}") == CANONICAL.get(path) and is_class(path):
+                lines.append(f"          - {name}: reference/{package}/{name}.md")
     return text.replace("      # reference pages", "\n".join(lines))
 
 
@@ -211,6 +237,7 @@ def main() -> int:
         page.write_text(f"---\nsearch:\n  boost: {SEARCH_BOOSTS.get(posixpath.dirname(uri), 1)}\n---\n\n{text}")
     (TARGET / "reference").mkdir(exist_ok=True)
     for uri, text in reference_pages().items():
+        (TARGET / uri).parent.mkdir(exist_ok=True)
         (TARGET / uri).write_text(with_references(text))
     (ROOT / "build" / "mkdocs.yml").write_text(navigation())
     print(*problems, sep="\n", file=sys.stderr)
