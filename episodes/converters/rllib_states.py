@@ -64,7 +64,7 @@ def copy_id_and_spaces(episode: SingleAgentEpisode, made: Any) -> None:
     made.observation_space, made.action_space = episode.observation_space, episode.env_action_space
 
 
-def _buffer(track: Track, space: Any) -> dict[str, Any]:
+def _buffer(track: Track, space: dict[str, Any] | None) -> dict[str, Any]:
     """Return the state of RLlib's buffer for a time series, with copies of its data."""
     finished = not isinstance(track.data, list)
     data = nested.map_leaves(np.array, track.data) if finished else deepcopy(track.data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
 from episodes.tracks.infos.infos import EmptyInfos
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TEXT, _DOCUMENTS = "text", "msgpack"
 
@@ -85,7 +88,7 @@ class TableInfos:
         return made if rare is None else spread(made, *rare)
 
     @staticmethod
-    def read(kinds: dict[str, Any], table: Any, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
+    def read(kinds: dict[str, Any], table: pa.Table, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
         """Convert the columns of an Arrow table back to info dicts.
 
         Args:
