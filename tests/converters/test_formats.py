@@ -360,7 +360,7 @@ def test_conversion_of_invalid_input_raises_and_leaves_no_files(tmp_path: Path) 
 @pytest.mark.parametrize("options", [*({"format": name} for name in formats.FORMATS), {"episode": "id"}], ids=str)
 @pytest.mark.parametrize("source", [None, 3, {"a": 1}, [1], b"file", some(1)], ids=lambda value: type(value).__name__)
 def test_read_of_object_with_options_of_files_raises(source: object, options: dict[str, str]) -> None:
-    with pytest.raises(InvalidArgument, match=rf"read\({type(source).__name__}\): {[*options][0]}= is for files"):
+    with pytest.raises(InvalidArgument, match=rf"read\({type(source).__name__}\): {next(iter(options))}= is for files"):
         read(source, **options)
 
 
