@@ -189,7 +189,7 @@ def _episode_of(
     return prefixed(episode, prefix) if _OURS in about else episode
 
 
-def _lengths_of(data: Any) -> Any:
+def _lengths_of(data: dict[str, Any] | np.ndarray) -> Any:
     """Return nested dicts of arrays with the number of rows in place of each array."""
     return {key: _lengths_of(part) for key, part in data.items()} if isinstance(data, dict) else len(data)
 
@@ -201,7 +201,7 @@ def _plain(value: object) -> Any:
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
-def _as_arrays(data: Any) -> Any:
+def _as_arrays(data: object) -> Any:
     """Return Minari's nested data with lists of strings converted to arrays."""
     if isinstance(data, dict):
         return {key: _as_arrays(part) for key, part in data.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ def _pack_column(path: str, column: TypedColumn) -> PackedColumn:
     return packed_column(path, rows, [column.value(row) for row in rows], len(column.values))
 
 
-def _read_column(kind: Any, path: str, parts: Any, num: int) -> Column:
+def _read_column(kind: Any, path: str, parts: Sequence[tuple[pa.ChunkedArray, np.ndarray]], num: int) -> Column:
     """Return the info column of `num` rows, joined from the parts that have it.
 
     Args:

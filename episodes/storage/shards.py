@@ -341,7 +341,9 @@ def data_set_of(schema: pa.Schema) -> str | None:
     return None if data_set is None else data_set.decode(errors="replace")
 
 
-def _batches(reader: Any, source: pa.BufferReader, data: pa.Buffer, name: str) -> Iterator[ShardBatch]:
+def _batches(
+    reader: pa.RecordBatchStreamReader, source: pa.BufferReader, data: pa.Buffer, name: str
+) -> Iterator[ShardBatch]:
     """Yield the record batches with their checksums, which are not verified yet, until the stream ends or is
     incomplete.
     """

@@ -35,6 +35,7 @@ from episodes.pack import EpisodePack
 from episodes.storage import space_json, track_schema
 from episodes.storage.layout import LENGTHS
 from episodes.storage.track_schema import (
+    Structure,
     TrackField,
     assemble,
     has_bounds,
@@ -246,7 +247,7 @@ class PackLayout:
     def __init__(
         self,
         tracks: Any,
-        structure: Any,
+        structure: Structure,
         observation_space: space_json.Json | None,
         action_space: space_json.Json | None,
     ) -> None:
