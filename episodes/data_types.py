@@ -6,13 +6,19 @@ A parameter that is only passed on, compared or printed is an `object`. `Any` is
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 NestedArrays: TypeAlias = "np.ndarray | Mapping[Any, NestedArrays] | tuple[NestedArrays, ...]"
 """An array, or dicts and tuples of arrays that share their first axis."""
+
+Indices: TypeAlias = "ArrayLike | slice"
+"""Ints, a mask of bools, or a slice, which select items of a sequence."""
 
 Space: TypeAlias = gym.Space[Any]
 """A Gymnasium space of any kind."""

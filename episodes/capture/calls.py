@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from episodes.capture.messages import (
@@ -202,7 +202,7 @@ class ForwardedCall:
             await response.write_eof()
         return response
 
-    def _shown(self, events: Any, held: list[bytes]) -> bytes:
+    def _shown(self, events: Iterable[tuple[bytes, bytes | None]], held: list[bytes]) -> bytes:
         """Read events, and return the bytes that the agent may have now. Later ones are appended to `held`."""
         shown = []
         for event, data in events:

@@ -35,7 +35,7 @@ _REFUSED = {
 }
 
 
-def check_request(body: Any, endpoint: str) -> None:
+def check_request(body: object, endpoint: str) -> None:
     """Raise an error if the answer to a request could not be recorded.
 
     Raises:

@@ -121,7 +121,7 @@ class CaptureState:
 
 
 def _check_arguments(
-    upstream: Any, recorder: Any, overrides: Any, call_timeout: float | None, idle_timeout: float | None
+    upstream: object, recorder: object, overrides: object, call_timeout: float | None, idle_timeout: float | None
 ) -> None:
     if not isinstance(recorder, SessionRecorder):
         raise WrongType(f"CaptureProxy: recorder is a {type(recorder).__name__}; give a SessionRecorder")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -12,6 +12,9 @@ from episodes.command.opening import data_path_or_same
 from episodes.command.printing import Json, print_json, print_table
 from episodes.command.terminal import say_wrapped
 from episodes.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from episodes.inspect.comparison import EpisodeDifference
 
 SHOWN = 5  # differing episodes that are printed
 
@@ -171,7 +174,7 @@ def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance:
     return _Result(bool(differences), lines, facts, [row for each in differences[:SHOWN] for row in _rows(each)])
 
 
-def _rows(difference: Any) -> list[list[str]]:
+def _rows(difference: EpisodeDifference) -> list[list[str]]:
     """Return the rows of a table on the differences between two episodes, first what differs besides the tracks."""
     from episodes.inspect.formatting import shortened
 
@@ -181,7 +184,7 @@ def _rows(difference: Any) -> list[list[str]]:
     return rows
 
 
-def _as_dict(difference: Any) -> dict[str, Any]:
+def _as_dict(difference: EpisodeDifference) -> dict[str, Any]:
     """Return a difference between two episodes as JSON values."""
     ids = {name: getattr(getattr(difference, name), "id_", None) for name in ("a", "b")}
     return {**ids, "facts": difference.facts, "tracks": list(map(asdict, difference.tracks))}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,15 @@ from episodes.command.opening import data_path, data_path_or_same, local
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.command.terminal import say, visible
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from episodes.inspect.schema import TrackSchema
+    from episodes.inspect.series import Series
+    from episodes.multi_agent import MultiAgentEpisode
+    from episodes.single_agent import SingleAgentEpisode
+    from episodes.storage import EpisodeDataset, GameDataset
 
 Decode = Annotated[str | None, typer.Option(help="Function MODULE:NAME from token ids to text.")]
 MOST_PARTS = 8  # numbers of an item that have a row each
@@ -67,7 +76,7 @@ def info(
         print_table([*tracks[0]], [[text(value) for value in row.values()] for row in tracks])
 
 
-def _facts(dataset: Any) -> dict[str, Any]:
+def _facts(dataset: EpisodeDataset) -> dict[str, Any]:
     """Return what `info` prints of a data set of episodes."""
     rows = _rows(dataset)
     returns, endings = [row["return"] for row in rows], [row["ending"] for row in rows]
@@ -94,7 +103,7 @@ def _facts(dataset: Any) -> dict[str, Any]:
     }
 
 
-def _facts_of_games(dataset: Any) -> dict[str, Any]:
+def _facts_of_games(dataset: GameDataset) -> dict[str, Any]:
     """Return what `info` prints of a data set of games: returns, endings, and facts of each kind of agents."""
     table, spec = dataset.metadata, dataset.env_spec
     returns, endings = table["return"].tolist(), table["ending"].tolist()
@@ -152,7 +161,7 @@ def ls(
     print_table(shown, [[_cell(row[name]) for name in shown] for row in rows])
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     """Return a value of the metadata as text; ids of agents with commas."""
     return text(", ".join(map(str, value)) if isinstance(value, tuple) else value)
 
@@ -191,7 +200,7 @@ def show(
         _print_tracks(each, decode)
 
 
-def _facts_of_episode(episode: Any) -> dict[str, Any]:
+def _facts_of_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
     """Return what `show --json` prints of the episode of one agent."""
     from episodes.inspect.series import of_tracks
 
@@ -199,7 +208,7 @@ def _facts_of_episode(episode: Any) -> dict[str, Any]:
     return facts | {"tracks": list(map(_track_facts, of_tracks(episode.tracks)))}
 
 
-def _print_tracks(episode: Any, decode: str | None) -> None:
+def _print_tracks(episode: SingleAgentEpisode, decode: str | None) -> None:
     """Print a table of the arrays of an episode, and the turns of a language agent."""
     from episodes.inspect.conversation import is_conversation, view_conversation
     from episodes.inspect.formatting import clipped, number
@@ -243,7 +252,7 @@ def _function(name: str | None) -> Any:
     return function
 
 
-def _schema_row(track: Any) -> list[str]:
+def _schema_row(track: TrackSchema) -> list[str]:
     """Return the cells of a data set's track in a table of tracks."""
     from episodes.inspect.formatting import clipped, number
 
@@ -253,7 +262,7 @@ def _schema_row(track: Any) -> list[str]:
     return [clipped(track.path), track.item_shape, series.dtype, track.space, *ends, clipped(", ".join(series.remarks))]
 
 
-def _track_facts(series: Any) -> dict[str, Any]:
+def _track_facts(series: Series) -> dict[str, Any]:
     """Return the statistics of a time series as a dict for JSON, in which None replaces NaN and infinities."""
     shape = [None if length < 0 else length for length in series.shape]  # of ragged items
     facts = {"track": series.label, "shape": shape, "dtype": series.dtype}
@@ -367,33 +376,35 @@ def _opened(directory: str) -> Any:
     return open_dataset(data_path(directory))
 
 
-def _is_of_games(dataset: Any) -> bool:
+def _is_of_games(dataset: object) -> bool:
     from episodes.storage import GameDataset
 
     return isinstance(dataset, GameDataset)
 
 
-def _columns(dataset: Any) -> list[str]:
+def _columns(dataset: EpisodeDataset | GameDataset) -> list[str]:
     """Return the names of those metadata columns of a data set that commands print."""
     columns = COLUMNS_OF_GAMES if _is_of_games(dataset) else COLUMNS
     return [*columns, *(name for name in dataset.metadata if name.startswith("custom_data/"))]
 
 
-def _rows(dataset: Any) -> list[dict[str, Any]]:
+def _rows(dataset: EpisodeDataset | GameDataset) -> list[dict[str, Any]]:
     """Return the metadata of a data set as a list with one dict per episode."""
     names, table = _columns(dataset), dataset.metadata
     columns = [table[name].tolist() for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _statistics(dataset: Any) -> list[dict[str, Any]]:
+def _statistics(dataset: EpisodeDataset | GameDataset) -> list[dict[str, Any]]:
     """Return the rows of a table of statistics: one row for each component of each time series of a data set.
 
     Items of more than 256 numbers, such as images, have one row for all their numbers.
     """
     import numpy as np
 
-    if _is_of_games(dataset):
+    from episodes.storage import GameDataset
+
+    if isinstance(dataset, GameDataset):
         return [{"kind": n} | row for n, kind in enumerate(dataset.kinds) for row in _statistics(kind)]
     rows = []
     for path, stats in dataset.statistics().items():
@@ -405,7 +416,7 @@ def _statistics(dataset: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _order(value: Any) -> tuple[int, Any]:
+def _order(value: object) -> tuple[int, Any]:
     """Return the sort key of a value in a column of mixed types: numbers first, then NaN, texts and None."""
     if value is None:
         return 3, ""
@@ -414,7 +425,7 @@ def _order(value: Any) -> tuple[int, Any]:
     return 2, str(value)
 
 
-def index_of_episode(dataset: Any, text: str) -> int:
+def index_of_episode(dataset: EpisodeDataset | GameDataset, text: str) -> int:
     """Return the index of the episode that `text` names by its id, the beginning of its id, or its index.
 
     Raises:
@@ -442,7 +453,7 @@ def _check_jinja2() -> None:
         raise MissingExtra(f"HTML needs jinja2; {install_advice('inspect')}")
 
 
-def _page(episode: Any, decode: Any) -> str:
+def _page(episode: SingleAgentEpisode | MultiAgentEpisode, decode: Callable[[list[int]], str] | None) -> str:
     """Return the notebook view of an episode as a complete HTML page."""
     _check_jinja2()
     from episodes.inspect.html import multi_agent_episode, page, single_agent_episode
@@ -453,7 +464,7 @@ def _page(episode: Any, decode: Any) -> str:
     return page("episode", single_agent_episode(episode, decode))
 
 
-def _random_episode(env: Any, seed: int, max_steps: int) -> Any:
+def _random_episode(env: gym.Env, seed: int, max_steps: int) -> Any:
     """Run an environment with random actions for one episode, and return the episode."""
     from episodes.single_agent import SingleAgentEpisode
 
@@ -468,7 +479,7 @@ def _random_episode(env: Any, seed: int, max_steps: int) -> Any:
     return episode.to_numpy()
 
 
-def _progress(items: Any, description: str) -> Iterator[Any]:
+def _progress(items: Collection[Any], description: str) -> Iterator[Any]:
     """Yield the items while a progress bar shows their number, if stderr is a terminal."""
     with _bar(description, len(items)) as (_, advance):
         for n, item in enumerate(items):

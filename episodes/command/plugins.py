@@ -88,5 +88,5 @@ def print_version(is_asked: bool) -> None:
         raise typer.Exit(0)
 
 
-def _print_warning(message: Warning | str, *_: Any) -> None:
+def _print_warning(message: Warning | str, *_: object) -> None:
     say(f"episodes: warning: {message}", err=True)

@@ -17,7 +17,7 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="Path or URL of a 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print a value as JSON. Values that JSON does not have become texts."""
     say(json.dumps(value, default=str).replace("\x7f", "\\u007f"))  # all other control characters are escaped
 
@@ -48,7 +48,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     console.print(table)
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """Return a value as short text for a table cell, "" for None."""
     from episodes.inspect.formatting import clipped, number
 
@@ -59,7 +59,7 @@ def text(value: Any) -> str:
     return "" if value is None else clipped(value)
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """Return the value with NaN and infinities replaced by None, because JSON has no such numbers."""
     if isinstance(value, list):
         return [finite(item) for item in value]

@@ -6,13 +6,12 @@ import re
 import sys
 import textwrap
 from shutil import get_terminal_size
-from typing import Any
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters other than tabs and line ends, and characters that change the direction of text."""
 
 
-def visible(text: Any) -> str:
+def visible(text: object) -> str:
     r"""Return the value as a text in which control characters are written as escapes.
 
     Texts of a data set, such as ids, may contain sequences that move the cursor, set the title or the clipboard of a
@@ -24,12 +23,12 @@ def visible(text: Any) -> str:
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
-def say(text: Any, *, err: bool = False) -> None:
+def say(text: object, *, err: bool = False) -> None:
     """Print a value as one text without control characters, to stdout, or with `err` to stderr."""
     print(visible(text), file=sys.stderr if err else sys.stdout, flush=True)
 
 
-def say_wrapped(text: Any) -> None:
+def say_wrapped(text: object) -> None:
     """Print a text as `say` does, with line breaks between words if stdout is a terminal.
 
     Further lines of a line are indented by two spaces more than its first one.

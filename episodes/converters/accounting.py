@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Text
 
 from episodes.converters.loss_report import LossReport
+from episodes.data_types import Space
 from episodes.errors import UnreadableData, WrongType
 from episodes.tracks import nested
 from episodes.tracks.infos import msgpack_codec
@@ -18,6 +19,22 @@ SOURCE = "source"
 """Key of custom data: values that a source stores for all its episodes, such as the frames per second of a robot."""
 _MOST_BYTES = 4096  # of a value that is kept as custom data of each episode
 _NUMBERS = "biufc"
+
+
+class StoredArray(Protocol):
+    """An array in memory or in a file, of which rows are read by slices."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    def __getitem__(self, rows: slice, /) -> Any: ...
+
+
+StoredArrays: TypeAlias = "StoredArray | Mapping[Any, StoredArrays] | tuple[StoredArrays, ...]"
+"""A stored array, or dicts and tuples of them that share their first axis."""
 
 
 class Account:
@@ -55,7 +72,7 @@ class Account:
         self._read.add(key)
         return value
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """Return the value of `key` and mark it as read, or return `default` if there is none."""
         return self[key] if key in self._values else default
 
@@ -102,7 +119,7 @@ class Account:
                     kept[self._path.format(key)] = document
         return kept
 
-    def report_rest(self, report: LossReport, where: Any, reason: str = UNKNOWN_MEANING) -> None:
+    def report_rest(self, report: LossReport, where: object, reason: str = UNKNOWN_MEANING) -> None:
         """Add each value that was not read to the report. A value None has no information.
 
         Args:
@@ -115,7 +132,7 @@ class Account:
                 report.add(name, reason, where)
 
 
-def _is_small(value: Any) -> bool:
+def _is_small(value: object) -> bool:
     """Return True if a value can be custom data of each episode: a document of at most `_MOST_BYTES`."""
     try:
         return len(msgpack_codec.encode(value, "")) <= _MOST_BYTES
@@ -178,7 +195,7 @@ def check_numbers(where: str, columns: Mapping[str, Any], advice: str = "") -> N
                 )
 
 
-def has_text(space: Any) -> bool:
+def has_text(space: Space | None) -> bool:
     """Return True if a space, or a part of it, is a space of text."""
     parts = getattr(space, "spaces", ())
     return isinstance(space, Text) or any(map(has_text, parts.values() if isinstance(parts, Mapping) else parts))

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from episodes.columns import Columns
 from episodes.converters.loss_report import LossReport
+from episodes.data_types import Space
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
@@ -42,6 +43,6 @@ def export_actions(episodes: Converted, report: LossReport, mapping: str | None 
     return changed
 
 
-def imported_space(space: Any, mapping: str | None) -> Any:
+def imported_space(space: Space | None, mapping: str | None) -> Any:
     """Return the action space of imported actions: `space`, or with `mapping` the policy's rescaled version of it."""
     return space if mapping is None or space is None else policy_space_of(space, mapping)

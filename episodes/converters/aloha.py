@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from episodes.errors import UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    import h5py
 
 _NEEDED = ("action", "observations/qpos")
 _FILE = re.compile(r"[^/]+\.(hdf5|h5)")
@@ -70,7 +73,7 @@ def _files_in(folder: Path, report: LossReport) -> list[str]:
 
 
 def _episodes_of(
-    file: Any, where: str, id_: tuple[str, str], custom_data: dict[str, Any], report: LossReport
+    file: h5py.Group, where: str, id_: tuple[str, str], custom_data: dict[str, Any], report: LossReport
 ) -> Iterator[SingleAgentEpisode]:
     """Yield the episode of an open file."""
     stored, text = Account(file), "/".join(id_)
@@ -91,7 +94,7 @@ def _episodes_of(
     yield from episodes_of_rows(where, columns, id_, report, False, infos, custom_data)
 
 
-def _decompressed(images: Any) -> Any:
+def _decompressed(images: np.ndarray | h5py.Dataset) -> Any:
     """Return compressed images as an array [T, height, width, channels], and any other array unchanged.
 
     Compressed images are bytes: rows of uint8 filled up with zeros, or items of different lengths.
@@ -106,7 +109,7 @@ def _decompressed(images: Any) -> Any:
     return np.stack([np.asarray(Image.open(io.BytesIO(_bytes_of(item)))) for item in images])
 
 
-def _bytes_of(item: Any) -> bytes:
+def _bytes_of(item: object) -> bytes:
     return item.tobytes() if isinstance(item, (np.ndarray, np.generic)) else item if isinstance(item, bytes) else b""
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.indexing import offsets_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NUMBERS = "biufMm"  # numpy kinds that become columns of numbers
 
@@ -50,7 +53,7 @@ def nested_column(array: np.ndarray) -> Any:
     return values
 
 
-def spread(column: Any, rows: np.ndarray, num_rows: int) -> Any:
+def spread(column: pa.Array | pa.ChunkedArray, rows: np.ndarray, num_rows: int) -> Any:
     """Return an Arrow column of `num_rows` values: the items of a column [k] at the indices `rows` [k], else null."""
     at = np.full(num_rows, -1)
     at[rows] = np.arange(len(rows))
@@ -71,7 +74,9 @@ def rare_column(array: np.ndarray, rows: np.ndarray, num_rows: int) -> Any:
     return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=pa.array(~present))
 
 
-def array_of(column: Any, dtype: np.dtype | None = None, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def array_of(
+    column: pa.Array | pa.ChunkedArray, dtype: np.dtype | None = None, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
     """Convert an Arrow column without its nulls to an array. Lists become axes, so they must have equal lengths.
 
     Args:
@@ -110,7 +115,7 @@ def array_of(column: Any, dtype: np.dtype | None = None, shape: tuple[int, ...] 
     return array if dtype is None or dtype.kind == "U" else array.astype(dtype, copy=False)
 
 
-def _is_ragged(column: Any) -> bool:
+def _is_ragged(column: pa.Array) -> bool:
     """Return True if a column has lists of different lengths."""
     types = pyarrow().types
     if not (types.is_list(column.type) or types.is_large_list(column.type)):

@@ -15,11 +15,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from episodes.converters.parquet_files import schema_of
 from episodes.errors import UnreadableData, needing
 from episodes.storage.files import local_path
+
+if TYPE_CHECKING:
+    import h5py
 
 _HEAD = 1 << 16  # bytes at the beginning of a file that are looked at
 _MOST_NAMES = 500  # names of arrays or files that are collected
@@ -344,7 +347,7 @@ class Contents:
         return f"{words} {shown}" + (", ..." if len(self.names) > 12 else "")
 
 
-def _hdf5_names(file: Any, group_class: type) -> list[str]:
+def _hdf5_names(file: h5py.Group, group_class: type) -> list[str]:
     """Return the paths of groups and arrays in an open HDF5 file, level by level. Groups list their first children."""
     names, level = [], [("", file)]
     for depth in range(4):

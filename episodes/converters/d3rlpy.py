@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from episodes.converters.source_ids import prefix_of_arrays, prefix_of_files
 from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
+
+if TYPE_CHECKING:
+    import h5py
 
 _NEEDED = ("num_episodes", "columns", "actions_0", "rewards_0", "terminated_0")
 _FIRST_VERSION = ("observations", "actions", "rewards", "terminals", "episode_terminals")
@@ -106,7 +109,7 @@ def buffer_episodes(buffer: Any, report: LossReport, prefix: str | None = None) 
         yield from episodes_of_rows(where, arrays, (made, str(number)), report, terminated)
 
 
-def _observations_of(file: Any, number: int) -> list[str]:
+def _observations_of(file: h5py.Group, number: int) -> list[str]:
     """Return the names of the observation arrays of an episode."""
     if f"observations_{number}" in file:
         return [f"observations_{number}"]
@@ -116,7 +119,7 @@ def _observations_of(file: Any, number: int) -> list[str]:
     return names
 
 
-def _flat(actions: Any) -> Any:
+def _flat(actions: np.ndarray) -> Any:
     """Return integers [T, 1] as [T], and other arrays unchanged."""
     return actions[:, 0] if actions.dtype.kind in "iu" and actions.shape[1:] == (1,) else actions
 

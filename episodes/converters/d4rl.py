@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymnasium import spaces
 
@@ -16,6 +16,9 @@ from episodes.converters.loss_report import LossReport
 from episodes.converters.source_ids import prefix_of_files
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
+
+if TYPE_CHECKING:
+    import h5py
 
 _NEEDED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations", "episode_terminals")
@@ -71,7 +74,7 @@ def d4rl_episodes(path: str | Path, report: LossReport, prefix: str | None = Non
         yield from _of_file(file, path, report, prefix)
 
 
-def _of_file(file: Any, path: Path, report: LossReport, prefix: str | None) -> Iterator[SingleAgentEpisode]:
+def _of_file(file: h5py.Group, path: Path, report: LossReport, prefix: str | None) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes of an open HDF5 file in D4RL's layout. Values that are not read are noted in `report`."""
     stored = Account(file)
     columns = {_ROLES.get(key, key): stored[key] for key in (*_NEEDED, *_OPTIONAL) if key in stored or key in _NEEDED}

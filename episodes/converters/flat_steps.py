@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.converters.accounting import check_numbers, check_rows
+from episodes.converters.accounting import StoredArrays, check_numbers, check_rows
 from episodes.converters.loss_report import LossReport
 from episodes.converters.transitions import Transitions, blocks_of, without_next
 from episodes.errors import UnreadableData
@@ -116,7 +116,7 @@ class FlatSteps:
         """
         until = rows.stop + (self._has_last and rows.stop == self.num_rows)
 
-        def part(data: Any, stop: int = rows.stop) -> Any:
+        def part(data: StoredArrays, stop: int = rows.stop) -> Any:
             return nested.map_leaves(lambda array: array[rows.start : stop], data)
 
         actions = part(self.columns["actions"])

@@ -64,7 +64,7 @@ _MOST_INNER = 20  # folders and files of a folder that are looked at for advice
 
 
 def read(
-    source: Any, format: str | None = None, *, prefix: str | None = None, **options: Any
+    source: object, format: str | None = None, *, prefix: str | None = None, **options: Any
 ) -> tuple[Iterator[Any], LossReport]:
     """Open a source in any supported format. Return an iterator over its episodes and the report of what gets lost.
 
@@ -81,7 +81,8 @@ def read(
         options: options of the format.
 
     Raises:
-        InvalidArgument: an unknown format, an option that the format does not have, or an empty prefix.
+        InvalidArgument: an unknown format, an option that the format does not have, a format or an option for an object
+            of another library, or an empty prefix.
         UnreadableData: the path does not exist, cannot be read, is empty, truncated, or of no known format.
 
     >>> import tempfile, numpy as np
@@ -97,9 +98,10 @@ def read(
     report = LossReport()
     checked_prefix(prefix)
     options = {name: value for name, value in options.items() if value is not None}
-    if format is None and not isinstance(source, (str, Path)):
-        if options:
-            raise InvalidArgument(f"read({type(source).__name__}): {next(iter(options))}= is for files; leave it out")
+    if not isinstance(source, (str, Path)):
+        given = [*options] if format is None else ["format", *options]
+        if given:
+            raise InvalidArgument(f"read({type(source).__name__}): {given[0]}= is for files; leave it out")
         return _held(source, report, prefix), report
     known = recognize(source, format, *options)
     for name in options:
@@ -178,14 +180,14 @@ def count_episodes(source: str | Path, format: str | None = None, *options: str)
         return known.count(Contents(source)) if is_file else None
 
 
-def _guarded(episodes: Iterator[Any], place: Any, known: Format) -> Iterator[Any]:
+def _guarded(episodes: Iterator[Any], place: object, known: Format) -> Iterator[Any]:
     """Yield the episodes. Raise `UnreadableData` for all errors of the libraries that read the file."""
     with _as_unreadable(place, f"it cannot be read as {known.about}"):
         yield from episodes
 
 
 @contextmanager
-def _as_unreadable(where: Any, what: str) -> Iterator[None]:
+def _as_unreadable(where: object, what: str) -> Iterator[None]:
     """Return a context manager that converts errors of other libraries in damaged files to `UnreadableData`."""
     try:
         yield
@@ -263,7 +265,7 @@ def _held(source: Any, report: LossReport, prefix: str | None) -> Iterator[Any]:
     raise InvalidArgument(f"a {type(source).__name__} cannot be read; give a path, or an object that read() lists")
 
 
-def _is_rllibs(value: Any) -> bool:
+def _is_rllibs(value: object) -> bool:
     return type(value).__module__.startswith("ray.rllib.")
 
 

@@ -7,16 +7,19 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.converters.accounting import Account, check_numbers, check_rows, plain
+from episodes.converters.accounting import Account, StoredArrays, check_numbers, check_rows, plain
 from episodes.converters.loss_report import LossReport
 from episodes.converters.transitions import Transitions, without_next
 from episodes.errors import EpisodeError, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    import h5py
 
 _INFO_KINDS = "biufSOU"  # numpy kinds of arrays that can be infos: numbers and text
 
@@ -45,21 +48,21 @@ def opened(path: Path, about: str) -> Iterator[Any]:
         raise UnreadableData(f"{path}: not {about}: {error}") from error
 
 
-def attributes_of(group: Any) -> dict[str, Any]:
+def attributes_of(group: h5py.Group) -> dict[str, Any]:
     """Return the attributes of a group, and of all groups and arrays in it, by names such as "rewards.attrs/unit".
 
     Those of the group itself have names such as "attrs/version".
     """
     attributes = {f"attrs/{key}": value for key, value in group.attrs.items()}
 
-    def visit(name: str, item: Any) -> None:
+    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
         attributes.update({f"{name}.attrs/{key}": value for key, value in item.attrs.items()})
 
     group.visititems(visit)
     return attributes
 
 
-def own_custom_data(group: Any, *derived: str) -> dict[str, Any]:
+def own_custom_data(group: h5py.Group, *derived: str) -> dict[str, Any]:
     """Return the attributes of a group that holds one episode as plain values, except those named `derived`.
 
     Those of the group itself have their own names, and others names such as "rewards.attrs/unit".
@@ -68,7 +71,7 @@ def own_custom_data(group: Any, *derived: str) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if name not in derived and value is not None}
 
 
-def tree_of(item: Any) -> Any:
+def tree_of(item: h5py.Group | h5py.Dataset) -> Any:
     """Return an array unchanged, and a group as nested dicts of arrays without empty groups."""
     if not isinstance(item, Mapping):
         return item
@@ -76,7 +79,7 @@ def tree_of(item: Any) -> Any:
     return {key: part for key, part in parts.items() if not isinstance(part, dict) or part}
 
 
-def loaded(tree: Any, rows: slice = slice(None)) -> Any:
+def loaded(tree: StoredArrays, rows: slice = slice(None)) -> Any:
     """Return the rows of the arrays in a nested dict, in memory."""
     return nested.map_leaves(lambda array: array[rows], tree)
 

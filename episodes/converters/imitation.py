@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from episodes.errors import EpisodeError, UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.files import local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NEEDED = ("obs", "acts", "terminal")
 _LIMIT = "TimeLimit.truncated"  # key of an info, which Stable-Baselines3 sets at the end of an episode
@@ -134,7 +137,7 @@ def _episode(stored: Account, id_: str, report: LossReport) -> SingleAgentEpisod
     )
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: pa.Scalar) -> np.ndarray:
     """Return the list of an Arrow scalar as an array."""
     return array_of(value.values if hasattr(value, "values") else value.value)
 
@@ -165,7 +168,7 @@ def _without_objects(info: dict[str, Any], path: str, id_: str, report: LossRepo
     return kept
 
 
-def _has_objects(value: Any) -> bool:
+def _has_objects(value: object) -> bool:
     """Return True if a JSON document has a part in jsonpickle's form: a dict with keys such as "py/reduce"."""
     if isinstance(value, dict):
         return any(key.startswith("py/") or _has_objects(part) for key, part in value.items())

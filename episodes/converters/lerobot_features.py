@@ -146,7 +146,7 @@ def about_of(tracks: Tracks, features: dict[str, Feature], spaces: dict[str, Any
     return {"structure": structure_of(whole), "tracks": feature_documents, **space_documents}
 
 
-def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: Any) -> None:
+def check_alike(known: dict[str, Feature], features: dict[str, Feature], id_: object) -> None:
     """Raise `TrackMismatch` unless the episode `id_` has the same features as the first. Text lengths may differ."""
     for path in known.keys() | features.keys():
         before, feature = known.get(path), features.get(path)

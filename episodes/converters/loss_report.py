@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from episodes.data_types import Space
 from episodes.errors import LostInConversion
 from episodes.facts.facts import FACTS, OPTIONAL
 from episodes.single_agent import SingleAgentEpisode
@@ -46,7 +47,7 @@ class LossReport:
 
     _where: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
 
-    def add(self, item: str, reason: str, episode_id: Any) -> None:
+    def add(self, item: str, reason: str, episode_id: object) -> None:
         """Record that some information (`item`) of an episode was lost, and why. Each episode counts once.
 
         Args:
@@ -123,7 +124,7 @@ def having_steps(episodes: Iterable[SingleAgentEpisode], name: str, report: Loss
             report.add("the episode", f"{name} has no episodes without a step", episode.id_)
 
 
-def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Any) -> None:
+def report_other_spaces(report: LossReport, episode: SingleAgentEpisode, name: str, **spaces: Space | None) -> None:
     """Report spaces of an episode that differ from the spaces that the format stores for the whole data set.
 
     Args:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -23,6 +24,7 @@ from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.info_arrays import info_arrays, infos_from
 from episodes.converters.loss_report import LossReport, having_steps, report_dropped_facts, report_other_spaces
 from episodes.converters.source_ids import checked_prefix, prefix_of_files, prefixed
+from episodes.data_types import NestedArrays, Space
 from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
@@ -30,6 +32,10 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside, local_path
 from episodes.tracks import nested
 from episodes.tracks.infos.msgpack_codec import is_json
+
+if TYPE_CHECKING:
+    from minari import MinariDataset
+    from minari.dataset.episode_data import EpisodeData
 
 _IDS = tuple(fact for fact in FACTS if fact != "ending")
 _OURS = "episodes"  # attribute of a Minari episode with our facts, as JSON
@@ -49,7 +55,7 @@ def _minari() -> Any:
 
 
 def from_minari(
-    dataset: Any, *, prefix: str | None = None, strict: bool = False
+    dataset: MinariDataset | str | Path, *, prefix: str | None = None, strict: bool = False
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Return the episodes of a Minari data set, and a report of what was lost.
 
@@ -71,12 +77,11 @@ def from_minari(
     return list(minari_episodes(dataset, report, prefix)), report.check(strict)
 
 
-def minari_episodes(dataset: Any, report: LossReport, prefix: str | None = None) -> Iterator[SingleAgentEpisode]:
+def minari_episodes(
+    dataset: MinariDataset | str | Path, report: LossReport, prefix: str | None = None
+) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes of a Minari data set, and add losses to `report`."""
-    minari = _minari()
-    if isinstance(dataset, (str, Path)):
-        place = local_path(dataset) / "data"
-        dataset = minari.MinariDataset(place) if place.is_dir() else minari.load_dataset(str(dataset))
+    dataset = _opened(dataset)
     place = Path(dataset.storage.data_path)
     shared = _shared_metadata(dataset, report)
     _report_other_files(place, dataset.id, report)
@@ -91,7 +96,16 @@ def minari_episodes(dataset: Any, report: LossReport, prefix: str | None = None)
         yield _episode_of(data, about, dataset, shared, report, prefix, made)
 
 
-def _shared_metadata(dataset: Any, report: LossReport) -> dict[str, Any]:
+def _opened(dataset: MinariDataset | str | Path) -> MinariDataset:
+    """Return a data set, which is opened if it is given as an id or a path."""
+    minari = _minari()
+    if not isinstance(dataset, (str, Path)):
+        return dataset
+    place = local_path(dataset) / "data"
+    return minari.MinariDataset(place) if place.is_dir() else minari.load_dataset(str(dataset))
+
+
+def _shared_metadata(dataset: MinariDataset, report: LossReport) -> dict[str, Any]:
     """Return the metadata that a Minari data set has for all its episodes, except what follows from the episodes."""
     metadata = {key: getattr(value, "to_json", lambda v=value: v)() for key, value in dataset.storage.metadata.items()}
     stored = Account(metadata, "metadata[{!r}]")
@@ -121,9 +135,9 @@ def _report_other_files(place: Path, id_: str, report: LossReport) -> None:
 
 
 def _episode_of(
-    data: Any,
+    data: EpisodeData,
     about: dict[str, Any],
-    dataset: Any,
+    dataset: MinariDataset,
     shared: dict[str, Any],
     report: LossReport,
     prefix: str | None,
@@ -175,19 +189,19 @@ def _episode_of(
     return prefixed(episode, prefix) if _OURS in about else episode
 
 
-def _lengths_of(data: Any) -> Any:
+def _lengths_of(data: dict[str, Any] | np.ndarray) -> Any:
     """Return nested dicts of arrays with the number of rows in place of each array."""
     return {key: _lengths_of(part) for key, part in data.items()} if isinstance(data, dict) else len(data)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Convert numpy scalars and arrays in values from Minari's HDF5 files to Python values, also inside dicts."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
-def _as_arrays(data: Any) -> Any:
+def _as_arrays(data: object) -> Any:
     """Return Minari's nested data with lists of strings converted to arrays."""
     if isinstance(data, dict):
         return {key: _as_arrays(part) for key, part in data.items()}
@@ -266,7 +280,7 @@ def _root(path: Path) -> Iterator[None]:
 
 
 def _write(
-    minari: Any,
+    minari: ModuleType,
     episodes: Given,
     dataset_id: str,
     draft: Path,
@@ -322,14 +336,14 @@ def _check_spaces(known: dict[str, Any], dataset_id: str) -> None:
                 raise InvalidArgument(f"to_minari: {name} has a key {key!r}; Minari takes none with a slash, rename it")
 
 
-def _keys_of(space: Any) -> Any:
+def _keys_of(space: Space) -> Any:
     """Return all keys of the Dict spaces in a space, as nested tuples."""
     if isinstance(space, spaces.Dict):
         return tuple((key, _keys_of(sub)) for key, sub in space.spaces.items())
     return tuple(_keys_of(sub) for sub in space.spaces) if isinstance(space, spaces.Tuple) else ""
 
 
-def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> Any:
+def _buffer_of(minari: ModuleType, episode: SingleAgentEpisode, report: LossReport) -> Any:
     """Convert an episode to a Minari `EpisodeBuffer`, and report metadata and infos that Minari cannot store."""
     report_dropped_facts(report, episode, "Minari", keeps=_KEPT)
     tracks, count = episode.finalized_tracks(), len(episode)
@@ -357,7 +371,7 @@ def _json_custom_data(episode: SingleAgentEpisode, key: str, kind: type) -> Any:
     return value if isinstance(value, kind) and is_json(value) else None
 
 
-def _as_minari(data: Any) -> Any:
+def _as_minari(data: NestedArrays) -> Any:
     return nested.map_leaves(lambda leaf: leaf.tolist() if leaf.dtype.kind in "UT" else leaf, data)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tokenize
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -68,11 +68,11 @@ class StreamedArray:
             raise UnreadableData(f"{self._name}: the array ends too early; write or download it again")
         return np.frombuffer(data, self.dtype).reshape(shape)
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
+    def __getitem__(self, rows: slice | tuple[()]) -> np.ndarray:
         """Return the rows of a slice that begins where the previous one ended, or with `[()]` all rows."""
         if self._whole is not None:
             return self._whole[rows]
-        if rows == ():
+        if isinstance(rows, tuple):
             return self._read(self.shape)
         start, stop, _ = rows.indices(self.shape[0])
         if start != self._next:

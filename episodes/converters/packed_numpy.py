@@ -13,7 +13,7 @@ _OBJECTS = np.dtype(object)
 _REFUSED = "OV"  # kinds of arrays: objects would be pickles, and records are none of ours
 
 
-def encode(value: Any) -> bytes:
+def encode(value: object) -> bytes:
     """Encode a value that may contain numpy arrays as msgpack bytes.
 
     Raises:
@@ -34,7 +34,7 @@ def decode(data: bytes) -> Any:
         raise UnreadableData(f"{len(data)} bytes that are not a msgpack document: {error!r}") from None
 
 
-def holds(value: Any) -> bool:
+def holds(value: object) -> bool:
     """Return True if `encode` can store `value` in a form that RLlib reads. Dict keys must be strings."""
     try:
         msgpack.unpackb(encode(value), object_hook=_from_dict)
@@ -43,7 +43,7 @@ def holds(value: Any) -> bool:
         return False
 
 
-def _to_dict(value: Any) -> Any:
+def _to_dict(value: object) -> Any:
     """Return a numpy array or scalar as a dict that msgpack can encode, with dtype, shape and bytes.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.contents import Contents
@@ -25,6 +25,9 @@ from episodes.converters.step_tables import (
 from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def to_parquet(episodes: Given, path: str | Path, *, strict: bool = False) -> LossReport:
@@ -106,7 +109,7 @@ def parquet_episodes(path: str | Path, report: LossReport, prefix: str | None = 
                 yield prefixed(episode, prefix)
 
 
-def episodes_of_table(table: Any, report: LossReport, prefix: str | None = None) -> list[SingleAgentEpisode]:
+def episodes_of_table(table: pa.Table, report: LossReport, prefix: str | None = None) -> list[SingleAgentEpisode]:
     """Return the episodes of an Arrow table of `to_parquet` or `to_pandas`, also after another library had it."""
     table = restored(table, [table])
     for name in unknown_columns(table.schema, "table"):
@@ -130,7 +133,7 @@ def _whole_tables(file: Path) -> Iterator[Any]:
     yield _sorted_whole(table, str(file))
 
 
-def _sorted_whole(table: Any, source: str) -> Any:
+def _sorted_whole(table: pa.Table, source: str) -> Any:
     """Return a table with the rows of each chunk together and in order. Raise `UnreadableData` if rows are missing."""
     with as_unreadable_data(source):
         if not are_whole_chunks(table):

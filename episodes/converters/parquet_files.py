@@ -10,12 +10,15 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.checksums import verify_json, with_checksum
 from episodes.storage.files import local_path, whole_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA = (
     b"rl-episodes-schema"  # key in the schema's metadata: its columns and other metadata as written, with a checksum
@@ -53,7 +56,7 @@ class Parts:
         self._file: Any = None
         self.number = -1  # of the file that the newest table went to
 
-    def write(self, table: Any) -> int:
+    def write(self, table: pa.Table) -> int:
         """Append an Arrow table, and return the number of the file to which the table belongs.
 
         A new file is started if the current file is full or has another schema.
@@ -151,13 +154,13 @@ def groups_of(file: Path, columns: list[str] | None = None) -> Iterator[Any]:
             yield table.replace_schema_metadata(metadata)  # a table's own is read from another place of the file
 
 
-def _signed(schema: Any) -> Any:
+def _signed(schema: pa.Schema) -> Any:
     """Return an Arrow schema with its columns, its other metadata, and a checksum of both under the key `SCHEMA`."""
     metadata = {key: value for key, value in (schema.metadata or {}).items() if key != SCHEMA}
     return schema.with_metadata({**metadata, SCHEMA: json.dumps(with_checksum(_parts_of(schema, metadata)))})
 
 
-def _parts_of(schema: Any, metadata: dict[bytes, bytes]) -> dict[str, dict[str, str]]:
+def _parts_of(schema: pa.Schema, metadata: dict[bytes, bytes]) -> dict[str, dict[str, str]]:
     """Return the types of the columns of an Arrow schema and the other metadata as texts, by name.
 
     Parquet calls the values of lists "element", and Arrow calls them "item".
@@ -169,7 +172,7 @@ def _parts_of(schema: Any, metadata: dict[bytes, bytes]) -> dict[str, dict[str, 
     }
 
 
-def _verified(schema: Any, file: Path) -> Any:
+def _verified(schema: pa.Schema, file: Path) -> Any:
     """Return the Arrow schema of a file. Columns and metadata that others added are not looked at, and neither are
     files without the key `SCHEMA`.
 

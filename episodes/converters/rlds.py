@@ -6,7 +6,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -254,7 +254,7 @@ def _below(arrays: dict[str, np.ndarray], parent: str) -> Any:
     return nested
 
 
-def _put(nested: dict[str, Any], path: str, value: Any) -> None:
+def _put(nested: dict[str, Any], path: str, value: object) -> None:
     """Store a value in nested dicts at a path with slashes."""
     first, _, rest = path.partition("/")
     if rest:
@@ -263,12 +263,12 @@ def _put(nested: dict[str, Any], path: str, value: Any) -> None:
         nested[first] = value
 
 
-def _map(data: Any, function: Any) -> Any:
+def _map(data: dict[str, Any] | np.ndarray, function: Callable[[np.ndarray], object]) -> Any:
     """Apply a function to each array in nested dicts."""
     return {key: _map(part, function) for key, part in data.items()} if isinstance(data, dict) else function(data)
 
 
-def _without_text(data: Any, path: str = "") -> tuple[Any, dict[str, np.ndarray]]:
+def _without_text(data: dict[str, Any] | np.ndarray, path: str = "") -> tuple[Any, dict[str, np.ndarray]]:
     """Return nested arrays without those of text, and the arrays of text by path."""
     if not isinstance(data, dict):
         return ({}, {path or "text": data}) if data.dtype.kind == "U" else (data, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ITEM = "item"  # the column of episodes
 _TIME = "t"
@@ -173,7 +176,7 @@ def _of_steps(files: list[Path], time: str | None, prefix: str, report: LossRepo
         first += len(table)
 
 
-def _transitions(table: Any, time: str | None, first_row: int, where: Path) -> Transitions:
+def _transitions(table: pa.Table, time: str | None, first_row: int, where: Path) -> Transitions:
     """Return the transitions of a table of steps, grouped by episode.
 
     Raises:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from episodes.errors import EpisodeError, UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.storage.files import local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NEEDED = ("obs", "new_obs", "actions", "rewards", "eps_id")
 _FLAGS = ("dones", "terminateds", "truncateds")
@@ -121,7 +124,7 @@ def _checked(batch: dict[str, Any], policy: str | None, where: str, report: Loss
     return batch | {_ID: ids}
 
 
-def _is_of_numbers(values: Any) -> bool:
+def _is_of_numbers(values: object) -> bool:
     """Return True if a column is a list of numbers, or of nested lists of them."""
     while isinstance(values, list) and values:
         values = values[0]
@@ -143,7 +146,7 @@ def _tables(files: list[Path], report: LossReport, names: list[str]) -> Iterator
             yield pa.table({name: pa.array(batch[name]) for name in names})
 
 
-def _transitions(table: Any, time: str | None, first_row: int, where: str) -> Transitions:
+def _transitions(table: pa.Table, time: str | None, first_row: int, where: str) -> Transitions:
     """Return the transitions of a table of steps, grouped by episode."""
     with as_unreadable_data(where):
         columns = {name: array_of(table[name]) for name in table.column_names if name not in (_ID, time)}

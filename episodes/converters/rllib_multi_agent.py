@@ -173,7 +173,7 @@ def episode_of(original: Any, report: LossReport, action_mapping: str | None = N
     )
 
 
-def _fit_times(times: list[int], num_times: int, first: int, id_: Any, report: LossReport) -> list[int]:
+def _fit_times(times: list[int], num_times: int, first: int, id_: object, report: LossReport) -> list[int]:
     """Return an agent's list of env steps with exactly `num_times` entries. Missing entries at the front are estimated,
     and noted in `report`.
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import io
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
+from episodes.data_types import Space
 from episodes.errors import UnreadableData
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
@@ -22,7 +26,7 @@ def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
         return None
 
 
-def _to_dict(space: Any) -> dict[str, Any] | None:
+def _to_dict(space: Space | None) -> dict[str, Any] | None:
     """Return a space as RLlib's dict, or None if RLlib has no form for the space or a part of it."""
     match space:
         case spaces.Box():
@@ -80,7 +84,7 @@ def from_dict(fields: Any) -> Any:
     raise UnreadableData(f"a space of RLlib's of the kind {kind!r} is not known here")
 
 
-def _packed(array: Any) -> str:
+def _packed(array: ArrayLike) -> str:
     """Return an array as RLlib stores the bounds of spaces: as compressed `.npy` bytes in base64."""
     body = io.BytesIO()
     np.save(body, np.asarray(array), allow_pickle=False)

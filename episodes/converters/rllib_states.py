@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,6 +19,12 @@ from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.spaces import as_items
 
 WHY = "RLlib's episodes have no place for it"
+
+
+class Stateful(Protocol):
+    """An object of RLlib that returns its data as a dict: an episode or a lookback buffer."""
+
+    def get_state(self) -> dict[str, Any]: ...
 
 
 def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
@@ -64,14 +70,14 @@ def copy_id_and_spaces(episode: SingleAgentEpisode, made: Any) -> None:
     made.observation_space, made.action_space = episode.observation_space, episode.env_action_space
 
 
-def _buffer(track: Track, space: Any) -> dict[str, Any]:
+def _buffer(track: Track, space: dict[str, Any] | None) -> dict[str, Any]:
     """Return the state of RLlib's buffer for a time series, with copies of its data."""
     finished = not isinstance(track.data, list)
     data = nested.map_leaves(np.array, track.data) if finished else deepcopy(track.data)
     return {"data": data, "lookback": track.lookback, "finalized": finished, "space": space}
 
 
-def rllib_state_of(episode: Any) -> dict[str, Any]:
+def rllib_state_of(episode: Stateful) -> dict[str, Any]:
     """Return the state dict of an RLlib episode, without the warnings that Gymnasium would print."""
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         return episode.get_state()
@@ -132,7 +138,7 @@ def _episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
     return episode.to_numpy() if named[0]["finalized"] else episode
 
 
-def _plain(buffer: Any) -> Mapping[str, Any]:
+def _plain(buffer: Mapping[str, Any] | Stateful) -> Mapping[str, Any]:
     """Return the state dict of an RLlib lookback buffer, given as an object or as a state dict already.
 
     RLlib stores the buffer itself in the extra outputs of a cut chunk.
@@ -140,7 +146,7 @@ def _plain(buffer: Any) -> Mapping[str, Any]:
     return buffer if isinstance(buffer, Mapping) else buffer.get_state()
 
 
-def _as_tuples(data: Any) -> Any:
+def _as_tuples(data: object) -> Any:
     """Return nested arrays with lists converted to tuples, because msgpack stores tuples as lists."""
     if isinstance(data, dict):
         return {key: _as_tuples(part) for key, part in data.items()}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.converters.accounting import SOURCE, Account, check_numbers
+from episodes.converters.accounting import SOURCE, Account, StoredArrays, check_numbers
 from episodes.converters.contents import Contents
 from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.hdf5_files import (
@@ -27,6 +27,9 @@ from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    import h5py
 
 _NO_OBS = (
     "no 'obs' in its demonstrations; extract them from the states first, with robomimic's dataset_states_to_obs.py"
@@ -69,7 +72,7 @@ def robomimic_episodes(path: str | Path, report: LossReport, prefix: str | None 
             report.add(f"mask/{of[0]}", f"it lists {name!r}, which is not there", path.name)
 
 
-def _masks_of(file: Any, report: LossReport, where: str) -> dict[str, list[str]]:
+def _masks_of(file: Mapping[str, Any], report: LossReport, where: str) -> dict[str, list[str]]:
     """Return the names of the filters of each demonstration, by its name."""
     masks: dict[str, list[str]] = {}
     for key, names in file.get("mask", {}).items():
@@ -96,7 +99,7 @@ def _shared_values(file: Any, report: LossReport, where: str) -> dict[str, Any]:
 
 
 def _episodes_of(
-    demo: Any, where: str, id_: tuple[str, str], custom_data: dict[str, Any], report: LossReport
+    demo: h5py.Group, where: str, id_: tuple[str, str], custom_data: dict[str, Any], report: LossReport
 ) -> Iterator[SingleAgentEpisode]:
     """Yield the episode of a demonstration."""
     stored = Account(demo)
@@ -127,7 +130,7 @@ def _episodes_of(
     yield from episodes_of_rows(where, columns, id_, report, bool(num and dones[-1]), infos, custom_data)
 
 
-def _check_keys(observations: Any, after: Any, where: str) -> None:
+def _check_keys(observations: StoredArrays, after: StoredArrays, where: str) -> None:
     """Raise `UnreadableData` if observations and next observations have different keys."""
     if nested.flatten(observations).keys() != nested.flatten(after).keys():
         raise UnreadableData(f"{where}: 'obs' and 'next_obs' have different keys; give both the same, or delete one")
@@ -152,7 +155,7 @@ def _count(contents: Contents) -> int | None:
         return sum(map(_is_demo, file["data"].values()))
 
 
-def _is_demo(item: Any) -> bool:
+def _is_demo(item: object) -> bool:
     return isinstance(item, Mapping) and "actions" in item
 
 

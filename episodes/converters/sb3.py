@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -14,9 +14,13 @@ from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport, report_other_spaces
 from episodes.converters.source_ids import prefix_of_arrays
 from episodes.converters.transitions import Transitions, transitions_of
+from episodes.data_types import NestedArrays, Space
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.buffers import ReplayBuffer
 
 _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 _SETTINGS = ("buffer_size", "observation_space", "action_space", "obs_shape", "action_dim", "pos", "full", "device")
@@ -88,7 +92,7 @@ def to_sb3(
     return buffer, report.check(strict)
 
 
-def _check_spaces(observation_space: Any, action_space: Any) -> None:
+def _check_spaces(observation_space: Space | None, action_space: Space | None) -> None:
     """Raise `InvalidArgument` if a space is `None`, or is of a kind that SB3's buffers do not store."""
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is None:
@@ -103,7 +107,7 @@ def _check_spaces(observation_space: Any, action_space: Any) -> None:
             )
 
 
-def _write(rows: Any, values: Any, name: str, report: LossReport) -> None:
+def _write(rows: NestedArrays, values: NestedArrays, name: str, report: LossReport) -> None:
     """Copy items [n, ...] into a buffer array [size, 1, ...], and report numbers that change in its dtype."""
     for row, items in zip(nested.leaves(rows), nested.leaves(values), strict=True):
         row[: len(items), 0] = items.reshape(len(items), *row.shape[2:])
@@ -115,7 +119,7 @@ def _write(rows: Any, values: Any, name: str, report: LossReport) -> None:
 
 
 def from_sb3(
-    buffer: Any, *, action_mapping: str | None = None, prefix: str | None = None, strict: bool = False
+    buffer: ReplayBuffer, *, action_mapping: str | None = None, prefix: str | None = None, strict: bool = False
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
     """Convert a `ReplayBuffer` or `DictReplayBuffer` to episodes. Return these with a report of what was lost.
 
@@ -161,7 +165,7 @@ def from_sb3(
             for data in (columns["observations"], columns["next_observations"], done, late)
         )
         observations, after = (_reshape_items(data, buffer.observation_space) for data in (observations, after))
-        actions = columns["actions"][:, env].reshape(len(rows), *buffer.action_space.shape)
+        actions = _reshape_items(columns["actions"][:, env], buffer.action_space)
         rewards = columns["rewards"][:, env]
         steps = Transitions(observations, after, actions, rewards, ended & ~stopped, ended & stopped)
         if (stopped & ~ended).any():

@@ -43,7 +43,7 @@ def prefix_of_files(kind: str, files: Iterable[Path], prefix: str | None) -> str
     return f"{kind}-{whole.hexdigest()}"
 
 
-def prefix_of_arrays(kind: str, data: Any, prefix: str | None) -> str:
+def prefix_of_arrays(kind: str, data: object, prefix: str | None) -> str:
     """Return `prefix`, or if it is None, "KIND-DIGEST" with a digest of nested arrays and other values."""
     if checked_prefix(prefix) is not None:
         return str(prefix)
@@ -58,7 +58,7 @@ def prefix_of_arrays(kind: str, data: Any, prefix: str | None) -> str:
     return f"{kind}-{whole.hexdigest()}"
 
 
-def prefix_of_values(kind: str, values: Any, prefix: str | None) -> str:
+def prefix_of_values(kind: str, values: object, prefix: str | None) -> str:
     """Return `prefix`, or if it is None, "KIND-DIGEST" with a digest of lists, dicts, arrays and plain values."""
     if checked_prefix(prefix) is not None:
         return str(prefix)
@@ -84,12 +84,14 @@ def _new() -> Any:
     return hashlib.blake2b(digest_size=_SIZE)
 
 
-def with_prefix(id_: Any, prefix: str | None) -> Any:
+def with_prefix(id_: object, prefix: str | None) -> Any:
     """Return the id that a source has for an episode, as "PREFIX/ID" if `prefix` is given."""
     return id_ if checked_prefix(prefix) is None else f"{prefix}/{id_}"
 
 
-def own_or_made_ids(kind: str, ids: Sequence[Any], content: Any, prefix: str | None, report: LossReport) -> list[Any]:
+def own_or_made_ids(
+    kind: str, ids: Sequence[Any], content: object, prefix: str | None, report: LossReport
+) -> list[Any]:
     """Return an id for each episode of a source that may store ids: all of them differ.
 
     Args:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.converters.parquet_files import groups_of, schema_of
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def tables_in_order(files: Sequence[Path], columns: Sequence[str], id_: str, time: str | None) -> Iterator[Any]:
@@ -37,7 +40,7 @@ def groups_in_order(
     columns: Sequence[str],
     id_: str,
     time: str | None,
-    where: Any,
+    where: object,
     remedy: str = "give each step one row, and each episode an id of its own",
 ) -> Iterator[Any]:
     """Yield Arrow tables of whole episodes from parts of a table, as `tables_in_order` does from files.
@@ -78,7 +81,7 @@ def groups_in_order(
         yield joined(waiting)
 
 
-def is_in_order(groups: Callable[[list[str]], Iterator[Any]], id_: str, time: str | None, where: Any) -> bool:
+def is_in_order(groups: Callable[[list[str]], Iterator[Any]], id_: str, time: str | None, where: object) -> bool:
     """Return True if the rows of each episode are together, and their times increase.
 
     Args:
@@ -123,7 +126,7 @@ def _groups(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Any]:
         yield from groups_of(file, list(columns))
 
 
-def _order_of(keys: Any, id_: str, time: str | None, where: Any, remedy: str) -> np.ndarray:
+def _order_of(keys: pa.Table, id_: str, time: str | None, where: object, remedy: str) -> np.ndarray:
     """Return the rows sorted by episode and time, int [N].
 
     Episodes are in the order of their first rows.
@@ -144,13 +147,13 @@ def _order_of(keys: Any, id_: str, time: str | None, where: Any, remedy: str) ->
     return order
 
 
-def codes_of(column: Any) -> np.ndarray:
+def codes_of(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Return a number for each value of an Arrow column, int [N]. Equal values have equal numbers, in first order."""
     column = column.combine_chunks() if hasattr(column, "combine_chunks") else column
     return column.dictionary_encode().indices.to_numpy(zero_copy_only=False)
 
 
-def times_of(column: Any, name: str, where: Any) -> np.ndarray:
+def times_of(column: pa.Array | pa.ChunkedArray, name: str, where: object) -> np.ndarray:
     """Return a column of times as int64 [N]. Raise `UnreadableData` if they are not whole numbers."""
     times = np.asarray(column.to_numpy())
     if times.dtype.kind not in "iuf" or not np.array_equal(times, whole := times.astype(np.int64)):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from episodes.storage import space_json
 from episodes.storage.arrow import pyarrow
 from episodes.storage.track_schema import assemble, is_observed, pack_columns, structure_of
 from episodes.tracks.infos import msgpack_codec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KEY = b"rl-episodes-steps"  # key in the schema's metadata
 OTHER = "other"  # msgpack column, on the first row of a chunk: ids that are not text, custom data; a description
@@ -82,12 +85,12 @@ def _with_description(columns: dict[str, Any], about: str) -> Any:
     return pa.concat_arrays([pa.array([msgpack_codec.encode(document, "")], pa.binary()), other.slice(1)])
 
 
-def has_description(schema: Any) -> bool:
+def has_description(schema: pa.Schema) -> bool:
     """Return True if a schema is of a table that `table_of` made, or of one that another library wrote again."""
     return KEY in (schema.metadata or {}) or set(schema.names) >= _NEEDED
 
 
-def restored(table: Any, tables: Iterable[Any]) -> Any:
+def restored(table: pa.Table, tables: Iterable[Any]) -> Any:
     """Return a table that `table_of` made as it was before another library changed its types and dropped its metadata.
 
     Args:
@@ -208,7 +211,7 @@ def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
     return columns
 
 
-def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | None:
+def _document(value: dict[str, Any], id_: object, report: LossReport) -> bytes | None:
     """Encode ids, custom data and acting pipeline as msgpack bytes, or None if empty. Losses go to `report`."""
     if not value:
         return None
@@ -217,7 +220,7 @@ def _document(value: dict[str, Any], id_: Any, report: LossReport) -> bytes | No
     return msgpack_codec.encode(value | stored, "")
 
 
-def keep_documents(value: dict[Any, Any], name: str, id_: Any, report: LossReport) -> Any:
+def keep_documents(value: dict[Any, Any], name: str, id_: object, report: LossReport) -> Any:
     """Return nested dicts without the values that msgpack cannot store. `report` gets each, such as "NAME['a']['b']".
 
     Args:
@@ -233,7 +236,7 @@ def keep_documents(value: dict[Any, Any], name: str, id_: Any, report: LossRepor
     return keep_supported(value, lost, is_document)
 
 
-def is_document(value: Any) -> bool:
+def is_document(value: object) -> bool:
     """Return True if the value can be stored as msgpack."""
     try:
         msgpack_codec.encode(value, "")
@@ -245,7 +248,7 @@ def is_document(value: Any) -> bool:
 # --- back -------------------------------------------------------------------------------------------------------------
 
 
-def pack_of(table: Any, source: str) -> EpisodePack:
+def pack_of(table: pa.Table, source: str) -> EpisodePack:
     """Convert an Arrow table of `table_of`, or several joined ones, back to a pack.
 
     Raises:
@@ -279,7 +282,7 @@ def pack_of(table: Any, source: str) -> EpisodePack:
     return pack.replace(acting_pipelines=acting_pipelines) if any(acting_pipelines) else pack
 
 
-def read_description(schema: Any, source: str) -> dict[str, Any]:
+def read_description(schema: pa.Schema, source: str) -> dict[str, Any]:
     """Return the description of columns that `table_of` stored in the metadata of the Arrow schema.
 
     Raises:
@@ -291,7 +294,7 @@ def read_description(schema: Any, source: str) -> dict[str, Any]:
     return json.loads(description)
 
 
-def unknown_columns(schema: Any, source: str) -> list[str]:
+def unknown_columns(schema: pa.Schema, source: str) -> list[str]:
     """Return the names of columns that `table_of` did not write, by the description in the schema's metadata.
 
     Raises:
@@ -304,7 +307,7 @@ def unknown_columns(schema: Any, source: str) -> list[str]:
     return [name for name in schema.names if name not in known]
 
 
-def are_whole_chunks(table: Any) -> bool:
+def are_whole_chunks(table: pa.Table) -> bool:
     """Return True if the rows of each chunk, up to one with `is_last`, have one episode id and consecutive times."""
     is_last = np.asarray(table["is_last"].to_numpy())
     if not len(is_last) or not is_last[-1] or table["t"].null_count or table["episode_id"].null_count:
@@ -321,7 +324,7 @@ def _interleaved(array: np.ndarray, last: np.ndarray, rows: np.ndarray, last_row
     return whole
 
 
-def _read_facts(table: Any, firsts: np.ndarray, ends: np.ndarray) -> dict[str, Any]:
+def _read_facts(table: pa.Table, firsts: np.ndarray, ends: np.ndarray) -> dict[str, Any]:
     """Return the metadata of the episodes in a table, as keyword arguments for a pack. A column that is missing, as in
     foreign tables, becomes None for each episode.
 

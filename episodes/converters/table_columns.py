@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeAlias
 
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 
@@ -33,6 +33,9 @@ BOTH_ENDINGS = frozenset({"done", "dones", "next.done"})
 """Usual names of flags that do not tell a termination from a truncation."""
 
 Named = str | list[str] | dict[str, Any]
+
+Choice: TypeAlias = "Sequence[str] | Mapping[str, Choice]"
+"""A name or pattern of columns, several of them, or a dict of choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def _text(value: Named) -> str:
     return value if isinstance(value, str) else ", ".join(value)
 
 
-def choose_columns(names: Sequence[str], where: str, given: Mapping[str, Any]) -> TableColumns:
+def choose_columns(names: Sequence[str], where: str, given: Mapping[str, Choice | None]) -> TableColumns:
     """Return which columns of a table are used: those that are given, and usual names for the others.
 
     Args:
@@ -117,7 +120,7 @@ def choose_columns(names: Sequence[str], where: str, given: Mapping[str, Any]) -
     return TableColumns(**chosen)
 
 
-def _resolve(value: Any, names: Sequence[str], option: str) -> Named:
+def _resolve(value: object, names: Sequence[str], option: str) -> Named:
     """Return the columns that `value` names."""
     if isinstance(value, Mapping):
         return {key: _resolve(part, names, option) for key, part in value.items()}

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.converters.contents import Contents, open_text
 from episodes.converters.parquet_files import groups_of, schema_of
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Groups = Callable[[list[str]], Iterator[Any]]
 """Function from names of columns to the parts of a table with these columns, as Arrow tables."""
@@ -70,7 +73,7 @@ def _open_arrow(contents: Contents) -> tuple[list[str], Groups]:
     return next(groups(None)).names, groups
 
 
-def without_views(table: Any) -> Any:
+def without_views(table: pa.Table) -> Any:
     """Return a table with text and bytes in Arrow's older layout, which all functions of pyarrow read."""
     pa = pyarrow()
     for number, field in enumerate(table.schema):
@@ -117,7 +120,7 @@ def _open_csv(contents: Contents) -> tuple[list[str], Groups]:
     return names, groups
 
 
-def _types_of_texts(batches: Any, num_columns: int) -> list[Any]:
+def _types_of_texts(batches: Sequence[pa.RecordBatch], num_columns: int) -> list[Any]:
     """Return the first type to which all texts of a column can be converted, for each column.
 
     Args:
@@ -189,7 +192,7 @@ def _blocks_of_lines(contents: Contents) -> Iterator[bytes]:
             yield block
 
 
-def _wider(first: Any, second: Any, name: str) -> Any:
+def _wider(first: pa.DataType, second: pa.DataType, name: str) -> Any:
     """Return the type that holds the values of two types of JSON."""
     pa = pyarrow()
     if first.equals(second):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
 from episodes.tracks.infos.infos import EmptyInfos
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TEXT, _DOCUMENTS = "text", "msgpack"
 
@@ -85,7 +89,7 @@ class TableInfos:
         return made if rare is None else spread(made, *rare)
 
     @staticmethod
-    def read(kinds: dict[str, Any], table: Any, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
+    def read(kinds: dict[str, Any], table: pa.Table, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
         """Convert the columns of an Arrow table back to info dicts.
 
         Args:
@@ -121,7 +125,7 @@ def _pack_column(path: str, column: TypedColumn) -> PackedColumn:
     return packed_column(path, rows, [column.value(row) for row in rows], len(column.values))
 
 
-def _read_column(kind: Any, path: str, parts: Any, num: int) -> Column:
+def _read_column(kind: Any, path: str, parts: Sequence[tuple[pa.ChunkedArray, np.ndarray]], num: int) -> Column:
     """Return the info column of `num` rows, joined from the parts that have it.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +18,25 @@ from episodes.converters.parquet import episodes_of_table
 from episodes.converters.source_ids import prefix_of_files, prefix_of_values
 from episodes.converters.step_order import codes_of, groups_in_order, is_in_order
 from episodes.converters.step_tables import has_description
-from episodes.converters.table_columns import BOTH_ENDINGS, OPTIONS, TableColumns, choose_columns, names_in
+from episodes.converters.table_columns import (
+    BOTH_ENDINGS,
+    OPTIONS,
+    Choice,
+    Named,
+    TableColumns,
+    choose_columns,
+    names_in,
+)
 from episodes.converters.table_files import Groups, table_of_file, without_views
 from episodes.converters.transitions import find_links, without_next
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.arrow import as_unreadable_data, pyarrow
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NUMBER = "__number__"  # column of numbers of episodes, for tables without a column of episodes
 
@@ -34,12 +46,12 @@ def from_table(
     *,
     episode: str | None = None,
     t: str | None = None,
-    observation: Any = None,
-    action: Any = None,
+    observation: Choice | None = None,
+    action: Choice | None = None,
     reward: str | None = None,
     terminated: str | None = None,
     truncated: str | None = None,
-    next_observation: Any = None,
+    next_observation: Choice | None = None,
     prefix: str | None = None,
     strict: bool = False,
 ) -> tuple[list[SingleAgentEpisode], LossReport]:
@@ -92,14 +104,14 @@ def from_table(
     return list(source.episodes(first, report)), report.check(strict)
 
 
-def columns_of_file(path: str | Path, **given: Any) -> TableColumns:
+def columns_of_file(path: str | Path, **given: Choice | None) -> TableColumns:
     """Return which columns of a file with a table are used, for `from_table`'s arguments `given`."""
     contents = Contents(path)
     return choose_columns(contents.names, str(contents.path), given)
 
 
 def table_episodes(
-    path: str | Path, report: LossReport, prefix: str | None = None, **given: Any
+    path: str | Path, report: LossReport, prefix: str | None = None, **given: Choice | None
 ) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes of a file with a table: Parquet, Arrow, CSV or lines of JSON, in parts.
 
@@ -202,7 +214,7 @@ class _Source:
             report.add("truncations", reason, self._where)
 
     def _of_rows(
-        self, table: Any, id_: str, prefix: str, first: int, report: LossReport
+        self, table: pa.Table, id_: str, prefix: str, first: int, report: LossReport
     ) -> Iterator[SingleAgentEpisode]:
         """Yield the episodes of a table of whole episodes, of which the first row is row `first` of the source."""
         columns = self._columns
@@ -249,9 +261,9 @@ class _Source:
         a: int,
         b: int,
         num: int,
-        observations: Any,
-        after: Any,
-        actions: Any,
+        observations: NestedArrays,
+        after: NestedArrays | None,
+        actions: NestedArrays,
         rewards: np.ndarray,
         flags: list[np.ndarray],
         infos: list[dict[str, Any]] | None,
@@ -308,7 +320,7 @@ class _Source:
                     cuts.add(start + row + 1)
         return sorted(row for row in cuts if row < stop)
 
-    def _times(self, table: Any, start: int, stop: int, report: LossReport, name: Any) -> np.ndarray | None:
+    def _times(self, table: pa.Table, start: int, stop: int, report: LossReport, name: object) -> np.ndarray | None:
         """Return the times of the rows if they count steps, int [n], otherwise None. Irregular times are reported."""
         column = self._columns.t
         if column is None or stop - start < 2:
@@ -324,7 +336,7 @@ class _Source:
             report.add(f"{column!r} is irregular", reason, name)
         return None
 
-    def _rows_with_actions(self, table: Any) -> np.ndarray:
+    def _rows_with_actions(self, table: pa.Table) -> np.ndarray:
         """Return which rows have an action, bool [N]."""
         present = np.ones(len(table), bool)
         for name in names_in(self._columns.action):
@@ -332,7 +344,7 @@ class _Source:
                 present &= ~np.asarray(table[name].is_null().to_numpy())
         return present
 
-    def _array(self, table: Any, named: Any, report: LossReport, absent: np.ndarray | None = None) -> Any:
+    def _array(self, table: pa.Table, named: Named, report: LossReport, absent: np.ndarray | None = None) -> Any:
         """Return the values of columns as arrays [N, ...]. Columns in a list are stacked.
 
         Args:
@@ -344,7 +356,7 @@ class _Source:
             return self._column(table, named, report, absent)
         return np.stack([self._column(table, name, report, absent) for name in named], axis=1)
 
-    def _column(self, table: Any, name: str, report: LossReport, absent: np.ndarray | None) -> np.ndarray:
+    def _column(self, table: pa.Table, name: str, report: LossReport, absent: np.ndarray | None) -> np.ndarray:
         column = table[name]
         where = f"{self._where}: column {name!r}"
         pa = pyarrow()
@@ -373,7 +385,7 @@ class _Source:
             report.add(f"values of {name!r}", "they are missing, and NaN now", self._where)
         return array
 
-    def _flags(self, table: Any, name: str | None) -> np.ndarray:
+    def _flags(self, table: pa.Table, name: str | None) -> np.ndarray:
         """Return a column of flags, bool [N]. Missing ones are False."""
         if name is None:
             return np.zeros(len(table), bool)
@@ -391,7 +403,7 @@ class _Source:
             raise UnreadableData(f"{self._where}: {name!r} holds other numbers than 0 and 1; flags are needed")
         return values.reshape(-1).astype(bool)
 
-    def _check_alike(self, observations: Any, after: Any) -> None:
+    def _check_alike(self, observations: NestedArrays, after: NestedArrays) -> None:
         """Raise `InvalidArgument` unless observations and next observations have the same keys and shapes."""
         kinds = [{key: leaf.shape for key, leaf in nested.flatten(data).items()} for data in (observations, after)]
         if kinds[0] != kinds[1]:
@@ -400,7 +412,7 @@ class _Source:
                 "of the same number (observation=, next_observation=)"
             )
 
-    def _infos_of(self, table: Any, with_time: bool) -> list[dict[str, Any]] | None:
+    def _infos_of(self, table: pa.Table, with_time: bool) -> list[dict[str, Any]] | None:
         """Return an info dict per row with the columns that have no other meaning. Missing values are left out.
 
         Args:
@@ -454,7 +466,7 @@ def _as_arrow(frame: Any) -> Any:
     )
 
 
-def _item(value: Any) -> Any:
+def _item(value: object) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 

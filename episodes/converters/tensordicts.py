@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport, report_dropped_facts
 from episodes.converters.source_ids import prefix_of_arrays
 from episodes.converters.transitions import Transitions, numbers_of
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -95,7 +96,7 @@ def _rows_of(episode: SingleAgentEpisode, number: int, report: LossReport) -> di
     return {"observation": observations, "action": actions, **extra, "next": following, "collector": ids}
 
 
-def _without_tuples(data: Any) -> Any:
+def _without_tuples(data: NestedArrays) -> Any:
     """Convert nested dicts of arrays to dicts of copied tensors. Raise an error for tuples.
 
     Raises:
@@ -105,7 +106,7 @@ def _without_tuples(data: Any) -> Any:
 
     if isinstance(data, tuple):
         raise InvalidArgument("a TensorDict can contain dicts, but no tuples; convert the Tuple space to a Dict first")
-    if isinstance(data, dict):
+    if isinstance(data, Mapping):
         if other_keys := [key for key in data if not isinstance(key, str)]:
             raise InvalidArgument(f"a TensorDict needs keys that are strings, and {other_keys[0]!r} is not; rename it")
         return {key: _without_tuples(part) for key, part in data.items()}

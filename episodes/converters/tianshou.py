@@ -14,6 +14,7 @@ from episodes.converters.bounded_packs import refuse_ragged
 from episodes.converters.loss_report import LossReport
 from episodes.converters.source_ids import prefix_of_arrays
 from episodes.converters.transitions import Transitions, transitions_of
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -49,7 +50,7 @@ def to_tianshou(
     report = LossReport()
     steps = transitions_of(episodes, "a buffer of Tianshou", report, action_mapping)
 
-    def held(data: Any) -> Any:
+    def held(data: NestedArrays) -> Any:
         """Return nested dicts as Tianshou's `Batch`. Raise `InvalidArgument` for tuples, which its buffers cannot
         store.
         """

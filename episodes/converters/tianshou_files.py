@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.converters.accounting import SOURCE, Account, check_numbers, check_rows
+from episodes.converters.accounting import SOURCE, Account, StoredArray, StoredArrays, check_numbers, check_rows
 from episodes.converters.format import Format, needs
 from episodes.converters.hdf5_files import attributes_of, infos_of, opened, tree_of
 from episodes.converters.loss_report import LossReport
@@ -18,6 +18,9 @@ from episodes.errors import UnreadableData
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    import h5py
 
 _NEEDED = ("_meta/obs", "_meta/act", "_meta/rew")
 _STEPS = ("obs", "obs_next", "act", "rew")
@@ -120,7 +123,7 @@ def _rings_of(file: Any, num: int) -> list[tuple[np.ndarray, bool]]:
     return rings
 
 
-def _skip_pickles(account: Account, group: Any, place: str, report: LossReport, where: str) -> None:
+def _skip_pickles(account: Account, group: Mapping[str, Any], place: str, report: LossReport, where: str) -> None:
     """Report the pickled values in a group that were not read, and mark them as read."""
     for key, item in group.items():
         if account.has_read(key):
@@ -132,7 +135,7 @@ def _skip_pickles(account: Account, group: Any, place: str, report: LossReport, 
             account.skip(key)
 
 
-def _shared_values(file: Any, stored: Account, report: LossReport, where: str) -> dict[str, Any]:
+def _shared_values(file: h5py.Group, stored: Account, report: LossReport, where: str) -> dict[str, Any]:
     """Return the custom data of all episodes: small values that do not describe the rings."""
     attributes = {
         name: value
@@ -166,7 +169,7 @@ def _episodes_of(
     for block in blocks_of(ends, (columns, infos)):
         wanted = rows[block]
 
-        def part(data: Any, wanted: np.ndarray = wanted) -> Any:
+        def part(data: StoredArrays, wanted: np.ndarray = wanted) -> Any:
             return nested.map_leaves(lambda array: _rows_of(array, wanted), data)
 
         read = {name: part(data) for name, data in columns.items()}
@@ -179,7 +182,7 @@ def _episodes_of(
             first += 1
 
 
-def _rows_of(array: Any, rows: np.ndarray) -> np.ndarray:
+def _rows_of(array: StoredArray, rows: np.ndarray) -> np.ndarray:
     """Return rows of an array in a file. They are consecutive, except that the first one may follow the last one."""
     cuts = np.flatnonzero(np.diff(rows) != 1) + 1
     parts = [array[int(part[0]) : int(part[-1]) + 1] for part in np.split(rows, cuts)]

@@ -110,7 +110,7 @@ def _observed(ids: list[int], info: dict[str, Any], *, is_first: bool) -> list[d
     return messages
 
 
-def _are_roles(roles: Any) -> bool:
+def _are_roles(roles: object) -> bool:
     """Return True if `roles` is a sequence of pairs of a str and an int of at least 0."""
     return isinstance(roles, (list, tuple)) and all(
         isinstance(pair, (list, tuple))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from episodes.tokens.arguments import as_token_ids, token_kind
 from episodes.tokens.names import GROUP, GROUP_ID, GROUP_KEYS, GROUP_SIZE
 from episodes.tracks.stacking import object_array
 from episodes.tracks.validation import checked_flag
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
 
 __all__ = [
     "from_prime_rl",
@@ -225,7 +228,7 @@ def from_skyrl(
 
 
 def to_prime_rl(
-    episodes: Episodes, *, episode_advantages: Any = None, strict: bool = False
+    episodes: Episodes, *, episode_advantages: Sequence[float] | np.ndarray | None = None, strict: bool = False
 ) -> tuple[list[dict[str, Any]], LossReport]:
     """Convert episodes to training samples of prime-rl, one dict per token sequence. Return these with a report.
 
@@ -326,7 +329,7 @@ def to_verl(
     num_prompt = max((len(sample.prompt_ids) for sample in samples), default=0)
     num_response = max((len(sample.completion_ids) for sample in samples), default=0)
 
-    def rows(width: int, dtype: Any, fill: int = 0) -> np.ndarray:
+    def rows(width: int, dtype: DTypeLike, fill: int = 0) -> np.ndarray:
         return np.full((len(samples), width), fill, dtype)
 
     prompts, responses = rows(num_prompt, np.int64, pad_id), rows(num_response, np.int64, pad_id)
@@ -414,7 +417,14 @@ def from_verl(
     return episodes, report.check(strict)
 
 
-def _ids(kind: str, ids: Any, num: int, content: Any, prefix: str | None, report: LossReport) -> list[Any]:
+def _ids(
+    kind: str,
+    ids: np.ndarray | Sequence[object] | None,
+    num: int,
+    content: object,
+    prefix: str | None,
+    report: LossReport,
+) -> list[Any]:
     """Return the id of each row: the stored one, or a made one. `ids` is None if the source stores none."""
     stored = [None] * num if ids is None else ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     return own_or_made_ids(kind, stored, content, prefix, report)
@@ -428,12 +438,12 @@ def _check_lengths(where: str, rows: Mapping[str, Sequence[Any]], num: int) -> N
 
 
 def _sample(
-    prompt: Any,
-    completion: Any,
-    mask: Any,
-    logps: Any,
-    reward: Any,
-    id_: Any,
+    prompt: ArrayLike,
+    completion: ArrayLike,
+    mask: ArrayLike,
+    logps: ArrayLike,
+    reward: ArrayLike,
+    id_: object,
     groups: dict[str, Any],
     is_truncated: bool = False,
 ) -> TokenSample:

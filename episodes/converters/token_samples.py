@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.names import GROUP, GROUP_ID, GROUP_KEYS, KEPT_TOKENS, LEARNED, LOGP
 from episodes.tokens.sequences import TokenSequences
 from episodes.tracks.ragged import Ragged
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 __all__ = ["TokenSample", "episodes_of_samples", "samples_of"]
 
@@ -272,7 +275,7 @@ def episodes_of_samples(samples: Iterable[TokenSample], report: LossReport) -> l
     return episodes
 
 
-def _ragged(items: Sequence[Any], dtype: Any) -> Ragged:
+def _ragged(items: Sequence[Any], dtype: DTypeLike) -> Ragged:
     """Return lists of different lengths as a ragged array."""
     arrays = [np.asarray(item, dtype) for item in items]
     values = np.concatenate([np.zeros(0, dtype), *arrays])

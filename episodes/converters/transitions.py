@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from episodes.converters.accounting import StoredArrays
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.info_arrays import infos_from
 from episodes.converters.loss_report import LossReport, having_steps, report_dropped_facts
+from episodes.data_types import NestedArrays, Space
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
@@ -39,7 +41,9 @@ class Transitions:
     own_infos: dict[str, Any] = field(default_factory=dict)  # [N, ...] by key, infos of the observation itself
     custom_data: dict[str, Any] = field(default_factory=dict)  # of all episodes
 
-    def episodes(self, prefix: str, report: LossReport, first: int = 0, **spaces: Any) -> list[SingleAgentEpisode]:
+    def episodes(
+        self, prefix: str, report: LossReport, first: int = 0, **spaces: Space | None
+    ) -> list[SingleAgentEpisode]:
         """Join the transitions to episodes with the ids "PREFIX/FIRST", "PREFIX/FIRST+1" and so on, or "PREFIX/NAME".
 
         An episode is cut where a row's next observation is not the next row's observation, or a time is missing. The
@@ -92,7 +96,7 @@ class Transitions:
             spaces: `observation_space` and `action_space`, as keyword arguments.
         """
 
-        def part(data: Any) -> Any:
+        def part(data: NestedArrays) -> Any:
             return nested.map_leaves(lambda leaf: leaf[start:stop], data)
 
         return SingleAgentEpisode.from_arrays(
@@ -121,7 +125,7 @@ class Transitions:
         return infos
 
 
-def blocks_of(ends: np.ndarray, arrays: Any) -> Iterator[slice]:
+def blocks_of(ends: np.ndarray, arrays: StoredArrays) -> Iterator[slice]:
     """Yield slices of rows that can be read one by one: each has about `_BLOCK` bytes, and stops where an episode ends.
 
     Args:
@@ -136,7 +140,7 @@ def blocks_of(ends: np.ndarray, arrays: Any) -> Iterator[slice]:
         start = stop
 
 
-def find_links(observations: Any, next_observations: Any) -> np.ndarray:
+def find_links(observations: NestedArrays, next_observations: NestedArrays) -> np.ndarray:
     """Return which next observations equal the observation of the following row, bool [N - 1].
 
     Args:
@@ -151,14 +155,14 @@ def find_links(observations: Any, next_observations: Any) -> np.ndarray:
 
 
 def without_next(
-    observations: Any,
-    actions: Any,
+    observations: NestedArrays,
+    actions: NestedArrays,
     rewards: np.ndarray,
     terminated: bool,
     truncated: bool,
     extra: dict[str, Any],
     report: LossReport,
-    episode_id: Any,
+    episode_id: object,
     infos: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Return arguments of `SingleAgentEpisode.from_arrays` for T steps, of which the final observation may be unknown.
@@ -195,7 +199,11 @@ def without_next(
 
 
 def transitions_of(
-    episodes: Iterable[SingleAgentEpisode], name: str, report: LossReport, mapping: str | None = None, **keeps: Any
+    episodes: Iterable[SingleAgentEpisode],
+    name: str,
+    report: LossReport,
+    mapping: str | None = None,
+    **keeps: Collection[str],
 ) -> Transitions:
     """Convert the steps of the episodes to `Transitions`, and add losses to `report`.
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.converters.accounting import SOURCE, Account
 from episodes.converters.array_roles import OF_STEPS, endings, missing_role, names_of_roles
@@ -19,6 +19,9 @@ from episodes.converters.source_ids import prefix_of_files
 from episodes.errors import EpisodeError, UnreadableData, needing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
+
+if TYPE_CHECKING:
+    import zarr
 
 _ENDS = "meta/episode_ends"
 _METADATA = (".zarray", "zarr.json")  # file of an array's metadata in versions 2 and 3
@@ -75,7 +78,7 @@ def _refuse_pickles(path: Path, files: list[Path]) -> None:
             )
 
 
-def _episodes_of(root: Any, path: Path, prefix: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
+def _episodes_of(root: zarr.Group, path: Path, prefix: str, report: LossReport) -> Iterator[SingleAgentEpisode]:
     """Yield the episodes of an open group. Values that are not read are noted in `report`."""
     groups = {name: _arrays_in(group) for name, group in root.groups()}
     stored = Account(groups | {name: _Array(array) for name, array in root.arrays()})
@@ -109,7 +112,7 @@ def _episodes_of(root: Any, path: Path, prefix: str, report: LossReport) -> Iter
 class _Array:
     """Array in a zarr store, of which rows are read on demand."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: zarr.Array) -> None:
         self._array = array
         self.shape, self.dtype = tuple(array.shape), array.dtype
         self.nbytes = array.nbytes
@@ -118,18 +121,18 @@ class _Array:
         """Return the number of chunks that are not stored."""
         return int(self._array.nchunks - self._array.nchunks_initialized)
 
-    def __getitem__(self, rows: Any) -> Any:
+    def __getitem__(self, rows: slice | tuple[()]) -> Any:
         return self._array[rows]
 
 
-def _arrays_in(group: Any) -> dict[str, Any]:
+def _arrays_in(group: zarr.Group) -> dict[str, Any]:
     """Return the nested arrays in a group by name."""
     return {name: _arrays_in(inner) for name, inner in group.groups()} | {
         name: _Array(array) for name, array in group.arrays()
     }
 
 
-def _attributes_of(root: Any) -> dict[str, Any]:
+def _attributes_of(root: zarr.Group) -> dict[str, Any]:
     """Return the attributes of the store, its groups and its arrays, by names such as "data/action.attrs/unit"."""
     attributes = {f"attrs/{key}": value for key, value in root.attrs.items()}
     for name, item in root.members(max_depth=None):

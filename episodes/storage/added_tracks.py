@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from episodes.storage.track_schema import TrackField
 from episodes.tracks import nested
 
 
-def add_track(path: str | Path, key: str, item: Any) -> None:
+def add_track(path: str | Path, key: str, item: object) -> None:
     """Add an extra model output, such as a label, to a data set on disk. All existing steps get the same default value.
 
     Nothing is rewritten: existing steps get the value `item`, which also defines the dtype and shape. Writers that are

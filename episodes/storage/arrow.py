@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from episodes.errors import EpisodeError, UnreadableData, needing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BYTE, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
 _MOST_BYTES = 2**31 - 1  # limit of a column of strings, which has int32 offsets
@@ -70,7 +73,7 @@ def list_column(array: np.ndarray, offsets: np.ndarray, copies: bool) -> Any:
     return _to_lists(arrow.large_list(type_), offsets * count, values)
 
 
-def text_column(texts: Any) -> Any:
+def text_column(texts: np.ndarray | Sequence[str | None]) -> Any:
     """Return an Arrow column of strings, with null where `texts` has None.
 
     ASCII strings of one length, such as ids, take a tenth of Arrow's time.
@@ -98,7 +101,7 @@ def documents_column(data: bytes | np.ndarray, bounds: np.ndarray, offsets: np.n
     return _to_lists(arrow.large_list(type_), offsets, arrow.Array.from_buffers(type_, len(bounds) - 1, buffers))
 
 
-def _to_lists(type_: Any, offsets: np.ndarray, values: Any) -> Any:
+def _to_lists(type_: pa.DataType, offsets: np.ndarray, values: pa.Array) -> Any:
     """Return an Arrow array of the list type `type_`, whose list i is `values[offsets[i]:offsets[i + 1]]`. Values are
     shared.
     """
@@ -122,7 +125,7 @@ class ListColumn(NamedTuple):
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return ListColumn(name, place, dtype, shape, values_per_item(dtype, shape), size)
 
-    def read(self, batch: Any, offsets: np.ndarray) -> np.ndarray:
+    def read(self, batch: pa.RecordBatch, offsets: np.ndarray) -> np.ndarray:
         """Return the items of all lists as one array [num_rows, *shape], without a copy.
 
         Args:
@@ -143,7 +146,7 @@ class ListColumn(NamedTuple):
         return np.ndarray((num_rows, *self.shape), self.dtype, data)
 
 
-def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def documents_of(column: pa.Array, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the byte strings ("documents") in an Arrow column of lists: all bytes (uint8), the bounds of each byte
     string, and the bounds of each list.
 
@@ -159,19 +162,19 @@ def documents_of(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.nda
     return content, edges, _numbers(lists, np.dtype(np.int64), num_lists + 1, name)
 
 
-def check_offsets(column: Any, expected: np.ndarray, name: str) -> None:
+def check_offsets(column: pa.Array, expected: np.ndarray, name: str) -> None:
     """Raise `UnreadableData` unless the list bounds of an Arrow column are `expected`, int [n + 1]."""
     _check_bounds(column, column.buffers()[1], expected, name)
 
 
-def _check_bounds(column: Any, buffer: Any, expected: np.ndarray, name: str) -> None:
+def _check_bounds(column: pa.Array, buffer: pa.Buffer | None, expected: np.ndarray, name: str) -> None:
     """Raise `UnreadableData` unless the list bounds of an Arrow column, in `buffer`, are `expected`, int [n + 1]."""
     offsets = _numbers(buffer, _INT64, len(expected), name)
     if len(column) != len(expected) - 1 or np.count_nonzero(offsets != expected):
         raise UnreadableData(f"column {name!r}: its lists are not as long as the episodes")
 
 
-def numbers_of(column: Any, dtype: np.dtype, num: int, name: str) -> np.ndarray:
+def numbers_of(column: pa.Array, dtype: np.dtype, num: int, name: str) -> np.ndarray:
     """Return the `num` numbers of an Arrow array without nulls, without a copy.
 
     Raises:
@@ -182,7 +185,7 @@ def numbers_of(column: Any, dtype: np.dtype, num: int, name: str) -> np.ndarray:
     )
 
 
-def flags_of(column: Any, num: int, name: str) -> np.ndarray:
+def flags_of(column: pa.Array, num: int, name: str) -> np.ndarray:
     """Return the `num` flags of an Arrow array without nulls, bool [num].
 
     Raises:
@@ -195,7 +198,7 @@ def flags_of(column: Any, num: int, name: str) -> np.ndarray:
     return np.unpackbits(bits, count=stop, bitorder="little").view(bool)[column.offset :]
 
 
-def _numbers(buffer: Any, dtype: np.dtype, count: int, name: str) -> np.ndarray:
+def _numbers(buffer: pa.Buffer | None, dtype: np.dtype, count: int, name: str) -> np.ndarray:
     """Return the first `count` numbers of an Arrow buffer, without a copy.
 
     Args:
@@ -209,7 +212,7 @@ def _numbers(buffer: Any, dtype: np.dtype, count: int, name: str) -> np.ndarray:
     return np.frombuffer(buffer, dtype, count)
 
 
-def _missing_bytes(buffer: Any, expected: int, name: str) -> UnreadableData:
+def _missing_bytes(buffer: pa.Buffer | None, expected: int, name: str) -> UnreadableData:
     """Return the error for an Arrow buffer that has fewer than `expected` bytes, or is missing."""
     num_bytes = 0 if buffer is None else buffer.size
     return UnreadableData(f"column {name!r}: {num_bytes} bytes where there should be {expected}")

@@ -8,9 +8,12 @@ A flatbuffer's table has an offset. Its vtable stores where each field of the ta
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING
 
 from episodes.errors import UnreadableData
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _GOES_ON = 0xFFFFFFFF
 _RECORD_BATCH = 3  # of the union of headers
@@ -18,7 +21,7 @@ _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of a Message
 _COMPRESSION = 3  # of a RecordBatch
 
 
-def check_message(data: Any, at: int) -> bool:
+def check_message(data: pa.Buffer, at: int) -> bool:
     """Validate the header of the Arrow record batch at byte `at` of a file.
     Return False at the end of the file's stream of batches.
 
@@ -49,7 +52,7 @@ def check_message(data: Any, at: int) -> bool:
     return True
 
 
-def _field(data: Any, table: int, number: int) -> int | None:
+def _field(data: memoryview, table: int, number: int) -> int | None:
     """Return the byte position of field `number` of a table in a flatbuffer (the format of Arrow's headers),
     or None if it is missing.
 

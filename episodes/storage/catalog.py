@@ -15,7 +15,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +36,7 @@ _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")  # of a writer or shard: no dot
 Place = tuple[str, int]  # a made shard, and the row in it
 
 
-def checked_name(name: Any, source: str) -> str:
+def checked_name(name: object, source: str) -> str:
     """Validate a writer or shard name that was read from a file, and return the name.
     Raise `UnreadableData` if it is not a plain file name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -44,7 +44,7 @@ def checked_name(name: Any, source: str) -> str:
     return name
 
 
-def _checked_count(value: Any, source: str) -> int:
+def _checked_count(value: object, source: str) -> int:
     """Return a number of episodes that was read from `source`. Raise `UnreadableData` if it is not an int of at least
     0.
     """
@@ -296,7 +296,7 @@ class Catalog:
         catalog._put_files(names)
         return catalog
 
-    def _read(self, name: str, take: Any) -> None:
+    def _read(self, name: str, take: Callable[[bytes, str], object]) -> None:
         """Read a manifest or commit file, and pass its bytes to the function `take`.
         If it is damaged, note a problem instead."""
         try:

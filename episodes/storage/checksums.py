@@ -13,12 +13,15 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import MissingExtra, UnreadableData, needing
 from episodes.storage.arrow import pyarrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BLOCK = 1 << 16  # bytes with a sum of their own
 NAMES = ("xxh3", "crc32")
@@ -56,7 +59,7 @@ def digest_of(name: str) -> Digest:
     return xxh3_64_intdigest
 
 
-def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> np.ndarray:
+def sums_of(batch: pa.RecordBatch, num_rows_columns: int, place: bytes, digest: Digest) -> np.ndarray:
     """Compute the checksums of an Arrow record batch, uint64 [1 + k]: one for all metadata columns, and one for each 64
     KiB of the array columns.
 
@@ -84,7 +87,9 @@ def sums_of(batch: Any, num_rows_columns: int, place: bytes, digest: Digest) -> 
     return np.array([digest(b"".join(rows)), *blocks], np.uint64)
 
 
-def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, stored_sums: bytes) -> list[str]:
+def damaged_columns(
+    batch: pa.RecordBatch, num_rows_columns: int, place: bytes, name: str, stored_sums: bytes
+) -> list[str]:
     """Return the names of the columns of a record batch that do not match the stored checksums,
     or [] if the batch is intact.
 
@@ -110,7 +115,7 @@ def damaged_columns(batch: Any, num_rows_columns: int, place: bytes, name: str, 
     return names
 
 
-def _buffers(array: Any, facts: list[int]) -> list[memoryview]:
+def _buffers(array: pa.Array, facts: list[int]) -> list[memoryview]:
     """Return the memory buffers of an Arrow array (values, offsets, nulls), of which checksums are computed.
 
     The length and the null count of the array are appended to `facts`.
@@ -140,7 +145,7 @@ def _bounds_by_type() -> dict[int, Struct]:
     return {lists.id: Struct("<q"), documents.id: Struct("<q"), texts.id: Struct("<i")}
 
 
-def _bytes(buffer: Any, size: int) -> memoryview:
+def _bytes(buffer: pa.Buffer | None, size: int) -> memoryview:
     """Return the first `size` bytes of an Arrow buffer. Raise `UnreadableData` if it is shorter."""
     num_bytes = 0 if buffer is None else buffer.size
     if not 0 <= size <= num_bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from episodes.storage.arrow import documents_column, documents_of, pyarrow
 from episodes.storage.track_schema import TrackField
 from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.ragged import Ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BLOCK_BYTES = 1 << 18
 """Size limit of a block before compression, in bytes. A single larger item is a block of its own."""
@@ -74,7 +77,7 @@ class CompressedTrack:
     stops: np.ndarray  # [k]
 
     @staticmethod
-    def of(column: Any, field: TrackField, offsets: np.ndarray, num_rows: int, name: str) -> CompressedTrack:
+    def of(column: pa.Array, field: TrackField, offsets: np.ndarray, num_rows: int, name: str) -> CompressedTrack:
         """Open the compressed array in an Arrow column that `compressed_column` has created. Raise `UnreadableData` if
         its blocks are inconsistent."""
         data, bounds, lists = documents_of(column, name)

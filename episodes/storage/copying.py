@@ -181,7 +181,7 @@ _COMBINE = {
 }
 
 
-def _evaluate(node: Any, table: _NamedColumns) -> Any:
+def _evaluate(node: ast.expr, table: _NamedColumns) -> Any:
     """Evaluate one node of a condition's syntax tree on a table of n episodes. Return an array [n] or a scalar.
 
     Raises:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
+from episodes.data_types import Indices
 from episodes.errors import ChunkMismatch, InvalidArgument, StepOutOfRange, UnreadableData, WrongType
 from episodes.facts.ending import codes_of
 from episodes.pack import EpisodePack
@@ -43,6 +44,9 @@ from episodes.storage.search.statistics import OfTracks, merge_statistics, of_ba
 from episodes.storage.search.whole_episodes import columns_of_whole_episodes
 from episodes.storage.shards import ShardRead
 from episodes.tracks.notebook_repr import notebook_repr
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Table = Mapping[str, np.ndarray]
 
@@ -230,7 +234,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
 
     # --- many episodes -----------------------------------------------------------------------------------------
 
-    def pack(self, indices: Any = None) -> EpisodePack:
+    def pack(self, indices: Indices | None = None) -> EpisodePack:
         """Return the episodes at `indices` (default: all), concatenated to an `EpisodePack` with
         one array per time series.
 
@@ -258,7 +262,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         for start, stop in self._runs(numbers):
             yield self._pack(numbers[start:stop])
 
-    def select(self, which: Callable[[Table], Any] | Any) -> Self:
+    def select(self, which: Callable[[Table], Indices] | Indices) -> Self:
         """Return a data set of selected episodes. `which` is a function of the metadata table, a mask, or indices.
 
         Args:
@@ -305,7 +309,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         windows: tuple[int, int] | WindowBatches | ChunkBatches | TimeWindows | None = None,
         episodes: int | EpisodeBatches | None = None,
         order: str | None = None,
-        weights: Any = None,
+        weights: str | ArrayLike | None = None,
         seed: int | None = None,
         collate: Callable[[Any], Any] | None = None,
         pool_bytes: int = POOL_BYTES,
@@ -342,7 +346,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         memory: dict[str, Any] = {"pool_bytes": pool_bytes, "cache": cache}
         return Sampler(self, kind, order=order, weights=weights, seed=seed, collate=collate, **memory)
 
-    def _picked(self, indices: Any) -> np.ndarray:
+    def _picked(self, indices: Indices) -> np.ndarray:
         """Return the numbers of the episodes that a user's indices or mask select.
 
         Raises:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from episodes.data_types import Space
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
@@ -17,6 +18,9 @@ from episodes.storage.arrow import flags_of, numbers_of, pyarrow, text_column
 from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos import msgpack_codec
 from episodes.tracks.read_only import read_only
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_STEPS = 1 << 40  # larger lengths of an episode are damage
 
@@ -104,7 +108,7 @@ def row_columns(pack: EpisodePack) -> list[Any]:
     ]
 
 
-def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any]]) -> Any:
+def _id_column(name: str, ids: np.ndarray | None, num: int, other_ids: dict[int, dict[str, Any]]) -> Any:
     """Return ids as an Arrow column of `num` strings. Ids that are not strings become null,
     and are added to `other_ids` by row.
 
@@ -114,13 +118,14 @@ def _id_column(name: str, ids: Any, num: int, other_ids: dict[int, dict[str, Any
     pa = pyarrow()
     if ids is None:
         return _nulls(num, pa.string())
+    texts: np.ndarray | list[str | None] = ids
     if ids.dtype.kind != "U" and not set(map(type, ids)) <= {str, type(None)}:
         strange = {i: id_ for i, id_ in enumerate(ids.tolist()) if id_ is not None and type(id_) is not str}
         for i, id_ in strange.items():
             other_ids.setdefault(i, {})[name] = id_
-        ids = [None if i in strange else id_ for i, id_ in enumerate(ids.tolist())]
+        texts = [None if i in strange else id_ for i, id_ in enumerate(ids.tolist())]
     try:
-        return text_column(ids)
+        return text_column(texts)
     except UnicodeError as error:
         raise WrongType(f"{name}: a text with a lone surrogate cannot be written as UTF-8 ({error})") from None
 
@@ -138,7 +143,7 @@ def _version_columns(versions: VersionColumn | None, num: int) -> list[Any]:
 
 
 @lru_cache(maxsize=16)
-def _nulls(num: int, type_: Any) -> Any:
+def _nulls(num: int, type_: pa.DataType) -> Any:
     return pyarrow().nulls(num, type_)
 
 
@@ -148,7 +153,7 @@ def _seed(data: dict[str, Any] | None) -> int | None:
     return int(seed) if isinstance(seed, (int, np.integer)) and 0 <= seed < 2**63 else None
 
 
-def _encode(value: Any, name: str) -> bytes:
+def _encode(value: object, name: str) -> bytes:
     return msgpack_codec.encode(value, name)
 
 
@@ -197,7 +202,7 @@ class EpisodeRows:
         """Number of lookback steps of each chunk, int64 [n]."""
         return self._counts("lookback")
 
-    def facts(self, observation_space: Any, action_space: Any) -> PackFacts:
+    def facts(self, observation_space: Space | None, action_space: Space | None) -> PackFacts:
         """Return the metadata, and the given spaces, as `PackFacts`, the form in which an
         `EpisodePack` stores metadata.
 
@@ -247,12 +252,12 @@ class EpisodeRows:
         columns[SEED] = np.full(self._num, UNKNOWN) if seeds is None else seeds.fill_null(UNKNOWN).to_numpy()
         return columns
 
-    def table(self, index: Any) -> dict[str, np.ndarray]:
+    def table(self, index: slice | np.ndarray) -> dict[str, np.ndarray]:
         """Return the metadata of selected chunks as a dict of arrays by column name.
         `index` is anything that indexes an array."""
         return {name: column[index] for name, column in self.columns.items()}
 
-    def custom_data_of(self, index: Any) -> list[dict[str, Any] | None]:
+    def custom_data_of(self, index: slice | np.ndarray) -> list[dict[str, Any] | None]:
         """Return the `custom_data` dicts of selected chunks as a list, or [] if no chunk has any.
         `index` is anything that indexes an array."""
         custom = self._custom_data
@@ -320,7 +325,7 @@ class EpisodeRows:
         return values
 
 
-def _with_optional_columns(batch: Any) -> Any:
+def _with_optional_columns(batch: pa.RecordBatch | pa.Table) -> Any:
     """Return a record batch (or table) in which metadata columns that older files lack are
     added as columns of nulls."""
     missing = optional_names().difference(batch.schema.names)
@@ -334,7 +339,7 @@ def _with_optional_columns(batch: Any) -> Any:
 _BOUNDS = ("policy_version_min", "policy_version_max")
 
 
-def _values_and_bounds(column: Any) -> tuple[np.ndarray, np.ndarray]:
+def _values_and_bounds(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return the concatenated values of an Arrow list column, and the bounds of its n lists in them, [n + 1]."""
     bounds = column.offsets.to_numpy()
     return column.values.to_numpy()[bounds[0] : bounds[-1]], bounds - bounds[0]
@@ -352,7 +357,7 @@ class CustomData(Sequence[dict[str, Any] | None]):
 
     __slots__ = ("column",)
 
-    def __init__(self, column: Any) -> None:
+    def __init__(self, column: pa.Array | pa.ChunkedArray) -> None:
         self.column = column
 
     def __reduce__(self) -> Any:

@@ -139,7 +139,7 @@ class _Mapping:
     Python's own `mmap` keeps a file descriptor for each mapping, so a process could not map more than 1,000 files.
     """
 
-    def __init__(self, libc: Any, address: int, size: int, read_only: bool) -> None:
+    def __init__(self, libc: ctypes.CDLL, address: int, size: int, read_only: bool) -> None:
         self._unmap, self._address, self._size = libc.munmap, address, size
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, read_only)}
 

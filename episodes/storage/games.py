@@ -11,6 +11,7 @@ from typing import Any, Self, overload
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from episodes.data_types import AgentID, Indices, ModuleID
 from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, UnknownKey, UnreadableData, WrongType
 from episodes.facts.ending import ENDINGS
 from episodes.multi_agent import MultiAgentEpisode
@@ -132,7 +133,7 @@ class GameDataset(Sequence[MultiAgentEpisode]):
     def __iter__(self) -> Iterator[MultiAgentEpisode]:
         return map(self.__getitem__, range(len(self)))
 
-    def select(self, which: Callable[[Table], Any] | Any) -> Self:
+    def select(self, which: Callable[[Table], Indices] | Indices) -> Self:
         """Return a data set of selected games. `which` is a function of the metadata table, a mask, or indices.
 
         Raises:
@@ -156,7 +157,7 @@ class GameDataset(Sequence[MultiAgentEpisode]):
 
     # --- episodes of single agents -----------------------------------------------------------------------------
 
-    def agent(self, agent_id: Any) -> EpisodeDataset:
+    def agent(self, agent_id: AgentID) -> EpisodeDataset:
         """Return the episodes of one agent, as a part of the data set of its kind.
 
         Raises:
@@ -165,7 +166,7 @@ class GameDataset(Sequence[MultiAgentEpisode]):
         """
         return self._of("agent_id", agent_id)
 
-    def module(self, module_id: Any) -> EpisodeDataset:
+    def module(self, module_id: ModuleID) -> EpisodeDataset:
         """Return the episodes of the agents that a module acted for, as a part of the data set of their kind.
 
         Raises:
@@ -174,7 +175,7 @@ class GameDataset(Sequence[MultiAgentEpisode]):
         """
         return self._of("module_id", module_id)
 
-    def _of(self, column: str, value: Any) -> EpisodeDataset:
+    def _of(self, column: str, value: object) -> EpisodeDataset:
         """Return the episodes with this value in a column of the metadata."""
         rows: dict[int, list[int]] = {}
         known: dict[Any, None] = {}

@@ -185,7 +185,7 @@ def _from_json(value: dict[str, Any]) -> Header:
     )
 
 
-def _checked_id(id_: Any) -> str | None:
+def _checked_id(id_: object) -> str | None:
     """Return the id of a data set. Raise `UnreadableData` if it is neither a str nor None."""
     if id_ is not None and not isinstance(id_, str):
         raise UnreadableData(f"the id {id_!r} is no text")
@@ -276,7 +276,7 @@ def to_storable_spec(spec: EnvSpec | None) -> EnvSpec | str | None:
     return spec
 
 
-def _spec_from_json(value: Any) -> EnvSpec | str | None:
+def _spec_from_json(value: dict[str, Any] | str | None) -> EnvSpec | str | None:
     """Return the `EnvSpec` that a JSON object describes. An id (a str) and None are returned unchanged."""
     return EnvSpec.from_json(json.dumps(value)) if isinstance(value, dict) else value
 

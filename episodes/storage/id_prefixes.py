@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from episodes.errors import InvalidArgument
 from episodes.multi_agent.packing import KEY as MULTI_AGENT
 from episodes.storage.arrow import pyarrow
 from episodes.storage.episode_rows import OTHER_IDS
 from episodes.tracks.infos import msgpack_codec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NAMES = ("id", "multi_agent_episode_id")
 
@@ -28,7 +32,7 @@ def prefixed_name(shard: str, prefix: str) -> str:
     return f"{writer}x{hashlib.sha256(prefix.encode()).hexdigest()[:8]}-{number}"
 
 
-def with_prefix(batch: Any, prefix: str) -> Any:
+def with_prefix(batch: pa.RecordBatch, prefix: str) -> Any:
     """Return a record batch with `prefix` in front of the ids of its episodes and multi-agent episodes.
 
     Raises:
@@ -45,7 +49,7 @@ def with_prefix(batch: Any, prefix: str) -> Any:
     return pyarrow().RecordBatch.from_arrays([*columns.values()], schema=batch.schema)
 
 
-def _converted(column: Any, convert: Any) -> Any:
+def _converted(column: pa.Array, convert: Callable[[Any], object]) -> Any:
     """Apply a function to each value of an Arrow column that is not null."""
     if column.null_count == len(column):
         return column

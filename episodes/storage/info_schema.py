@@ -8,7 +8,7 @@ most two shards for each path.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from episodes.storage.arrow import (
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
 from episodes.tracks.infos.infos import EmptyInfos
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ def readers_of(fields: InfoFields, places: dict[str, int]) -> list[InfoReader]:
     return readers
 
 
-def stored_infos(readers: list[InfoReader], batch: Any, offsets: np.ndarray) -> Infos:
+def stored_infos(readers: list[InfoReader], batch: pa.RecordBatch, offsets: np.ndarray) -> Infos:
     """Return the infos that are stored in an Arrow record batch. Typed values are not copied.
 
     Raises:

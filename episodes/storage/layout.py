@@ -17,7 +17,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,6 +48,9 @@ from episodes.tracks import Tracks
 from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos.column_infos import Column
 from episodes.tracks.ragged import Ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _KEY = b"rl-episodes"  # key in the Arrow schema's metadata
 
@@ -91,7 +94,7 @@ class Layout:
         return [path for path, field in self.tracks.items() if field.is_ragged and field.bounds is None]
 
     @staticmethod
-    def from_schema(schema: Any) -> Layout:
+    def from_schema(schema: pa.Schema) -> Layout:
         """Read the layout from the metadata of an Arrow schema. Raise `UnreadableData` if the file
         does not contain episodes.
 
@@ -117,7 +120,7 @@ class Layout:
         }
         return _schema_of(json.dumps(value).encode(), self.missing, _row_names(self.missing))
 
-    def batch(self, schema: Any, pack: EpisodePack, infos: dict[str, Column], copies: bool) -> Any:
+    def batch(self, schema: pa.Schema, pack: EpisodePack, infos: dict[str, Column], copies: bool) -> Any:
         """Convert a pack of episodes and its infos to an Arrow record batch. It shares memory with the
         pack unless `copies` is True.
 
@@ -197,7 +200,7 @@ class StoredBatch:
         source: file of the shard.
     """
 
-    def __init__(self, batch: Any, layout: Layout, header: Header, source: str, place: bytes) -> None:
+    def __init__(self, batch: pa.RecordBatch, layout: Layout, header: Header, source: str, place: bytes) -> None:
         self.batch = batch
         self.place = place
         self._layout = layout
@@ -358,7 +361,7 @@ class StoredBatch:
             return picked
         return EpisodePack.of(picked.columns.map_arrays(self.decoded), picked.facts, picked.lengths, picked.lookbacks)
 
-    def decoded(self, path: str, array: Any) -> Any:
+    def decoded(self, path: str, array: np.ndarray | Ragged) -> Any:
         """Decompress items of the array at `path`, given their indices as `array`.
         If the array is not compressed, return `array`."""
         if path not in self.compressed or type(array) is Ragged:  # no step was stored, so nothing is compressed

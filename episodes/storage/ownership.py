@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from episodes.errors import EpisodeStateError, InvalidArgument
@@ -105,5 +106,7 @@ class OwnedLock:
         self._owner.check()  # before the lock, which a thread of the parent may have held at the fork
         return self._lock.__enter__()
 
-    def __exit__(self, *error: Any) -> None:
-        self._lock.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.__exit__(kind, error, trace)

@@ -17,7 +17,7 @@ import numpy as np
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import ListColumn
 from episodes.storage.header import Header
-from episodes.storage.track_schema import Fields, TrackField, check_same, is_observed
+from episodes.storage.track_schema import Fields, Structure, TrackField, check_same, is_observed
 
 LENGTHS_OF = "lengths/"  # first part of the names of columns with the lengths of ragged items
 LENGTHS = np.dtype(np.uint32)
@@ -61,7 +61,7 @@ class ReadingPlan:
         UnreadableData: a track refers to the lengths of one that is not ragged.
     """
 
-    def __init__(self, tracks: Fields, structure: Any, row_names: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(self, tracks: Fields, structure: Structure, row_names: Sequence[str], names: Sequence[str]) -> None:
         self.rows = list(enumerate(row_names))
         self.places = {name: place for place, name in enumerate((*row_names, *names))}
         self._fields, self._structure = tracks, structure

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from episodes.data_types import Space
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.recorder.env_turns import EnvTurns
 from episodes.recorder.vector_recorder import VectorRecorder
@@ -18,6 +19,9 @@ from episodes.storage.header import to_storable_spec
 from episodes.storage.writer import EpisodeWriter
 from episodes.tracks.copies import copied
 from episodes.tracks.spaces import irregular_part, varying_shapes_error
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
 
 CHUNK_BYTES = 1 << 24  # size of the observations in memory at which a chunk is written
 MOST_STEPS = 10_000
@@ -60,7 +64,7 @@ class RecordEpisodes(gym.Wrapper):
     SingleAgentEpisode(...7 steps...)
     """
 
-    def __new__(cls, env: Any, *args: Any, **options: Any) -> Any:
+    def __new__(cls, env: gym.Env | VectorEnv, *args: Any, **options: Any) -> Any:
         if isinstance(env, VectorEnv):
             return RecordVectorEpisodes(env, *args, **options)
         return super().__new__(cls)
@@ -89,7 +93,7 @@ class RecordEpisodes(gym.Wrapper):
         self._episode, self._num_steps = episode, 0
         return observation, infos
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment and record the step. An episode is written when it ends, a long one in several chunks.
 
         Raises:
@@ -162,7 +166,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
         self._recorder.reset(observations, infos, mask)
         return observations, infos
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments and record the steps. Recorded steps are written to disk in chunks.
 
         Raises:
@@ -195,7 +199,7 @@ class RecordVectorEpisodes(gym.vector.VectorWrapper):
 
 
 def _writer(
-    path: str | Path, observed: spaces.Space, action_space: spaces.Space, spec: Any, options: Any
+    path: str | Path, observed: spaces.Space, action_space: spaces.Space, spec: EnvSpec | None, options: dict[str, Any]
 ) -> EpisodeWriter:
     """Return a writer to `path` for an environment's episodes. `options`, of the user, override the environment's
     settings.
@@ -225,7 +229,7 @@ def _chunk_steps(chunk_steps: int | None, space: spaces.Space, num_envs: int) ->
     return max(1, min(MOST_STEPS, CHUNK_BYTES // (_item_bytes(space) * num_envs)))
 
 
-def _item_bytes(space: Any) -> int:
+def _item_bytes(space: Space) -> int:
     """Return the approximate size in bytes of one item of a Gymnasium space."""
     parts = getattr(space, "spaces", None)
     if parts is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.errors import MissingExtra, UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
@@ -24,6 +24,9 @@ from episodes.storage.checksums import NAMES, algorithm, damaged_columns, digest
 from episodes.storage.episode_rows import num_columns
 from episodes.storage.files import left_if_open, read_or_map, reserve, sync
 from episodes.storage.layout import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MAGIC_BYTES = 8  # before the stream in an Arrow file
 _END = b"ARROW1"
@@ -60,7 +63,7 @@ class ShardWriter:
         self,
         directory: Path,
         name: str,
-        schema: Any,
+        schema: pa.Schema,
         end: str = UNFINISHED,
         sealed: str = SEALED,
         *,
@@ -91,7 +94,7 @@ class ShardWriter:
         """Current size of the file in bytes."""
         return self._file.tell()
 
-    def write(self, batch: Any) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """Append a record batch of episodes to the file. It then survives a killed process."""
         try:
             self.append(batch)
@@ -124,7 +127,7 @@ class ShardWriter:
     def __del__(self) -> None:
         self.abandon()
 
-    def append(self, batch: Any) -> None:
+    def append(self, batch: pa.RecordBatch) -> None:
         """Append a record batch and its checksums to the file. After an error, a part of the
         batch may be in the file."""
         sums = sums_of(batch, self._num_rows_columns, _batch_label(self.name, self.num_batches), self._digest)
@@ -169,7 +172,7 @@ def _batch_label(name: str, batch: int) -> bytes:
     return f"{name}:{batch}".encode()
 
 
-def _with_checksum(schema: Any, name: str, data_set: str | None, name_of_sum: str) -> Any:
+def _with_checksum(schema: pa.Schema, name: str, data_set: str | None, name_of_sum: str) -> Any:
     """Return an Arrow schema to whose metadata the file's name, the data set's id, and a checksum of all metadata are
     added. `name_of_sum` is the algorithm of the checksum.
     """
@@ -282,7 +285,7 @@ def read_shard(
     return result
 
 
-def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) -> None:
+def _read_stream(data: pa.Buffer, result: ShardRead, layout_of: Callable[[Any], Any]) -> None:
     """Read record batches into `result`, until one is incomplete. If the file is finished, also validate its end. An
     error is not raised, but noted in `result`.
     """
@@ -310,7 +313,7 @@ def _read_stream(data: Any, result: ShardRead, layout_of: Callable[[Any], Any]) 
     result.unread = source.size() - whole
 
 
-def _ends_at(data: Any, whole: int) -> bool:
+def _ends_at(data: pa.Buffer, whole: int) -> bool:
     """Return True if the file has a valid end (Arrow's footer) after its last record batch,
     which ends at byte `whole`."""
     tail = data.slice(max(data.size - len(_END) - 4, 0)).to_pybytes()
@@ -319,7 +322,7 @@ def _ends_at(data: Any, whole: int) -> bool:
     return whole + _END_OF_STREAM + struct.unpack("<i", tail[:4])[0] + len(tail) == data.size
 
 
-def checked_name(schema: Any) -> str:
+def checked_name(schema: pa.Schema) -> str:
     """Return the shard name stored in an Arrow schema. Raise `UnreadableData` if the schema
     does not match its checksum."""
     metadata = schema.metadata or {}
@@ -332,13 +335,15 @@ def checked_name(schema: Any) -> str:
     return metadata[_NAME].decode()
 
 
-def data_set_of(schema: Any) -> str | None:
+def data_set_of(schema: pa.Schema) -> str | None:
     """Return the data set id stored in an Arrow schema, or None if it is missing."""
     data_set = (schema.metadata or {}).get(_DATA_SET)
     return None if data_set is None else data_set.decode(errors="replace")
 
 
-def _batches(reader: Any, source: Any, data: Any, name: str) -> Iterator[ShardBatch]:
+def _batches(
+    reader: pa.RecordBatchStreamReader, source: pa.BufferReader, data: pa.Buffer, name: str
+) -> Iterator[ShardBatch]:
     """Yield the record batches with their checksums, which are not verified yet, until the stream ends or is
     incomplete.
     """

@@ -85,7 +85,7 @@ class SmallEpisodes:
         return queue
 
 
-def _queueable_arrays(episode: Any) -> dict[str, np.ndarray] | None:
+def _queueable_arrays(episode: object) -> dict[str, np.ndarray] | None:
     """Return the arrays of an episode by path, or None if the episode cannot be queued,
     for example because it has custom data."""
     if type(episode) is not SingleAgentEpisode or not episode.is_numpy or episode.custom_data:

@@ -76,19 +76,19 @@ def _array_of(value: Json) -> np.ndarray:
     return np.full(shape, array[0]) if len(array) == 1 else array.reshape(shape).copy()
 
 
-def _box(space: Any) -> Json:
+def _box(space: spaces.Box) -> Json:
     return {"low": _array_to_json(space.low), "high": _array_to_json(space.high), "dtype": space.dtype.str}
 
 
-def _policy_box(space: Any) -> Json:
+def _policy_box(space: PolicyBox) -> Json:
     return {"env_space": {"type": "Box", **_box(space.env_space)}, "mapping": space.mapping}
 
 
-def _multi_discrete(space: Any) -> Json:
+def _multi_discrete(space: spaces.MultiDiscrete) -> Json:
     return {"nvec": _array_to_json(space.nvec), "start": _array_to_json(space.start), "dtype": space.dtype.str}
 
 
-def _text(space: Any) -> Json:
+def _text(space: spaces.Text) -> Json:
     return {"min_length": space.min_length, "max_length": space.max_length, "characters": space.characters}
 
 

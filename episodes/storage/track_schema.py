@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from episodes.tracks.field import ACTIONS
 from episodes.tracks.ragged import LENGTH, Ragged
 
 COMPRESSIONS = ("auto", "none", "zstd")
+
+Structure: TypeAlias = str | Mapping[str, Any]
+"""The nesting of tracks as JSON: a path, or a dict with the key "dict" or "tuple"; see `structure_of`."""
 _PLAIN = (np.ndarray, Ragged)
 _IMAGE_BYTES = 1000  # an item of uint8 that is at least so large is an image to `compression="auto"`
 
@@ -214,7 +217,7 @@ def check_same(stored: Fields, new: Fields, label: str) -> None:
             )
 
 
-def structure_of(value: Any, prefix: str = "") -> Any:
+def structure_of(value: Any, prefix: str = "") -> Structure:
     """Return the nesting of a value as JSON: a dict is `{"dict": [[key, ...]]}`, a tuple is `{"tuple":
     [...]}`, and a leaf is its path.
 
@@ -238,7 +241,7 @@ def structure_of(value: Any, prefix: str = "") -> Any:
     return {"dict": [[key, part] for key, part in parts]}
 
 
-def assemble(structure: Any, leaves: Mapping[str, Any]) -> Any:
+def assemble(structure: Structure, leaves: Mapping[str, Any]) -> Any:
     """Create a nested value from its leaves, a dict by path, and its nesting, which `structure_of` returned."""
     if isinstance(structure, str):
         return leaves[structure]

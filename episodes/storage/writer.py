@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
@@ -43,6 +43,9 @@ from episodes.storage.track_schema import (
 )
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_mapping
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SMALL_BYTES = 1 << 20  # smaller additions are copied and queued, to be written together
 COMMIT_BYTES = 1 << 22  # queued bytes that trigger a write
@@ -265,7 +268,7 @@ class EpisodeWriter:
                 self._kinds = None  # a rejected call changes nothing
             raise
 
-    def _add_to_kinds(self, kinds: _KindWriters, packs: Any) -> None:
+    def _add_to_kinds(self, kinds: _KindWriters, packs: object) -> None:
         """Add packs of agents of several kinds. A rejected call changes nothing.
 
         Raises:
@@ -532,7 +535,7 @@ class EpisodeWriter:
             joined = pyarrow().Table.from_batches(batches, self._kind[1]).combine_chunks()
             self._write(joined.to_batches()[0], _Waiting(small, last=last))
 
-    def _write(self, batch: Any, after: _Waiting) -> None:
+    def _write(self, batch: pa.RecordBatch, after: _Waiting) -> None:
         """Write a record batch to the current shard, or to a new shard if there is none. A full shard is finished.
 
         If an error occurs, nothing more is written to the shard, and the next batch starts another.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, TOKEN_REWARDS, VER
 from episodes.tracks.casting import checked_reward
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import as_ragged_item
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
 
 _ARGUMENTS = ("ids", "reply_ids", "reward", "prompt", "infos", "terminated", "truncated", "policy_version")
 _NUMBERS = {
@@ -26,7 +29,7 @@ _MOST_LOGP = 0.01  # engines with low precision return log-probabilities slightl
 _LEAST_LOGP = -1e3  # no token is ever sampled with it; engines return -9999, -1e9 or the like for masked tokens
 
 
-def token_kind(dtype: Any, label: str) -> RaggedKind:
+def token_kind(dtype: DTypeLike | None, label: str) -> RaggedKind:
     """Return the `RaggedKind` (dtype and value shape) of token sequences with token ids of type `dtype`. Raise
     `InvalidArgument` unless `dtype` is an integer type.
 
@@ -42,7 +45,7 @@ def token_kind(dtype: Any, label: str) -> RaggedKind:
     return RaggedKind(np.dtype(dtype))
 
 
-def output_kinds(outputs: Any, label: str) -> dict[str, RaggedKind]:
+def output_kinds(outputs: object, label: str) -> dict[str, RaggedKind]:
     """Return a dict from output name to `RaggedKind` (dtype and shape of the value per token), given `outputs`, a dict
     from name to dtype, or None for only "logp".
 
@@ -51,7 +54,7 @@ def output_kinds(outputs: Any, label: str) -> dict[str, RaggedKind]:
         InvalidArgument: a name is not a str or is an argument of `turn`, or the dtype does not fit the name's meaning.
     """
     if outputs is None:
-        outputs = {LOGP: np.float32}
+        outputs = {LOGP: np.dtype(np.float32)}
     if not isinstance(outputs, Mapping):
         raise WrongType(f"{label}: outputs={outputs!r}; give a dict of dtypes by name, such as {{'logp': 'f4'}}")
     kinds = {}
@@ -84,7 +87,7 @@ def check_group(group: Hashable, label: str) -> None:
         raise WrongType(f"{label}: group={group!r}; give an int, a str or a tuple, which can be a dict's key")
 
 
-def as_token_ids(ids: Any, kind: RaggedKind, label: Callable[[], str]) -> np.ndarray:
+def as_token_ids(ids: ArrayLike, kind: RaggedKind, label: Callable[[], str]) -> np.ndarray:
     """Validate token ids, given as a list, array or tensor, and return them as an array [L] of the dtype in `kind`.
 
     Args:
@@ -104,7 +107,7 @@ def as_token_ids(ids: Any, kind: RaggedKind, label: Callable[[], str]) -> np.nda
     return ids
 
 
-def as_token_values(values: Any, kind: RaggedKind, num: int, label: Callable[[], str]) -> np.ndarray:
+def as_token_values(values: ArrayLike, kind: RaggedKind, num: int, label: Callable[[], str]) -> np.ndarray:
     """Validate one output, such as log-probabilities, of `num` sampled tokens, and return it as an array [num, ...] of
     the dtype and value shape in `kind`.
 
@@ -181,7 +184,7 @@ def check_logp(logp: np.ndarray, label: Callable[[], str]) -> None:
     )
 
 
-def _converted(values: Any, kind: RaggedKind, label: Callable[[], str], what: str) -> np.ndarray:
+def _converted(values: ArrayLike, kind: RaggedKind, label: Callable[[], str], what: str) -> np.ndarray:
     """Convert a list, array or tensor to an array [L, ...] of the dtype and value shape in `kind`.
     `label` and `what` are texts for errors.
 
@@ -207,20 +210,21 @@ def _converted(values: Any, kind: RaggedKind, label: Callable[[], str], what: st
     return as_ragged_item(values, kind, label)
 
 
-def check_finite_reward(reward: Any, label: Callable[[], str]) -> None:
-    """Raise an error unless the reward is one finite number.
+def finite_reward(reward: object, label: Callable[[], str]) -> float:
+    """Return a reward as a float. Raise an error unless it is one finite number.
 
     Raises:
         ShapeMismatch: the reward is an array.
         WrongType: the reward is not a number.
         InvalidArgument: the reward is NaN or infinite.
     """
-    checked_reward(reward, label)
-    if not math.isfinite(reward):
+    number = checked_reward(reward, label)
+    if not math.isfinite(number):
         raise InvalidArgument(f"{label()}: reward={reward!r}; give a finite number")
+    return float(number)
 
 
-def check_infos(infos: Any, label: Callable[[], str]) -> None:
+def check_infos(infos: object, label: Callable[[], str]) -> None:
     """Raise an error unless `infos` is a dict without the key "kept_tokens", which only `turn(prompt=...)` sets.
 
     Raises:
@@ -244,7 +248,7 @@ def as_numpy(column: Any) -> np.ndarray:
     return np.asarray(column)
 
 
-def check_pack(pack: Any, call: str) -> None:
+def check_pack(pack: object, call: str) -> None:
     """Raise `WrongType` unless `pack` is an `EpisodePack`. The error message names the function `call`."""
     if not isinstance(pack, EpisodePack):
         raise WrongType(

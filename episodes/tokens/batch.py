@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from episodes.tracks.ragged import Ragged
 from episodes.tracks.stacking import object_array
 from episodes.tracks.validation import checked_count, checked_items
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 __all__ = ["token_batch"]
 
 _COLUMNS = (names.ATTENTION_MASK, names.CU_SEQLENS, names.MAX_SEQLEN, names.EPISODES, names.WEIGHTS)
@@ -28,10 +31,10 @@ def token_batch(
     pack: EpisodePack,
     *,
     layout: Layout = "packed",
-    advantages: Any = None,
-    episode_advantages: Any = None,
-    token_advantages: Any = None,
-    episode_weights: Any = None,
+    advantages: ArrayLike | None = None,
+    episode_advantages: ArrayLike | None = None,
+    token_advantages: ArrayLike | Ragged | None = None,
+    episode_weights: ArrayLike | None = None,
     outputs: Iterable[str] | None = None,
     infos: Iterable[str] | None = None,
     with_last_observation: bool = False,
@@ -154,7 +157,7 @@ def _info_columns(sequences: TokenSequences, infos: Iterable[str] | None, taken:
     return columns
 
 
-def _checked_numbers(name: str, values: Any, num: int, purpose: str) -> np.ndarray:
+def _checked_numbers(name: str, values: ArrayLike, num: int, purpose: str) -> np.ndarray:
     """Return user-given advantages or weights as float32 [num].
 
     Args:
@@ -187,7 +190,7 @@ def _checked_numbers(name: str, values: Any, num: int, purpose: str) -> np.ndarr
     return array
 
 
-def _checked_token_advantages(sequences: TokenSequences, values: Any) -> np.ndarray:
+def _checked_token_advantages(sequences: TokenSequences, values: ArrayLike | Ragged) -> np.ndarray:
     """Return user-given advantages of sampled tokens as float32 [A].
 
     Raises:
@@ -206,7 +209,7 @@ def _checked_token_advantages(sequences: TokenSequences, values: Any) -> np.ndar
     return _checked_numbers("token_advantages", values, num, "sampled tokens")
 
 
-def _checked_weights(values: Any, num: int) -> np.ndarray:
+def _checked_weights(values: ArrayLike, num: int) -> np.ndarray:
     """Return user-given weights of episodes as float32 [num].
 
     Raises:

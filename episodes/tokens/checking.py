@@ -142,7 +142,7 @@ def check_token_batch(
     return TokenCheck(tuple(problems), len(differences), largest, mean)
 
 
-def _compare(logits: Any, batch: Mapping[str, Any] | Batch, lengths: np.ndarray) -> _Comparison:
+def _compare(logits: object, batch: Mapping[str, Any] | Batch, lengths: np.ndarray) -> _Comparison:
     """Return the model's and the recorded log-probability of each token of the batch, without padding.
 
     Args:

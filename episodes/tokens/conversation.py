@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,16 +12,19 @@ from episodes.facts.ending import Ending
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import (
     as_token_ids,
-    check_finite_reward,
     check_group,
     check_infos,
     checked_outputs,
+    finite_reward,
     output_kinds,
     token_kind,
 )
 from episodes.tokens.names import FORKED_AT, FORKED_FROM, GROUP, KEPT_TOKENS
 from episodes.tokens.token_tree import common_prefix
 from episodes.tracks.track_access import with_items_set
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
 
 __all__ = ["Conversation"]
 
@@ -71,7 +74,7 @@ class Conversation:
         id_: str | None = None,
         *,
         outputs: Mapping[str, Any] | None = None,
-        dtype: Any = np.int32,
+        dtype: DTypeLike = np.int32,
         group: Hashable = None,
     ) -> None:
         self._kind, self._kinds = token_kind(dtype, "Conversation"), output_kinds(outputs, "Conversation")
@@ -106,7 +109,7 @@ class Conversation:
         """Whether the conversation has ended, by termination or truncation."""
         return self.episode.is_done
 
-    def begin(self, prompt: Any, infos: dict[str, Any] | None = None) -> None:
+    def begin(self, prompt: ArrayLike, infos: dict[str, Any] | None = None) -> None:
         """Start the conversation with the tokens of its first prompt.
 
         Args:
@@ -131,16 +134,16 @@ class Conversation:
 
     def turn(
         self,
-        ids: Any,
-        reply_ids: Any = _NONE,
+        ids: ArrayLike,
+        reply_ids: ArrayLike = _NONE,
         reward: float = 0.0,
         *,
-        prompt: Any = None,
+        prompt: ArrayLike | None = None,
         infos: dict[str, Any] | None = None,
         terminated: bool = False,
         truncated: bool = False,
         policy_version: int | None = None,
-        **outputs: Any,
+        **outputs: ArrayLike,
     ) -> None:
         """Record one turn: the sampled tokens, and the tokens that the environment added. Arrays are not copied.
 
@@ -174,8 +177,8 @@ class Conversation:
             self._check_begun("turn")
             self.episode.growing("turn")
         tokens = as_token_ids(ids, self._kind, lambda: self._label("turn: ids"))
-        outputs = checked_outputs(outputs, self._kinds, len(tokens), lambda: self._label("turn"), "Conversation")
-        check_finite_reward(reward, lambda: self._label("turn"))
+        values = checked_outputs(outputs, self._kinds, len(tokens), lambda: self._label("turn"), "Conversation")
+        finite_reward(reward, lambda: self._label("turn"))
         if infos is not None:
             check_infos(infos, lambda: self._label("turn"))
         if prompt is None:
@@ -193,7 +196,7 @@ class Conversation:
             terminated=terminated,
             truncated=truncated,
             policy_version=policy_version,
-            extra_model_outputs=outputs,
+            extra_model_outputs=values,
         )
         self._pending.append(tokens)
         self._advance(keep, reply)
@@ -220,7 +223,7 @@ class Conversation:
         added = prompt[keep:].copy()  # a view would retain the whole prompt
         return (-1, added, infos) if keep == num else (keep, added, {**(infos or {}), KEPT_TOKENS: keep})
 
-    def reply(self, reply_ids: Any = _NONE, *, prompt: Any = None) -> None:
+    def reply(self, reply_ids: ArrayLike = _NONE, *, prompt: ArrayLike | None = None) -> None:
         """Add the reply to the newest turn, if it was not known in `turn`, such as the answer of a slow tool.
 
         A rejected call changes nothing.
@@ -328,7 +331,7 @@ class Conversation:
         """Return the beginning of an error message, which names the episode and the method `call`."""
         return f"episode {self.episode.id_}: {call}"
 
-    def _as_tokens(self, ids: Any, name: str) -> np.ndarray:
+    def _as_tokens(self, ids: ArrayLike, name: str) -> np.ndarray:
         return as_token_ids(ids, self._kind, lambda: self._label(f"turn: {name}"))
 
     def _check_begun(self, call: str) -> None:

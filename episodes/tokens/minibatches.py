@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from episodes.tokens import names
 from episodes.tokens.arguments import as_numpy
 from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.validation import checked_count
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 __all__ = ["select_sequences", "sequence_lengths", "token_minibatches"]
 
@@ -31,7 +34,7 @@ def sequence_lengths(batch: Mapping[str, Any] | Batch) -> np.ndarray:
     return checked_lengths(batch, "sequence_lengths")
 
 
-def checked_lengths(batch: Any, call: str) -> np.ndarray:
+def checked_lengths(batch: object, call: str) -> np.ndarray:
     """Return the number of tokens of each sequence of a token batch, int64 [S]. Raise an error that names the function
     `call` if the batch is invalid.
 
@@ -74,7 +77,7 @@ def checked_lengths(batch: Any, call: str) -> np.ndarray:
     )
 
 
-def select_sequences(batch: Mapping[str, Any] | Batch, indices: Any) -> Batch:
+def select_sequences(batch: Mapping[str, Any] | Batch, indices: ArrayLike) -> Batch:
     """Return a token batch with only the sequences at `indices`, in this order.
 
     Padded rows are cut to the longest of them. Columns are arrays or tensors.
@@ -215,7 +218,7 @@ def sequence_groups(
     return [np.concatenate([members[unit] for unit in group]) for group in groups]
 
 
-def _checked_indices(indices: Any) -> np.ndarray:
+def _checked_indices(indices: ArrayLike) -> np.ndarray:
     """Return indices as int64 [k]. Raise `WrongType` unless they are ints in a list, array or tensor."""
     array = as_numpy(indices)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from episodes.tokens.conversation import Conversation
 from episodes.tokens.member_groups import MemberGroups
 from episodes.tokens.names import GROUP
 from episodes.tracks.validation import checked_count, checked_flag
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
 
 __all__ = ["TokenRecorder"]
 
@@ -65,7 +68,9 @@ class TokenRecorder:
     [0.0, 1.0]
     """
 
-    def __init__(self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: Any = np.int32) -> None:
+    def __init__(
+        self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: DTypeLike = np.int32
+    ) -> None:
         self.group_size = checked_count("group_size", group_size)
         self._outputs, self._dtype = output_kinds(outputs, "TokenRecorder"), token_kind(dtype, "TokenRecorder").dtype
         self._open: dict[Conversation, None] = {}  # the keys, in the order of their beginning
@@ -76,7 +81,7 @@ class TokenRecorder:
     # --- conversations -----------------------------------------------------------------------------------------------
 
     def begin(
-        self, prompt: Any, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
+        self, prompt: ArrayLike, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
     ) -> Conversation:
         """Return a new conversation that starts with the token ids `prompt`.
 
@@ -138,7 +143,7 @@ class TokenRecorder:
 
     @asynccontextmanager
     async def conversation(
-        self, prompt: Any, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
+        self, prompt: ArrayLike, *, group: Hashable = None, id_: str | None = None, infos: dict[str, Any] | None = None
     ) -> AsyncIterator[Conversation]:
         """Return an async context manager of a new conversation, which is ended with `end` after the block, or dropped
         if the block raises an error.

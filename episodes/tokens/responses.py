@@ -225,7 +225,9 @@ class ResponseReader:
         return f"{name}, choice {index}" if index else name
 
 
-def read_response(payload: Any, prompt_ids: Sequence[int] | None = None) -> list[Sample]:
+def read_response(
+    payload: Mapping[str, Any] | list[Mapping[str, Any]], prompt_ids: Sequence[int] | None = None
+) -> list[Sample]:
     """Return the samples of a whole response, one for each choice.
 
     Args:
@@ -309,7 +311,9 @@ def _samples_of_record(record: Mapping[str, Any]) -> list[Sample]:
     raise InvalidArgument(f"read_record: a record with keys {_keys(fields)}; give a response of a server, or {forms}")
 
 
-def _sample_of_record(fields: Mapping[str, Any], prompt_ids: Any, ids: Any, logp: Any) -> Sample:
+def _sample_of_record(
+    fields: Mapping[str, Any], prompt_ids: Sequence[int], ids: Sequence[int], logp: Sequence[float] | None
+) -> Sample:
     id_ = next((fields[name] for name in ("response_id", "id", "trace_id", "request_id") if fields.get(name)), None)
     label = "read_record" if id_ is None else f"read_record: record {id_}"
     mask = fields.get("completion_mask")
@@ -341,7 +345,7 @@ def _of_generate(outputs: Sequence[Any]) -> dict[str, Any]:
     return {"id": id_, "choices": choices}
 
 
-def _logp_of(logprobs: Any) -> Sequence[float] | None:
+def _logp_of(logprobs: Mapping[str, Any] | Sequence[float] | None) -> Sequence[float] | None:
     """Return log-probabilities [K] of `logprobs` of a chat completion, a completion or a record, or None."""
     if isinstance(logprobs, Mapping):
         if logprobs.get("content") is not None:
@@ -358,7 +362,7 @@ def _check_lengths(ids: Sequence[int], logp: Sequence[float] | None, label: str)
         )
 
 
-def _check_dict(value: Any, label: str) -> None:
+def _check_dict(value: object, label: str) -> None:
     if not isinstance(value, Mapping):
         raise WrongType(f"{label} is a {type(value).__name__}; give the decoded JSON object, a dict")
 

@@ -299,7 +299,7 @@ class TokenSequences:
         """Token ids that the model sampled in all steps of the pack (without lookbacks), concatenated, [A]."""
         return self.of_sampled(self.pack.actions)
 
-    def of_sampled(self, track: Any) -> np.ndarray:
+    def of_sampled(self, track: object) -> np.ndarray:
         """Return the values that a ragged model output, such as log-probabilities, has for the tokens
         in `sampled_tokens`, [A].
 
@@ -384,7 +384,7 @@ def _check_copies(pack: EpisodePack) -> None:
             )
 
 
-def _checked_pad_id(pad_id: Any, dtype: np.dtype) -> int:
+def _checked_pad_id(pad_id: object, dtype: np.dtype) -> int:
     """Return the padding token as an int. Raise `InvalidArgument` if it is not one, or the tokens' dtype cannot hold
     it.
     """

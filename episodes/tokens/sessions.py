@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from threading import RLock
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import (
     as_token_ids,
-    check_finite_reward,
     check_group,
     check_infos,
     checked_outputs,
+    finite_reward,
     output_kinds,
     token_kind,
 )
@@ -31,6 +31,9 @@ from episodes.tokens.names import CALL, FINISH_REASON, GROUP, IMAGES, RESPONSE_I
 from episodes.tokens.token_tree import TokenTree
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.validation import checked_count, checked_flag
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
 
 __all__ = ["Session", "SessionRecorder", "SessionReport"]
 
@@ -140,8 +143,8 @@ class Session:
 
     def add(
         self,
-        prompt_ids: Any,
-        ids: Any,
+        prompt_ids: ArrayLike,
+        ids: ArrayLike,
         *,
         version: int | None = None,
         response_id: str | None = None,
@@ -149,7 +152,7 @@ class Session:
         infos: dict[str, Any] | None = None,
         delivered: bool = True,
         cancelled: bool = False,
-        **outputs: Any,
+        **outputs: ArrayLike,
     ) -> int:
         """Record one call of the model: its whole prompt and what was sampled. Return the number of the call, from 0.
 
@@ -235,7 +238,7 @@ class Session:
             found = self._call(call, method)
             found.is_delivered, found.is_cancelled = is_delivered, not is_delivered
 
-    def reward(self, reward: Any, call: int | str | None = None) -> None:
+    def reward(self, reward: ArrayLike, call: int | str | None = None) -> None:
         """Add a reward to the session, to a call, or to the tokens of a call. It may come after the end of the session,
         until its episode is taken from the recorder.
 
@@ -260,8 +263,7 @@ class Session:
                     f"{self._label('reward')}: the session {self._why_closed()}; give rewards before take()"
                 )
             if call is None:
-                check_finite_reward(reward, lambda: self._label("reward"))
-                self._reward += float(reward)
+                self._reward += finite_reward(reward, lambda: self._label("reward"))
                 return
             found = self._call(call, "reward")
             if not found.is_delivered and found not in Lineages(self._calls).delivered:
@@ -269,12 +271,11 @@ class Session:
                     f"{self._label('reward')}: the agent did not receive the sample of call {found.number}, so it is "
                     "not in the episode; call mark_delivered if it did, or reward the session"
                 )
-            if np.ndim(reward):
-                values = self._checked_token_rewards(reward, found)
+            values = self._checked_token_rewards(reward, found) if np.ndim(reward) else None
+            total = finite_reward(reward if values is None else values.sum(), lambda: self._label("reward"))
+            if values is not None:
                 found.outputs[TOKEN_REWARDS] += values
-                reward = float(values.sum())
-            check_finite_reward(reward, lambda: self._label("reward"))
-            found.reward += float(reward)
+            found.reward += total
 
     def end(self, *, truncated: bool = False, reward: float = 0.0) -> None:
         """End the session, and add it to its group. Later calls are refused.
@@ -287,7 +288,7 @@ class Session:
             EpisodeStateError: it has ended or failed before, or the agent received no sample.
             WrongType: `truncated` is not a bool.
         """
-        check_finite_reward(reward, lambda: self._label("end"))
+        total = finite_reward(reward, lambda: self._label("end"))
         truncated = checked_flag(self._label("end: truncated"), truncated)
         with self._recorder.lock, self._lock:
             self._check_open("end")
@@ -296,7 +297,7 @@ class Session:
                     f"{self._label('end')}: the agent received no sample of {len(self._calls)} calls, so there is no "
                     "episode; use fail(), which counts the session"
                 )
-            self._truncated, self._state, self._reward = truncated, "ended", self._reward + float(reward)
+            self._truncated, self._state, self._reward = truncated, "ended", self._reward + total
             self._recorder._end(self)
 
     def fail(self, reason: str = "fail()") -> None:
@@ -406,7 +407,7 @@ class Session:
                 f"{self._label(call)}: the session {self._why_closed()}; begin another session for later calls"
             )
 
-    def _check_version(self, version: Any) -> None:
+    def _check_version(self, version: ArrayLike) -> None:
         if np.ndim(version):
             raise InvalidArgument(
                 f"{self._label('add')}: a version per token needs SessionRecorder(outputs={{..., {VERSION!r}: 'i4'}}); "
@@ -428,7 +429,7 @@ class Session:
                 raise InvalidArgument(f"{self._label('add')}: infos[{key!r}] is set by add; give another key")
         return {**infos, **{key: value for key, value in given.items() if value is not None}}
 
-    def _checked_token_rewards(self, reward: Any, call: Call) -> np.ndarray:
+    def _checked_token_rewards(self, reward: ArrayLike, call: Call) -> np.ndarray:
         """Return rewards of the sampled tokens of a call, [K]."""
         label = self._label("reward")
         if TOKEN_REWARDS not in call.outputs:
@@ -447,7 +448,7 @@ class Session:
             raise InvalidArgument(f"{label}: {values.tolist()[:8]}; give finite numbers")
         return values
 
-    def _call(self, call: Any, method: str) -> Call:
+    def _call(self, call: object, method: str) -> Call:
         """Return the call with a number or a response id."""
         if isinstance(call, str):
             found = [other for other in self._calls if other.infos.get(RESPONSE_ID) == call]
@@ -500,7 +501,9 @@ class SessionRecorder:
     (SingleAgentEpisode(a: 3 steps, return 1, terminated), [[8], [3], [5]])
     """
 
-    def __init__(self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: Any = np.int32) -> None:
+    def __init__(
+        self, *, group_size: int = 1, outputs: Mapping[str, Any] | None = None, dtype: DTypeLike = np.int32
+    ) -> None:
         self.group_size = checked_count("group_size", group_size)
         self.kinds: dict[str, RaggedKind] = output_kinds(outputs, "SessionRecorder")
         self.kind = token_kind(dtype, "SessionRecorder")

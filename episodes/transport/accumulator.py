@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import tree
@@ -20,6 +20,9 @@ from episodes.errors import (
 
 VALID_LENGTHS = "valid_lengths"
 """Key of the number of items of each timescale, which `build` adds with `partial="mask"`."""
+
+Example: TypeAlias = "np.ndarray | Mapping[Any, Example] | Sequence[Example]"
+"""An array, or dicts, tuples and lists of arrays."""
 
 _kind = attrgetter("shape", "dtype")  # of arrays and of numpy's scalars
 _PYTHON = {float: "f", bool: "b", int: "iuf"}  # Python numbers, and the kinds of arrays that accept them
@@ -86,7 +89,7 @@ class TrajectoryAccumulator:
         """Whether all arrays are completely filled, for every timescale (such as steps and episodes)."""
         return all(part.index == part.capacity for part in self._timescales.values())
 
-    def add(self, timescale: str, data: Any) -> None:
+    def add(self, timescale: str, data: object) -> None:
         """Write one item, such as a step, into the next free slot of the arrays of `timescale`.
 
         Args:
@@ -135,7 +138,7 @@ class _Timescale:
 
     __slots__ = ("arrays", "buffers", "capacity", "index", "kinds", "name", "paths", "plans", "read", "spare")
 
-    def __init__(self, name: str, example: Any) -> None:
+    def __init__(self, name: str, example: object) -> None:
         self.name = name
         self.buffers = self._zeros(example)
         leaves = _leaves(self.buffers, ())
@@ -150,7 +153,7 @@ class _Timescale:
         self.plans: dict[tuple[type, ...], _Plan] = {}  # by the types of an item's leaves
         self.index = 0
 
-    def _zeros(self, example: Any) -> Any:
+    def _zeros(self, example: object) -> Any:
         """Return arrays of zeros with the shapes and dtypes of an example.
 
         Raises:
@@ -180,7 +183,7 @@ class _Timescale:
             )
         return len(arrays[0])
 
-    def add(self, data: Any) -> None:
+    def add(self, data: object) -> None:
         """Write one item into the next row. Nothing changes if an error is raised.
 
         Raises:
@@ -222,7 +225,7 @@ class _Timescale:
         for array in self.arrays:
             array[self.index :] = np.zeros((), array.dtype)
 
-    def fitted(self, data: Any) -> list[Any]:
+    def fitted(self, data: object) -> list[Any]:
         """Validate an item, and return its leaves as a list of arrays with the shapes and dtypes of the example.
 
         Raises:
@@ -306,14 +309,14 @@ class _OtherNesting(Exception):
     thorough check must be used."""
 
 
-def _keys(node: Any, of_leaves: bool) -> list[Any]:
+def _keys(node: Example, of_leaves: bool) -> list[Any]:
     """Return those keys of a dict or sequence `node` whose values are arrays, or if `of_leaves` is False, whose values
     are not."""
     keys = sorted(node) if isinstance(node, Mapping) else range(len(node))
     return [key for key in keys if isinstance(node[key], np.ndarray) is of_leaves]
 
 
-def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
+def _leaves(node: Example, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.ndarray]]:
     """Return the arrays of a nested value as a list of (path, array). Arrays come before nested containers, in the
     order of their keys."""
     if isinstance(node, np.ndarray):
@@ -322,7 +325,7 @@ def _leaves(node: Any, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], np.
     return [leaf for key in keys for leaf in _leaves(node[key], (*path, key))]
 
 
-def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
+def _reader(node: Example) -> Callable[[Any], Sequence[Any]]:
     """Return a fast function that lists the leaves of a value nested exactly like `node`.
     It raises `_OtherNesting` for other values."""
     if isinstance(node, np.ndarray):
@@ -331,13 +334,13 @@ def _reader(node: Any) -> Callable[[Any], Sequence[Any]]:
     get_leaves = _getter(_keys(node, of_leaves=True))
     inner = [(key, _reader(node[key])) for key in _keys(node, of_leaves=False)]
 
-    def read(data: Any) -> Sequence[Any]:
+    def read(data: object) -> Sequence[Any]:
         """Return the leaves of an item that has no nested parts. Raise `_OtherNesting` if the example differs."""
         if type(data) is not kind or len(data) != size:
             raise _OtherNesting
         return get_leaves(data)
 
-    def read_nested(data: Any) -> Sequence[Any]:
+    def read_nested(data: object) -> Sequence[Any]:
         """Return the leaves of an item. Raise `_OtherNesting` if it is nested otherwise than the example."""
         if type(data) is not kind or len(data) != size:
             raise _OtherNesting
@@ -377,7 +380,7 @@ def _range(dtype: np.dtype) -> tuple[Any, Any]:
     return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 
-def _words(value: Any) -> str:
+def _words(value: object) -> str:
     """Describe a value for an error: its keys, length or shape."""
     if isinstance(value, Mapping):
         return f"a dict with keys {sorted(map(str, value))}"

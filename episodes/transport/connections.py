@@ -17,7 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import zmq
 
 _INTERVAL_S = 0.02  # between two checks of up to a hundred connections
 PART_BYTES = 64  # what a part takes on the wire in addition to its content, at most
@@ -101,7 +105,7 @@ class ConnectionWatch:
         self.connections: dict[int, Connection] = {}
         """Open connections by descriptor."""
 
-    def start(self, zmq: Any, monitor: Any, limit: int) -> Callable[[], None]:
+    def start(self, zmq: ModuleType, monitor: zmq.Socket[bytes], limit: int) -> Callable[[], None]:
         """Start the background thread. Return a function that waits until it has ended.
 
         Args:
@@ -114,7 +118,7 @@ class ConnectionWatch:
         return thread.join
 
 
-def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
+def _watch(watch: ConnectionWatch, zmq: ModuleType, monitor: zmq.Socket[bytes], limit: int) -> None:
     """Main function of the background thread: record opened and closed connections, and shut down connections that
     hold more than `limit` bytes."""
     connections, next_check = watch.connections, 0.0
@@ -126,7 +130,7 @@ def _watch(watch: ConnectionWatch, zmq: Any, monitor: Any, limit: int) -> None:
     try:
         while True:
             interval_s = _INTERVAL_S * (1 + len(connections) / 100)
-            if monitor.poll(1000 * interval_s if connections else None):
+            if monitor.poll(int(1000 * interval_s) if connections else None):
                 event, _ = monitor.recv_multipart()
                 kind, descriptor = _EVENT.unpack(event)
                 if kind == zmq.EVENT_MONITOR_STOPPED:

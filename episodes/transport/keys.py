@@ -7,11 +7,14 @@ import os
 import shutil
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage.files import local_path
 from episodes.transport.sockets import zeromq
+
+if TYPE_CHECKING:
+    import zmq
 
 RECEIVER = "receiver"
 DOMAIN = "rl-episodes"
@@ -103,7 +106,7 @@ def _loaded(file: Path) -> tuple[bytes, bytes]:
     return pair
 
 
-def start_guard(context: Any, folder: str | os.PathLike[str]) -> Any:
+def start_guard(context: zmq.Context[zmq.Socket[bytes]], folder: str | os.PathLike[str]) -> Any:
     """Start a thread that rejects connections of senders whose public key is not in `folder`, and return the thread.
 
     The thread has a `stop` method.

@@ -55,7 +55,7 @@ class PartsWriter:
         self.small += (*arrays, _PADDING[nbytes & 7])
         self._small_nbytes += nbytes + 7 & ~7
 
-    def body(self, facts: Any) -> list[Buffer]:
+    def body(self, facts: object) -> list[Buffer]:
         """Return the first part of the message as a list of buffers: the metadata `facts` as
         msgpack, and all small arrays."""
         head: Any = msgpack.packb(facts)

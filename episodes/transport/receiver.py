@@ -27,7 +27,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from episodes.errors import (
     EpisodeStateError,
@@ -51,6 +51,9 @@ from episodes.transport.peers import Arrived, Incoming, Peer, Peers, Received, T
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import encoded_weights
 from episodes.transport.wire import DAMAGES, MOST_SPACE_ITEMS, PackLayout, decoded, expected_fields, id_of, layouts_of
+
+if TYPE_CHECKING:
+    import zmq
 
 _MOST_STRANGERS = 4096
 _MOST_AT_ALL = 1 << 30  # ZeroMQ's limit
@@ -186,7 +189,9 @@ class EpisodeReceiver(Endpoint):
             self.release()
             raise
 
-    def _listen(self, address: str, keys: Any, max_message_bytes: int, max_queued_messages: int) -> None:
+    def _listen(
+        self, address: str, keys: str | os.PathLike[str] | None, max_message_bytes: int, max_queued_messages: int
+    ) -> None:
         """Bind the socket, and start the threads that check keys and watch connections. `address` becomes the bound
         address.
 
@@ -388,7 +393,7 @@ class EpisodeReceiver(Endpoint):
             frame = self.recv_frame(parts)
         return Incoming(address, parts, sum(map(len, parts)), connection)
 
-    def _connection_of(self, address: bytes, frame: Any) -> Connection:
+    def _connection_of(self, address: bytes, frame: zmq.Frame) -> Connection:
         """Return the TCP connection through which a message part (ZeroMQ frame) came, and store it as the connection of
         the sender's address."""
         try:
@@ -690,7 +695,7 @@ class EpisodeReceiver(Endpoint):
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
-    def publish(self, weights: Any, version: int) -> None:
+    def publish(self, weights: object, version: int) -> None:
         """Send network weights to all current senders and to senders that connect later.
         Only the newest weights are sent.
 

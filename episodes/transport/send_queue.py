@@ -81,7 +81,7 @@ class SendQueue:
             return is_idle or now.nbytes >= self._join or self.is_late
         return self.is_full or self.is_late
 
-    def take(self, episodes: Any) -> bool:
+    def take(self, episodes: object) -> bool:
         """Add a small episode or pack to the queue. Return False if it is too large or differs from the queued
         ones in dtypes or shapes."""
         took = self._take_pack(episodes) if isinstance(episodes, EpisodePack) else self._take_episode(episodes)
@@ -89,7 +89,7 @@ class SendQueue:
             self._since = time.monotonic()
         return took
 
-    def _take_episode(self, episode: Any) -> bool:
+    def _take_episode(self, episode: object) -> bool:
         """Queue a small episode, to be packed with the queued episodes. Return False if that is not possible."""
         now = self._now
         if not self._coalesce or not isinstance(episode, SingleAgentEpisode) or now.packs:

@@ -28,7 +28,7 @@ def finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
     return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
 
 
-def packed(episodes: Any) -> tuple[Kind, list[list[EpisodePack]]]:
+def packed(episodes: object) -> tuple[Kind, list[list[EpisodePack]]]:
     """Convert the argument of `send` to packs. Return the message kind (single-agent or multi-agent) and a list of
     packs per message, which is empty if there are no episodes.
 

@@ -12,12 +12,15 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import EpisodeError, EpisodeStateError, WrongType, needing
 from episodes.tracks.validation import checked_number
+
+if TYPE_CHECKING:
+    import zmq
 
 MOST_BYTES = 256 << 20  # default limit of the bytes of one message, and of all unacknowledged messages of a sender
 _SLICE_S = 0.1  # longest time that a waiting call holds the lock
@@ -70,7 +73,7 @@ class OpenSockets:
     It does not refer to the endpoint, so that they can be released after the endpoint was garbage-collected.
     """
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.context = context
         self.socket: Any = None
         self.monitor: Any = None
@@ -199,7 +202,7 @@ class Endpoint:
         monitor.connect(address)
         return monitor
 
-    def set_polled(self, *sockets: Any) -> None:
+    def set_polled(self, *sockets: zmq.Socket[bytes]) -> None:
         """Set the sockets that `wait` polls for messages."""
         self._poller = self.zmq.Poller()
         for socket in sockets:
@@ -308,7 +311,7 @@ def deadline_of(timeout: float | None) -> float:
     return time.monotonic() + timeout
 
 
-def checked_address(address: Any) -> str:
+def checked_address(address: object) -> str:
     """Return the address unchanged. Raise `WrongType` if it is not a str."""
     if not isinstance(address, str):
         raise WrongType(f"address={address!r}: give a text such as 'tcp://127.0.0.1:5555'")

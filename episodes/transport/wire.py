@@ -35,6 +35,7 @@ from episodes.pack import EpisodePack
 from episodes.storage import space_json, track_schema
 from episodes.storage.layout import LENGTHS
 from episodes.storage.track_schema import (
+    Structure,
     TrackField,
     assemble,
     has_bounds,
@@ -193,7 +194,7 @@ def schema_of(packs: Sequence[EpisodePack]) -> bytes:
     return _packed_metadata(described)
 
 
-def _packed_metadata(value: Any) -> bytes:
+def _packed_metadata(value: object) -> bytes:
     """Encode metadata as msgpack. Raise `WrongType` if a key is not valid Unicode text."""
     try:
         return bytes(msgpack.packb(value) or b"")
@@ -206,7 +207,7 @@ def uncompressed_fields(pack: EpisodePack) -> dict[str, TrackField]:
     return track_schema.fields_of(pack, "none")
 
 
-def expected_fields(like: Any) -> list[dict[str, TrackField]]:
+def expected_fields(like: object) -> list[dict[str, TrackField]]:
     """Convert a receiver's argument `like` (an example pack, a list of them, or None) to the
     array schemas that it accepts.
 
@@ -243,7 +244,13 @@ class PackLayout:
         UnreadableData: a field, the structure or a space is invalid.
     """
 
-    def __init__(self, tracks: Any, structure: Any, observation_space: Any, action_space: Any) -> None:
+    def __init__(
+        self,
+        tracks: Any,
+        structure: Structure,
+        observation_space: space_json.Json | None,
+        action_space: space_json.Json | None,
+    ) -> None:
         self.fields = {path: checked_field(dtype, shape) for path, dtype, shape in tracks}
         self.num_space_items = _num_items([observation_space, action_space])
         if self.num_space_items > MOST_SPACE_ITEMS:
@@ -271,7 +278,7 @@ class PackLayout:
             self._tracks([field.empty() for field in self.fields.values()], None, 0), facts, none, none
         )
 
-    def read(self, facts: Any, source: PartsReader) -> EpisodePack:
+    def read(self, facts: Sequence[Any], source: PartsReader) -> EpisodePack:
         """Decode one pack from a message, given its metadata `facts` and a reader of the message's arrays.
 
         Args:
@@ -338,7 +345,7 @@ def _arrays_at(arrays: list[np.ndarray], place: Any) -> Any:
     return arrays[place] if type(place) is int else nested.map_leaves(arrays.__getitem__, place)
 
 
-def _dtype(text: Any) -> np.dtype:
+def _dtype(text: object) -> np.dtype:
     """Return a received dtype. Raise `UnreadableData` if it is not one of numbers, times or text."""
     dtype = np.dtype(text) if isinstance(text, str) and len(text) < 32 else np.dtype(object)
     if dtype.kind not in "biufcMmSU" or dtype.hasobject or not dtype.itemsize:
@@ -346,7 +353,7 @@ def _dtype(text: Any) -> np.dtype:
     return dtype
 
 
-def _shape(shape: Any) -> tuple[int, ...]:
+def _shape(shape: object) -> tuple[int, ...]:
     """Return a received item shape. Raise `UnreadableData` if it is invalid or too large."""
     sizes = checked_shape(shape, "the shape of an item")
     if len(sizes) > MOST_DIMENSIONS or max(sizes, default=0) >= 1 << 32:
@@ -354,7 +361,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _num_items(space: Any) -> int:
+def _num_items(space: object) -> int:
     """Return how many numbers the arrays of a space (such as its bounds) contain, given the space as
     JSON, to detect huge spaces."""
     if isinstance(space, dict):
@@ -362,7 +369,7 @@ def _num_items(space: Any) -> int:
     return sum(map(_num_items, space)) if isinstance(space, list) else 0
 
 
-def checked_field(dtype: Any, shape: Any) -> TrackField:
+def checked_field(dtype: object, shape: Any) -> TrackField:
     """Return the schema of one array. Raise `UnreadableData` if the received dtype or shape is invalid."""
     if shape[:1] != [LENGTH] or type(shape[0]) is not int:
         return TrackField(_dtype(dtype).str, _shape(shape))

@@ -20,6 +20,7 @@ from samples import run_python, some
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode, unpack_agents
 from episodes.converters import (
+    formats,
     from_lerobot,
     from_parquet,
     from_rllib_parquet,
@@ -354,6 +355,13 @@ def test_conversion_of_invalid_input_raises_and_leaves_no_files(tmp_path: Path) 
         with pytest.raises(error, match=text):
             call()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign.parquet", "there"]
+
+
+@pytest.mark.parametrize("options", [*({"format": name} for name in formats.FORMATS), {"episode": "id"}], ids=str)
+@pytest.mark.parametrize("source", [None, 3, {"a": 1}, [1], b"file", some(1)], ids=lambda value: type(value).__name__)
+def test_read_of_object_with_options_of_files_raises(source: object, options: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match=rf"read\({type(source).__name__}\): {next(iter(options))}= is for files"):
+        read(source, **options)
 
 
 def test_examine_reads_converted_data(home: Path) -> None:

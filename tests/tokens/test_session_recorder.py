@@ -357,6 +357,16 @@ def test_rejected_call_of_a_session_changes_nothing(
     assert session.episode().get_rewards().tolist() == [0.0, 0.0]
 
 
+def test_rejected_rewards_of_tokens_change_nothing() -> None:
+    session = SessionRecorder(outputs={"token_rewards": "f4"}).begin()
+    session.add([1], [2, 3])
+    for rewards, error in (([3e38, 3e38], InvalidArgument), ([1.0, np.nan], InvalidArgument), ([1.0], ShapeMismatch)):
+        with np.errstate(over="ignore"), pytest.raises(error, match=r"finite|one for each"):
+            session.reward(rewards, 0)
+    session.end()
+    assert session.episode().get_extra_model_outputs("token_rewards")[0].tolist() == [0.0, 0.0]
+
+
 def test_a_thousand_open_sessions_take_calls_from_threads_in_fifteen_bytes_a_token() -> None:
     rng = np.random.default_rng(0)
     recorder = SessionRecorder()

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from episodes.storage.handing_on import Queued
 from episodes.storage.ledger.row_hashes import hash_of_arrays, hash_of_values, row_hashes
 from episodes.storage.ownership import Owner
 from episodes.storage.shards import ShardWriter, writer_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 UNKNOWN = -1  # episode of a row without a known origin
 KEY = b"rl-episodes.ledger"  # of the metadata of the schema
@@ -256,7 +259,7 @@ class Ledger:
         return f"Ledger({str(self.path)!r})"
 
 
-def _utf8_text(value: Any) -> str:
+def _utf8_text(value: object) -> str:
     """Convert a value to a string that UTF-8 can encode. Lone surrogates are escaped."""
     return str(value).encode(errors="backslashreplace").decode()
 
@@ -336,7 +339,7 @@ def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.n
     return list(ids), episode, t, list(agents), agent
 
 
-def _record_batch(notes: Sequence[_Note], numbers: Mapping[str, int], schema: Any) -> tuple[Any, dict[str, int]]:
+def _record_batch(notes: Sequence[_Note], numbers: Mapping[str, int], schema: pa.Schema) -> tuple[Any, dict[str, int]]:
     """Return the notes of several updates as an Arrow record batch, one row per update, and the numbers of the episodes
     that are new in it.
 
@@ -359,7 +362,7 @@ def _record_batch(notes: Sequence[_Note], numbers: Mapping[str, int], schema: An
     return pyarrow().record_batch(arrays, schema=schema), new
 
 
-def _column(values: Sequence[Any], type_: Any) -> Any:
+def _column(values: Sequence[Any], type_: pa.DataType) -> Any:
     """Return one field of several notes as an Arrow column. Fields that are arrays become lists."""
     if not isinstance(values[0], np.ndarray):
         return pyarrow().array(values, type_)

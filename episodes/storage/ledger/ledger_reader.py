@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from episodes.storage.catalog import SEALED, UNFINISHED, ShardFile
 from episodes.storage.files import local_path
 from episodes.storage.ledger.ledger import KEY, UNKNOWN, schema
 from episodes.storage.shards import read_shard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class LedgerUpdate(NamedTuple):
@@ -145,7 +148,9 @@ class LedgerReader(Sequence[LedgerUpdate]):
         return f"LedgerReader({str(self.path)!r}: {len(self)} updates)"
 
 
-def _agents_and_measurements(batch: Any, row: int, num_rows: int) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+def _agents_and_measurements(
+    batch: pa.RecordBatch, row: int, num_rows: int
+) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
     """Return the agents of an update's rows, or None, and the measurements [n, W] by name. Format 1 has neither."""
     if "agent" not in batch.schema.names:
         return None, {}
@@ -181,7 +186,7 @@ def _batches(file: ShardFile) -> list[Any]:
         return [read.batch for read in shard.batches]
 
 
-def _check_schema(file: ShardFile, column_types: Any) -> None:
+def _check_schema(file: ShardFile, column_types: pa.Schema) -> None:
     """Raise `UnreadableData` unless a file has the columns of a ledger of this version."""
     number = (column_types.metadata or {}).get(KEY)
     if number is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from episodes.batch import Batch
 from episodes.batch.leaves import torch_of
 from episodes.storage.checksums import digest_of
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.storage.checksums import Digest
 
 _NOT_CONTENT = ("indices",)  # where a row lies in its buffer
 _SMALL = 256  # bytes of a row's column; what is larger is hashed before it is hashed with the others
@@ -43,7 +46,7 @@ def _row_bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
     return np.ascontiguousarray(leaf).reshape(num_rows, -1).view(np.uint8) if leaf.size else None
 
 
-def _hash_rows(rows: np.ndarray, digest: Any) -> np.ndarray:
+def _hash_rows(rows: np.ndarray, digest: Digest) -> np.ndarray:
     """Return the hash of each row of a byte array [B, k], uint64 [B, 1], computed by `digest`."""
     return np.fromiter(map(digest, rows), np.uint64, len(rows))[:, None]
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.errors import UnreadableData
 from episodes.storage.arrow import as_unreadable_data, pyarrow
@@ -29,6 +29,9 @@ from episodes.storage.remote.remote_directory import RemoteDirectory
 from episodes.storage.remote.uploaded import list_files
 from episodes.storage.search import statistics
 from episodes.storage.shards import ShardBatch, ShardRead, checked_name, data_set_of, read_shard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CACHE_BYTES = 1 << 33
 _ROWS, _SCHEMA = ".rows", b"rl-episodes.schema"
@@ -222,7 +225,14 @@ class RemoteBatch(StoredBatch):
     downloaded when first read."""
 
     def __init__(
-        self, rows: Any, layout: Layout, header: Header, mirror: Mirror, file: ShardFile, number: int, size: int
+        self,
+        rows: pa.RecordBatch,
+        layout: Layout,
+        header: Header,
+        mirror: Mirror,
+        file: ShardFile,
+        number: int,
+        size: int,
     ) -> None:
         super().__init__(rows, layout, header, f"{mirror.place.url}/{file.path.name}", b"")
         self._mirror, self._file, self._number, self._size = mirror, file, number, size
@@ -245,7 +255,7 @@ class RemoteBatch(StoredBatch):
         return self.here.compressed
 
 
-def _extract_metadata(source: Any) -> bytes:
+def _extract_metadata(source: pa.NativeFile) -> bytes:
     """Copy the episode metadata columns of an Arrow file, without its arrays, and return them as the
     bytes of an Arrow stream."""
     ipc = pyarrow().ipc

@@ -28,7 +28,7 @@ class _Memory:
     Addresses between the record batches are never read.
     """
 
-    def __init__(self, lo: int, hi: int, owners: Any) -> None:
+    def __init__(self, lo: int, hi: int, owners: object) -> None:
         self.__array_interface__ = {"version": 3, "shape": (hi - lo,), "typestr": "|u1", "data": (lo, True)}
         self.owners = owners
 

@@ -80,7 +80,7 @@ class DatasetSteps:
     def __repr__(self) -> str:
         return f"the data set {self._path}"
 
-    def __deepcopy__(self, memo: Any) -> DatasetSteps:
+    def __deepcopy__(self, memo: dict[int, Any]) -> DatasetSteps:
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from episodes.batch.sampling_checks import (
     unknown_steps,
 )
 from episodes.columns import Columns, check_extra_output_names
+from episodes.data_types import Indices
 from episodes.errors import (
     EpisodeStateError,
     InvalidArgument,
@@ -61,6 +62,9 @@ from episodes.storage.sampling.weights import find_episodes, find_steps
 from episodes.tracks import nested
 from episodes.tracks.filling import ones
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 PADDING = -1
 """Index of a row without a step."""
 ORDERS = ("shuffled", "blocks", "drawn", "stored")
@@ -75,7 +79,7 @@ class StoredEpisodes(Protocol):
     @property
     def path(self) -> Path | str: ...
     def __len__(self) -> int: ...
-    def pack(self, indices: Any = None) -> EpisodePack: ...
+    def pack(self, indices: Indices | None = None) -> EpisodePack: ...
     def stored_batches(self) -> tuple[Sequence[StoredBatch], np.ndarray, Header]: ...
     def snapshot(self) -> list[tuple[str, int]]: ...
     def at_snapshot(self, snapshot: Sequence[tuple[str, int]] | None = None) -> Any: ...
@@ -121,7 +125,7 @@ class Sampler:
         kind: Kind,
         *,
         order: str | None = None,
-        weights: Any = None,
+        weights: str | ArrayLike | None = None,
         seed: int | None = None,
         collate: Callable[[Any], Any] | None = None,
         pool_bytes: int = POOL_BYTES,
@@ -217,7 +221,7 @@ class Sampler:
         """Return the number of batches per epoch, that is, in one pass over the data."""
         return -(-self._ahead.order.num // self.what.size)
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: object) -> NoReturn:
         """Raise `WrongType`: a batch has no index. torch's `DataLoader(sampler)` calls this method."""
         raise WrongType(
             f"Sampler[{index!r}]: batches have no index; iterate over the sampler, or for a DataLoader with workers "

@@ -13,7 +13,7 @@ from episodes.batch.sampling_checks import check_counts
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.storage.sampling.draws import StepDraw
-from episodes.storage.sampling.stored_tracks import StoredTracks
+from episodes.storage.sampling.stored_tracks import Column, StoredTracks
 from episodes.tracks import nested
 
 IS_PAD = "is_pad"
@@ -141,7 +141,7 @@ class TimeWindows:
         return np.where(outside, np.where(requested < at(first), first - 1, last + 2), nearest)
 
 
-def _is_time(column: Any) -> bool:
+def _is_time(column: Column) -> bool:
     return column.shape == () and column.dtype.kind in "iuf"
 
 

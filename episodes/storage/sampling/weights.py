@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +11,16 @@ from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.storage.sampling.draws import StepDraw
 from episodes.storage.sampling.stored_tracks import StoredTracks
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 Find = Callable[[np.ndarray], np.ndarray]  # uniform numbers [n] in [0, 1) to numbers [n]
 
 _BLOCK = 64  # steps whose weights are kept as one sum
 _AT_ONCE = 1 << 16  # steps that are read at a time
 
 
-def find_steps(weights: Any, tracks: StoredTracks) -> Find:
+def find_steps(weights: str | ArrayLike, tracks: StoredTracks) -> Find:
     """Return a function from uniform random numbers [n] to steps. `weights` are per episode, per step,
     or the name of a stored column.
 
@@ -40,7 +43,7 @@ def find_steps(weights: Any, tracks: StoredTracks) -> Find:
     )
 
 
-def find_episodes(weights: Any, num: int) -> Find:
+def find_episodes(weights: str | ArrayLike, num: int) -> Find:
     """Return a function from uniform random numbers [n] to episodes, whose probabilities are
     proportional to `weights` [num].
 
@@ -54,7 +57,7 @@ def find_episodes(weights: Any, num: int) -> Find:
     return _EpisodeWeights(array, np.ones(num, np.int64), np.arange(num))
 
 
-def _numbers(weights: Any) -> np.ndarray:
+def _numbers(weights: ArrayLike) -> np.ndarray:
     """Return weights as float64. Raise `WrongType` if they are not numbers."""
     try:
         return np.asarray(weights, np.float64)
@@ -160,7 +163,7 @@ def _column_weights(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], n
     return read
 
 
-def _is_number(place: Any, tracks: StoredTracks) -> bool:
+def _is_number(place: object, tracks: StoredTracks) -> bool:
     """Return True if a column has one number per step, so that it can be weights. Observations do not count."""
     if not isinstance(place, int):
         return False

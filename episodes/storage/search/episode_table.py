@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import UnknownKey
 from episodes.storage.arrow import pyarrow
 from episodes.storage.search.frames import as_pandas, as_polars
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CUSTOM = "custom_data/"
 ENDING_WORDS = np.array(["cut", "terminated", "truncated", "terminated and truncated"], object)
@@ -64,7 +67,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         """Number of rows: one per stored chunk, so an episode stored in several chunks has several rows."""
         return len(next(iter(self._columns.values())))
 
-    def to_arrow(self, names: Any = None) -> Any:
+    def to_arrow(self, names: Iterable[str] | None = None) -> Any:
         """Return the columns `names` (default: all) as a `pyarrow.Table`.
 
         Episodes without a value of `custom_data` have a null. An id that is no string is converted to a string.
@@ -83,7 +86,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         """Return the table as a `polars.DataFrame`. Raise `MissingExtra` if polars is not installed."""
         return as_polars(self.to_arrow())
 
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     @property
@@ -97,7 +100,7 @@ class EpisodeTable(Mapping[str, np.ndarray]):
         return f"EpisodeTable({self.num_rows} episodes: {', '.join(self)})"
 
 
-def _to_numpy(column: Any) -> np.ndarray:
+def _to_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Convert an Arrow column to a numpy array [n]. Missing numbers become NaN, other missing values None."""
     if column.null_count and pyarrow().types.is_integer(column.type):
         values = column.fill_null(0).to_numpy()
@@ -116,7 +119,7 @@ def _arrow(column: np.ndarray) -> Any:
     return pyarrow().array([value if value is None else str(value) for value in column], pyarrow().string())
 
 
-def _custom_data_columns(facts: Any) -> dict[str, Any]:
+def _custom_data_columns(facts: Iterable[dict[str, Any] | None]) -> dict[str, Any]:
     """Return Arrow columns of the `custom_data` of all episodes: one for each key whose values are all bools, all
     strings, or all numbers of at most 64 bits."""
     facts = [fact or {} for fact in facts]
@@ -133,7 +136,7 @@ def _custom_data_columns(facts: Any) -> dict[str, Any]:
     return columns
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: object) -> Any:
     """Return a bool, number, string or None as a Python value. Wrap any other value in a list,
     which marks it as not plain."""
     value = value.item() if isinstance(value, np.generic) else value

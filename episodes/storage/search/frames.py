@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.errors import needing
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def as_pandas(table: Any) -> Any:
+
+def as_pandas(table: pa.Table) -> Any:
     """Return a `pyarrow.Table` as a `pandas.DataFrame`. Raise `MissingExtra` if pandas is not installed."""
     _needed("pandas")
     return table.to_pandas()
 
 
-def as_polars(table: Any) -> Any:
+def as_polars(table: pa.Table) -> Any:
     """Return a `pyarrow.Table` as a `polars.DataFrame`. Raise `MissingExtra` if polars is not installed."""
     return _needed("polars").DataFrame(table)
 

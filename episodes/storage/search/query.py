@@ -11,12 +11,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.errors import InvalidArgument, needing
 from episodes.storage.arrow import pyarrow
 from episodes.storage.search.episode_table import CUSTOM, EpisodeTable
 from episodes.storage.search.sql_columns import StepTable
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 STEPS, EPISODES = "steps", "episodes"
 _TABLE_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"}  # of their arguments only
@@ -75,7 +78,7 @@ def database(process: int) -> Any:
     )
 
 
-def _parse(connection: Any, query: str) -> Any:
+def _parse(connection: DuckDBPyConnection, query: str) -> Any:
     """Return the syntax tree of a SQL query. Raise `InvalidArgument` unless it is one SELECT."""
     ((text,),) = connection.execute("select json_serialize_sql(?)", [query]).fetchall()
     tree = json.loads(text)
@@ -86,7 +89,7 @@ def _parse(connection: Any, query: str) -> Any:
     return tree["statements"][0]
 
 
-def _check_sources(connection: Any, query: str, tree: Any) -> None:
+def _check_sources(connection: DuckDBPyConnection, query: str, tree: object) -> None:
     """Raise `InvalidArgument` if a query reads what the database knows about itself, its process or the machine.
 
     Other tables need no check: DuckDB finds none, since it may not read files and variables.
@@ -111,25 +114,25 @@ def _check_sources(connection: Any, query: str, tree: Any) -> None:
             raise InvalidArgument(f"{query!r}: the {source} is of the database system; tables: {STEPS}, {EPISODES}")
 
 
-def _system_views(connection: Any) -> set[str]:
+def _system_views(connection: DuckDBPyConnection) -> set[str]:
     """Return the names of views on the state of the database that a query can read without the name of a schema."""
     rows = connection.execute("select view_name from duckdb_views() where schema_name != 'information_schema'")
     return {name.lower() for (name,) in rows.fetchall()}
 
 
-def _nodes(tree: Any) -> Iterator[Any]:
+def _nodes(tree: object) -> Iterator[Any]:
     """Yield all values nested in a JSON value, and the value itself."""
     yield tree
     for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from _nodes(part)
 
 
-def _strings(tree: Any) -> Iterator[str]:
+def _strings(tree: object) -> Iterator[str]:
     """Yield all strings in the syntax tree of a query. They include the names of all columns and tables."""
     return (node for node in _nodes(tree) if isinstance(node, str))
 
 
-def _has_star(tree: Any) -> bool:
+def _has_star(tree: object) -> bool:
     return any(isinstance(node, dict) and node.get("class") == "STAR" for node in _nodes(tree))
 
 

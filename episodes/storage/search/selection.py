@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from episodes.data_types import Indices
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.catalog import Place
@@ -29,7 +30,7 @@ class Searchable(Protocol):
 
     @property
     def lengths(self) -> np.ndarray: ...
-    def select(self, which: Any) -> Self: ...
+    def select(self, which: Indices) -> Self: ...
     def steps(self, index: int, start: int | None = None, stop: int | None = None) -> SingleAgentEpisode: ...
     def shard_locations(self) -> tuple[Shards, np.ndarray, np.ndarray]: ...
 
@@ -106,7 +107,7 @@ class Selection(Generic[Data]):
         """
         return as_polars(self._table)
 
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         return self._table.__arrow_c_stream__(requested_schema)
 
     @property

@@ -41,7 +41,7 @@ def read_splits(directory: Path) -> dict[str, Split]:
     return splits
 
 
-def _check_split(split: Any, source: str) -> None:
+def _check_split(split: object, source: str) -> None:
     """Raise `UnreadableData` unless `split` is a list of ids, or a part of [0, 1] and a seed."""
     parts: Split = split if isinstance(split, dict) else {}
     begin, end, ids = parts.get("from", -1), parts.get("to", -1), parts.get("ids")
@@ -85,7 +85,7 @@ def parse_splits(shares: Mapping[str, float | Iterable[Any]], seed: int) -> dict
     return splits
 
 
-def _checked_ids(name: str, ids: Any) -> list[str]:
+def _checked_ids(name: str, ids: object) -> list[str]:
     """Return the episode ids of a split as a sorted list of strings. Raise `InvalidArgument` if
     `ids` is not a collection."""
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,11 @@ from episodes.storage.track_schema import is_observed
 from episodes.tracks.indexing import ranges
 from episodes.tracks.infos.column_infos import Column, PackedColumn
 from episodes.tracks.ragged import Ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from episodes.pack import EpisodePack
 
 OWN = ("step", "episode", "t", "terminated", "truncated", "policy_version")
 NEXT, INFO = "next_", "infos/"
@@ -135,7 +140,7 @@ class BatchSteps:
         return flags
 
 
-def _first_steps(pack: Any) -> np.ndarray:
+def _first_steps(pack: EpisodePack) -> np.ndarray:
     """Return the index of the first step of each of the n chunks of a pack, int64 [n].
     Lookback steps are not counted."""
     return np.cumsum(pack.lengths) - pack.lengths
@@ -206,7 +211,7 @@ class StepTable:
             self._remember(place, column)
         return result
 
-    def _remember(self, place: ColumnLocation, column: Any) -> None:
+    def _remember(self, place: ColumnLocation, column: pa.ChunkedArray) -> None:
         """Store a computed column in the cache. If the cache exceeds 256 MiB, the least recently
         used columns are removed. A larger column is not stored."""
         if column.nbytes > MOST_KEPT:
@@ -283,7 +288,7 @@ class Spill:
             return np.memmap(file, array.dtype, "r", shape=array.shape)
 
 
-def _select_part(array: Any, place: ColumnLocation) -> Any:
+def _select_part(array: np.ndarray | Ragged, place: ColumnLocation) -> Any:
     """Return `array` [n, ...] or, if the SQL column is a single number of each item, these numbers [n].
 
     Raises:
@@ -300,7 +305,7 @@ def _select_part(array: Any, place: ColumnLocation) -> Any:
         ) from None
 
 
-def _to_arrow(array: Any) -> Any:
+def _to_arrow(array: np.ndarray | Ragged) -> Any:
     """Convert a numpy array to an Arrow array. Items that are arrays become lists.
 
     Raises:
@@ -349,11 +354,11 @@ def _info_column(column: Column | None, part: BatchSteps, place: ColumnLocation)
     return arrow.compute.if_else(arrow.array(absent), arrow.scalar(None, values.type), values)
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value, default=_to_list)
 
 
-def _to_list(value: Any) -> Any:
+def _to_list(value: object) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
 
 
