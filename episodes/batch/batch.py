@@ -232,7 +232,9 @@ class Batch:
     # Joining
 
     @classmethod
-    def stack(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: float | str | bool | None = None) -> Batch:
+    def stack(
+        cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: float | str | bool | np.generic | None = None
+    ) -> Batch:
         """Stack batches into a single batch, column by column along a new first axis.
 
         Args:
@@ -242,7 +244,9 @@ class Batch:
         return cls._join(batches, "stack", fill)
 
     @classmethod
-    def cat(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: float | str | bool | None = None) -> Batch:
+    def cat(
+        cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: float | str | bool | np.generic | None = None
+    ) -> Batch:
         """Concatenate batches to a single batch, column by column along the first axis.
 
         See `stack` for `fill`.
@@ -250,7 +254,9 @@ class Batch:
         return cls._join(batches, "cat", fill)
 
     @classmethod
-    def _join(cls, batches: Sequence[Batch | Mapping[str, Any]], mode: str, fill: float | str | bool | None) -> Batch:
+    def _join(
+        cls, batches: Sequence[Batch | Mapping[str, Any]], mode: str, fill: float | str | bool | np.generic | None
+    ) -> Batch:
         """Join batches along the rows (`mode` "cat") or along a new first axis ("stack").
 
         Args:
@@ -443,7 +449,11 @@ def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
 
 
 def _filled(
-    columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: float | str | bool, mode: str, prefix: str = ""
+    columns: list[dict[str, Any]],
+    leading: list[tuple[int, ...]],
+    fill: float | str | bool | np.generic,
+    mode: str,
+    prefix: str = "",
 ) -> list[dict[str, Any]]:
     """Return the column dicts of several batches, with missing columns added and filled with `fill`.
 

@@ -77,7 +77,7 @@ def join(parts: Sequence[Any], path: str, mode: str) -> Any:
     return (np.concatenate if cut else np.stack)(parts)
 
 
-def filled(like: Any, shape: tuple[int, ...], fill: float | str | bool, path: str) -> Any:
+def filled(like: Any, shape: tuple[int, ...], fill: float | str | bool | np.generic, path: str) -> Any:
     """Return an array of the given shape filled with `fill`, in the dtype (and on the device) of `like`.
 
     Raises:

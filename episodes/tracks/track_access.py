@@ -282,7 +282,7 @@ def check_regular(track: Track, space: spaces.Space | None) -> None:
 
 
 def read_one_hot(
-    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Item, space: spaces.Space | None
+    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Item | None, space: spaces.Space | None
 ) -> Any:
     """Return the items at a user's indices, with the values of discrete subspaces encoded as one-hot vectors.
 
@@ -309,7 +309,7 @@ def read_one_hot(
 
 
 def read_empty(
-    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Item, space: spaces.Space | None
+    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Item | None, space: spaces.Space | None
 ) -> Any:
     """Return what a getter returns for a time series without items: `fill` in the shape and
     dtype of the space's items."""
