@@ -26,7 +26,13 @@ _ELSEWHERE = "store episodes with EpisodeWriter in the version that made it, and
 
 
 def check_version(
-    version: Any, newest: int, source: str, remedy: str, *, oldest: int = 1, error: type[EpisodeError] = UnreadableData
+    version: object,
+    newest: int,
+    source: str,
+    remedy: str,
+    *,
+    oldest: int = 1,
+    error: type[EpisodeError] = UnreadableData,
 ) -> int:
     """Return the format version that was read from `source`.
 
@@ -81,7 +87,7 @@ class PickleVersion:
         return _unpickled, (PICKLE, self.kind)
 
 
-def check_mark(mark: Any, kind: str) -> None:
+def check_mark(mark: object, kind: str) -> None:
     """Raise `UnreadableData` unless `mark` is the `PickleVersion` of a pickled object of class `kind`."""
     if not isinstance(mark, PickleVersion):
         check_pickle(None, kind)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -25,6 +25,9 @@ from episodes.errors import InvalidArgument
 from episodes.tracks import nested
 from episodes.tracks.flattening import Flattener
 from episodes.tracks.spaces import empty_items
+
+if TYPE_CHECKING:
+    from episodes.data_types import Items
 
 __all__ = ["BoundViews", "History", "HistorySpaces", "OtherObservations", "zeroed"]
 
@@ -168,7 +171,7 @@ class History(ABC):
         items = self.last_steps("rewards", k)
         return np.zeros((len(self), k), np.float32) if items is None else items.astype(np.float32)
 
-    def extra(self, key: str, k: int, like: Any) -> Any:
+    def extra(self, key: str, k: int, like: Items) -> Any:
         """Return the last `k` items of the extra model output `key` before each observation, nested arrays [B, k, ...].
 
         Args:

@@ -103,16 +103,61 @@ class _Shown:
 
 
 def share_of_any() -> float:
-    """Return the share of the parameters of all functions that are typed `Any`, which tells a reader nothing."""
-    parameters = [
-        parameter
+    """Return the share of the parameters of all functions that are typed `Any`, which tells a reader nothing.
+
+    A union with `Any` and an alias of `Any` count too.
+    """
+    are_any = [
+        is_any(parameter.annotation, file)
         for file in sources()
         for node in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef)
         for parameter in ast.walk(node.args)  # type: ignore[attr-defined]
-        if isinstance(parameter, ast.arg) and parameter.arg not in ("self", "cls")
+        if isinstance(parameter, ast.arg) and parameter.annotation is not None
     ]
-    untyped = [each for each in parameters if isinstance(each.annotation, ast.Name) and each.annotation.id == "Any"]
-    return len(untyped) / len(parameters)
+    return sum(are_any) / len(are_any)
+
+
+def is_any(annotation: ast.expr | None, file: Path) -> bool:
+    """Return True if an annotation in a file is `Any`, an alias of it, or a union that contains it."""
+    match annotation:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return _means_any(name, file)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return is_any(left, file) or is_any(right, file)
+        case ast.Subscript(value=ast.Name(id="Optional" | "Union"), slice=ast.Tuple(elts=parts)):
+            return any(is_any(part, file) for part in parts)
+        case ast.Subscript(value=ast.Name(id="Optional"), slice=part):
+            return is_any(part, file)
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[part, *_])):
+            return is_any(part, file)
+        case ast.Constant(value=str(text)):
+            return text.isidentifier() and _means_any(text, file)
+    return False
+
+
+@cache
+def _means_any(name: str, file: Path) -> bool:
+    """Return True if a name in a file is "Any", or an alias of it that is defined there or imported."""
+    if name == "Any":
+        return True
+    for node in parsed(file).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return is_any(node.value, file)  # type: ignore[attr-defined]
+    module, original = _imports(file).get(name, ("", ""))
+    path = ROOT / module.replace(".", "/")
+    source = next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
+    return original == "Any" or (source is not None and _means_any(original, source))
+
+
+@cache
+def _imports(file: Path) -> dict[str, tuple[str, str]]:
+    """Return the module, and the name there, of each name that a file imports by `from ... import`."""
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)  # type: ignore[attr-defined]
+        for node in nodes(file, ast.ImportFrom)
+        for alias in node.names  # type: ignore[attr-defined]
+    }
 
 
 def foreign_private_reads() -> list[str]:

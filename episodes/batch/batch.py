@@ -9,9 +9,9 @@ Batch(4 rows: obs/camera float64 [4, 8, 8], obs/joints float64 [4, 2], rewards f
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -24,9 +24,17 @@ from episodes.tracks import nested
 from episodes.tracks.levels import DEEPEST, too_deep
 from episodes.tracks.notebook_repr import notebook_repr
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import Index
+
 __all__ = ["Batch"]
 
 View = TypeVar("View")
+
+Operand: TypeAlias = "Batch | Mapping[str, Any] | ArrayLike"
+"""The other side of an arithmetic operator: columns of the same names, or a value for all."""
 
 
 class Batch:
@@ -54,7 +62,7 @@ class Batch:
     _lazy_origin: LazyOrigin | None
     _repr_html_ = notebook_repr("episodes.inspect.html", "batch")
 
-    def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
+    def __init__(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: object) -> None:
         lazy_origin = None
         if columns is not None:
             lazy_origin = columns._lazy_origin if isinstance(columns, Batch) else getattr(columns, "lazy_origin", None)
@@ -93,7 +101,7 @@ class Batch:
         except KeyError:
             raise AttributeError(f"no column {name!r}; there are {self._names()}", name=name, obj=self) from None
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if hasattr(type(self), name):
             raise InvalidArgument(
                 f"{name!r} is a batch's own attribute; write batch[{name!r}] = ... to have such a column"
@@ -103,14 +111,14 @@ class Batch:
     def __delattr__(self, name: str) -> None:
         del self[name]
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: str | Index) -> Any:
         if isinstance(index, str):
             if index not in self._columns:
                 raise UnknownKey(f"no column {index!r}; there are {self._names()}")
             return _shown(self._columns[index])
         return self._rows(index)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: str | Index, value: object) -> None:
         if isinstance(index, str):
             self._columns[index] = _adopt(value, index)
         else:
@@ -132,11 +140,11 @@ class Batch:
         """Return pairs of name and column."""
         return {name: _shown(value) for name, value in self._columns.items()}.items()
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """Return the column `name`, or the default if there is no such column."""
         return _shown(self._columns[name]) if name in self._columns else default
 
-    def update(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: Any) -> None:
+    def update(self, columns: Mapping[str, Any] | Batch | None = None, /, **more: object) -> None:
         """Add columns to this batch in place, replacing columns of the same names."""
         self._columns.update(Batch(columns, **more)._columns)
 
@@ -156,7 +164,7 @@ class Batch:
     def __iter__(self) -> Iterator[Batch]:
         return (self._rows(i) for i in range(len(self)))
 
-    def _rows(self, index: Any) -> Batch:
+    def _rows(self, index: Index) -> Batch:
         """Return a batch of the selected rows, with their origin. Whether its arrays are views depends on `index`, as
         in numpy.
 
@@ -172,7 +180,7 @@ class Batch:
         columns = nested.map_leaves(lambda leaf: batch_leaves.take(leaf, index), self._columns)
         return self._of(columns, select_rows(self._lazy_origin, index))
 
-    def _set_rows(self, index: Any, rows: Any) -> None:
+    def _set_rows(self, index: Index, rows: object) -> None:
         """Write rows into the columns in place, after a check of all columns. The origin of the rows becomes
         unknown.
 
@@ -224,7 +232,9 @@ class Batch:
     # Joining
 
     @classmethod
-    def stack(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
+    def stack(
+        cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: float | str | bool | np.generic | None = None
+    ) -> Batch:
         """Stack batches into a single batch, column by column along a new first axis.
 
         Args:
@@ -234,7 +244,9 @@ class Batch:
         return cls._join(batches, "stack", fill)
 
     @classmethod
-    def cat(cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: Any = None) -> Batch:
+    def cat(
+        cls, batches: Sequence[Batch | Mapping[str, Any]], *, fill: float | str | bool | np.generic | None = None
+    ) -> Batch:
         """Concatenate batches to a single batch, column by column along the first axis.
 
         See `stack` for `fill`.
@@ -242,7 +254,9 @@ class Batch:
         return cls._join(batches, "cat", fill)
 
     @classmethod
-    def _join(cls, batches: Sequence[Batch | Mapping[str, Any]], mode: str, fill: Any) -> Batch:
+    def _join(
+        cls, batches: Sequence[Batch | Mapping[str, Any]], mode: str, fill: float | str | bool | np.generic | None
+    ) -> Batch:
         """Join batches along the rows (`mode` "cat") or along a new first axis ("stack").
 
         Args:
@@ -269,19 +283,19 @@ class Batch:
 
     # Arithmetic: column by column, paired by name
 
-    def __add__(self, other: Any) -> Batch:
+    def __add__(self, other: Operand) -> Batch:
         return self._combine(other, "+", lambda a, b: a + b)
 
-    def __sub__(self, other: Any) -> Batch:
+    def __sub__(self, other: Operand) -> Batch:
         return self._combine(other, "-", lambda a, b: a - b)
 
-    def __mul__(self, other: Any) -> Batch:
+    def __mul__(self, other: Operand) -> Batch:
         return self._combine(other, "*", lambda a, b: a * b)
 
-    def __truediv__(self, other: Any) -> Batch:
+    def __truediv__(self, other: Operand) -> Batch:
         return self._combine(other, "/", lambda a, b: a / b)
 
-    def _combine(self, operand: Any, sign: str, fn: Any) -> Batch:
+    def _combine(self, operand: Operand, sign: str, fn: Callable[[Any, Any], Any]) -> Batch:
         """Apply a binary operator to each column and the operand, which is a batch with the same columns, or a value
         for all.
         """
@@ -320,7 +334,7 @@ class Batch:
         """Return the batch with tensors converted to numpy arrays. CPU tensors share their memory."""
         return self._map(batch_leaves.as_numpy)
 
-    def to_torch(self, dtype: Any = None, device: Any = None) -> Batch:
+    def to_torch(self, dtype: object = None, device: object = None) -> Batch:
         """Return the batch with arrays converted to torch tensors of the given dtype on the given device.
 
         Args:
@@ -368,7 +382,7 @@ class Batch:
         check_view(self._columns, view)
         return self  # type: ignore[return-value]
 
-    def _map(self, fn: Any) -> Batch:
+    def _map(self, fn: Callable[[Any], Any]) -> Batch:
         """Apply `fn` to each column, and return a batch of the results with the same origin."""
         return self._of(nested.map_leaves(fn, self._columns), self._lazy_origin)
 
@@ -385,7 +399,7 @@ class Batch:
         return Batch, (self._columns if self._lazy_origin is None else TrainBatch(self._columns, self._lazy_origin),)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> Any:
     """Convert nested columns in `value` to `Batch` objects that share their memory. Return arrays unchanged."""
     if isinstance(value, dict):
         return Batch._of(value)
@@ -394,7 +408,7 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _adopt(value: Any, path: str, levels: int = DEEPEST) -> Any:
+def _adopt(value: object, path: str, levels: int = DEEPEST) -> Any:
     """Convert a column to the form that a batch stores: dicts are copied, arrays are shared.
 
     Raises:
@@ -435,7 +449,11 @@ def _same_columns(batches: Sequence[Batch], call: str) -> list[dict[str, Any]]:
 
 
 def _filled(
-    columns: list[dict[str, Any]], leading: list[tuple[int, ...]], fill: Any, mode: str, prefix: str = ""
+    columns: list[dict[str, Any]],
+    leading: list[tuple[int, ...]],
+    fill: float | str | bool | np.generic,
+    mode: str,
+    prefix: str = "",
 ) -> list[dict[str, Any]]:
     """Return the column dicts of several batches, with missing columns added and filled with `fill`.
 

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import InvalidFill, ShapeMismatch, TrackMismatch, WrongType
 from episodes.tracks.filling import check_fill
 
+if TYPE_CHECKING:
+    from episodes.data_types import Index
 
-def torch_of(leaf: Any) -> Any:
+
+def torch_of(leaf: object) -> Any:
     """Return the torch module if the leaf is a tensor, otherwise None."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(leaf, torch.Tensor) else None
 
 
-def as_leaf(value: Any, path: str) -> Any:
+def as_leaf(value: object, path: str) -> Any:
     """Convert a value to an array by `np.asarray`, unless it is an array, a numpy scalar or a tensor already.
 
     Raises:
@@ -46,7 +49,7 @@ def numpy_dtype(leaf: Any) -> np.dtype:
     return np.dtype("float32" if name == "bfloat16" else name) if torch_of(leaf) else leaf.dtype
 
 
-def take(leaf: Any, rows: Any) -> Any:
+def take(leaf: Any, rows: Index) -> Any:
     """Return `leaf[rows]`. For tensors too, a slice may have a negative step."""
     is_tensor = torch_of(leaf) is not None
     if is_tensor and isinstance(rows, slice) and (rows.step or 1) < 0:
@@ -74,7 +77,7 @@ def join(parts: Sequence[Any], path: str, mode: str) -> Any:
     return (np.concatenate if cut else np.stack)(parts)
 
 
-def filled(like: Any, shape: tuple[int, ...], fill: Any, path: str) -> Any:
+def filled(like: Any, shape: tuple[int, ...], fill: float | str | bool | np.generic, path: str) -> Any:
     """Return an array of the given shape filled with `fill`, in the dtype (and on the device) of `like`.
 
     Raises:
@@ -88,7 +91,7 @@ def filled(like: Any, shape: tuple[int, ...], fill: Any, path: str) -> Any:
     return like.new_full(shape, fill) if torch else np.full(shape, fill, like.dtype)
 
 
-def nulls(leaf: Any) -> Any:
+def nulls(leaf: object) -> Any:
     """Return a bool mask of the shape of the leaf, True where a value is NaN or None."""
     if torch := torch_of(leaf):
         return torch.isnan(leaf)
@@ -134,7 +137,7 @@ def check_assignable(target: Any, rows: Any, value: Any, path: str) -> None:
         raise ShapeMismatch(f"{path!r}: {list(shape)} cannot be put into rows of shape {list(expected)}")
 
 
-def put(target: Any, rows: Any, value: Any) -> None:
+def put(target: Any, rows: Index, value: Any) -> None:
     """Set `target[rows] = value` for an array or a tensor."""
     torch = torch_of(target)
     target[rows] = torch.as_tensor(value, dtype=target.dtype, device=target.device) if torch else value

@@ -7,12 +7,15 @@ source provides episode, agent and time, and keeps no episode alive.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from episodes.batch import leaves as batch_leaves
 from episodes.errors import EpisodeStateError, StepOutOfRange
+
+if TYPE_CHECKING:
+    from episodes.data_types import Index
 
 __all__ = ["Origin", "StepLocations", "StepOrigin", "StepSource", "EpisodeKey"]
 
@@ -79,13 +82,13 @@ class Origin:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, rows: Any) -> Any:
+    def __getitem__(self, rows: Index) -> Any:
         numbers = self._numbers_of(rows)
         if numbers.ndim:
             return Origin(self.source, numbers)
         return None if numbers == PADDING else self.source.step(int(numbers))
 
-    def episode(self, row: Any = ()) -> Any:
+    def episode(self, row: Index = ()) -> Any:
         """Return the stored episode from which a row came. The row of a sequence belongs to its first step's episode.
 
         Raises:
@@ -98,7 +101,7 @@ class Origin:
             raise EpisodeStateError(f"row {row!r} is padding: it came from no episode")
         return self.source.episode(int(real_numbers[0]))
 
-    def _numbers_of(self, rows: Any) -> Any:
+    def _numbers_of(self, rows: Index) -> Any:
         """Return the step indices of the batch rows `rows`. Raise `StepOutOfRange` if there are no such rows."""
         try:
             return self.numbers[rows]
@@ -163,12 +166,12 @@ def resolved(lazy_origin: LazyOrigin) -> Origin:
     return Origin(source, indices)
 
 
-def select_rows(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
+def select_rows(lazy_origin: LazyOrigin | None, rows: Index) -> LazyOrigin | None:
     """Return the origin of those rows of a batch that the index `rows` selects, or None if the origin is unknown."""
     return None if lazy_origin is None else (lazy_origin[0], resolved(lazy_origin).numbers[batch_leaves.as_numpy(rows)])
 
 
-def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: Any) -> LazyOrigin | None:
+def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: Index) -> LazyOrigin | None:
     """Return the `LazyOrigin` of selected rows, without finding their episodes and steps yet. None if `lazy_origin` is
     None.
     """

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.columns import TRANSITION_KEYS, Columns
 from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, UnknownKey, WrongType
 from episodes.tracks.validation import checked_number
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 INDICES = "indices"
 LARGEST_COUNT = 1 << 40
@@ -105,7 +109,7 @@ def checked_keys(keys: Sequence[str] | None, include_infos: bool | str, tracks: 
     return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
 
 
-def _check_keys(keys: Any, tracks: Collection[str]) -> None:
+def _check_keys(keys: object, tracks: Collection[str]) -> None:
     """Raise an error unless `keys` are names of columns that can be sampled. `checked_keys` describes the arguments."""
     if not isinstance(keys, Collection) or isinstance(keys, (str, bytes)) or not all(type(k) is str for k in keys):
         raise WrongType(f"keys={keys!r}: give a list of column names")
@@ -117,7 +121,7 @@ def _check_keys(keys: Any, tracks: Collection[str]) -> None:
             raise UnknownKey(f"no column {key!r} to draw; there are {list(dict.fromkeys((*known, *tracks)))}")
 
 
-def checked_step_indices(indices: Any, ndim: int | None = None) -> np.ndarray:
+def checked_step_indices(indices: ArrayLike, ndim: int | None = None) -> np.ndarray:
     """Return step indices as an int64 array. Raise an error unless they are integers.
 
     Args:
@@ -145,7 +149,7 @@ def checked_step_indices(indices: Any, ndim: int | None = None) -> np.ndarray:
 _LARGEST_INDEX = np.iinfo(np.int64).max
 
 
-def is_int(value: Any) -> bool:
+def is_int(value: object) -> bool:
     """Return True for a Python or numpy int that is not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,9 @@ class TrainBatch(dict[str, Any]):
     __slots__ = ("lazy_origin",)
     _repr_html_ = notebook_repr("episodes.inspect.html", "batch")
 
-    def __init__(self, columns: Any = (), lazy_origin: LazyOrigin | None = None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), lazy_origin: LazyOrigin | None = None
+    ) -> None:
         super().__init__(columns)
         self.lazy_origin = lazy_origin
 

@@ -41,7 +41,7 @@ class Span(NamedTuple):
 _new_span: Any = partial(tuple.__new__, Span)  # takes a third of the time of calling the class
 
 
-def conflicts(stop: Any, ended: Any, later_t_started: Any) -> Any:
+def conflicts(stop: int | np.ndarray, ended: bool | np.ndarray, later_t_started: int | np.ndarray) -> Any:
     """Return True if a chunk cannot be of the same episode as an earlier one. All are numbers, or arrays [n].
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ class Ending(Enum):
         self.is_done = bool(code)
 
     @staticmethod
-    def of(terminated: Any, truncated: Any) -> Ending:
+    def of(terminated: object, truncated: object) -> Ending:
         """Return the ending for the flags terminated and truncated. Raise `WrongType` unless both are bools, 0 or 1."""
         if terminated is False and truncated is False:
             return ENDINGS[0]

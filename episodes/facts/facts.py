@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -20,6 +20,9 @@ from episodes.tracks.read_only import read_only
 from episodes.tracks.seeds import unseeded
 from episodes.tracks.stacking import object_array
 from episodes.tracks.validation import checked_count
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 OPEN = Ending.OPEN
 _LARGEST = np.iinfo(np.int64).max
@@ -228,7 +231,7 @@ class PackFacts(NamedTuple):
         values[_ENDING] = ENDINGS[values[_ENDING]]
         return _new(EpisodeFacts, (*values, *self.spaces))
 
-    def take(self, index: Any) -> PackFacts:
+    def take(self, index: slice | np.ndarray) -> PackFacts:
         """Return the metadata of the episodes that a slice or an integer array selects."""
         values = (None if column is None else column[index] for column in self.columns)
         custom = self.custom_data
@@ -248,7 +251,7 @@ class PackFacts(NamedTuple):
             policy_versions=None if versions is None else versions.window(starts, lengths),
         )
 
-    def changed(self, **facts: Any) -> PackFacts:
+    def changed(self, **facts: object) -> PackFacts:
         """Return a copy with the named fields replaced. Raise `ValueError` (`TypeError` since Python 3.13) for an
         unknown name.
         """
@@ -355,7 +358,7 @@ def _joined(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
     return objects([value for column in whole for value in column])
 
 
-def in_band(column: Any) -> Any:
+def in_band(column: np.ndarray | VersionColumn | None) -> Any:
     """Convert a metadata array to plain values for pickling: (dtype, bytes), or a list of objects. None stays None."""
     if column is None:
         return None
@@ -374,7 +377,7 @@ def from_band(band: Any) -> Any:
     return np.frombuffer(band[1], band[0]) if len(band) == 2 else VersionColumn.from_band(*band)
 
 
-def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
+def _unpickled(bands: Sequence[Any], *values: object) -> PackFacts:
     """Return a pack's metadata from pickled values. Fields that an older pickle lacks are `None`."""
     later = [None] * (len(_COLUMNS) - len(bands))  # facts that are newer than the pickle
     return PackFacts._make([*map(from_band, bands), *later, *values])
@@ -383,7 +386,7 @@ def _unpickled(bands: Sequence[Any], *values: Any) -> PackFacts:
 # --- columns of values -------------------------------------------------------------------------------------------
 
 
-def ids_of(ids: Any) -> np.ndarray:
+def ids_of(ids: object) -> np.ndarray:
     """Return episode ids as a numpy string array, or as an object array if some id is not a plain string.
 
     Raises:
@@ -396,7 +399,7 @@ def ids_of(ids: Any) -> np.ndarray:
     return read_only(np.asarray(ids))
 
 
-def integers(values: Any) -> np.ndarray:
+def integers(values: ArrayLike) -> np.ndarray:
     """Convert values to a read-only int64 array [n]. Raise `InvalidArgument` unless all are integers."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
@@ -406,7 +409,7 @@ def integers(values: Any) -> np.ndarray:
     return read_only(array.astype(np.int64, copy=False))
 
 
-def checked_start(name: str, value: Any, num_steps: int) -> int:
+def checked_start(name: str, value: object, num_steps: int) -> int:
     """Return the env step at which a chunk of `num_steps` steps begins as an int.
 
     Raises:
@@ -426,7 +429,7 @@ def check_starts(starts: np.ndarray, lengths: np.ndarray) -> None:
         checked_start(f"pack: t_started[{i}]", int(starts[i]), int(lengths[i]))
 
 
-def counts(values: Any, name: str) -> np.ndarray:
+def counts(values: ArrayLike, name: str) -> np.ndarray:
     """Convert values to a read-only int64 array [n]. Raise `InvalidArgument` unless all are integers of at least 0."""
     column = integers(values)
     if len(column) and column.min() < 0:
@@ -435,21 +438,21 @@ def counts(values: Any, name: str) -> np.ndarray:
     return column
 
 
-def codes(endings: Any) -> np.ndarray:
+def codes(endings: Sequence[Ending] | np.ndarray) -> np.ndarray:
     """Convert `Ending` values or ending codes to a uint8 array (bit 0: terminated, bit 1: truncated)."""
     if isinstance(endings, list):
         return np.frombuffer(bytes(map(_CODE, endings)), np.uint8)
     return read_only(np.array(endings, np.uint8))
 
 
-def objects(values: Any) -> np.ndarray | None:
+def objects(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
     """Convert values of any type to a read-only object array, or to None if there is no value other than None."""
     if values is None or list(values).count(None) == len(values):
         return None
     return read_only(object_array(values.tolist() if isinstance(values, np.ndarray) else values))
 
 
-def texts(values: Any) -> np.ndarray | None:
+def texts(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | None:
     """Convert texts (or None) to a read-only object array, or to None if there is no text.
 
     Raises:
@@ -462,7 +465,7 @@ def texts(values: Any) -> np.ndarray | None:
     return column
 
 
-def is_utf8(value: Any) -> bool:
+def is_utf8(value: object) -> bool:
     """Return True if the value is a str that can be encoded as UTF-8, as files and messages require."""
     if type(value) is not str:
         return False

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from episodes.errors import InvalidArgument, TrackMismatch
 from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.read_only import read_only
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 UNKNOWN = -1
 """The version of a step whose version is unknown."""
@@ -40,7 +43,7 @@ class VersionRuns(NamedTuple):
     begins: tuple[int, ...] = ()
 
     @staticmethod
-    def of(versions: Any, num_steps: int) -> VersionRuns | None:
+    def of(versions: ArrayLike | VersionRuns | None, num_steps: int) -> VersionRuns | None:
         """Encode one version for all steps, or one version per step, as runs. Returns None if all are unknown.
 
 
@@ -127,7 +130,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
         self.bounds = None if bounds is None else read_only(bounds)
 
     @staticmethod
-    def of(values: Any) -> VersionColumn | None:
+    def of(values: Sequence[Any] | np.ndarray | VersionColumn | None) -> VersionColumn | None:
         """Encode the policy versions of n episodes, each given as a number, as `VersionRuns` or as None.
 
         Raises:
@@ -250,7 +253,7 @@ class VersionColumn(Sequence[VersionRuns | None]):
     def __len__(self) -> int:
         return len(self.versions) if self.bounds is None else len(self.bounds) - 1
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | np.integer | slice | np.ndarray) -> Any:
         """Return the versions of one episode for an int, or of several episodes for a slice or an array.
 
         None if all versions are unknown.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from episodes.errors import InvalidArgument
 from episodes.returns import discounted_returns
+
+if TYPE_CHECKING:
+    from episodes.single_agent.episode import SingleAgentEpisode
 
 __all__ = ["CalibrationBin", "value_calibration"]
 
@@ -73,7 +76,7 @@ def value_calibration(
     return result
 
 
-def _rows_of(episode: Any, path: str, gamma: float) -> tuple[str, np.ndarray]:
+def _rows_of(episode: SingleAgentEpisode, path: str, gamma: float) -> tuple[str, np.ndarray]:
     """Return the ending of an episode, and the value, realised and bootstrapped return and last value of each of its
     steps, float64 [T, 4].
     """

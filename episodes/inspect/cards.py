@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
@@ -23,6 +23,15 @@ from episodes.inspect.sparklines import Axis
 from episodes.inspect.timeline_bar import rail
 from episodes.tracks import nested
 from episodes.tracks.ragged import Ragged
+
+if TYPE_CHECKING:
+    from episodes.multi_agent.episode import MultiAgentEpisode
+    from episodes.pack.pack import EpisodePack
+    from episodes.replay.buffer import EpisodeReplayBuffer
+    from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
+    from episodes.single_agent.episode import SingleAgentEpisode
+    from episodes.storage.dataset import EpisodeDataset
+    from episodes.storage.games import GameDataset
 
 BYTES_OF_LINES = 12_000  # of all lines of a card together
 BYTES_OF_FRAMES = 15_000  # of all strips of frames
@@ -194,7 +203,7 @@ def _parts(series: Series) -> Table | None:
     return Table(("", "lowest", "mean", "highest", "first", "last"), rows, note)
 
 
-def known(**facts: Any) -> list[tuple[str, str]]:
+def known(**facts: object) -> list[tuple[str, str]]:
     """Return (name, text) pairs for those keyword arguments that are not None."""
     return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
 
@@ -207,7 +216,7 @@ def _excerpt(items: Mapping[Any, Any]) -> dict[str, str] | None:
 # --- episodes ---------------------------------------------------------------------------------------------------------
 
 
-def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
+def episode_card(episode: SingleAgentEpisode, share: int = 1, is_open: bool = True, kind: str | None = None) -> Card:
     """Return the notebook card of a `SingleAgentEpisode`: timeline, arrays and metadata.
 
     Args:
@@ -246,7 +255,7 @@ def episode_card(episode: Any, share: int = 1, is_open: bool = True, kind: str |
     )
 
 
-def multi_agent_card(episode: Any) -> Card:
+def multi_agent_card(episode: MultiAgentEpisode) -> Card:
     """Return the notebook card of a `MultiAgentEpisode`: timelines, and a card for the episode of each agent."""
     agents, facts = episode.agents, episode.facts
     lines = list(agents.timelines.items())
@@ -276,7 +285,7 @@ def multi_agent_card(episode: Any) -> Card:
 # --- many episodes ----------------------------------------------------------------------------------------------------
 
 
-def pack_card(pack: Any) -> Card:
+def pack_card(pack: EpisodePack) -> Card:
     """Return the notebook card of an `EpisodePack`: chart and table of its episodes, and its arrays."""
     sizes = pack.lookbacks + pack.lengths
     axis = Axis(max(int(pack.observation_offsets[-1]), 1), 0, np.cumsum(sizes + 1)[:-1])
@@ -297,7 +306,7 @@ def pack_card(pack: Any) -> Card:
     )
 
 
-def dataset_card(dataset: Any) -> Card:
+def dataset_card(dataset: EpisodeDataset) -> Card:
     """Return the notebook card of an `EpisodeDataset`: its tracks, and a chart and a table of its episodes.
 
     The metadata and a few episodes are read.
@@ -332,7 +341,7 @@ def dataset_card(dataset: Any) -> Card:
     )
 
 
-def games_card(dataset: Any, most: int = 1) -> Card:
+def games_card(dataset: GameDataset, most: int = 1) -> Card:
     """Return the notebook card of a `GameDataset`: chart and table of its games, and the first `most` games."""
     table = dataset.metadata
     rows, notes = schema_rows(dataset)
@@ -362,14 +371,14 @@ def games_card(dataset: Any, most: int = 1) -> Card:
     )
 
 
-def _kind(kind: Any) -> str:
+def _kind(kind: EpisodeDataset) -> str:
     """Return agents, size and spaces of the data set of one kind of agents."""
     agents = formatting.clipped(", ".join(map(str, dict.fromkeys(kind.metadata["agent_id"].tolist()))), 80)
     spaces = formatting.clipped(kind.observation_space), formatting.clipped(kind.action_space)
     return f"{agents}: {formatting.counted(kind.num_steps, 'step')}, {' → '.join(spaces)}"
 
 
-def schema_rows(dataset: Any) -> tuple[list[Row], list[str]]:
+def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[str]]:
     """Return a row for each track of a data set, with its shape, dtype, space, range and histogram, and remarks."""
     schema = read_schema(dataset)
     rows, notes = rows_of([track.series for track in schema.tracks], None)
@@ -384,20 +393,20 @@ def schema_rows(dataset: Any) -> tuple[list[Row], list[str]]:
     return rows, [*notes, f"tracks: {schema.extent}"] if rows else notes
 
 
-def schema_card(dataset: Any) -> Card:
+def schema_card(dataset: EpisodeDataset | GameDataset) -> Card:
     """Return a card with the tracks of a data set."""
     rows, notes = schema_rows(dataset)
     return Card("tracks", "", [formatting.counted(len(rows), "track")], rows=rows, notes=notes)
 
 
 def episodes_table(
-    ids: Any,
-    lengths: Any,
-    returns: Any,
-    terminated: Any,
-    truncated: Any,
-    started: Any,
-    agents: Any = None,
+    ids: Sequence[object] | np.ndarray,
+    lengths: np.ndarray,
+    returns: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    started: np.ndarray,
+    agents: Sequence[Iterable[object]] | np.ndarray | None = None,
     most: int = 0,
 ) -> Table:
     """Return a table of the first and last episodes, with id, length, return, ending and start; of games also agents.
@@ -436,7 +445,7 @@ _COLUMN_HUES = {
 }
 
 
-def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None) -> Card:
+def batch_card(batch: Mapping[str, Any] | Batch, kind: str = "Batch", links: BatchLinks | None = None) -> Card:
     """Return the notebook card of a `Batch` or another mapping of columns, with a row for each array.
 
     With `links`, the listed batch rows link to their steps on the HTML page of the data set.
@@ -459,7 +468,7 @@ def batch_card(batch: Any, kind: str = "Batch", links: BatchLinks | None = None)
     return Card(kind, "", headline, rows=rows, table=_origins(batch, links), notes=notes)
 
 
-def _origins(batch: Any, links: BatchLinks | None) -> Table | None:
+def _origins(batch: object, links: BatchLinks | None) -> Table | None:
     """Return a table of the episodes and steps from which the first and last batch rows came, or None if unknown."""
     try:
         origin = batch.origin if isinstance(batch, (Batch, TrainBatch)) else None
@@ -508,7 +517,7 @@ def _column(path: str, leaf: Any) -> Series:
     return Series(path, hue, empty, shape[0], None, 1, nbytes, f"tensor on {leaf.device}")
 
 
-def replay_card(buffer: Any, name: str = "") -> Card:
+def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
     """Return the notebook card of an `EpisodeReplayBuffer`: fill level, and a histogram of each column."""
     rows: Sequence[Row] = ()
     notes: list[str] = []
@@ -530,7 +539,7 @@ def replay_card(buffer: Any, name: str = "") -> Card:
     )
 
 
-def _stored_steps(buffer: Any) -> list[Series]:
+def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
     """Return columns of a replay buffer's steps for display: all steps, or evenly spaced ones of a large buffer."""
     ring, total = buffer.get_ring(), len(buffer)
 
@@ -554,7 +563,7 @@ def _stored_steps(buffer: Any) -> list[Series]:
     return series
 
 
-def multi_agent_replay_card(buffer: Any) -> Card:
+def multi_agent_replay_card(buffer: MultiAgentEpisodeReplayBuffer) -> Card:
     """Return the notebook card of a multi-agent replay buffer: fill level, and a card for each module."""
     modules = list(buffer.modules.items())
     headline = [f"{len(buffer):,} of {buffer.capacity:,} env steps", formatting.counted(len(modules), "module")]

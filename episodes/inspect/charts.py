@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -12,6 +12,12 @@ from episodes.inspect.colours import ENDINGS, colour
 from episodes.inspect.downsampling import downsample
 from episodes.inspect.formatting import clipped, number
 from episodes.inspect.timeline_bar import ENDS
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import AgentID
+    from episodes.multi_agent.timeline import Timeline
 
 WIDTH, HEIGHT = 640, 90
 MOST_CELLS = 50  # of a chart of returns, for each ending; a cell is two dots
@@ -98,7 +104,7 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
     return Markup(f'<div class="ep-lanes">{lanes}</div>')
 
 
-def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
+def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float) -> str:
     """Return the SVG timeline of one agent: observations, actions, and a mark for its ending or pending action.
 
     Args:
@@ -127,7 +133,7 @@ def _lane(agent: Any, line: Any, begin: int, span: int, gap: float) -> str:
     )
 
 
-def _stripes(clock: Any, begin: int, span: int, gap: float) -> np.ndarray:
+def _stripes(clock: ArrayLike, begin: int, span: int, gap: float) -> np.ndarray:
     """Join env steps that are at most `gap` apart to stripes. Return their left and right x coordinates, [k, 2]."""
     steps = np.asarray(clock, np.float64)
     starts = np.flatnonzero(np.diff(steps, prepend=-np.inf) > gap)

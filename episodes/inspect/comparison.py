@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from episodes.errors import WrongType, rejected_type
 from episodes.inspect.formatting import MOST_OF_ID, clipped, counted, ended, number
 from episodes.inspect.series import Series, of_track
 from episodes.single_agent import SingleAgentEpisode
+
+if TYPE_CHECKING:
+    from episodes.storage.dataset import EpisodeDataset
+    from episodes.tracks.tracks import Tracks
 
 __all__ = ["EpisodeDifference", "TrackDifference", "compare_data_sets", "compare_episodes"]
 
@@ -63,7 +67,7 @@ class EpisodeDifference:
         return "\n  ".join(lines)
 
 
-def compare_episodes(a: Any, b: Any, *, tolerance: float = 0.0) -> EpisodeDifference:
+def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance: float = 0.0) -> EpisodeDifference:
     """Return the differences between two single-agent episodes in time series and endings, by env step.
 
     Lookbacks are not compared.
@@ -116,7 +120,7 @@ def _of_track(label: str, pair: Sequence[Series], episodes: Sequence[Any], toler
     return TrackDifference(label, step, int(differs.sum()), *_texts(items))
 
 
-def _series_of(tracks: Any) -> Iterator[Series]:
+def _series_of(tracks: Tracks) -> Iterator[Series]:
     """Yield the complete series of an episode, rewards first."""
     for track in (tracks.rewards, tracks.actions, tracks.observations, *tracks.extra.values(), tracks.infos):
         yield from of_track(track.finalize())
@@ -192,7 +196,7 @@ def compare_data_sets(a: Any, b: Any, *, tolerance: float = 0.0) -> tuple[int, l
     return len(pairs), differences
 
 
-def _keys(data: Any) -> dict[Any, int]:
+def _keys(data: EpisodeDataset) -> dict[Any, int]:
     """Return a dict from (id, agent, start time) of each episode in a data set to the episode's index."""
     table = data.metadata
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.validation import checked_count
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 __all__ = ["ConversationView", "Decode", "Message", "Token", "is_conversation", "view_conversation"]
 
@@ -83,7 +86,7 @@ class ConversationView:
     __repr__ = __str__
 
 
-def is_conversation(episode: Any) -> bool:
+def is_conversation(episode: SingleAgentEpisode) -> bool:
     """Return True if the episode's observations and actions are token sequences (integer arrays of varying length)."""
     tracks = episode.tracks
     if not tracks.observations.total:
@@ -93,7 +96,11 @@ def is_conversation(episode: Any) -> bool:
 
 
 def view_conversation(
-    episode: Any, *, decode: Decode | None = None, advantages: Any = None, max_tokens: int = MOST_TOKENS
+    episode: SingleAgentEpisode,
+    *,
+    decode: Decode | None = None,
+    advantages: ArrayLike | None = None,
+    max_tokens: int = MOST_TOKENS,
 ) -> ConversationView:
     """Return a view of a token episode's turns as text or HTML. `decode` converts tokens to text.
 
@@ -147,7 +154,7 @@ def view_conversation(
     return ConversationView(repr(episode), shown, len(messages) - len(shown), " " if decode is None else "")
 
 
-def _checked_advantages(values: Any, num: int) -> np.ndarray:
+def _checked_advantages(values: ArrayLike, num: int) -> np.ndarray:
     """Return the advantages of the turns, float [T], from a number for all turns or one per turn.
 
     Raises:

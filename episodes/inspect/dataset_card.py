@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def _counts(dataset: EpisodeDataset | GameDataset) -> Iterable[tuple[str, str]]:
         yield "splits", ", ".join(f"{_code(name)} ({len(dataset.split(name))})" for name in dataset.splits)
 
 
-def _whole(table: Any) -> np.ndarray:
+def _whole(table: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return which chunks are the last of a complete episode, bool [n]."""
     return np.asarray(table["is_complete"]) & (np.asarray(table["terminated"]) | np.asarray(table["truncated"]))
 
@@ -147,7 +147,7 @@ def _arrays(kind: EpisodeDataset) -> Iterable[tuple[str, str, str]]:
         yield _code(path), str(np.dtype(field.dtype)), str(list(field.shape))
 
 
-def _returns(table: Any) -> tuple[np.ndarray, str]:
+def _returns(table: Mapping[str, np.ndarray]) -> tuple[np.ndarray, str]:
     """Return the returns of complete episodes, float64 [n], or if there are none, of all chunks; and their subject."""
     if "is_complete" not in table:
         return np.asarray(table["return"], float), "games"
@@ -212,7 +212,7 @@ def _origin(dataset: EpisodeDataset | GameDataset) -> Iterable[tuple[str, str]]:
         yield "writers", str(len(np.unique(np.asarray(table["writer"], str))))
 
 
-def _dict(value: Any) -> dict[Any, Any]:
+def _dict(value: object) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -227,7 +227,7 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|!&~])", r"\\\1", clipped(text, _MOST))
 
 
-def _code(value: Any) -> str:
+def _code(value: object) -> str:
     """Return a value as one line of code in a Markdown table."""
     text = clipped(value, _MOST).replace("|", "\\|")
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))

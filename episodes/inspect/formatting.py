@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 from episodes.facts.ending import Ending
 from episodes.facts.short_id import short_id
@@ -12,7 +15,7 @@ MOST_CHARACTERS = 80  # of one value that a user gave
 MOST_OF_ID = 200  # characters of an id on a page and in its address
 
 
-def number(value: Any, digits: int = 4) -> str:
+def number(value: float | np.number, digits: int = 4) -> str:
     """Return a number as text: integers below 1e6 in full, other numbers rounded to `digits` digits (two fewer if
     they are very large or small).
 
@@ -29,7 +32,7 @@ def number(value: Any, digits: int = 4) -> str:
     return f"{value:.{digits}g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.{digits - 3}e}"
 
 
-def finite_or_text(value: Any) -> float | str:
+def finite_or_text(value: float) -> float | str:
     """Return a number, or for NaN and infinities, which JSON lacks, a text."""
     return float(value) if isfinite(value) else number(value)
 
@@ -47,7 +50,7 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.1f} TB"
 
 
-def clipped(value: Any, max_length: int = MOST_CHARACTERS) -> str:
+def clipped(value: object, max_length: int = MOST_CHARACTERS) -> str:
     """Return a value as text of at most `max_length` printable characters. If its `__str__` fails, the text names its
     type and the error.
     """
@@ -61,12 +64,12 @@ def clipped(value: Any, max_length: int = MOST_CHARACTERS) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
-def page_id(value: Any) -> str:
+def page_id(value: object) -> str:
     """Return an episode or agent id as the text that HTML pages use, "" for None."""
     return "" if value is None else clipped(value, MOST_OF_ID)
 
 
-def shortened(value: Any) -> str:
+def shortened(value: object) -> str:
     """Return an id as short text without control characters."""
     return short_id(clipped(value, 1000))
 

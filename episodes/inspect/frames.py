@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,8 +11,11 @@ from episodes.errors import InvalidArgument, needing
 from episodes.inspect.series import of_track
 from episodes.storage.files import local_path
 
+if TYPE_CHECKING:
+    from episodes.single_agent.episode import SingleAgentEpisode
 
-def frames(episode: Any, column: str | None = None) -> np.ndarray:
+
+def frames(episode: SingleAgentEpisode, column: str | None = None) -> np.ndarray:
     """Return the image observations of an episode, without its lookback, as uint8 [T + 1, H, W, C].
 
     Args:
@@ -34,7 +37,9 @@ def frames(episode: Any, column: str | None = None) -> np.ndarray:
     return viewable(by_path[chosen].array[episode.tracks.lookback :])
 
 
-def video(episode: Any, path: str | Path, *, fps: float = 30, column: str | None = None, zoom: int = 1) -> Path:
+def video(
+    episode: SingleAgentEpisode, path: str | Path, *, fps: float = 30, column: str | None = None, zoom: int = 1
+) -> Path:
     """Write an episode's image observations as a video (`.mp4`) or animation (`.gif`), and return its path.
 
     Args:

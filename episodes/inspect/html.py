@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
@@ -12,6 +12,18 @@ from markupsafe import Markup
 from episodes.inspect import cards
 from episodes.inspect.cards import Card
 from episodes.inspect.conversation import ConversationView, Decode, is_conversation, view_conversation
+
+if TYPE_CHECKING:
+    from episodes.batch.batch import Batch
+    from episodes.batch.train_batch import TrainBatch
+    from episodes.inspect.lineage import BatchLinks, Explanation
+    from episodes.multi_agent.episode import MultiAgentEpisode
+    from episodes.pack.pack import EpisodePack
+    from episodes.replay.buffer import EpisodeReplayBuffer
+    from episodes.replay.multi_agent_buffer import MultiAgentEpisodeReplayBuffer
+    from episodes.single_agent.episode import SingleAgentEpisode
+    from episodes.storage.dataset import EpisodeDataset
+    from episodes.storage.games import GameDataset
 
 __all__ = [
     "batch",
@@ -46,7 +58,7 @@ def rendered(card: Card) -> str:
     return templates().get_template("card.html").render(shown=card, style=style())
 
 
-def single_agent_episode(episode: Any, decode: Decode | None = None) -> str:
+def single_agent_episode(episode: SingleAgentEpisode, decode: Decode | None = None) -> str:
     """Return the HTML view of an episode: timeline, arrays and metadata. Conversations also show their turns. `decode`
     converts a list of token ids to text.
     """
@@ -59,39 +71,39 @@ def conversation(view: ConversationView) -> str:
     return templates().get_template("conversation.html").render(view=view, style=style())
 
 
-def multi_agent_episode(episode: Any) -> str:
+def multi_agent_episode(episode: MultiAgentEpisode) -> str:
     """Return the HTML view of a multi-agent episode: timelines, and the episode of each agent."""
     return rendered(cards.multi_agent_card(episode))
 
 
-def explanation(row: Any) -> str:
+def explanation(row: Explanation) -> str:
     """Return HTML that explains one row of a batch: a table of facts about its step, and its episode."""
     parts = [] if row.episode is None else [cards.episode_card(row.episode, is_open=False)]
     table = cards.Table((), row.lines, is_words=True)
     return rendered(Card("Row", str(row.row), [], table=table, parts=parts))
 
 
-def pack(episodes: Any) -> str:
+def pack(episodes: EpisodePack) -> str:
     """Return the HTML view of an `EpisodePack`: returns and endings of the episodes, and the arrays."""
     return rendered(cards.pack_card(episodes))
 
 
-def dataset(episodes: Any) -> str:
+def dataset(episodes: EpisodeDataset) -> str:
     """Return the HTML view of a data set: its tracks, and returns and endings of the episodes."""
     return rendered(cards.dataset_card(episodes))
 
 
-def schema(dataset: Any) -> str:
+def schema(dataset: EpisodeDataset | GameDataset) -> str:
     """Return the HTML table of a data set's tracks: path, shape, dtype, space, range and histogram."""
     return rendered(cards.schema_card(dataset))
 
 
-def games(dataset: Any) -> str:
+def games(dataset: GameDataset) -> str:
     """Return the HTML view of a data set of games: lengths, returns and endings, and the first game."""
     return rendered(cards.games_card(dataset))
 
 
-def games_page(dataset: Any, most: int) -> str:
+def games_page(dataset: GameDataset, most: int) -> str:
     """Return a complete HTML page of a data set of games, with a table of them and the first `most` games."""
     return page("games", rendered(cards.games_card(dataset, most)))
 
@@ -104,21 +116,21 @@ def page(title: str, body: str) -> str:
     )
 
 
-def batch(columns: Any) -> str:
+def batch(columns: Batch | TrainBatch) -> str:
     """Return the HTML view of a `Batch` or `TrainBatch`: name, shape, statistics and picture of each column."""
     return rendered(cards.batch_card(columns, type(columns).__name__))
 
 
-def batch_links(links: Any) -> str:
+def batch_links(links: BatchLinks) -> str:
     """Return the HTML view of a batch, in which rows link to their steps on the HTML page of a data set."""
     return rendered(cards.batch_card(links.batch, type(links.batch).__name__, links))
 
 
-def replay(buffer: Any) -> str:
+def replay(buffer: EpisodeReplayBuffer) -> str:
     """Return the HTML view of a replay buffer: fill level, and steps from the oldest to the newest."""
     return rendered(cards.replay_card(buffer))
 
 
-def multi_agent_replay(buffer: Any) -> str:
+def multi_agent_replay(buffer: MultiAgentEpisodeReplayBuffer) -> str:
     """Return the HTML view of a multi-agent replay buffer: fill level, and the steps of each module."""
     return rendered(cards.multi_agent_replay_card(buffer))

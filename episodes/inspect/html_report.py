@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
@@ -29,6 +29,9 @@ from episodes.storage.files import local_path
 from episodes.storage.games import GameDataset
 from episodes.storage.remote.remote_directory import is_remote
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.single_agent.episode import SingleAgentEpisode
 
 MOST_BYTES = 24_000_000  # of the episodes in a file; of further ones the file has the row of the table only
 BYTES_OF_BLOCK = 200_000  # of episodes that are compressed together, before compression
@@ -217,12 +220,12 @@ def _texts_of(values: np.ndarray) -> list[str | None]:
     return [None if value is None else page_id(value) for value in items]
 
 
-def _agents_of(table: Any) -> list[str | None]:
+def _agents_of(table: Mapping[str, np.ndarray]) -> list[str | None]:
     """Return the agent of each row of the metadata table, as texts. A row of a game has none."""
     return _texts_of(np.asarray(table["agent_id"])) if "agent_id" in table else [None] * len(table["id"])
 
 
-def repetitions(table: Any) -> np.ndarray:
+def repetitions(table: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return for each row of the metadata table how many earlier rows have its id, start and agent, int64 [n]."""
     ids = _texts_of(np.asarray(table["id"]))
     keys = list(zip(ids, table["t_started"].tolist(), _agents_of(table), strict=True))
@@ -290,7 +293,10 @@ def findings_data(findings: Findings) -> dict[str, Any]:
 
 
 def episode_data(
-    episode: Any, window: tuple[int, int] | None = None, *, decode: Decode | None = None
+    episode: SingleAgentEpisode | MultiAgentEpisode,
+    window: tuple[int, int] | None = None,
+    *,
+    decode: Decode | None = None,
 ) -> dict[str, Any]:
     """Convert an episode, also of several agents, to data for the page: curves, texts and camera images.
 
@@ -435,7 +441,7 @@ def _label(series: Series) -> str:
     return clipped(nested.unescape(series.label), MOST_OF_ID)
 
 
-def _marks(episode: Any) -> dict[str, dict[int, list[tuple[int, str]]]]:
+def _marks(episode: SingleAgentEpisode) -> dict[str, dict[int, list[tuple[int, str]]]]:
     """Find numbers outside their space, and return their steps and a text for each, by array path and component."""
     result: dict[str, dict[int, list[tuple[int, str]]]] = {}
     tracks = {"observations": (episode.get_observations, episode.observation_space)} if episode.is_reset else {}

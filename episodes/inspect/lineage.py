@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -18,6 +17,10 @@ from episodes.errors import EpisodeStateError, StepOutOfRange, WrongType
 from episodes.inspect import formatting
 from episodes.storage.files import local_path
 from episodes.tracks.notebook_repr import notebook_repr
+
+if TYPE_CHECKING:
+    from episodes.batch.batch import Batch
+    from episodes.batch.train_batch import TrainBatch
 
 __all__ = ["BatchLinks", "Explanation", "explain_batch", "link_batch"]
 
@@ -93,7 +96,7 @@ class BatchLinks:
     _repr_html_ = notebook_repr("episodes.inspect.html", "batch_links")
 
 
-def link_batch(batch: Any, page: str | Path) -> BatchLinks:
+def link_batch(batch: Batch | TrainBatch, page: str | Path) -> BatchLinks:
     """Create links from the rows of a batch to their steps on the HTML page of a data set.
 
     Args:
@@ -108,7 +111,7 @@ def link_batch(batch: Any, page: str | Path) -> BatchLinks:
     return BatchLinks(address.split("#")[0], tuple(row_steps(_origin_of(batch))), batch)
 
 
-def _origin_of(batch: Any) -> Origin:
+def _origin_of(batch: Batch | TrainBatch) -> Origin:
     """Return the `Origin` (episode and step of each row) of a batch.
 
     Raises:
@@ -121,7 +124,7 @@ def _origin_of(batch: Any) -> Origin:
     return origin
 
 
-def explain_batch(batch: Any, row: int) -> Explanation:
+def explain_batch(batch: Batch | TrainBatch, row: int) -> Explanation:
     """Explain from which episode, agent and steps a batch row came, and how its return was bootstrapped.
 
     Args:
@@ -179,7 +182,7 @@ def _identity(step: StepOrigin) -> list[tuple[str, str]]:
 
 
 def _sequence(
-    batch: Any, row: int, places: np.ndarray, width: int, first: StepOrigin, last: StepOrigin
+    batch: Batch | TrainBatch, row: int, places: np.ndarray, width: int, first: StepOrigin, last: StepOrigin
 ) -> list[tuple[str, str]]:
     """Return names and texts on a row that is a sequence: its steps, and the numbers of padded and masked columns, if
     any.
@@ -197,7 +200,7 @@ def _sequence(
     return lines
 
 
-def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOrigin, is_sequence: bool) -> str:
+def _return(batch: Batch | TrainBatch, row: int, first: StepOrigin, last: StepOrigin, is_sequence: bool) -> str:
     """Describe in words the rewards in the return of a batch row, and the bootstrap value that follows."""
     num_steps = _value(batch, Columns.N_STEP, row)
     if num_steps is not None:  # of a sample from replay, whose columns describe the end of its window
@@ -218,7 +221,7 @@ def _return(batch: Mapping[str, Any], row: int, first: StepOrigin, last: StepOri
     return f"{text}{reason}, so the value at t={stop} is added"
 
 
-def _value(batch: Any, name: str, row: int) -> Any:
+def _value(batch: Batch | TrainBatch, name: str, row: int) -> Any:
     """Return a row of a column as a numpy array, or None if the batch has no such column."""
     column = batch.get(name)
     return None if column is None else batch_leaves.as_numpy(column[row])

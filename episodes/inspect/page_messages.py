@@ -18,7 +18,7 @@ import numpy as np
 TYPES = ("u1", "i1", "u2", "i2", "i4", "f4", "f8")  # the order of the numbers in a message
 
 
-def encode(meta: Any) -> bytes:
+def encode(meta: object) -> bytes:
     """Encode nested dicts, lists, texts, numbers and numeric arrays [n] as one binary message.
 
     >>> encode({"x": np.arange(3)})[4:]
@@ -26,7 +26,7 @@ def encode(meta: Any) -> bytes:
     """
     arrays: list[np.ndarray] = []
 
-    def replaced(value: Any) -> Any:
+    def replaced(value: object) -> Any:
         """Return a value with each array appended to `arrays` and replaced by `{"$": index}`. Lists of text are not
         searched.
         """

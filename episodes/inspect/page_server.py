@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from episodes.errors import EpisodeError, InvalidArgument
@@ -21,6 +21,9 @@ from episodes.storage import EpisodeDataset
 from episodes.storage.files import local_path
 from episodes.storage.games import GameDataset
 from episodes.storage.header import NAME as DATASET_FILE
+
+if TYPE_CHECKING:
+    import socket
 
 LOOPBACK = "127.0.0.1"
 HTML, BINARY, TEXT = "text/html; charset=utf-8", "application/octet-stream", "text/plain"
@@ -187,7 +190,7 @@ class PageServer(ThreadingHTTPServer):
         self._room = BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((LOOPBACK, port), _RequestHandler)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         """Answer a connection in a thread of its own, or close it if there are `MOST_CONNECTIONS` already."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
@@ -198,14 +201,16 @@ class PageServer(ThreadingHTTPServer):
             self._room.release()
             raise
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def process_request_thread(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
+    ) -> None:
         """Answer a connection, and make room for another one."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         """Print nothing for a connection that broke off."""
 
     @property
@@ -259,5 +264,5 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Print nothing, since the page sends a request each second."""

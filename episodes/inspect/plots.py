@@ -5,7 +5,7 @@ matplotlib (extra `plot`) is imported when something is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,11 @@ from episodes.single_agent import SingleAgentEpisode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from numpy.typing import ArrayLike
+
+    from episodes.multi_agent.timeline import Timeline
+    from episodes.storage.dataset import EpisodeDataset
+    from episodes.storage.games import GameDataset
 
 __all__ = ["plot_episode", "plot_episodes", "plot_returns"]
 
@@ -55,7 +60,7 @@ def styled(ax: Axes, title: str, x: str, y: str = "") -> Axes:
     return ax
 
 
-def _check_single_agent(episode: Any) -> None:
+def _check_single_agent(episode: object) -> None:
     """Raise `WrongType` unless `episode` is a `SingleAgentEpisode`."""
     if not isinstance(episode, SingleAgentEpisode):
         kind = rejected_type(episode, SingleAgentEpisode)
@@ -66,7 +71,11 @@ def _check_single_agent(episode: Any) -> None:
 
 
 def plot_episode(
-    episode: Any, ax: Axes | None = None, *, title: str | None = None, tracks: Sequence[str] | None = None
+    episode: SingleAgentEpisode | MultiAgentEpisode,
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    tracks: Sequence[str] | None = None,
 ) -> Axes:
     """Plot the rewards, actions, observations and ending of an episode over its env steps, and return the axes.
 
@@ -114,7 +123,9 @@ def plot_episode(
     return styled(ax, (text if title is None else title) + left, "env step")
 
 
-def _lanes(episode: Any, paths: Sequence[str] | None) -> tuple[list[tuple[str, Series, int | None]], int]:
+def _lanes(
+    episode: SingleAgentEpisode, paths: Sequence[str] | None
+) -> tuple[list[tuple[str, Series, int | None]], int]:
     """Return the curves to plot as (label, series, component or None for images), and how many are left out.
 
     Args:
@@ -205,7 +216,12 @@ def _draw_frames(ax: Axes, series: Series, level: int, begin: int, span: int, nu
 
 
 def plot_returns(
-    episodes: Any, ax: Axes | None = None, *, window: int = 50, goal: float | None = None, title: str = "returns"
+    episodes: EpisodePack | EpisodeDataset | GameDataset | Iterable[SingleAgentEpisode | MultiAgentEpisode],
+    ax: Axes | None = None,
+    *,
+    window: int = 50,
+    goal: float | None = None,
+    title: str = "returns",
 ) -> Axes:
     """Plot the return of each episode at the step of its end, with running means and marks at best and worst.
 
@@ -224,13 +240,15 @@ def plot_returns(
     return draw_returns(returns[has_ended], steps, ax, window=window, goal=goal, title=title, ids=ids)
 
 
-def _facts_of(episodes: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+def _facts_of(
+    episodes: EpisodePack | EpisodeDataset | GameDataset | Iterable[SingleAgentEpisode | MultiAgentEpisode],
+) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
     """Return ids, returns and lengths of a pack, a data set or other episodes, and whether each has ended."""
-    if hasattr(episodes, "metadata"):
-        table = episodes.metadata
-        return table["id"], table["return"], table["length"], table["terminated"] | table["truncated"]
     if isinstance(episodes, EpisodePack):
         return episodes.ids, episodes.returns(), episodes.lengths, episodes.terminated | episodes.truncated
+    table = getattr(episodes, "metadata", None)
+    if table is not None:
+        return table["id"], table["return"], table["length"], table["terminated"] | table["truncated"]
     episodes = list(episodes)
     returns = np.array([episode.get_return() for episode in episodes], np.float64)
     lengths = np.array([len(episode) for episode in episodes], np.int64)
@@ -239,8 +257,8 @@ def _facts_of(episodes: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def draw_returns(
-    returns: Any,
-    steps: Any,
+    returns: ArrayLike,
+    steps: ArrayLike,
     ax: Axes | None = None,
     *,
     window: int = 50,
@@ -334,7 +352,7 @@ def plot_episodes(episodes: Sequence[Any], ax: Axes | None = None, *, track: str
     return styled(ax, f"{len(episodes)} episodes", "env step", label)
 
 
-def _numbers(episode: Any, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
+def _numbers(episode: SingleAgentEpisode, track: str, index: int) -> tuple[np.ndarray, np.ndarray]:
     """Return env steps [n] and values [n] of component `index` of a time series, without the lookback.
 
     Rewards are summed up from the start. Long series are downsampled.
@@ -382,7 +400,7 @@ def _plot_agents(episode: MultiAgentEpisode, ax: Axes | None, title: str | None)
     return styled(ax, text if title is None else title, "env step")
 
 
-def _draw_agent(ax: Axes, line: Any, level: int, now: int, is_first: bool) -> None:
+def _draw_agent(ax: Axes, line: Timeline, level: int, now: int, is_first: bool) -> None:
     """Draw the timeline of one agent: markers at its observations and actions, a pending action, and how it ended.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from episodes.inspect.series import Series, of_tracks
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.storage.dataset import EpisodeDataset
+    from episodes.storage.games import GameDataset
 
 MOST_EPISODES = 8  # that are read
 MOST_OF_SPACE = 60  # characters
@@ -58,7 +62,7 @@ class Schema:
         return f"ranges of {self.num_read:,} of {self.num_episodes:,} episodes"
 
 
-def read_schema(dataset: Any) -> Schema:
+def read_schema(dataset: EpisodeDataset | GameDataset) -> Schema:
     """Return the tracks of a data set of episodes or of games. At most 8 episodes, evenly spaced, are read."""
     num = len(dataset)
     chosen = np.unique(np.linspace(0, num - 1, min(num, MOST_EPISODES)).astype(np.intp)).tolist() if num else []
@@ -92,7 +96,7 @@ def _of_episodes(owner: str, episodes: list[Any]) -> Iterator[TrackSchema]:
         yield TrackSchema(series, space, owner)
 
 
-def _spaces(path: str, space: Any) -> Iterator[tuple[str, str]]:
+def _spaces(path: str, space: object) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each space in a nested space."""
     parts: Any = getattr(space, "spaces", None)
     if isinstance(parts, Mapping):

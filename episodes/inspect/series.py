@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from episodes.tracks.infos.column_infos import ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.nested import leaves
 from episodes.tracks.ragged import LENGTH, Ragged
+
+if TYPE_CHECKING:
+    from episodes.tracks.field import Field
+    from episodes.tracks.infos.column_infos import Column
 
 MOST_NUMBERS = 1 << 26  # numbers of an array that statistics read; of a larger one they read evenly spaced items
 MOST_PIXELS = 1 << 19  # the same for images
@@ -306,7 +310,7 @@ def of_tracks(tracks: Tracks) -> Iterator[Series]:
         yield from of_track(track)
 
 
-def hue_of(field: Any) -> str:
+def hue_of(field: Field) -> str:
     """Return the name of the colour of a time series, such as "rewards"."""
     return "extra" if field.is_extra else field.name
 
@@ -331,7 +335,7 @@ def _of_infos(track: Track) -> Iterator[Series]:
         yield _of_info(path, column, places, total)
 
 
-def _of_info(path: str, column: Any, places: np.ndarray | None, total: int) -> Series:
+def _of_info(path: str, column: Column, places: np.ndarray | None, total: int) -> Series:
     """Return the series of one key of infos. Values that are neither numbers nor text are described by the type of the
     first.
 

@@ -195,7 +195,7 @@ class RunFiles:
         }
 
 
-def _row(table: Any, i: int, nth: int) -> dict[str, Any]:
+def _row(table: Mapping[str, np.ndarray], i: int, nth: int) -> dict[str, Any]:
     """Return the data of a link to an episode: id, start, agent, return and length."""
     return {
         "id": page_id(table["id"][i]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -16,6 +16,10 @@ import numpy as np
 from episodes.errors import InvalidArgument, StepOutOfRange, UnknownKey
 from episodes.inspect import formatting
 from episodes.storage.ledger import LedgerReader
+
+if TYPE_CHECKING:
+    from episodes.single_agent.episode import SingleAgentEpisode
+    from episodes.storage.ledger.ledger_reader import LedgerUpdate
 
 __all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
 
@@ -132,7 +136,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
     def __len__(self) -> int:
         return len(self.columns["t"])
 
-    def __getitem__(self, row: Any) -> Any:
+    def __getitem__(self, row: int | slice) -> Any:
         if isinstance(row, slice):
             return [self[i] for i in range(len(self))[row]]
         if not -len(self) <= row < len(self):
@@ -185,7 +189,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
             names.setdefault(name, []).append(row)
         return sorted((self._summary(group, name, rows) for name, rows in names.items()), key=lambda row: -row["share"])
 
-    def _summary(self, group: str, name: Any, rows: list[int]) -> dict[str, Any]:
+    def _summary(self, group: str, name: object, rows: list[int]) -> dict[str, Any]:
         """Return the row of `by` for one group."""
         columns = {key: column[rows] for key, column in self.columns.items() if key not in _FACTS}
         means = {key: _mean(column) for key, column in columns.items()}
@@ -258,7 +262,11 @@ _FACTS = ("share", "episode", "agent", "t", "times_learned")
 
 
 def explain_update(
-    run: str | Path | LedgerReader, update: int, *, module: str | None = None, episodes: Any = None
+    run: str | Path | LedgerReader,
+    update: int,
+    *,
+    module: str | None = None,
+    episodes: Iterable[SingleAgentEpisode] | str | Path | None = None,
 ) -> UpdateExplanation:
     """Explain a training update: return the steps that it learned from, sorted by their share of the loss.
 
@@ -308,7 +316,7 @@ def _find(reader: LedgerReader, update: int, module: str | None) -> tuple[int, s
     return here[0], places[here[0]][1]
 
 
-def _steps(update: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _steps(update: LedgerUpdate) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the measured steps of an update: the index of the row, the number of the episode and the time of each."""
     width = update.measured[LOSS].shape[1] if update.measured else 1
     rows, offsets = np.divmod(np.arange(len(update.content) * width), width)
@@ -330,14 +338,14 @@ def _times_learned(reader: LedgerReader, index: int, module: str) -> np.ndarray:
     return np.where(chosen >= 0, np.array(times, np.int64), 1)
 
 
-def _keyed_steps(update: Any) -> tuple[np.ndarray, np.ndarray]:
+def _keyed_steps(update: LedgerUpdate) -> tuple[np.ndarray, np.ndarray]:
     """Return a number for the episode and time of each measured step, negative if unknown, and the steps' agents."""
     rows, episode, t = _steps(update)
     agents = np.full(len(rows), None, object) if update.agents is None else update.agents[rows]
     return np.where(episode >= 0, (episode << 32) + t, -1), agents
 
 
-def _columns(update: Any, ids: Sequence[str], times: np.ndarray) -> dict[str, np.ndarray]:
+def _columns(update: LedgerUpdate, ids: Sequence[str], times: np.ndarray) -> dict[str, np.ndarray]:
     """Return the columns of `UpdateExplanation`, in the order of the batch."""
     rows, episode, t = _steps(update)
     is_measured = np.isfinite(update.measured[LOSS]).ravel()
@@ -349,7 +357,7 @@ def _columns(update: Any, ids: Sequence[str], times: np.ndarray) -> dict[str, np
     return dict(zip(_FACTS, (share, names, agents, t, times), strict=True)) | measured
 
 
-def _opened(reader: LedgerReader, episodes: Any) -> Iterable[Any]:
+def _opened(reader: LedgerReader, episodes: Iterable[SingleAgentEpisode] | str | Path | None) -> Iterable[Any]:
     """Return the episodes to look up steps in: those given, or those recorded in the folder of the run."""
     from episodes.storage import EpisodeDataset
     from episodes.storage.header import NAME

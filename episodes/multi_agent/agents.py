@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from episodes.errors import ChunkMismatch, InvalidArgument, UnknownKey
 from episodes.facts.ending import ENDINGS, Ending
@@ -29,6 +29,9 @@ from episodes.multi_agent.timeline import (
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import track_access
 from episodes.tracks.infos.infos import same_info
+
+if TYPE_CHECKING:
+    from episodes.data_types import AgentID
 
 COMMON: Final = "__common__"  # key of infos that belong to no agent
 ALL: Final = "__all__"  # key of the flag of the whole episode
@@ -61,7 +64,7 @@ class Agents:
 
     def __init__(
         self,
-        episode_id: Any,
+        episode_id: str,
         timelines: dict[Any, Timeline] | None = None,
         *,
         modules: ByAgent | None = None,
@@ -78,18 +81,18 @@ class Agents:
         self.rewards_apart = list(rewards_apart)
         self.passed_on = passed_on
 
-    def timeline(self, agent_id: Any) -> Timeline:
+    def timeline(self, agent_id: AgentID) -> Timeline:
         """Return an agent's `Timeline`, its steps with their env steps. Raise `UnknownKey` for unknown agents."""
         timeline = self.timelines.get(agent_id) if isinstance(agent_id, Hashable) else None
         if timeline is None:
             raise UnknownKey(f"episode {self.episode_id}: no agent {agent_id!r}; there are {list(self.timelines)}")
         return timeline
 
-    def knows(self, agent_id: Any) -> bool:
+    def knows(self, agent_id: AgentID) -> bool:
         """Return True if the episode has an observation or an info of the agent."""
         return agent_id in self.timelines or any(agent_id in infos for infos in self.loose_infos.values())
 
-    def has_ended(self, agent_id: Any) -> bool:
+    def has_ended(self, agent_id: AgentID) -> bool:
         """Return True if the agent terminated or was truncated."""
         timeline = self.timelines.get(agent_id)
         return agent_id in self.departed if timeline is None else timeline.phase == ENDED
@@ -249,7 +252,7 @@ class Agents:
                 else:
                     timeline.reward = reward if timeline.reward is None else timeline.reward + reward
 
-    def add_agent(self, agent_episode: SingleAgentEpisode, env_t: int, reward: Any = None) -> None:
+    def add_agent(self, agent_episode: SingleAgentEpisode, env_t: int, reward: float | None = None) -> None:
         """Add an agent with its first observation. A `reward` before its first action is stored outside of steps."""
         timeline = Timeline(agent_episode, array("q", [env_t]), array("q"))
         timeline.item_shape = track_access.shape_of(agent_episode.get_observations(0))
@@ -386,7 +389,7 @@ class Agents:
         return {"departed": departed, **stored}
 
     @classmethod
-    def of(cls, episode_id: Any, timelines: dict[Any, Timeline], record: Mapping[str, Any]) -> Agents:
+    def of(cls, episode_id: str, timelines: dict[Any, Timeline], record: Mapping[str, Any]) -> Agents:
         """Create `Agents` from a `Timeline` per agent and a dict that `record` returned."""
         attributes = dict(record)
         departed = {a: DepartedAgent(ENDINGS[code], env_t) for a, (code, env_t) in attributes.pop("departed").items()}
@@ -402,7 +405,7 @@ class Agents:
         return {"agents": timelines, **deepcopy({"passed_on": passed_on, **self.record()})}
 
     @classmethod
-    def from_state(cls, episode_id: Any, state: Mapping[str, Any]) -> Agents:
+    def from_state(cls, episode_id: str, state: Mapping[str, Any]) -> Agents:
         """Create `Agents` from the dict that `get_state` returned. Nothing shares memory with `state`."""
         timelines = {}
         for agent_id, timeline in state["agents"].items():

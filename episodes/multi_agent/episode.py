@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from time import perf_counter
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.errors import (
@@ -45,10 +45,15 @@ from episodes.tracks.ragged_items import as_plain_kinds, declared_kinds, from_pl
 from episodes.tracks.spaces import as_item
 from episodes.tracks.validation import checked_choice, reading_state
 
+if TYPE_CHECKING:
+    from episodes.data_types import AgentID, Item, Space
+
 __all__ = ["ALL", "COMMON", "MultiAgentEpisode"]
 
 
-def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[Any, Mapping[str, Any] | None]:
+def _sent(
+    space: Space | None, action: Item | None, outputs: Mapping[str, Any] | None
+) -> tuple[Any, Mapping[str, Any] | None]:
     """Convert an agent's pending action to the action sent to the environment, and return it with its extra outputs.
 
     Extra outputs that describe the policy's own action only are left out.
@@ -62,7 +67,7 @@ def _sent(space: Any, action: Any, outputs: Mapping[str, Any] | None) -> tuple[A
     return (to_env_actions(space, action) if recorded is None else recorded), extra or None
 
 
-def default_module(agent_id: Any, episode: Any) -> str:
+def default_module(agent_id: AgentID, episode: MultiAgentEpisode) -> str:
     """Return `DEFAULT_MODULE_ID`, so that all agents share one module if the user gives no mapping function."""
     return DEFAULT_MODULE_ID
 
@@ -272,7 +277,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
     def facts(self, facts: EpisodeFacts) -> None:
         self._facts, self.agents.episode_id = facts, facts.id_
 
-    def module_for(self, agent_id: Any) -> Any:
+    def module_for(self, agent_id: AgentID) -> Any:
         """Return the id of the module that acts for the agent `agent_id`.
 
         `agent_to_module_mapping_fn` is called once per agent.
@@ -399,7 +404,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
         if ending:
             self._end(*ending)
 
-    def _check_dicts(self, call: str, **by_agent: Any) -> None:
+    def _check_dicts(self, call: str, **by_agent: object) -> None:
         """Raise `WrongType` unless all arguments of the method `call` are dicts."""
         for name, value in by_agent.items():
             if not isinstance(value, Mapping):
@@ -645,7 +650,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
             slots["agent_to_module_mapping_fn"] = default_module
         return PickleVersion(type(self).__name__), slots
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: tuple[object, dict[str, Any]]) -> None:
         """Set the attributes that `__getstate__` returned. Raise `UnreadableData` for another format version."""
         version, slots = state
         check_mark(version, type(self).__name__)
@@ -706,7 +711,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
         return f"MultiAgentEpisode({short_id(self.id_)}: {steps}{begin}, {agents}{pending}, {total}, {ending})"
 
 
-def _declared_by_agent(ragged: Any, label: str) -> dict[Any, Any]:
+def _declared_by_agent(ragged: object, label: str) -> dict[Any, Any]:
     """Return the dtypes and shapes that the user declared for ragged items (of varying length), by agent. Empty for
     None.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, KeysView, Mapping, ValuesView
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from episodes.tracks.indexing import INTEGERS, Indices
 from episodes.tracks.policy_box import to_env_actions, to_env_items
 from episodes.tracks.track_access import new_track, with_items_set
 from episodes.tracks.validation import checked_count, checked_key, checked_mapping
+
+if TYPE_CHECKING:
+    from episodes.data_types import AgentID, Item
 
 AgentIds = Collection[Hashable] | Hashable | None
 
@@ -99,11 +102,11 @@ class MultiAgentGetters(HasEnding):
         """Dict from agent to the id of its `SingleAgentEpisode`."""
         return {agent_id: timeline.episode.id_ for agent_id, timeline in self.agents.timelines.items()}
 
-    def has_agent(self, agent_id: Any) -> bool:
+    def has_agent(self, agent_id: AgentID) -> bool:
         """Return True if the agent was observed in this episode or chunk, lookback included."""
         return isinstance(agent_id, Hashable) and agent_id in self.agents.timelines
 
-    def env_times(self, agent_id: Any) -> tuple[np.ndarray, np.ndarray]:
+    def env_times(self, agent_id: AgentID) -> tuple[np.ndarray, np.ndarray]:
         """Return the env steps of an agent's observations, int64 [L + T + 1], and of its actions, int64 [L + T].
 
         With a pending action, the second array has one entry more.
@@ -198,7 +201,7 @@ class MultiAgentGetters(HasEnding):
         *,
         env_steps: bool = True,
         neg_index_as_lookback: bool = False,
-        fill: Any = None,
+        fill: Item | None = None,
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
@@ -216,7 +219,7 @@ class MultiAgentGetters(HasEnding):
         *,
         env_steps: bool = True,
         neg_index_as_lookback: bool = False,
-        fill: Any = None,
+        fill: Item | None = None,
         return_list: bool = False,
     ) -> Any:
         """Return a dict from agent to info dicts. The key `"__common__"` holds infos that belong to no agent.
@@ -255,7 +258,7 @@ class MultiAgentGetters(HasEnding):
         *,
         env_steps: bool = True,
         neg_index_as_lookback: bool = False,
-        fill: Any = None,
+        fill: Item | None = None,
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
@@ -294,7 +297,7 @@ class MultiAgentGetters(HasEnding):
         *,
         env_steps: bool = True,
         neg_index_as_lookback: bool = False,
-        fill: Any = None,
+        fill: Item | None = None,
         return_list: bool = False,
     ) -> Any:
         """Return a dict from agent to rewards. Rewards between two observations of an agent are summed.
@@ -312,7 +315,7 @@ class MultiAgentGetters(HasEnding):
         *,
         env_steps: bool = True,
         neg_index_as_lookback: bool = False,
-        fill: Any = None,
+        fill: Item | None = None,
         return_list: bool = False,
     ) -> Any:
         """Return a dict from agent to the extra model output `key`, or to a dict of all outputs without `key`.
@@ -348,7 +351,7 @@ class MultiAgentGetters(HasEnding):
             return ((agent_id, track_of(timeline)) for agent_id, timeline in timelines.items())
         return ((a, track_of(timelines[a])) for a in self._chosen(agent_ids) if a in timelines)
 
-    def _chosen(self, agent_ids: Any) -> Collection[Any]:
+    def _chosen(self, agent_ids: AgentIds) -> Collection[Any]:
         """Return the getter argument `agent_ids` as a collection of agent ids. A single id becomes a 1-tuple.
 
         A tuple or frozenset counts as one id if an agent has that id.

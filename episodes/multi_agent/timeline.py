@@ -17,10 +17,10 @@ observation. `complete_steps` moves action, outputs and reward into the episode.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from episodes.tracks import Tracks, track_access
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.nested import equal
 from episodes.tracks.ragged_items import as_ragged_item
+
+if TYPE_CHECKING:
+    from episodes.data_types import AgentID, Item
 
 RESTS: Final = "rests"  # the agent has not acted on its newest observation
 WAITS: Final = "waits"  # the agent has a pending action, without a next observation
@@ -126,7 +129,7 @@ class Timeline:
                     f"shape {first.shape}; give that shape"
                 )
 
-    def check_shape(self, observation: Any, env_t: int) -> None:
+    def check_shape(self, observation: Item, env_t: int) -> None:
         """Raise `ShapeMismatch` unless the observation has the shape of the agent's earlier observations."""
         kind = self.episode.observations.ragged
         if kind is not None:
@@ -179,7 +182,7 @@ class Timeline:
 
     # --- growing -----------------------------------------------------------------------------------------------
 
-    def set_pending_action(self, action: Any, extra: Mapping[str, Any] | None, env_t: int) -> None:
+    def set_pending_action(self, action: Item | None, extra: Mapping[str, Any] | None, env_t: int) -> None:
         """Store the action taken at env step `env_t`. The agent's next observation will complete the step."""
         self.action_times.append(env_t)
         self.action, self.extra, self.phase = action, extra, WAITS
@@ -403,7 +406,7 @@ def complete_steps(
             timeline.phase, timeline.action, timeline.extra, timeline.reward = RESTS, None, None, None
 
 
-def place_of(episode_id: Any, agent_id: Any, env_t: int) -> str:
+def place_of(episode_id: str, agent_id: AgentID, env_t: int) -> str:
     """Return the prefix of error messages: episode, agent and env step."""
     return f"episode {episode_id}: agent {agent_id!r} at env step {env_t}"
 
@@ -426,14 +429,14 @@ def _growing(times: np.ndarray) -> array:
     return array("q", times.tolist())
 
 
-def _finished(times: Any) -> np.ndarray:
+def _finished(times: array[int] | np.ndarray) -> np.ndarray:
     """Convert env steps to a read-only int64 array."""
     finished = times if type(times) is np.ndarray else np.array(times, np.int64)
     finished.flags.writeable = False
     return finished
 
 
-def _joined(times: Any, later: Any) -> Any:
+def _joined(times: Any, later: Sequence[int] | np.ndarray) -> Any:
     """Append the env steps `later` to `times`, and return the result.
 
     The result is a new array if `times` is a numpy array. Otherwise it is `times` itself.

@@ -14,10 +14,10 @@ it has one observation more than steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from gymnasium import spaces
@@ -53,6 +53,11 @@ from episodes.tracks.policy_box import env_space_of, to_env_actions
 from episodes.tracks.read_only import read_only
 from episodes.tracks.retained_memory import retained_nbytes
 from episodes.tracks.track import Track
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import AgentID, Items, Space
 
 
 def _data(name: str) -> Any:
@@ -102,21 +107,21 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
     def __init__(
         self,
         *,
-        observations: Any,
-        actions: Any,
+        observations: Items,
+        actions: Items,
         rewards: np.ndarray,
-        lengths: Any,
+        lengths: ArrayLike,
         infos: Infos | Sequence[dict[str, Any]] | None = None,
         extra_model_outputs: Mapping[str, Any] | None = None,
-        lookbacks: Any = None,
-        ids: Any = None,
-        t_started: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        agent_ids: Any = None,
-        module_ids: Any = None,
-        multi_agent_episode_ids: Any = None,
-        policy_versions: Any = None,
+        lookbacks: ArrayLike | None = None,
+        ids: Sequence[Any] | np.ndarray | None = None,
+        t_started: ArrayLike | None = None,
+        terminated: ArrayLike | None = None,
+        truncated: ArrayLike | None = None,
+        agent_ids: Sequence[AgentID] | np.ndarray | None = None,
+        module_ids: Sequence[Hashable] | np.ndarray | None = None,
+        multi_agent_episode_ids: Sequence[Any] | np.ndarray | None = None,
+        policy_versions: Sequence[Any] | np.ndarray | VersionColumn | None = None,
         custom_data: Sequence[dict[str, Any] | None] | None = None,
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
@@ -343,7 +348,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         begin, end = self._bounds[start], self._bounds[stop]
         return self._picked(slice(start, stop), slice(begin, end), slice(begin + start, end + stop))
 
-    def select(self, indices: Any) -> EpisodePack:
+    def select(self, indices: ArrayLike) -> EpisodePack:
         """Return a pack with copies of the episodes that an integer array, a list of indices or a boolean mask selects.
 
         Raises:
@@ -429,13 +434,15 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         """
         return self._with_actions(*action_units.with_policy_actions(self.columns, self.facts.action_space, mapping))
 
-    def _with_actions(self, columns: Tracks, action_space: Any) -> EpisodePack:
+    def _with_actions(self, columns: Tracks, action_space: Space | None) -> EpisodePack:
         if action_space is self.facts.action_space:
             return self
         facts = self.facts._replace(action_space=action_space)
         return EpisodePack.of(columns, facts, self.lengths, self.lookbacks)
 
-    def _picked(self, episode_index: Any, steps: Any, observed_rows: Any) -> EpisodePack:
+    def _picked(
+        self, episode_index: slice | np.ndarray, steps: slice | np.ndarray, observed_rows: slice | np.ndarray
+    ) -> EpisodePack:
         """Return a pack of selected episodes with the selected rows of their time series.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from episodes.history import History, HistorySpaces, back
 from episodes.pack.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.data_types import NestedArrays
 
 __all__ = ["PackHistory"]
 
@@ -68,7 +71,7 @@ class PackHistory(History):
         column = {"actions": pack.actions, "rewards": pack.rewards}.get(track, pack.extra_model_outputs.get(track))
         return None if column is None or not len(pack.rewards) else self._steps(column, k)
 
-    def _steps(self, column: Any, k: int) -> Any:
+    def _steps(self, column: NestedArrays, k: int) -> Any:
         return _windows(column, self.rows - self.owners - 1, self.depth, k)
 
     def flat_actions(self, k: int) -> np.ndarray:
@@ -101,7 +104,7 @@ class PackHistory(History):
         return self.pack[owner][: int(self.depth[i] - self.pack.lookbacks[owner])]
 
 
-def _windows(column: Any, newest: np.ndarray, num_items: np.ndarray, k: int) -> Any:
+def _windows(column: NestedArrays, newest: np.ndarray, num_items: np.ndarray, k: int) -> Any:
     """Return the `k` items of `column` that end at each index in `newest` [B], as [B, k, ...].
 
     Items before the start of an episode are zeros.

@@ -8,9 +8,10 @@ objects are taken apart. A user's own objects stay as they are.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -21,6 +22,9 @@ from episodes.tracks.infos.column_infos import from_parts
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.nested import map_leaves
 from episodes.tracks.ragged import Ragged
+
+if TYPE_CHECKING:
+    from episodes.data_types import Space
 
 _SMALL = 256  # bytes; smaller arrays are pickled in band
 _KINDS = "biufcSU"  # kinds of dtypes that `dtype.str` describes completely, and whose arrays have buffers
@@ -42,7 +46,13 @@ def to_pickle_parts(columns: Tracks, facts: PackFacts, *counts: np.ndarray) -> t
     return arrays, _infos_to_parts(infos), bands, _spaces_to_parts(facts), facts.custom_data
 
 
-def from_pickle_parts(arrays: Any, infos: Any, bands: Any, pickled_spaces: Any, custom_data: Any) -> tuple[Any, ...]:
+def from_pickle_parts(
+    arrays: Sequence[Any],
+    infos: int | tuple[Any, ...],
+    bands: Iterable[Any],
+    pickled_spaces: bytes | tuple[Space | None, ...],
+    custom_data: list[dict[str, Any] | None] | None,
+) -> tuple[Any, ...]:
     """Rebuild a pack's arrays, metadata, lengths and lookbacks from the parts that `to_pickle_parts` returned."""
     observations, actions, rewards = (map_leaves(_from_parts, data) for data in arrays[:3])
     extra = map_leaves(_from_parts if type(actions) is not Ragged else partial(_from_parts, actions=actions), arrays[3])
@@ -78,7 +88,7 @@ def _named(dtype: np.dtype) -> str:
     return _names.setdefault(dtype, dtype.str if dtype.kind in _KINDS else _UNNAMED)
 
 
-def _from_parts(value: Any, actions: Any = None) -> Any:
+def _from_parts(value: object, actions: Any = None) -> Any:
     """Return the array or ragged array that a list of parts describes. Anything else is returned unchanged.
 
     Args:

@@ -85,7 +85,7 @@ class PackSteps:
         num, steps = len(self._lengths), len(self)
         return f"{num} episode{'s' * (num != 1)} with {steps} step{'s' * (steps != 1)}"
 
-    def __deepcopy__(self, memo: Any) -> PackSteps:
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackSteps:
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ Row r is the result of one `step` of a vector environment. The table is for an e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -26,6 +26,11 @@ from episodes.tracks import nested
 from episodes.tracks.infos.dicts import as_object_array
 from episodes.tracks.spaces import as_rows, stacked
 from episodes.tracks.validation import checked_count
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import Space
 
 _NONE = np.zeros(0, np.intp)
 
@@ -110,13 +115,13 @@ class Boundaries:
             )
         self.waiting = np.union1d(self.waiting, envs).astype(np.intp)
 
-    def _begin(self, envs: np.ndarray, rows: Any) -> None:
+    def _begin(self, envs: np.ndarray, rows: ArrayLike) -> None:
         """Set the vector step at which new episodes of the environments `envs` begin."""
         first_rows = self._first_rows.copy()
         first_rows[envs] = rows
         self._first_rows = first_rows
 
-    def checked_mask(self, mask: Any) -> np.ndarray:
+    def checked_mask(self, mask: ArrayLike | None) -> np.ndarray:
         """Return the mask of the environments that were reset as bool [N]. None means that all were reset.
 
         Raises:
@@ -249,7 +254,7 @@ def infos_at_ends(infos: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     return last | statistics, {key: value for key, value in infos.items() if key not in statistics}
 
 
-def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Any = None) -> Any:
+def final_observations_of(infos: Mapping[str, Any], envs: np.ndarray, space: Space | None = None) -> Any:
     """Return the last observations [k, ...] of the ended environments `envs` from `infos["final_obs"]`.
 
     Args:

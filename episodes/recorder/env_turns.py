@@ -110,7 +110,7 @@ def _layers(envs: Sequence[Any]) -> Iterator[Any]:
         envs = [inner for env in envs for inner in _below(env)]
 
 
-def _below(env: Any) -> Iterator[Any]:
+def _below(env: object) -> Iterator[Any]:
     """Yield what `env` wraps: environments of a `SyncVectorEnv`, or one, or none."""
     if isinstance(env, SyncVectorEnv):
         yield from env.envs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -13,6 +13,11 @@ from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import InfoTrack, nested
 from episodes.tracks.infos import Infos
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import Items, NestedArrays
 
 __all__ = ["IncomingEpisodes"]
 
@@ -37,11 +42,11 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
     def __init__(
         self,
         episodes: OngoingEpisodes,
-        observations: Any,
+        observations: Items,
         envs: np.ndarray,
         begun: np.ndarray,
-        actions: Any = None,
-        rewards: Any = None,
+        actions: Items | None = None,
+        rewards: ArrayLike | None = None,
         infos: dict[str, Any] | None = None,
     ) -> None:
         self._episodes, self._observations, self._envs = episodes, observations, envs
@@ -91,7 +96,9 @@ class IncomingEpisodes(Sequence[SingleAgentEpisode]):
         return whole
 
     @staticmethod
-    def _continued(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
+    def _continued(
+        episode: SingleAgentEpisode, observation: NestedArrays, step: tuple[NestedArrays, np.ndarray], infos: Infos
+    ) -> SingleAgentEpisode:
         """Return the episode extended by one step, given as nested arrays [1, ...]."""
         recorded = episode.get_observations()
         if not _are_alike(recorded, observation):
@@ -137,7 +144,9 @@ class _Incoming(SingleAgentEpisode):
         return restored, (version, SingleAgentEpisode, *parts)
 
 
-def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Infos) -> SingleAgentEpisode:
+def _grown(
+    episode: SingleAgentEpisode, observation: NestedArrays, step: tuple[NestedArrays, np.ndarray], infos: Infos
+) -> SingleAgentEpisode:
     """Return the episode extended by one step, as lists, which allow a new item to have another dtype or shape.
 
     Its last observation may have another shape.
@@ -156,12 +165,12 @@ def _grown(episode: SingleAgentEpisode, observation: Any, step: Any, infos: Info
     )
 
 
-def _row(rows: Any, i: int) -> Any:
+def _row(rows: object, i: int) -> Any:
     """Return item i of nested arrays [N, ...] as nested arrays [1, ...] with one item."""
     return nested.map_leaves(lambda leaf: np.asarray(leaf)[i : i + 1], rows)
 
 
-def _are_alike(recorded: Any, observation: Any) -> bool:
+def _are_alike(recorded: NestedArrays, observation: NestedArrays) -> bool:
     """Return True if the recorded and the new observations have equal nesting, dtypes and item shapes."""
     a, b = nested.flatten(recorded), nested.flatten(observation)
     return a.keys() == b.keys() and all(

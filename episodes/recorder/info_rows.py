@@ -170,7 +170,7 @@ def checked_infos(infos: object) -> dict[str, Any]:
     return infos
 
 
-def checked_outputs(extra_model_outputs: Any) -> Mapping[str, Any]:
+def checked_outputs(extra_model_outputs: object) -> Mapping[str, Any]:
     """Return extra model outputs as a mapping, empty for None. Raise `WrongType` unless it is a mapping."""
     if extra_model_outputs is None:
         return {}
@@ -238,7 +238,7 @@ class _InfoBlock:
 
 
 def _leaves(
-    info: dict[str, Any], prefix: str = "", outer: Any = None, levels: int = DEEPEST
+    info: dict[str, Any], prefix: str = "", outer: np.ndarray | None = None, levels: int = DEEPEST
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the key path, value and mask of each value in the (possibly nested) info of a vector environment.
 

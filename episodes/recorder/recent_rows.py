@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from episodes.recorder.recorded_rows import RecordedRows, ResetInfo
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.data_types import NestedArrays
 
 _FEWEST = 32  # older rows are dropped when there are this many, so that it happens rarely
 
@@ -38,14 +41,14 @@ class RecentRows:
         """Whether earlier vector steps must be stored, because some connector has read earlier steps."""
         return self._kept is not None
 
-    def begin(self, observations: Any, info: dict[str, Any]) -> None:
+    def begin(self, observations: NestedArrays, info: dict[str, Any]) -> None:
         """Store the observations [N, ...] of the first reset."""
         self._observations, self._info, self._kept = observations, info, None
         self._resets.clear()
         if self.depth:
             self._kept = self.rows()
 
-    def replace(self, observations: Any, info: dict[str, Any], envs: np.ndarray) -> None:
+    def replace(self, observations: NestedArrays, info: dict[str, Any], envs: np.ndarray) -> None:
         """Replace the newest observations of the reset environments `envs` [k], given `observations` [N, ...]."""
         rows = nested.map_leaves(lambda leaf: leaf[envs], observations)
         self._observations = nested.with_rows(self._observations, envs, rows)
@@ -60,7 +63,7 @@ class RecentRows:
         earlier = self.keep_earlier_rows()
         earlier.write(earlier.num_rows, rows, extras, earlier.num_rows - 1)
 
-    def commit(self, observations: Any, info: dict[str, Any]) -> None:
+    def commit(self, observations: NestedArrays, info: dict[str, Any]) -> None:
         """Record that the last written vector step, with these observations and this info, is the newest step."""
         self._observations, self._info = observations, info
         self._resets.clear()

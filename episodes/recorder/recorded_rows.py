@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -18,6 +18,11 @@ from episodes.tracks import nested
 from episodes.tracks.field import extra_field
 from episodes.tracks.fitting import check_fits
 from episodes.tracks.spaces import as_rows, dtypes_of, empty_items, irregular_part, varying_shapes_error
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import Items, NestedArrays, NestedDtypes
 
 _FIRST_CAPACITY = 32
 _ARRAY: Any = np.ndarray
@@ -111,7 +116,7 @@ class RecordedRows:
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def begin(self, observations: Any, info: dict[str, Any]) -> None:
+    def begin(self, observations: Items, info: dict[str, Any]) -> None:
         """Write the first reset observations, which follow no step, as row 0.
 
         Raises:
@@ -167,7 +172,9 @@ class RecordedRows:
         self.info_slots[at:] = (info_slot,)
         self.num_rows = at + 1
 
-    def _new_columns(self, at: int, actions: Any, rewards: Any, extras: Mapping[str, Any], base: int) -> _Started:
+    def _new_columns(
+        self, at: int, actions: Items, rewards: ArrayLike, extras: Mapping[str, Any], base: int
+    ) -> _Started:
         """Allocate blocks for actions, rewards and extra model outputs at their first row, or at other keys of extra
         outputs.
 
@@ -204,7 +211,7 @@ class RecordedRows:
         # lookback rows without these outputs have zeros or stand-ins
         return _Started(action_blocks, reward_blocks, made, in_order, steps_from, at - 1)
 
-    def _regular(self, name: str, rows: Any, space: spaces.Space | None) -> Any:
+    def _regular(self, name: str, rows: Items, space: spaces.Space | None) -> Any:
         """Return N items with the nesting of the space. Raise `ShapeMismatch` if they do not fit it, or cannot be
         stacked.
         """
@@ -214,7 +221,7 @@ class RecordedRows:
         check_fits(rows, space, lambda: "a row", name, (self.num_envs,))
         return rows
 
-    def _blocks(self, name: str, row: Any, dtypes: Any = None) -> Any:
+    def _blocks(self, name: str, row: Items, dtypes: NestedDtypes | None = None) -> Any:
         return make_blocks(name, row, self.num_envs, self._capacity, dtypes)
 
     def _grow(self) -> None:
@@ -230,15 +237,15 @@ class RecordedRows:
         blocks = [block for track in tracks if track is not None for block in nested.leaves(track)]
         return [*blocks, self.terminateds, self.truncateds, self.replaced, self.resets]
 
-    def replace_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
+    def replace_observations(self, at: int, envs: np.ndarray, observations: Items) -> None:
         """Overwrite the observations of the environments `envs` [k] in row `at`, from `observations` [N, ...]."""
         self.put_observations(at, envs, nested.take(self.fitted_observations(observations, self.num_envs), envs))
 
-    def put_observations(self, at: int, envs: np.ndarray, observations: Any) -> None:
+    def put_observations(self, at: int, envs: np.ndarray, observations: NestedArrays) -> None:
         """Overwrite the observations of the environments `envs` [k] in row `at` by validated items [k, ...]."""
         nested.map_leaves(lambda block, leaf: block.put(at, leaf, envs), self.observations, observations)
 
-    def widen_observations(self, observations: Any) -> None:
+    def widen_observations(self, observations: NestedArrays) -> None:
         """Make the blocks able to store items of the dtypes of `observations`, such as last observations."""
         nested.map_leaves(lambda block, leaf: block.widen(leaf.dtype), self.observations, observations)
 
@@ -247,7 +254,7 @@ class RecordedRows:
         self.replaced.data[at, envs] = True
         self.any_replaced = True
 
-    def mark_steps(self, at: Any, steps: np.ndarray) -> None:
+    def mark_steps(self, at: int | slice, steps: np.ndarray) -> None:
         """Mark which environments stepped (and were not reset) in the rows `at`, bool [N] or [k, N]."""
         np.logical_not(steps, out=self.resets.data[at])
         for flags in (self.terminateds.data[at], self.truncateds.data[at]):
@@ -306,11 +313,11 @@ class RecordedRows:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def done(self, at: Any) -> np.ndarray:
+    def done(self, at: int | slice) -> np.ndarray:
         """Return which episodes terminated or were truncated in the rows `at`, bool [N] or [k, N]."""
         return self.terminateds.data[at] | self.truncateds.data[at]
 
-    def fitted_observations(self, observations: Any, num: int) -> Any:
+    def fitted_observations(self, observations: Items, num: int) -> Any:
         """Check `num` observations, and convert them to arrays [num, ...] with the recorded nesting.
 
         Raises:

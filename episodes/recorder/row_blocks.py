@@ -10,7 +10,8 @@ A nested track (such as a `Dict` observation) is a nested value of blocks.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -20,7 +21,15 @@ from episodes.tracks.casting import try_cast
 from episodes.tracks.levels import check_levels
 from episodes.tracks.stacking import check_strings, refuse_masked
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
+
+    from episodes.data_types import NestedDtypes
+
 _ALL = slice(None)
+
+NestedBlocks: TypeAlias = "RowBlock | Mapping[Any, NestedBlocks] | tuple[NestedBlocks, ...]"
+"""A block for each array of the nested items of a vector step."""
 
 
 class RowBlock:
@@ -42,7 +51,7 @@ class RowBlock:
 
     __slots__ = ("data", "dtype", "fixed", "name", "shape")
 
-    def __init__(self, name: str, row: Any, num_envs: int, capacity: int, dtype: Any = None) -> None:
+    def __init__(self, name: str, row: ArrayLike, num_envs: int, capacity: int, dtype: DTypeLike | None = None) -> None:
         row = as_numbers(name, row)
         if row.shape[:1] != (num_envs,):
             raise ShapeMismatch(
@@ -53,9 +62,9 @@ class RowBlock:
         self.shape = row.shape
         self.fixed = dtype is not None
         self.dtype = row.dtype if dtype is None else np.dtype(dtype)
-        self.data = np.zeros((capacity, *row.shape), self.dtype)
+        self.data: np.ndarray = np.zeros((capacity, *row.shape), self.dtype)
 
-    def put(self, at: int, items: np.ndarray, envs: Any = _ALL) -> None:
+    def put(self, at: int, items: np.ndarray, envs: slice | np.ndarray = _ALL) -> None:
         """Copy items [k, ...] that `fitted` has returned to the environments `envs` [k] of the vector step `at`."""
         self.widen(items.dtype)
         self.data[at, envs] = items
@@ -66,7 +75,7 @@ class RowBlock:
             self.data = self.data.astype(np.result_type(self.dtype, dtype))
             self.dtype = self.data.dtype
 
-    def fitted(self, rows: Any, shape: tuple[int, ...]) -> np.ndarray:
+    def fitted(self, rows: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
         """Convert items to an array that this block can store. Raise `ShapeMismatch` if that is impossible.
 
         The array has the dtype of the block if that was given, else that of the items; `widen` then makes room.
@@ -97,7 +106,7 @@ class RowBlock:
             )
         return fitting
 
-    def fill(self, stop: int, item: Any) -> None:
+    def fill(self, stop: int, item: ArrayLike) -> None:
         """Write the same item [...] to all environments of the vector steps before index `stop`."""
         self.data[:stop] = np.asarray(item)
 
@@ -142,7 +151,7 @@ def as_numbers(name: str, row: Any) -> np.ndarray:
     return array
 
 
-def make_blocks(name: str, row: object, num_envs: int, capacity: int, dtypes: Any = None) -> Any:
+def make_blocks(name: str, row: object, num_envs: int, capacity: int, dtypes: NestedDtypes | None = None) -> Any:
     """Allocate a `RowBlock` for each array of the nested items `row` [N, ...] of a vector step.
 
     Args:
@@ -162,18 +171,18 @@ def make_blocks(name: str, row: object, num_envs: int, capacity: int, dtypes: An
     )
 
 
-def fitted_row(blocks: Any, row: object) -> Any:
+def fitted_row(blocks: NestedBlocks, row: object) -> Any:
     """Convert nested items [N, ...] to arrays that the `RowBlock`s can store. Lists count as tuples."""
     if not nested.same_structure(blocks, row):
         row = nested.with_tuples_like(blocks, row)
     return nested.map_leaves(lambda block, leaf: block.fitted(leaf, block.shape), blocks, row)
 
 
-def put_fitted(blocks: Any, at: int, row: object) -> None:
+def put_fitted(blocks: NestedBlocks, at: int, row: object) -> None:
     """Copy nested items [N, ...] that `fitted_row` has converted to index `at` of the `RowBlock`s."""
     nested.map_leaves(lambda block, leaf: block.put(at, leaf), blocks, row)
 
 
-def gather(blocks: Any, index: np.ndarray) -> Any:
+def gather(blocks: NestedBlocks, index: np.ndarray) -> Any:
     """Return the items at the flat indices (row * N + env) `index` from the `RowBlock`s, nested arrays [k, ...]."""
     return nested.map_leaves(lambda block: block.gather(index), blocks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -33,6 +33,11 @@ from episodes.tracks import Tracks, nested
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.validation import checked_count, checked_number_dtype, checked_space
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import Items
 
 _NONE = np.zeros(0, np.intp)
 
@@ -119,7 +124,7 @@ class VectorRecorder:
     # --- recording ---------------------------------------------------------------------------------------------
 
     def reset(
-        self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
+        self, observations: Items, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
         """Start new episodes with the reset observations [N, ...].
 
@@ -144,7 +149,7 @@ class VectorRecorder:
         else:
             raise EpisodeStateError("the first reset must be of every environment; leave reset_mask out")
 
-    def _replace_newest(self, observations: Any, info: dict[str, Any], mask: np.ndarray) -> None:
+    def _replace_newest(self, observations: Items, info: dict[str, Any], mask: np.ndarray) -> None:
         """Replace the newest observations by reset observations, and store the replaced last observations separately.
 
         Environments 1 and 2 are reset after row 2. In row 2, the episode of 2 has only begun:
@@ -193,15 +198,15 @@ class VectorRecorder:
 
     def step(
         self,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
+        observations: Items,
+        actions: Items,
+        rewards: ArrayLike,
         terminateds: np.ndarray,
         truncateds: np.ndarray,
         infos: dict[str, Any] | None = None,
         extra_model_outputs: Mapping[str, Any] | None = None,
         *,
-        final_observations: Any = None,
+        final_observations: Items | None = None,
     ) -> None:
         """Record one vector environment step: actions, and the resulting observations and rewards, [N, ...] each.
 
@@ -241,7 +246,7 @@ class VectorRecorder:
             slot = rows.infos.add(infos) if infos else 0
         rows.commit(slot)
 
-    def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Any) -> int:
+    def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Items | None) -> int:
         """Store the last observations of episodes that ended in row `at`. Return the slot of the row's infos."""
         rows, last_observations = self._rows, self._last_observations
         while last_observations and last_observations[-1].row >= at:  # left by a step that was interrupted
@@ -431,7 +436,7 @@ class VectorRecorder:
             _versions=[(0, self._versions[-1][1])],
         )
 
-    def _find_chunks(self, envs: Any) -> Chunks:
+    def _find_chunks(self, envs: slice | np.ndarray) -> Chunks:
         """Return the chunks, lookback included, that the environments `envs` have recorded since the last `take`."""
         self._classify()
         span = slice(self._base, self._rows.num_rows)

@@ -40,7 +40,7 @@ from episodes.tracks.infos import Infos
 OBSERVATIONS = "observations"
 
 
-def as_sequence(episodes: Any, kind: type) -> Any:
+def as_sequence(episodes: object, kind: type) -> Any:
     """Return the argument of `add` (an episode, an iterable of episodes or a pack) as a list of episodes or as a pack.
 
     Args:
@@ -400,7 +400,7 @@ def observation_rows(pack: EpisodePack, chunks: np.ndarray, reuses: np.ndarray) 
     return np.flatnonzero(is_written) if isinstance(rows, slice) else rows[is_written]
 
 
-def _infos(infos: Infos, rows: Any) -> Infos:
+def _infos(infos: Infos, rows: slice | np.ndarray) -> Infos:
     return infos[rows] if isinstance(rows, slice) else infos.take(rows)
 
 

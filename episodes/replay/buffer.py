@@ -8,7 +8,7 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -74,6 +74,9 @@ from episodes.tracks.validation import (
     checked_space,
     reading_state,
 )
+
+if TYPE_CHECKING:
+    from episodes.data_types import Space
 
 _STEP_TRACKS = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 _PACK_STEPS = 1 << 16
@@ -202,7 +205,7 @@ class EpisodeReplayBuffer(SampleCounts):
         """Return the number of stored steps."""
         return len(self.get_ring())
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: object) -> NoReturn:
         """Raise `WrongType`: a step is sampled. torch's `DataLoader(buffer)` calls this method."""
         raise WrongType(
             f"{type(self).__name__}[{index!r}]: a buffer is sampled; call sample(), or iter_episodes() for its episodes"
@@ -916,12 +919,12 @@ def checked_capacity(capacity: Any) -> int:
     return int(capacity)
 
 
-def _known(before: Any, now: Any) -> Any:
+def _known(before: Space | None, now: Space | None) -> Any:
     """Return the newly given space `now`, or the earlier space `before` if no space is given."""
     return before if now is None else now
 
 
-def check_state_format(state: dict[str, Any], buffer: Any) -> None:
+def check_state_format(state: dict[str, Any], buffer: object) -> None:
     """Raise `StateMismatch` if the state of a buffer has another format version."""
     source = f"the state of a {type(buffer).__name__}"
     remedy = "write the episodes with to_dataset in the version that made it, and read that with from_dataset here"

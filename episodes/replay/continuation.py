@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from episodes.replay.ring.linked_ring import ACTIONS, LinkedRing
 from episodes.single_agent.overlap import first_unequal_row
 from episodes.tracks import nested
 from episodes.tracks.indexing import ranges
+
+if TYPE_CHECKING:
+    from episodes.facts.facts import EpisodeFacts
 
 
 def check_contents(ring: LinkedRing, pack: EpisodePack, ids: list[str]) -> None:
@@ -56,7 +59,7 @@ def _continued(pack: EpisodePack, ids: list[str], entries: np.ndarray) -> tuple[
     return np.array(stored, np.int64), inside
 
 
-def _check_agent(id_: str, before: Any, later: Any) -> None:
+def _check_agent(id_: str, before: EpisodeFacts, later: EpisodeFacts) -> None:
     """Raise `ChunkMismatch` if two chunks with one id are of two agents or multi-agent episodes."""
     for name in ("agent_id", "multi_agent_episode_id"):
         first, second = getattr(before, name), getattr(later, name)

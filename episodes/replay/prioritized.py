@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from episodes.replay.ring.track_ring import positions
 from episodes.replay.samples_per_insert import SamplesPerInsert
 from episodes.replay.sum_tree import SumTree
 from episodes.tracks.validation import checked_number
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 _UNITS = ("transition", "sequence")
 
@@ -130,7 +133,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             return [(first, last)] if last > first else []
         return [(first, self.capacity), (0, last - self.capacity)]
 
-    def _scaled_priority(self, priorities: Any) -> Any:
+    def _scaled_priority(self, priorities: float | np.ndarray) -> Any:
         """Return priority ** alpha, at least a tiny constant, so that every step can be sampled."""
         shares = np.maximum(priorities, self.min_priority) ** self.alpha
         return shares if min(self.min_priority, 1.0) ** self.alpha > 2 * _LEAST else np.maximum(shares, _LEAST)
@@ -187,7 +190,9 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """
         self.set_checked_priorities(*self.checked_priorities(indices, priorities))
 
-    def checked_priorities(self, indices: Any, priorities: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def checked_priorities(
+        self, indices: ArrayLike, priorities: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Validate the arguments of `update_priorities`. Return step indices, priorities and priorities ** alpha.
 
         Raises:

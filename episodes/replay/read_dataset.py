@@ -11,7 +11,7 @@ in the order of time:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def _check(dataset: EpisodeDataset, chunks: ChunkOrder) -> None:
             raise ChunkMismatch(f"{text} ({found} differ)")
 
 
-def _agents_error(table: Any) -> ChunkMismatch:
+def _agents_error(table: Mapping[str, np.ndarray]) -> ChunkMismatch:
     """Return the error for two agents whose chunks have one id, which a buffer takes as one episode."""
     agents: dict[Any, Any] = {}
     for id_, agent in zip(table["id"].tolist(), table["agent_id"].tolist(), strict=True):

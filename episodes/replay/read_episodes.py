@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks, nested
 from episodes.tracks.infos.infos import EmptyInfos
 
+if TYPE_CHECKING:
+    from episodes.data_types import Space
+
 
 def episode_at(
-    ring: LinkedRing, entry: int, observation_space: Any, action_space: Any, *, copy: bool = True
+    ring: LinkedRing, entry: int, observation_space: Space | None, action_space: Space | None, *, copy: bool = True
 ) -> SingleAgentEpisode:
     """Return the stored steps of the episode in row `entry` of the ring's episode table, with its lookback.
 

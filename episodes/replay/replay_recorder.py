@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -37,6 +37,11 @@ from episodes.tracks import nested
 from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.spaces import as_rows, dtypes_of
 from episodes.tracks.validation import checked_count, checked_items, checked_space
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import Items, NestedArrays
 
 _PLAIN = StagedRow()
 OBSERVATIONS = "observations"
@@ -166,7 +171,7 @@ class ReplayRecorder:
         return self._is_current and self._limit > 1
 
     def reset(
-        self, observations: Any, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
+        self, observations: Items, infos: dict[str, Any] | None = None, reset_mask: np.ndarray | None = None
     ) -> None:
         """Start new episodes with the reset observations [N, ...]. Unfinished episodes of these environments are cut.
 
@@ -185,7 +190,7 @@ class ReplayRecorder:
             mask, infos = self._checked_mask(reset_mask), checked_infos(infos)
             self._reset(self._arrays(OBSERVATIONS, observations), infos, mask)
 
-    def _reset(self, observations: Any, infos: dict[str, Any], mask: np.ndarray) -> None:
+    def _reset(self, observations: NestedArrays, infos: dict[str, Any], mask: np.ndarray) -> None:
         """Begin episodes of the environments in `mask`, bool [N]: write their first observations to the ring. Staged
         rows must have been written before.
         """
@@ -242,15 +247,15 @@ class ReplayRecorder:
 
     def step(
         self,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
-        terminateds: Any,
-        truncateds: Any,
+        observations: Items,
+        actions: Items,
+        rewards: ArrayLike,
+        terminateds: ArrayLike,
+        truncateds: ArrayLike,
         infos: dict[str, Any] | None = None,
         extra_model_outputs: Mapping[str, Any] | None = None,
         *,
-        final_observations: Any = None,
+        final_observations: Items | None = None,
     ) -> None:
         """Record one vector environment step: actions, and the resulting observations and rewards, [N, ...] each.
 
@@ -293,7 +298,12 @@ class ReplayRecorder:
                 ring.flush_staged()
 
     def _step(
-        self, observations: Any, tracks: dict[str, Any], infos: dict[str, Any], outputs: Mapping[str, Any], finals: Any
+        self,
+        observations: Any,
+        tracks: dict[str, Any],
+        infos: dict[str, Any],
+        outputs: Mapping[str, Any],
+        finals: Items | None,
     ) -> None:
         """Validate one vector step, convert it to arrays, and stage it in memory until the next write to the ring.
 

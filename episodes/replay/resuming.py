@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from episodes.tracks import nested
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.column_infos import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.joining import joined_infos
+
+if TYPE_CHECKING:
+    from episodes.tracks.infos.column_infos import Column
 
 
 def save(ring: LinkedRing, point: ResumePoint, buffer_state: dict[str, Any]) -> None:
@@ -183,7 +186,7 @@ def encode_infos(infos: Segments) -> list[Any]:
     return written
 
 
-def _encode_column(column: Any) -> list[Any]:
+def _encode_column(column: Column) -> list[Any]:
     """Return the fields of an info column as a list: values, mask and flag `plain` of a typed column, or bytes and
     bounds of msgpack documents."""
     if isinstance(column, TypedColumn):

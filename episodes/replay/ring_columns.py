@@ -7,7 +7,7 @@ A new column has a name in `Columns`, an entry in `_OF_STEPS` of `episodes/batch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from episodes.replay.context_steps import context_of, fill, gather, steps_before
 from episodes.replay.replay_history import ReplayHistory
 from episodes.replay.ring.linked_ring import OBSERVED, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.data_types import NestedArrays
 
 _OF_LAST = frozenset((Columns.NEXT_OBS, TERMINATEDS, TRUNCATEDS))
 
@@ -134,7 +137,7 @@ def _view_columns(
     return result
 
 
-def _reshape_column(column: Any, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
+def _reshape_column(column: NestedArrays, shape: tuple[int, ...], padded: np.ndarray | None) -> Any:
     """Reshape the first axis of a (nested) column to `shape`, and blank the items where `padded` is True."""
     column = nested.map_leaves(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), column)
     if padded is not None:
@@ -194,7 +197,7 @@ def states_before(ring: LinkedRing, slots: np.ndarray) -> Any:
     return states
 
 
-def blank(column: Any, mask: np.ndarray) -> None:
+def blank(column: NestedArrays, mask: np.ndarray) -> None:
     """Set the items where `mask` [n] is True to zero, None (objects) or "" (strings), in place."""
     for leaf in nested.leaves(column):
         leaf[mask] = None if leaf.dtype == object else np.zeros((), leaf.dtype)

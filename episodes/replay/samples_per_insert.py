@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from episodes.errors import InvalidArgument, WrongType
 
@@ -99,7 +98,7 @@ class SampleCounts:
         return self.limit is None or self.limit.may_add(num_added=self.num_added, num_sampled=self.num_sampled)
 
 
-def checked_limit(limit: Any) -> SamplesPerInsert | None:
+def checked_limit(limit: object) -> SamplesPerInsert | None:
     """Return `limit` if it is a `SamplesPerInsert` or None. Otherwise raise `WrongType`."""
     if limit is not None and not isinstance(limit, SamplesPerInsert):
         raise WrongType(f"limit={limit!r}: give a SamplesPerInsert, or None for no limit")

@@ -11,7 +11,7 @@ once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from episodes.errors import TrackMismatch
 from episodes.replay.ring.linked_ring import ACTIONS, FLAGS, REWARDS, STEP_TRACKS, TERMINATEDS, TRUNCATEDS
 from episodes.replay.ring.step_links import NUM_LINKS
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.data_types import NestedArrays
 
 _MOST_STEPS = 32_768  # the fixed cost of a flush is that of 4,000 steps, so larger stages gain nothing
 _MOST_ROWS = 4096
@@ -46,7 +49,7 @@ class StagedRows:
                 computing the links.
     """
 
-    def __init__(self, observations: Any, tracks: dict[str, Any], most_rows: int) -> None:
+    def __init__(self, observations: NestedArrays, tracks: dict[str, Any], most_rows: int) -> None:
         rows = (observations, tracks)
         self._structure = nested.map_leaves(lambda leaf: None, rows)
         self._leaves = _dtypes_and_shapes(rows)
@@ -89,12 +92,12 @@ class StagedRows:
         """Whether `put_arrays` can be used: all columns are plain numpy arrays, without extra model outputs."""
         return bool(self._views)
 
-    def fits(self, observations: Any, tracks: dict[str, Any]) -> bool:
+    def fits(self, observations: NestedArrays, tracks: dict[str, Any]) -> bool:
         """Return True if a vector step has the nesting, dtypes and shapes of these arrays."""
         rows = (observations, tracks)
         return nested.same_structure(rows, self._structure) and _dtypes_and_shapes(rows) == self._leaves
 
-    def put(self, k: int, observations: Any, tracks: dict[str, Any]) -> None:
+    def put(self, k: int, observations: NestedArrays, tracks: dict[str, Any]) -> None:
         """Copy a vector step, whose dtypes and shapes must fit, to index `k` of the arrays."""
         if self.size == 1:
             self.observations, self.tracks = nested.map_leaves(lambda leaf: leaf[None], (observations, tracks))
@@ -103,7 +106,15 @@ class StagedRows:
         for name, items in tracks.items():
             _put(self.tracks[name], k, items)
 
-    def put_arrays(self, k: int, observations: Any, actions: Any, rewards: Any, ends: Any, cuts: Any) -> bool:
+    def put_arrays(
+        self,
+        k: int,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        ends: Any,
+        cuts: Any,
+    ) -> bool:
         """Copy a vector step of plain numpy arrays to index `k`. Return False if dtypes or shapes differ. `ends` and
         `cuts` are the terminated and truncated flags.
 
@@ -163,11 +174,11 @@ def _flatten(rows: np.ndarray) -> np.ndarray:
     return rows.reshape(-1, *rows.shape[2:])
 
 
-def _dtypes_and_shapes(rows: Any) -> list[tuple[np.dtype, tuple[int, ...]]]:
+def _dtypes_and_shapes(rows: NestedArrays) -> list[tuple[np.dtype, tuple[int, ...]]]:
     return [(leaf.dtype, leaf.shape) for leaf in nested.leaves(rows)]
 
 
-def _put(staged: Any, k: int, items: object) -> None:
+def _put(staged: NestedArrays, k: int, items: object) -> None:
     nested.map_leaves(lambda room, leaf: room.__setitem__(k, leaf), staged, items)
 
 

@@ -92,7 +92,7 @@ class StoredSteps:
     def __repr__(self) -> str:
         return "a replay buffer"
 
-    def __deepcopy__(self, memo: Any) -> StoredSteps:
+    def __deepcopy__(self, memo: dict[int, Any]) -> StoredSteps:
         return self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from episodes.errors import ShapeMismatch, WrongType
 from episodes.tracks.validation import checked_number
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 FINAL_VALUES_OF_PACKED = (
     "final_values with offsets: packed values already hold each episode's last one; give final_values for [T, N] only"
@@ -92,7 +95,7 @@ def check_fraction(name: str, value: float) -> float:
     return value if type(value) is float and 0 <= value <= 1 else checked_number(name, value, 0.0, 1.0)
 
 
-def check_flags(terminateds: Any, truncateds: Any) -> None:
+def check_flags(terminateds: ArrayLike | None, truncateds: ArrayLike | None) -> None:
     """Raise `WrongType` if one of the two arrays of flags is missing (None)."""
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
         if flags is None:

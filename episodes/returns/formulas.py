@@ -29,7 +29,9 @@ class AlignedSteps:
     masked: bool = False  # True to mask values beyond an episode's end instead of multiplying them by 0
 
 
-def masked_if_not_finite(formula: Callable[..., Results], steps: AlignedSteps, *arguments: Any) -> Results:
+def masked_if_not_finite(
+    formula: Callable[..., Results], steps: AlignedSteps, *arguments: np.ndarray | float | tuple[float, float]
+) -> Results:
     """Apply a formula to the steps. If results are not finite, repeat it with masks that confine NaN to its episode.
 
     Multiplying by 0 at the ends of episodes is faster, and right if every number is finite.

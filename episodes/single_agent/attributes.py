@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.errors import EpisodeStateError, WrongType
 from episodes.tracks import Track
+
+if TYPE_CHECKING:
+    from episodes.facts.facts import EpisodeFacts
+    from episodes.tracks.tracks import Tracks
 
 
 class FixedData(dict[str, Any]):
     """Custom data of an episode of a pack: a dict that cannot be changed. Copies and pickles of it are plain dicts."""
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+    def _refuse(self, *args: object, **kwargs: object) -> Any:
         raise EpisodeStateError(
             f"custom_data of an episode of a pack: {_COPY_FIRST}, or make pack.replace(custom_data=[...])"
         )
@@ -43,7 +47,7 @@ def fact_of(name: str, doc: str, check: Callable[[str, Any, int], Any] | None = 
         check: function of the name, a new value and the number of steps that returns the value to set.
     """
 
-    def change(episode: Any, value: Any) -> None:
+    def change(episode: Any, value: object) -> None:
         value = value if check is None else check(name, value, len(episode))
         episode.facts = episode.facts._replace(**{name: value})
 
@@ -55,7 +59,7 @@ def record_of(name: str, doc: str) -> property:
     lists, and raises `EpisodeStateError` for an episode of a pack.
     """
 
-    def change(episode: Any, record: Any) -> None:
+    def change(episode: Any, record: EpisodeFacts | Tracks) -> None:
         """Replace the metadata or time series of the episode, and clear the cached lists."""
         check_is_not_of_pack(episode)
         episode.growth = None  # before the change, since its lists belong to the old tracks

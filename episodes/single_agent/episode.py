@@ -6,10 +6,10 @@ lists of growing tracks, and every other change replaces a record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat
 
 import numpy as np
 from gymnasium import spaces
@@ -39,6 +39,11 @@ from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
 from episodes.tracks.spaces import as_item, as_items, is_nested
 from episodes.tracks.validation import reading_state
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import AgentID, Item, Items, Space
 
 _ARRAY: Any = np.ndarray
 _blank: Any = object.__new__  # takes half the time of calling the class
@@ -134,8 +139,8 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         extra_model_outputs: Mapping[str, Sequence[Any]] | None = None,
         t_started: int | None = None,
         len_lookback_buffer: int | str = "auto",
-        agent_id: Any = None,
-        module_id: Any = None,
+        agent_id: AgentID | None = None,
+        module_id: Hashable = None,
         multi_agent_episode_id: str | None = None,
         ragged: Mapping[str, Any] | None = None,
     ) -> None:
@@ -171,9 +176,9 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
     @classmethod
     def from_arrays(
         cls,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
+        observations: Items,
+        actions: Items,
+        rewards: ArrayLike,
         *,
         infos: Sequence[dict[str, Any]] | None = None,
         terminated: bool = False,
@@ -181,10 +186,10 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         extra_model_outputs: Mapping[str, Any] | None = None,
         id_: str | None = None,
         t_started: int = 0,
-        agent_id: Any = None,
-        module_id: Any = None,
+        agent_id: AgentID | None = None,
+        module_id: Hashable = None,
         multi_agent_episode_id: str | None = None,
-        policy_versions: Any = None,
+        policy_versions: ArrayLike | VersionRuns | None = None,
         observation_space: spaces.Space | None = None,
         action_space: spaces.Space | None = None,
         custom_data: Mapping[str, Any] | None = None,
@@ -306,7 +311,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
 
     # --- growing -----------------------------------------------------------------------------------------------
 
-    def add_env_reset(self, observation: Any, infos: dict[str, Any] | None = None, *, copy: bool = True) -> None:
+    def add_env_reset(self, observation: Item, infos: dict[str, Any] | None = None, *, copy: bool = True) -> None:
         """Start the episode with the observation that the environment's reset returned.
 
         Args:
@@ -324,7 +329,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             check_fits(item, self._facts.observation_space, self._place, "observations")
         self.begin(observation, infos, copy=copy)
 
-    def begin(self, observation: Any, infos: dict[str, Any] | None, *, copy: bool) -> None:
+    def begin(self, observation: Item, infos: dict[str, Any] | None, *, copy: bool) -> None:
         """Start the episode as `add_env_reset` does, with an observation that need not fit the space: a multi-agent
         runner rewrites it later. `to_numpy` checks all observations.
         """
@@ -356,7 +361,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         self,
         observation: Any,
         action: Any,
-        reward: Any,
+        reward: SupportsFloat,
         infos: dict[str, Any] | None = None,
         *,
         terminated: bool = False,
@@ -492,7 +497,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         if not isinstance(value, Mapping):
             raise WrongType(f"{self._place()}: {name}={value!r}; give a dict, or None")
 
-    def _checked_observation(self, observation: Any) -> Any:
+    def _checked_observation(self, observation: Item) -> Any:
         """Check the observation's shape, and return it with lists converted to tuples if its space is a `Tuple`.
 
         Raises:
@@ -505,7 +510,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
             return as_item(observation, self._facts.observation_space)  # checked when it is appended
         return track_access.checked_observation(observation, self._shape, self._facts.observation_space, self._place)
 
-    def _check_kind(self, observation: Any) -> None:
+    def _check_kind(self, observation: Item) -> None:
         """Raise `ShapeMismatch` if the dtype of an observation fits neither the space nor earlier observations."""
         space = self._facts.observation_space
         if space is not None:
@@ -583,7 +588,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         """
         return self._with_actions(*action_units.with_policy_actions(self._tracks, self._facts.action_space, mapping))
 
-    def _with_actions(self, tracks: Tracks, action_space: Any) -> Self:
+    def _with_actions(self, tracks: Tracks, action_space: Space | None) -> Self:
         if action_space is self._facts.action_space:
             return self
         return self.of(self._facts._replace(action_space=action_space), tracks, own_data(self.custom_data))
@@ -855,7 +860,13 @@ def _restored(version: object, *parts: Any) -> SingleAgentEpisode:
 
 
 def _of_parts(
-    cls: Any, facts: EpisodeFacts, tracks: Tracks, custom_data: Any, shape: Any, duration: float, is_cut: bool | None
+    cls: Any,
+    facts: EpisodeFacts,
+    tracks: Tracks,
+    custom_data: dict[str, Any] | None,
+    shape: object,
+    duration: float,
+    is_cut: bool | None,
 ) -> Any:
     episode = cls.of(facts, tracks, custom_data)
     episode._shape, episode._duration, episode._is_cut = shape, duration, is_cut

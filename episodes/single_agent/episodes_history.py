@@ -114,7 +114,7 @@ def _step_track(episode: SingleAgentEpisode, track: str) -> Any:
     return episode.rewards if track == "rewards" else episode.extra_model_outputs.get(track)
 
 
-def check_single_shape(episode: Any, track: str) -> None:
+def check_single_shape(episode: SingleAgentEpisode, track: str) -> None:
     """Raise `TrackMismatch` if a time series of an episode is ragged.
 
     Args:

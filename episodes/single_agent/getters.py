@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from episodes.tracks.indexing import INTEGERS, Indices
 from episodes.tracks.policy_box import env_space_of, to_env_actions, to_env_items
 from episodes.tracks.spaces import as_item, as_items
 from episodes.tracks.validation import checked_key
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import Item, Items, Space
 
 
 class TrackGetters:
@@ -85,7 +90,7 @@ class TrackGetters:
         return runs and runs.bounds
 
     @policy_versions.setter
-    def policy_versions(self: Any, versions: Any) -> None:
+    def policy_versions(self: Any, versions: ArrayLike | VersionRuns | None) -> None:
         self.facts = self._facts._replace(policy_versions=VersionRuns.of(versions, len(self)))
 
     def get_policy_versions(self) -> np.ndarray:
@@ -98,7 +103,7 @@ class TrackGetters:
         indices: Indices = None,
         *,
         neg_index_as_lookback: bool = False,
-        fill: Any = None,
+        fill: Item | None = None,
         one_hot_discrete: bool = False,
     ) -> Any:
         """Return one observation or a batch of observations, by default all T + 1 from step 0 on.
@@ -123,7 +128,7 @@ class TrackGetters:
         indices: Indices = None,
         *,
         neg_index_as_lookback: bool = False,
-        fill: Any = None,
+        fill: Item | None = None,
         one_hot_discrete: bool = False,
     ) -> Any:
         """Return one action or a batch of actions, by default all T from step 0 on.
@@ -160,7 +165,9 @@ class TrackGetters:
         change = to_env_actions if isinstance(indices, INTEGERS) else to_env_items
         return change(self._facts.action_space, self.get_actions(**options))
 
-    def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
+    def get_rewards(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Item | None = None
+    ) -> Any:
         """Return one reward or a batch of rewards, by default all T from step 0 on.
 
         The arguments are those of `get_observations`.
@@ -170,7 +177,9 @@ class TrackGetters:
         except StepOutOfRange as error:
             raise self._named(error) from None
 
-    def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
+    def get_infos(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Item | None = None
+    ) -> Any:
         """Return one info dict or a list of info dicts, by default all T + 1 from step 0 on.
 
         `fill` is a dict. The other arguments are those of `get_observations`.
@@ -181,7 +190,7 @@ class TrackGetters:
             raise self._named(error) from None
 
     def get_extra_model_outputs(
-        self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+        self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Item | None = None
     ) -> Any:
         """Return one item of the extra model output `key` or a batch, by default all T from step 0 on.
 
@@ -213,22 +222,26 @@ class TrackGetters:
         return StepOutOfRange(f"episode {self._facts.id_}: {error}")
 
     def set_observations(
-        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+        self, *, new_data: Item | Items, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
         """Replace observations of the episode: all from step 0 on, or those at `at_indices`."""
         new_data = _nested_as(self._facts.observation_space, new_data, at_indices)
         self._write(self._tracks.observations, new_data, at_indices, neg_index_as_lookback)
 
-    def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+    def set_actions(
+        self, *, new_data: Item | Items, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
         """Replace actions of the episode: all from step 0 on, or those at `at_indices`."""
         new_data = _nested_as(self._facts.action_space, new_data, at_indices)
         self._write(self._tracks.actions, new_data, at_indices, neg_index_as_lookback)
 
-    def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+    def set_rewards(
+        self, *, new_data: Item | Items, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
         """Replace rewards of the episode: all from step 0 on, or those at `at_indices`."""
         self._write(self._tracks.rewards, new_data, at_indices, neg_index_as_lookback)
 
-    def _write(self, track: Track, new_data: Any, at_indices: Indices, neg_index_as_lookback: bool) -> None:
+    def _write(self, track: Track, new_data: Item | Items, at_indices: Indices, neg_index_as_lookback: bool) -> None:
         """Set items of a time series. An error names the episode."""
         try:
             track = track_access.with_items_set(track, new_data, at_indices, neg_index_as_lookback)
@@ -244,7 +257,7 @@ class TrackGetters:
         self.tracks = tracks
 
     def set_extra_model_outputs(
-        self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+        self, *, key: str, new_data: Item | Items, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
         """Replace items of an extra model output. A new key needs an item for each step, lookback included.
 
@@ -268,14 +281,14 @@ class TrackGetters:
         self._replace(track_access.new_track(field, new_data, self._tracks.rewards))
 
 
-def _read(track: Track, space: Any, options: tuple[Indices, bool, Any], one_hot_discrete: bool) -> Any:
+def _read(track: Track, space: Space | None, options: tuple[Indices, bool, Any], one_hot_discrete: bool) -> Any:
     """Return filled or one-hot encoded items of a time series. `options` are those of `Track.get`."""
     if one_hot_discrete:
         return track_access.read_one_hot(track, *options, space)
     return track.get(*options) if track.total else track_access.read_empty(track, *options, space)
 
 
-def _nested_as(space: Any, new_data: Any, at_indices: Indices) -> Any:
+def _nested_as(space: Space | None, new_data: Item | Items, at_indices: Indices) -> Any:
     """Return `new_data` with lists converted to tuples if the space is or contains a `Tuple`."""
     return as_item(new_data, space) if isinstance(at_indices, INTEGERS) else as_items(new_data, space)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    pass
 
 
 def first_difference(first: Any, second: Any) -> str | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from episodes.errors import ContractViolation
 from episodes.tracks import nested
 
 
-def violation(subject: str, expected: str, actual: str, advice: str = "", **place_of_fault: Any) -> ContractViolation:
+def violation(
+    subject: str, expected: str, actual: str, advice: str = "", **place_of_fault: object
+) -> ContractViolation:
     """Create a `ContractViolation` whose message contains the expectation, the actual value and advice.
 
     Args:

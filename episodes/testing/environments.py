@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -25,6 +25,9 @@ from episodes.testing.row_format import (
 )
 from episodes.tracks import nested
 from episodes.tracks.spaces import irregular_part, varying_shapes_error
+
+if TYPE_CHECKING:
+    from episodes.data_types import Items
 
 Actions = Callable[[Any], Any]  # observations [N, ...] -> actions [N, ...]
 
@@ -145,7 +148,7 @@ def _replayed(rows: list[_Row], changed: Callable[[_Row], Any] | None = None) ->
     """
     remaining = iter(rows[1:])
 
-    def next_actions(observations: Any) -> Any:
+    def next_actions(observations: Items) -> Any:
         """Return the actions of the next recorded vector step. In a step with resets, `changed` replaces them if it
         is given.
         """
@@ -173,7 +176,7 @@ class _Watch:
         self.resets_like_endings = 0  # those whose observation is the last one of the episode before
         self.observations_differ = False
 
-    def broken(self, expected: str, actual: str, advice: str = "", **place: Any) -> Exception:
+    def broken(self, expected: str, actual: str, advice: str = "", **place: object) -> Exception:
         return violation(str(self.env), expected, actual, advice, step=self.step, **place)
 
     # --- stepping --------------------------------------------------------------------------------------------
@@ -201,7 +204,7 @@ class _Watch:
         self.remember(observations=observations, infos=infos)
         return observations
 
-    def next_row(self, last: _Row, actions: Any) -> _Row:
+    def next_row(self, last: _Row, actions: Items) -> _Row:
         """Take one step, and return the checked result. With autoreset disabled, ended environments are reset."""
         earlier = copy.deepcopy(actions)
         answer = self.env.step(actions)
@@ -241,7 +244,7 @@ class _Watch:
 
     # --- buffers ---------------------------------------------------------------------------------------------
 
-    def remember(self, **returned: Any) -> None:
+    def remember(self, **returned: object) -> None:
         """Keep the arrays that a call returned together with copies, in order to detect later changes."""
         self.infos = returned["infos"]
         self.returned = [
@@ -356,7 +359,7 @@ class _Watch:
                 )
         return observations
 
-    def compare_reset(self, last: Any, first: Any) -> None:
+    def compare_reset(self, last: object, first: object) -> None:
         """Count a reset, and whether its observation equals the last observation of the ended episode."""
         self.resets += 1
         self.resets_like_endings += nested.equal(last, first)

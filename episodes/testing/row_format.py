@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 
 from episodes.testing.contract import brief
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 # Makes the violation of the row at hand: broken(expected, found, advice="", **where).
 Broken = Callable[..., Exception]
@@ -50,7 +53,7 @@ def item_of(space: gym.Space, rows: Any, env: int) -> Any:
     return rows[env]
 
 
-def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **place: Any) -> None:
+def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **place: object) -> None:
     """Raise `ContractViolation` unless each array of a nested item is inside its subspace."""
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.spaces.items():
@@ -88,7 +91,7 @@ def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken:
         raise broken(f"{name} to be {num_envs} items of {space}", brief(rows))
 
 
-def check_array(value: Any, name: str, shape: tuple[int, ...], dtype: Any, broken: Broken) -> None:
+def check_array(value: Any, name: str, shape: tuple[int, ...], dtype: DTypeLike | None, broken: Broken) -> None:
     """Raise `ContractViolation` unless `value` is a numpy array of this shape and dtype (None: any float dtype)."""
     expected = "floating" if dtype is None else str(np.dtype(dtype))
     is_array = isinstance(value, np.ndarray)
@@ -113,7 +116,7 @@ def check_scalars(rewards: Any, terminateds: Any, truncateds: Any, num_envs: int
         raise broken("a finite reward", str(rewards[env]), environment=env)
 
 
-def check_infos(infos: Any, num_envs: int, broken: Broken, name: str = "infos") -> None:
+def check_infos(infos: object, num_envs: int, broken: Broken, name: str = "infos") -> None:
     """Raise an error, made by `broken`, unless `infos` is in Gymnasium's form for vector environments.
 
     It is a dict of values for all environments, or of arrays [N, ...] with masks.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 def _cropped(array: np.ndarray) -> np.ndarray:
@@ -41,7 +44,7 @@ _ARRANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def _as_python(value: Any) -> Any:
+def _as_python(value: ArrayLike) -> Any:
     """Return a scalar as a Python number, if numpy would give it the same dtype. Any other scalar is returned
     unchanged.
     """
@@ -56,7 +59,7 @@ _ARRANGED_SCALARS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def arranged(item: Any, rng: np.random.Generator) -> Any:
+def arranged(item: object, rng: np.random.Generator) -> Any:
     """Return an equal nested item whose arrays have random memory layouts, such as transposed or strided."""
 
     def of_leaf(leaf: Any) -> Any:

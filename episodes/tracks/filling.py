@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from episodes.tracks.ragged import Ragged
 from episodes.tracks.ragged_items import take_filled_ragged, with_ragged_items
 from episodes.tracks.validation import shown
 
+if TYPE_CHECKING:
+    from episodes.data_types import Item
+
 _SMALL = 65504.0  # the largest float16, so every float dtype holds it
 
 
-def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any) -> np.ndarray:
+def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Item) -> np.ndarray:
     """Return the items of `data` [n, ...] at k positions as an array [k, ...].
     Positions outside of [0, n) get the value `fill`.
 
@@ -40,7 +43,7 @@ def take_filled(data: np.ndarray, positions: int | range | np.ndarray, fill: Any
     return out
 
 
-def take_span_filled(data: np.ndarray, span: range, fill: Any) -> np.ndarray:
+def take_span_filled(data: np.ndarray, span: range, fill: Item) -> np.ndarray:
     """Return the items of `data` [n, ...] at the positions of the range `span`.
     Positions outside of [0, n) get the value `fill`.
 
@@ -99,7 +102,7 @@ def check_fill(fill: Any, data: np.ndarray) -> Any:
     return cast_fill
 
 
-def _filler(fill: Any, data: np.ndarray) -> Any:
+def _filler(fill: Item, data: np.ndarray) -> Any:
     """Return `fill` as an item of the shape and dtype of the items of `data` [n, ...]."""
     filler = np.empty(data.shape[1:], data.dtype)
     filler[...] = check_fill(fill, data)
@@ -116,7 +119,7 @@ class ItemKinds:
         self._num = 0  # items inspected so far
         self._dtypes: Any = None  # a set of dtypes for each leaf, nested as the items are
 
-    def filler(self, items: Sequence[Any], fill: Any) -> Any:
+    def filler(self, items: Sequence[Any], fill: Item) -> Any:
         """Return an item that has the nesting, shapes and dtypes of `items` and contains only the value `fill`.
 
         Without items, `fill` itself is returned.
@@ -142,7 +145,7 @@ class ItemKinds:
             nested.map_leaves(lambda dtypes, leaf: dtypes.add(np.asarray(leaf).dtype), self._dtypes, item)
 
 
-def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
+def _filler_like(first: Any, dtypes: set[np.dtype], fill: Item) -> Any:
     """Return the fill value `fill` as an item with the shape of `first` and the common dtype of all items.
 
     It is a Python value if `first` is one.
@@ -151,7 +154,7 @@ def _filler_like(first: Any, dtypes: set[np.dtype], fill: Any) -> Any:
     return filler.item() if isinstance(first, (bool, int, float, str)) else filler
 
 
-def with_items_written(name: str, leaf: np.ndarray, rows: Any, items: Any) -> np.ndarray:
+def with_items_written(name: str, leaf: np.ndarray, rows: Sequence[int] | np.ndarray, items: Any) -> np.ndarray:
     """Return a copy of the array `leaf` [n, ...] with `items` written at the indices `rows`.
     The copy has a wider dtype if the items need it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -14,10 +14,15 @@ from episodes.tracks.casting import try_cast
 from episodes.tracks.policy_box import PolicyBox
 from episodes.tracks.ragged import Ragged
 
+if TYPE_CHECKING:
+    from episodes.data_types import Space
+
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def check_fits(value: Any, space: Any, label: Callable[[], str], name: str, leading: tuple[int, ...] = ()) -> None:
+def check_fits(
+    value: object, space: Space | None, label: Callable[[], str], name: str, leading: tuple[int, ...] = ()
+) -> None:
     """Raise `ShapeMismatch` unless an item has the structure, shapes and dtypes of a space's items.
 
     A dtype fits if it can be cast to that of the space without loss; a cast to floats may round. Bounds are not
@@ -39,7 +44,7 @@ def check_fits(value: Any, space: Any, label: Callable[[], str], name: str, lead
         raise ShapeMismatch(f"{label()}: {mismatch}; give items of the space, or declare the space of these items")
 
 
-def _fits_exactly(space: Any, value: Any, leading: tuple[int, ...]) -> bool:
+def _fits_exactly(space: Space, value: Any, leading: tuple[int, ...]) -> bool:
     """Return True if the arrays of `value` have exactly the dtypes and shapes of the space: a fast check."""
     kind = type(value)
     if kind is np.ndarray:
@@ -51,7 +56,7 @@ def _fits_exactly(space: Any, value: Any, leading: tuple[int, ...]) -> bool:
 
 
 def space_mismatches(
-    space: Any, value: Any, name: str, leading: tuple[int, ...] = (), *, dtypes: bool = True
+    space: Space | None, value: object, name: str, leading: tuple[int, ...] = (), *, dtypes: bool = True
 ) -> Iterator[str]:
     """Yield a description of each part of `value` whose structure, shape or dtype does not fit `space`.
 
@@ -89,7 +94,7 @@ def _first_change(array: np.ndarray, dtype: np.dtype) -> str:
     return f"cannot hold {value!r}"
 
 
-def numeric_array(value: Any) -> np.ndarray | None:
+def numeric_array(value: object) -> np.ndarray | None:
     """Return the value as an array of numbers, or None if it is none. Tensors are moved to the CPU."""
     try:
         array = nested.host_array(value)
@@ -98,12 +103,12 @@ def numeric_array(value: Any) -> np.ndarray | None:
     return array if array.dtype.kind in "biufc" else None
 
 
-def describe_shape(array: np.ndarray | None, value: Any) -> str:
+def describe_shape(array: np.ndarray | None, value: object) -> str:
     """Describe a value for an error, given its `numeric_array`: its shape, or what it is if it is no array."""
     return f"are {brief(value)}" if array is None else f"have shape {list(array.shape)}"
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
     """Describe a value for an error: its length or type."""
     if isinstance(value, (tuple, list)):
         return f"{len(value)} items"

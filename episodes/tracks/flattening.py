@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +11,11 @@ from gymnasium import spaces
 
 from episodes.tracks.nested import as_any_array, is_foreign_array
 from episodes.tracks.spaces import elementary_spaces
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from episodes.data_types import Items
 
 Path = tuple[Any, ...]  # keys and indices from the outermost Dict or Tuple down
 
@@ -24,7 +29,7 @@ class Flattener:
         dtype: dtype of the vectors, by default Gymnasium's own.
     """
 
-    def __init__(self, space: gym.Space, dtype: Any = None) -> None:
+    def __init__(self, space: gym.Space, dtype: DTypeLike | None = None) -> None:
         self.space = space
         self._parts: list[_Part] | None = None
         if space.is_np_flattenable:
@@ -35,7 +40,7 @@ class Flattener:
                 self._parts.append(_part_of(part, path, start))
                 start += spaces.flatdim(part)
 
-    def __call__(self, rows: Any) -> Any:
+    def __call__(self, rows: Items) -> Any:
         """Flatten N items of the space, given as nested arrays [N, ...], and return the vectors [N, D].
 
         For a space without a flat form, return what Gymnasium makes of its items, in its structure and dtypes.

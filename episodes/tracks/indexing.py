@@ -14,7 +14,6 @@ the lookback. With `neg_index_as_lookback`, -1 is the item just before step 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -172,7 +171,7 @@ def chunk_bounds(slice_: slice, num_steps: int) -> tuple[int, int]:
     return start, max(start, stop)
 
 
-def checked_lookback(length: Any, unit: str = "items") -> int:
+def checked_lookback(length: object, unit: str = "items") -> int:
     """Return `length`, a user's number of lookback steps, as an int.
 
     Args:

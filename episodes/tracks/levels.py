@@ -16,7 +16,7 @@ _CONTAINERS = (dict, list, tuple, Mapping)
 
 
 def check_levels(
-    value: Any, levels: int = DEEPEST, kinds: tuple[type, ...] = _CONTAINERS, what: str = "a value"
+    value: object, levels: int = DEEPEST, kinds: tuple[type, ...] = _CONTAINERS, what: str = "a value"
 ) -> None:
     """Raise `ShapeMismatch` if more than `levels` dicts, lists and tuples of a value are nested in each other.
 
@@ -26,7 +26,7 @@ def check_levels(
         kinds: the types that count as containers.
         what: the value's name, for the error message.
     """
-    layer = [value]
+    layer: list[Any] = [value]
     for _ in range(levels):  # each time one level further inside; a part that occurs several times is followed once
         parts: dict[int, Any] = {}
         for container in layer:

@@ -13,7 +13,7 @@ replacing leaves 0.9, 0.2, 0.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tree
@@ -23,27 +23,30 @@ from episodes.tracks.levels import check_levels
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.read_only import read_only
 
+if TYPE_CHECKING:
+    from episodes.data_types import NestedArrays
+
 _WITH_NAN = frozenset(("ff", "fc", "cf", "cc", "MM", "mm"))  # pairs of dtype kinds that may hold NaN or NaT
 _LEAF_TYPES = frozenset((np.ndarray, int, float, bool, str, list, type(None), Ragged))
 
 
-def is_leaf(value: Any) -> bool:
+def is_leaf(value: object) -> bool:
     """Return True unless the value is a dict or a tuple, the containers of nested values."""
     return type(value) in _LEAF_TYPES or not isinstance(value, (dict, tuple))
 
 
-def is_foreign_array(leaf: Any) -> bool:
+def is_foreign_array(leaf: object) -> bool:
     """Return True for an array of another library, such as JAX, that supports numpy functions."""
     return type(leaf) is not np.ndarray and hasattr(type(leaf), "__array_function__")
 
 
-def as_any_array(leaf: Any) -> Any:
+def as_any_array(leaf: object) -> Any:
     """Convert a value to a numpy array. Arrays of other libraries that support numpy
     functions are returned unchanged."""
     return leaf if hasattr(type(leaf), "__array_function__") else np.asarray(leaf)
 
 
-def rebuild(container: Any, values: list[Any]) -> Any:
+def rebuild(container: dict[Any, Any] | Sequence[Any], values: list[Any]) -> Any:
     """Return a dict or tuple of the same form as `container`, which contains `values` instead."""
     if isinstance(container, dict):
         return dict(zip(container, values, strict=True))
@@ -52,7 +55,7 @@ def rebuild(container: Any, values: list[Any]) -> Any:
     return tuple(values)
 
 
-def children(container: Any) -> list[tuple[str, Any]]:
+def children(container: dict[Any, Any] | tuple[Any, ...]) -> list[tuple[str, Any]]:
     """Return (name, value) pairs of the items of a dict or tuple, without those nested deeper.
     Items of tuples are named "0", "1", ..."""
     if isinstance(container, dict):
@@ -78,7 +81,7 @@ def map_leaves(fn: Callable[..., Any], nested: Any, *parallel: Any) -> Any:
     return rebuild(nested, [map_leaves(fn, *values) for values in zip(nested, *parallel, strict=True)])
 
 
-def check_same_keys(container: Any, parallel: Sequence[Any]) -> None:
+def check_same_keys(container: dict[Any, Any] | tuple[Any, ...], parallel: Sequence[Any]) -> None:
     """Raise `TrackMismatch` unless each value in `parallel` is a dict with the keys, or a tuple with
     the length, of `container`."""
     for candidate in parallel:
@@ -94,7 +97,7 @@ def check_same_keys(container: Any, parallel: Sequence[Any]) -> None:
             raise TrackMismatch(f"nested values differ: {both}{_first_difference(container, candidate)}")
 
 
-def _first_difference(a: Any, b: Any) -> str:
+def _first_difference(a: object, b: object) -> str:
     """Return text for an error message that names a leaf which only one of two nested values has, or ""."""
     paths_of_a, paths_of_b = ({path for path, _ in tree.flatten_with_path(value) if path} for value in (a, b))
     paths = sorted("/".join(map(str, path)) for path in paths_of_a ^ paths_of_b)
@@ -125,7 +128,7 @@ def leaves(nested: Any) -> list[Any]:
     return result
 
 
-def first_leaf(nested: Any) -> Any:
+def first_leaf(nested: object) -> Any:
     """Return the first leaf of a nested value, or the value itself if it is not nested."""
     return nested if is_leaf(nested) else leaves(nested)[0]
 
@@ -161,14 +164,14 @@ def flatten(nested: Any, prefix: str | None = None) -> dict[str, Any]:
     return flat
 
 
-def skeleton(nested: Any, prefix: str | None = None) -> Any:
+def skeleton(nested: object, prefix: str | None = None) -> Any:
     """Return a copy of a nested value in which each leaf is replaced by its path, such as "camera/left". A `prefix` is
     the first part of all paths.
     """
     return unflatten_like(nested, list(flatten(nested, prefix)))
 
 
-def unflatten_like(nested: Any, values: Sequence[Any]) -> Any:
+def unflatten_like(nested: object, values: Sequence[Any]) -> Any:
     """Return `values`, a flat list of leaves, nested like `nested`."""
     remaining = iter(values)
     return map_leaves(lambda _: next(remaining), nested)
@@ -187,7 +190,7 @@ def same_structure(a: Any, b: Any) -> bool:
     return not isinstance(b, dict) and len(a) == len(b) and all(map(same_structure, a, b))
 
 
-def with_tuples_like(pattern: Any, nested: Any) -> Any:
+def with_tuples_like(pattern: object, nested: object) -> Any:
     """Return `nested` with lists converted to tuples at the places where `pattern` has tuples."""
     if isinstance(pattern, dict) and isinstance(nested, dict) and pattern.keys() == nested.keys():
         return {key: with_tuples_like(part, nested[key]) for key, part in pattern.items()}
@@ -216,7 +219,7 @@ def stack(items: Sequence[Any]) -> Any:
     return map_leaves(np.array, transpose(items))
 
 
-def take(nested: Any, rows: Any) -> Any:
+def take(nested: Any, rows: int | slice | np.ndarray) -> Any:
     """Index each array of a nested value with `rows`, and return the results nested in the same way.
     An int or a slice gives views."""
     if type(rows) is np.ndarray and rows.dtype.kind == "i":  # `take` is ten times faster for narrow rows
@@ -228,7 +231,7 @@ def take(nested: Any, rows: Any) -> Any:
     return map_leaves(lambda leaf: leaf[rows], nested)
 
 
-def with_rows(nested: Any, rows: np.ndarray, new: Any) -> Any:
+def with_rows(nested: NestedArrays, rows: np.ndarray, new: NestedArrays) -> Any:
     """Return a copy of nested arrays [n, ...] whose items at the indices `rows` [k] are replaced by
     the items of `new` [k, ...]."""
 
@@ -264,7 +267,7 @@ def concatenate(parts: Sequence[Any]) -> Any:
     return map_leaves(lambda *arrays: concatenate_arrays(arrays), *parts)
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: object, b: object) -> bool:
     """Return True if two nested values have the same structure and equal leaves. NaN equals NaN."""
     if not same_structure(a, b):
         return False
@@ -298,7 +301,7 @@ def host_array(value: Any) -> np.ndarray:
 _UNKNOWN_TO_NUMPY = frozenset(("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"))
 
 
-def frozen(data: Any) -> Any:
+def frozen(data: object) -> Any:
     """Return a nested value whose arrays are read-only views of the given arrays.
 
     Raises:
@@ -310,7 +313,7 @@ def frozen(data: Any) -> Any:
     return map_leaves(lambda leaf: read_only(as_array(leaf)), data)
 
 
-def as_arrays(value: Any) -> Any:
+def as_arrays(value: object) -> Any:
     """Return a nested value with each leaf converted to an array.
 
     Raises:
@@ -322,7 +325,7 @@ def as_arrays(value: Any) -> Any:
     return map_leaves(as_array, value)
 
 
-def as_array(leaf: Any) -> Any:
+def as_array(leaf: object) -> Any:
     """Convert a leaf to an array, or return a `Ragged` unchanged.
 
     Raises:

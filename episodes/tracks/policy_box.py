@@ -13,7 +13,7 @@ A plain `Box` with bounds in an episode's action space therefore means: these ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +22,9 @@ from gymnasium import spaces
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
 from episodes.tracks.spaces import elementary_spaces
+
+if TYPE_CHECKING:
+    from episodes.data_types import Item, Items, Space
 
 ActionMapping = Literal["normalize", "clip", "none", "recorded"]
 MAPPINGS: tuple[str, ...] = get_args(ActionMapping)
@@ -111,7 +114,7 @@ def policy_space_of(space: gym.Space, mapping: str) -> gym.Space:
     return _map_boxes(space, lambda box: PolicyBox(getattr(box, "env_space", box), mapping))
 
 
-def env_space_of(space: Any) -> Any:
+def env_space_of(space: Space | None) -> Any:
     """Return the environment's action space for a policy's action space: each `PolicyBox`
     becomes the environment's `Box`."""
     return _map_boxes(space, lambda box: getattr(box, "env_space", box))
@@ -142,19 +145,19 @@ def check_same_units(stored: gym.Space | None, new: gym.Space | None, label: str
         )
 
 
-def to_env_actions(space: gym.Space | None, actions: Any) -> Any:
+def to_env_actions(space: gym.Space | None, actions: Item) -> Any:
     """Convert actions [..., *item] of the space `space` to the environment's actions.
     Each `PolicyBox` in it maps its part."""
     return _map_items(space, actions, PolicyBox.to_env)
 
 
-def to_policy_actions(space: gym.Space | None, actions: Any) -> Any:
+def to_policy_actions(space: gym.Space | None, actions: Item) -> Any:
     """Convert the environment's actions [..., *item] to a policy's actions, which belong to `space`.
     Each `PolicyBox` in it maps its part."""
     return _map_items(space, actions, PolicyBox.from_env)
 
 
-def to_env_items(space: gym.Space | None, items: Any) -> Any:
+def to_env_items(space: gym.Space | None, items: Items) -> Any:
     """Convert n actions of the space `space`, given as a list or as nested arrays [n, ...],
     to the environment's actions."""
     return [to_env_actions(space, item) for item in items] if isinstance(items, list) else to_env_actions(space, items)
@@ -183,7 +186,7 @@ def bounded_parts(box: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     return below & (box.low > -largest), above & (box.high < largest)
 
 
-def without_huge_bounds(space: Any) -> Any:
+def without_huge_bounds(space: Space | None) -> Any:
     """Return a copy of a space with infinite bounds in place of the largest floats, or the space itself without such.
 
     The copy is seeded from `space`, so that its samples follow the seed.
@@ -202,7 +205,7 @@ def without_huge_bounds(space: Any) -> Any:
 
 
 def _map_boxes(
-    space: Any, change: Callable[[spaces.Box], spaces.Box], changes: Callable[[spaces.Box], bool] = _is_bounded
+    space: Space | None, change: Callable[[spaces.Box], spaces.Box], changes: Callable[[spaces.Box], bool] = _is_bounded
 ) -> Any:
     """Return a copy of an action space in which each box for which `changes(box)` is True, by default each bounded
     one, is replaced by `change(box)`, or the space itself if nothing changes.

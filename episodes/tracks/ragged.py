@@ -14,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import InvalidArgument, InvalidFill, ShapeMismatch, WrongType
 from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.read_only import read_only
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike
 
 LENGTH = -1
 """Stands for the length of an item in shapes: `ragged.shape == (n, LENGTH, ...)`."""
@@ -84,7 +87,7 @@ class Ragged:
     values: np.ndarray
     offsets: np.ndarray
 
-    def __init__(self, values: Any, offsets: Any) -> None:
+    def __init__(self, values: ArrayLike, offsets: ArrayLike) -> None:
         values, offsets = np.asarray(values), np.asarray(offsets)
         if values.dtype.kind not in _KINDS or not values.ndim or 0 in values.shape[1:]:
             raise WrongType(f"Ragged: values of {values.dtype} {list(values.shape)}; give numbers or bools [V, ...]")
@@ -106,7 +109,7 @@ class Ragged:
         return ragged
 
     @classmethod
-    def from_lengths(cls, values: np.ndarray, lengths: Any) -> Ragged:
+    def from_lengths(cls, values: np.ndarray, lengths: ArrayLike) -> Ragged:
         """Create a `Ragged` from the concatenated values [V, ...] of n items and the items' lengths [n].
 
         Raises:
@@ -202,7 +205,7 @@ class Ragged:
         index = np.asarray(index)
         return self.take(np.arange(len(self))[index if index.size else index.astype(np.int64)])
 
-    def take(self, indices: Any, axis: int = 0) -> Ragged:
+    def take(self, indices: ArrayLike, axis: int = 0) -> Ragged:
         """Return a new `Ragged` with copies of the items at `indices` [k]. `axis`, an argument of numpy's `take`, has
         no effect.
         """
@@ -224,7 +227,7 @@ class Ragged:
         """Return a copy whose values and offsets are in new memory."""
         return Ragged.of(self.flat.copy(), self.bounds.copy())
 
-    def astype(self, dtype: Any, copy: bool = True) -> Ragged:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> Ragged:
         """Return a `Ragged` of the same items with their values cast to `dtype`. With `copy=False`, values that have
         this dtype are shared.
         """
@@ -238,13 +241,13 @@ class Ragged:
         offsets = self.offsets.tolist()
         return (self.values[start:stop] for start, stop in pairwise(offsets))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         raise ShapeMismatch(
             "ragged items are no array, since their lengths differ; read them one by one, or as .values, .lengths or "
             ".padded(fill)"
         )
 
-    def padded(self, fill: Any = 0, length: int | None = None) -> np.ndarray:
+    def padded(self, fill: ArrayLike = 0, length: int | None = None) -> np.ndarray:
         """Return the items as one array [n, length, ...], padded with `fill` after the end of each item.
 
         Args:

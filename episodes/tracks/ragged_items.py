@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from episodes.tracks.casting import try_cast
 from episodes.tracks.ragged import Ragged, RaggedKind
 from episodes.tracks.spaces import dtypes_of
 from episodes.tracks.stacking import refuse_masked, stack_items
+
+if TYPE_CHECKING:
+    from episodes.data_types import Item, Space
 
 _FIXED = ("rewards", "infos")  # tracks that cannot be ragged
 
@@ -78,7 +81,7 @@ def from_plain_kinds(values: Mapping[str, Any]) -> dict[str, Kinds]:
     }
 
 
-def as_ragged_item(item: Any, kind: Kinds, label: Callable[[], str]) -> Any:
+def as_ragged_item(item: object, kind: Kinds, label: Callable[[], str]) -> Any:
     """Convert one item of a ragged time series to an array [L, *value_shape] with the dtype and value shape in `kind`.
 
     Args:
@@ -141,7 +144,7 @@ def fixed_shapes(item: Any, kind: Kinds | None) -> Any:
     return [(key, fixed_shapes(item[key], kinds.get(key))) for key in keys]
 
 
-def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback: int, space: Any) -> Any:
+def finished_items(items: Sequence[Any], kind: Kinds | None, name: str, lookback: int, space: Space | None) -> Any:
     """Convert the list of items of a time series to a `Ragged`. In nested items, parts that are not
     ragged are stacked to arrays.
 
@@ -182,7 +185,7 @@ def as_ragged_items(items: Sequence[Any], kind: Kinds, name: str) -> list[Any]:
     return [as_ragged_item(item, kind, lambda i=i: f"{name}: item {i}") for i, item in enumerate(items)]
 
 
-def ragged_filler(fill: Any, kind: Kinds) -> Any:
+def ragged_filler(fill: Item, kind: Kinds) -> Any:
     """Convert a user's fill value to an item of a ragged time series. Raise `InvalidFill` for a
     scalar, which has no length."""
     try:
@@ -192,7 +195,7 @@ def ragged_filler(fill: Any, kind: Kinds) -> Any:
         raise InvalidFill(f"fill={fill!r}: items of the track are {items} ({error})") from None
 
 
-def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: Any) -> Any:
+def take_filled_ragged(data: Ragged, positions: int | range | np.ndarray, fill: Item) -> Any:
     """Return the items of a `Ragged` with n items at the given positions.
     Positions outside of [0, n) get the item `fill`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import is_
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
@@ -12,6 +12,9 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.stacking import check_strings, object_array
+
+if TYPE_CHECKING:
+    from episodes.data_types import Space
 
 _ONE_ARRAY = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 NESTED = (spaces.Dict, spaces.Tuple)
@@ -23,7 +26,7 @@ def is_nested(space: spaces.Space | None) -> TypeGuard[spaces.Dict | spaces.Tupl
     return not isinstance(space, _ONE_ARRAY) and isinstance(space, NESTED)  # the second `isinstance` takes 1 us
 
 
-def elementary_spaces(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def elementary_spaces(space: Space | None, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield (path, subspace) of each subspace in nested `Dict` and `Tuple` spaces that is neither `Dict` nor `Tuple`.
 
     A path has the keys and indices from the outermost space down. A space that is not nested is yielded itself.
@@ -38,7 +41,7 @@ def elementary_spaces(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[
         yield from elementary_spaces(part, (*path, key))
 
 
-def as_item(item: Any, space: spaces.Space | None) -> Any:
+def as_item(item: object, space: spaces.Space | None) -> Any:
     """Convert lists in an item of a space to tuples, wherever the space is a `Tuple`.
     Gymnasium accepts lists there too.
 
@@ -57,7 +60,7 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
     return item
 
 
-def as_items(items: Any, space: spaces.Space | None) -> Any:
+def as_items(items: object, space: spaces.Space | None) -> Any:
     """Convert lists to tuples in each item of a list, if `space` is a `Dict` or `Tuple`.
     Items of other spaces are returned unchanged."""
     return [as_item(item, space) for item in items] if type(items) is list and is_nested(space) else items
@@ -130,7 +133,7 @@ def dtypes_of(space: spaces.Space | None) -> Any:
     return np.dtype(dtype) if dtype is not None and not isinstance(space, spaces.Text) else None
 
 
-def _all_or_none(dtypes: Any) -> Any:
+def _all_or_none(dtypes: object) -> Any:
     """Return nested dtypes unchanged, or None if the dtype of any part is unknown."""
     return None if any(leaf is None for leaf in nested.leaves(dtypes)) else dtypes
 

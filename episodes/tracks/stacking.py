@@ -6,13 +6,16 @@ import operator
 import struct
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import ShapeMismatch, WrongType
 from episodes.tracks import nested
 from episodes.tracks.casting import MOST_DIMENSIONS, try_cast
+
+if TYPE_CHECKING:
+    from episodes.data_types import NestedDtypes
 
 _dtype_of = operator.attrgetter("dtype")
 
@@ -82,7 +85,7 @@ def joined_encoded(items: Sequence[Any], dtype: np.dtype, shape: tuple[int, ...]
     return np.frombuffer(b"".join(items), dtype).reshape(num, *shape)
 
 
-def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: Any = None) -> Any:
+def stack_items(items: Sequence[Any], name: str, lookback: int = 0, dtypes: NestedDtypes | None = None) -> Any:
     """Stack a list of (possibly nested) items to arrays [len(items), ...], and cast these to `dtypes` if given.
 
     Args:

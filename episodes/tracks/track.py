@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,11 @@ from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.ragged_items import Kinds, as_ragged_items, finished_items, kinds_of, ragged_filler
 from episodes.tracks.spaces import dtypes_of, empty_items
 from episodes.tracks.stacking import cast_without_loss, joined_bytes, joined_encoded, stack_items
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from episodes.data_types import Item, Items, Space
 
 _blank: Any = object.__new__  # takes half the time of calling the class, which counts in slices of all tracks
 MOST_BYTES = 4096
@@ -59,7 +64,7 @@ class _Items:
         a list or nested arrays."""
         return self.data
 
-    def finalize(self: Any, space: Any = None) -> Any:
+    def finalize(self: Any, space: Space | None = None) -> Any:
         """Return the time series as read-only arrays, or the same object if it consists of arrays already."""
         return self
 
@@ -97,7 +102,7 @@ class ListTrack(_Items):
     def __len__(self) -> int:
         return len(self.stored) - self.lookback
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         if self.ragged is not None:
             return np.asarray(self.finalize())
         return np.array(self.items[self.lookback :], dtype=dtype)
@@ -156,7 +161,7 @@ class ListTrack(_Items):
         """Number of stored items: L + n, with the lookback."""
         return len(self.stored)
 
-    def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
+    def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Item | None = None) -> Any:
         """Return the item at an int index, or a list of items for a slice, a list of indices or None.
 
         None selects all items from step 0 on. `fill` replaces missing items. With `neg_index_as_lookback`, -1 is
@@ -177,7 +182,7 @@ class ListTrack(_Items):
         positions = indexing.existing_positions(indices, lookback, size, neg_index_as_lookback, self.field.label)
         return items[positions] if isinstance(positions, int) else [items[p] for p in positions]
 
-    def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Any) -> Any:
+    def _get_filled(self, indices: Indices, neg_index_as_lookback: bool, fill: Item) -> Any:
         """Return the items at a user's indices, with `fill` in place of items that do not exist."""
         positions = indexing.positions(indices, self.lookback, len(self), neg_index_as_lookback)
         items = self.items
@@ -204,7 +209,7 @@ class ListTrack(_Items):
         """Return the items at the stored positions [start, stop) as a list."""
         return self.items[start:stop]
 
-    def take(self, rows: Any) -> ListTrack:
+    def take(self, rows: slice | np.ndarray) -> ListTrack:
         """Return a new time series without lookback, of the items at the stored positions `rows`."""
         items = self.items
         items = items[rows] if isinstance(rows, slice) else [items[p] for p in rows]
@@ -217,7 +222,7 @@ class ListTrack(_Items):
         self.num_decoded, self.uniform = len(self.stored), False
         return self
 
-    def replaced(self, positions: Any, new_items: Sequence[Any]) -> ListTrack:
+    def replaced(self, positions: Sequence[int] | np.ndarray, new_items: Sequence[Any]) -> ListTrack:
         """Return a copy of the time series with `new_items` at the given stored positions."""
         items = list(self.items)
         if self.ragged is not None:
@@ -226,7 +231,7 @@ class ListTrack(_Items):
             items[position] = item
         return ListTrack(items, self.lookback, False, self.field, None, self.ragged)
 
-    def finalize(self, space: Any = None) -> ArrayTrack | InfoTrack:
+    def finalize(self, space: Space | None = None) -> ArrayTrack | InfoTrack:
         """Return the time series as read-only arrays, with the dtypes of `space`, or without a space the
         dtypes that numpy chooses.
 
@@ -250,7 +255,7 @@ class ListTrack(_Items):
             return ArrayTrack.of(stack_items(items, field.label, lookback, dtypes_of(space)), lookback, field)
         return self._finished(joined, space)
 
-    def _finished(self, joined: np.ndarray, space: Any) -> ArrayTrack:
+    def _finished(self, joined: np.ndarray, space: Space | None) -> ArrayTrack:
         """Return the time series with the read-only array `joined`, cast to the dtype of the space if given."""
         dtype = dtypes_of(space)
         if dtype is not None and dtype is not joined.dtype:
@@ -272,7 +277,7 @@ class ArrayTrack(_Items):
     field: Field = UNNAMED
 
     @classmethod
-    def of(cls, data: Any, lookback: int = 0, field: Field = UNNAMED) -> ArrayTrack:
+    def of(cls, data: object, lookback: int = 0, field: Field = UNNAMED) -> ArrayTrack:
         """Create a finished time series from nested arrays, which are not copied.
         Its views of these arrays are read-only."""
         return cls(nested.frozen(data), lookback, field)
@@ -280,7 +285,7 @@ class ArrayTrack(_Items):
     def __reduce__(self) -> Any:
         return ArrayTrack.of, (self.data, self.lookback, self.field)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.get(), dtype=dtype, copy=copy)
 
     @property
@@ -314,7 +319,7 @@ class ArrayTrack(_Items):
         """Return one item by its position in the stored arrays, where position 0 is the first lookback item."""
         return nested.take(self.data, position)
 
-    def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
+    def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Item | None = None) -> Any:
         """Return the item at an int index, or nested arrays [k, ...] for a slice, a list of
         indices or None (all items from step 0 on).
 
@@ -347,7 +352,7 @@ class ArrayTrack(_Items):
             rows = indexing.existing_positions(indices, lookback, len(self), neg_index_as_lookback, self.field.label)
         return data[rows] if type(data) is np.ndarray else nested.take(data, rows)
 
-    def get_at(self, positions: int | range | np.ndarray, fill: Any) -> Any:
+    def get_at(self, positions: int | range | np.ndarray, fill: Item) -> Any:
         """Return the items at the given stored positions, where position 0 is the first lookback item.
         `fill` replaces missing items."""
         data = self.data
@@ -370,7 +375,7 @@ class ArrayTrack(_Items):
         data, rows = self.data, range(start, stop)
         return list(data[start:stop]) if type(data) is np.ndarray else [nested.take(data, i) for i in rows]
 
-    def take(self, rows: Any) -> ArrayTrack:
+    def take(self, rows: slice | np.ndarray) -> ArrayTrack:
         """Return a new time series without lookback, of the items at the stored positions `rows`.
         A slice gives views."""
         return ArrayTrack.of(nested.take(self.data, rows), 0, self.field)
@@ -393,7 +398,7 @@ class ArrayTrack(_Items):
                 "of a track have one shape"
             ) from None
 
-    def replaced(self, positions: Any, new_items: Any) -> ArrayTrack:
+    def replaced(self, positions: Sequence[int] | np.ndarray, new_items: Items) -> ArrayTrack:
         """Return a copy of the time series with `new_items`, nested arrays [k, ...], at k stored positions.
         Dtypes are widened if needed.
 
@@ -443,7 +448,7 @@ class InfoTrack(_Items):
         """Return one info dict by its position in the stored sequence, where position 0 is the first lookback item."""
         return self.data[position]
 
-    def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
+    def get(self, indices: Indices = None, neg_index_as_lookback: bool = False, fill: Item | None = None) -> Any:
         """Return the info dict at an int index, or a list of dicts for a slice, a list of indices or None.
 
         None selects all infos from step 0 on. `fill` replaces missing infos. With `neg_index_as_lookback`, -1 is
@@ -471,7 +476,7 @@ class InfoTrack(_Items):
         """Return the info dicts at the stored positions [start, stop) as a list."""
         return list(self.data.view(start, stop))
 
-    def take(self, rows: Any) -> InfoTrack:
+    def take(self, rows: slice | np.ndarray) -> InfoTrack:
         """Return a new time series without lookback, of the infos at the stored positions `rows`.
         A slice gives views."""
         return InfoTrack(self.data[rows] if isinstance(rows, slice) else self.data.take(rows))
@@ -484,7 +489,7 @@ class InfoTrack(_Items):
             joined_infos([self.data, following.view(later.lookback + skip, len(following))]), self.lookback
         )
 
-    def replaced(self, positions: Any, new_items: Sequence[Any]) -> InfoTrack:
+    def replaced(self, positions: Sequence[int] | np.ndarray, new_items: Sequence[Any]) -> InfoTrack:
         """Return a copy of the time series with `new_items`, info dicts, at the given stored positions."""
         return InfoTrack(infos_of(self.as_growing().replaced(positions, new_items).items), self.lookback)
 
@@ -524,5 +529,5 @@ def same_track(a: Track, b: object) -> bool:
     return all(map(same, a.item_list(0, a.total), b.item_list(0, b.total)))
 
 
-def _dtypes(data: Any) -> list[np.dtype]:
+def _dtypes(data: object) -> list[np.dtype]:
     return [leaf.dtype for leaf in nested.leaves(data)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -24,6 +24,9 @@ from episodes.tracks.spaces import as_item, dtypes_of, empty_items, irregular_pa
 from episodes.tracks.stacking import stack_items
 from episodes.tracks.track import ArrayTrack, ListTrack, Track
 from episodes.tracks.tracks import Tracks, wrong_length
+
+if TYPE_CHECKING:
+    from episodes.data_types import Item, Items
 
 _PLAIN = (np.ndarray, np.generic, str, int, float)
 
@@ -51,7 +54,7 @@ def shape_of(item: Any, label: Callable[[], str] = lambda: "an item") -> Any:
         raise too_deep(f"{label()}: the item") from None
 
 
-def checked_observation(observation: Any, shape: Any, space: spaces.Space | None, label: Callable[[], str]) -> Any:
+def checked_observation(observation: Any, shape: object, space: spaces.Space | None, label: Callable[[], str]) -> Any:
     """Validate the shape of an observation that is added to an episode, and return the observation with
     lists converted to tuples.
 
@@ -77,7 +80,7 @@ def checked_observation(observation: Any, shape: Any, space: spaces.Space | None
     return tupled
 
 
-def check_kind(item: Any, earlier: Any, name: str, label: Callable[[], str]) -> None:
+def check_kind(item: object, earlier: object, name: str, label: Callable[[], str]) -> None:
     """Raise `ShapeMismatch` if one of two items is text and the other one a number. Only arrays and scalars are
     compared.
 
@@ -197,7 +200,7 @@ def with_ragged_conversion(targets: tuple[Any, ...], tracks: Tracks) -> tuple[An
         (track.data, track.field.label) for track in tracks.extra.values() if isinstance(track.ragged, RaggedKind)
     ]
 
-    def append_action(action: Any) -> None:
+    def append_action(action: Item) -> None:
         """Append an action. Raise `ShapeMismatch` if an output, which was appended before, has another length."""
         append(action)
         stored = items[-1]
@@ -208,7 +211,7 @@ def with_ragged_conversion(targets: tuple[Any, ...], tracks: Tracks) -> tuple[An
     return observations, _Appends(append_action), rewards, infos, pairs
 
 
-def _ragged_appends(track: Any, items: Any) -> Any:
+def _ragged_appends(track: Any, items: list[Any]) -> Any:
     """Return an object that appends to `items`, and if `track` is ragged first checks each item
     and converts it to an array."""
     kind = track.ragged
@@ -229,7 +232,7 @@ def _ragged_appends(track: Any, items: Any) -> Any:
     return _Appends(add, track.items)
 
 
-def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tuple[Any, Any]:
+def as_ragged_step(tracks: Tracks, action: Any, outputs: Mapping[str, Any] | None, label: str) -> tuple[Any, Any]:
     """Return a step's action and extra model outputs, with items of ragged time series checked and converted to arrays.
     Nothing is stored.
 
@@ -250,7 +253,7 @@ def as_ragged_step(tracks: Tracks, action: Any, outputs: Any, label: str) -> tup
     return action, converted if outputs is not None else outputs
 
 
-def _append_nested(track: Any, append: Callable[[Any], None], item: Any) -> None:
+def _append_nested(track: Any, append: Callable[[Any], None], item: Item) -> None:
     """Check a nested item with ragged parts, convert these parts to arrays, and append the item to the time series.
 
     Raises:
@@ -279,7 +282,7 @@ def check_regular(track: Track, space: spaces.Space | None) -> None:
 
 
 def read_one_hot(
-    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
+    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Item | None, space: spaces.Space | None
 ) -> Any:
     """Return the items at a user's indices, with the values of discrete subspaces encoded as one-hot vectors.
 
@@ -306,7 +309,7 @@ def read_one_hot(
 
 
 def read_empty(
-    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Any, space: spaces.Space | None
+    track: Track, indices: Indices, neg_index_as_lookback: bool, fill: Item | None, space: spaces.Space | None
 ) -> Any:
     """Return what a getter returns for a time series without items: `fill` in the shape and
     dtype of the space's items."""
@@ -329,7 +332,7 @@ def _gathered(track: Track, positions: np.ndarray, space: spaces.Space | None) -
     return stacked if len(positions) else nested.take(stacked, slice(0, 0))
 
 
-def unstacked(batch: Any, num_items: int) -> list[Any]:
+def unstacked(batch: Items, num_items: int) -> list[Any]:
     """Return nested arrays [num_items, ...] as a list of `num_items` nested items: the inverse of stacking."""
     return [nested.take(batch, i) for i in range(num_items)]
 
@@ -377,7 +380,7 @@ def with_items_set(track: Track, new_data: Any, at_indices: Indices, neg_index_a
     return track.replaced(positions, new_data)
 
 
-def _levels_of(new_data: Any) -> int:
+def _levels_of(new_data: object) -> int:
     """Return the number of levels that new data may have: one more if it is a list of items."""
     return DEEPEST + isinstance(new_data, list)
 
@@ -390,7 +393,7 @@ def _artificial_step(field: Field, num_given: int, num_allowed: int) -> str:
     return ". If the last item is for RLlib's artificial extra step, leave it out: episodes have only real steps"
 
 
-def _check_rewards(new_data: Any) -> None:
+def _check_rewards(new_data: object) -> None:
     """Raise `ShapeMismatch` or `WrongType` unless `new_data` contains one number per reward."""
     try:
         rewards = np.asarray(new_data)
@@ -401,7 +404,7 @@ def _check_rewards(new_data: Any) -> None:
     check_kinds(REWARDS, {REWARDS.path: rewards})
 
 
-def _num_rows(name: str, new_data: Any) -> int:
+def _num_rows(name: str, new_data: object) -> int:
     """Return the number of rows of new data. Raise `ShapeMismatch` if it has no row axis, as a single item has none.
 
     Args:

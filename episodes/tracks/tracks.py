@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.ragged import Ragged, RaggedKind
 from episodes.tracks.ragged_items import Kinds, as_plain_kinds, as_ragged_items, from_plain_kinds
 from episodes.tracks.track import ArrayChange, ArrayTrack, InfoTrack, ListTrack, Track, same_extra
+
+if TYPE_CHECKING:
+    from episodes.data_types import Space
 
 _new: Any = tuple.__new__  # takes half the time of calling the class
 _RAGGED = "ragged"  # key of the kinds of growing ragged tracks in a state
@@ -91,7 +94,13 @@ class Tracks(NamedTuple):
 
     @classmethod
     def finished(
-        cls, observations: Any, infos: Infos, actions: Any, rewards: Any, extra: Mapping[str, Any], lookback: int = 0
+        cls,
+        observations: object,
+        infos: Infos,
+        actions: object,
+        rewards: object,
+        extra: Mapping[str, Any],
+        lookback: int = 0,
     ) -> Tracks:
         """Create the time series of a finished episode from nested arrays, which are not copied."""
         return cls(
@@ -152,7 +161,7 @@ class Tracks(NamedTuple):
         if not self.is_finished:
             self.rewards.data[:] = checked_rewards(self.rewards.data, label, -self.lookback)
 
-    def check_shapes(self, observation_space: Any, action_space: Any, label: str) -> None:
+    def check_shapes(self, observation_space: Space | None, action_space: Space | None, label: str) -> None:
         """Raise `ShapeMismatch` unless finished observations and actions have the structures, shapes and dtypes of
         their spaces, as in `check_fits`.
 
@@ -247,7 +256,7 @@ class Tracks(NamedTuple):
         )
         return _new(Tracks, tracks)
 
-    def take(self, steps: Any, observed: Any) -> Tracks:
+    def take(self, steps: slice | np.ndarray, observed: slice | np.ndarray) -> Tracks:
         """Return selected items: actions, rewards and extra outputs at the indices `steps`,
         observations and infos at the indices `observed`.
 
@@ -270,7 +279,7 @@ class Tracks(NamedTuple):
                 changed[_PLACES[field.name]] = track
         return _new(Tracks, changed)
 
-    def finalized(self, observation_space: Any, action_space: Any, label: str) -> Tracks:
+    def finalized(self, observation_space: Space | None, action_space: Space | None, label: str) -> Tracks:
         """Return a finished copy of the record: all time series as read-only arrays, with the
         dtypes of the given spaces.
 

@@ -7,12 +7,15 @@ import operator
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import Space
 
 from episodes.errors import EpisodeError, InvalidArgument, StateMismatch, WrongType
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 def checked_count(name: str, value: Any, at_least: float = 1) -> int:
@@ -48,7 +51,7 @@ def checked_number(name: str, value: Any, low: float = -math.inf, high: float = 
     return number
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a user's value as Python prints it, shortened, for an error message. Any depth of nesting is allowed."""
     try:
         text = repr(value)
@@ -76,7 +79,7 @@ def reading_state(owner: type) -> Iterator[None]:
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
-def checked_flag(name: str, value: Any) -> bool:
+def checked_flag(name: str, value: object) -> bool:
     """Return an argument, a Python or numpy bool, as a Python bool.
 
     Raises:
@@ -87,7 +90,7 @@ def checked_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def checked_items(name: str, value: Any, contents: str) -> list[Any]:
+def checked_items(name: str, value: object, contents: str) -> list[Any]:
     """Return an iterable argument as a list.
 
     The error names the `contents` that it must have. Raise `WrongType` if it is a string or not iterable.
@@ -100,7 +103,7 @@ def checked_items(name: str, value: Any, contents: str) -> list[Any]:
     return list(value)
 
 
-def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
+def checked_mapping(name: str, value: object, contents: str) -> dict[Any, Any]:
     """Return a mapping argument as a dict.
 
     The error names the `contents` that it must have, such as "of a space for each module".
@@ -113,7 +116,7 @@ def checked_mapping(name: str, value: Any, contents: str) -> dict[Any, Any]:
     return dict(value)
 
 
-def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
+def checked_choice(name: str, value: object, choices: Collection[str]) -> Any:
     """Return an argument unchanged. Raise `InvalidArgument` unless it is one of the strings `choices`.
 
     Raises:
@@ -124,14 +127,14 @@ def checked_choice(name: str, value: Any, choices: Collection[str]) -> Any:
     return value
 
 
-def checked_key(name: str, value: Any) -> str:
+def checked_key(name: str, value: object) -> str:
     """Return an argument unchanged. Raise `WrongType` unless it is a str."""
     if not isinstance(value, str):
         raise WrongType(f"{name}={shown(value)}: give the key, a str")
     return value
 
 
-def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
+def checked_space(name: str, value: object, *, or_none: bool = True) -> Any:
     """Return an argument unchanged. Raise `WrongType` unless it is a Gymnasium space (or None, if `or_none` is True).
 
     Raises:
@@ -142,7 +145,7 @@ def checked_space(name: str, value: Any, *, or_none: bool = True) -> Any:
     return value
 
 
-def checked_seed(seed: Any) -> int | None:
+def checked_seed(seed: object) -> int | None:
     """Return a seed as a Python int, the type that Gymnasium requires, or None for None.
     Raise `InvalidArgument` for other values.
 
@@ -152,7 +155,7 @@ def checked_seed(seed: Any) -> int | None:
     return None if seed is None else checked_count("seed", seed, 0)
 
 
-def checked_generator(seed: Any) -> np.random.Generator:
+def checked_generator(seed: int | np.random.Generator | None) -> np.random.Generator:
     """Create a numpy random generator from a seed.
 
     For None the seed is random. A generator is returned itself.
@@ -168,7 +171,7 @@ def checked_generator(seed: Any) -> np.random.Generator:
         raise InvalidArgument(f"seed={shown(seed)}: give an int of at least 0, or None for random draws") from None
 
 
-def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
+def checked_number_dtype(name: str, dtype: DTypeLike) -> np.dtype:
     """Return a dtype argument as a numpy dtype. Raise `WrongType` unless it is a dtype of real numbers."""
     try:
         checked = None if dtype is None else np.dtype(dtype)
@@ -179,14 +182,14 @@ def checked_number_dtype(name: str, dtype: Any) -> np.dtype:
     return checked
 
 
-def checked_path(path: Any) -> Any:
+def checked_path(path: object) -> Any:
     """Return the argument `path` after a check that it is the path of a directory, or None to store data in memory."""
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise WrongType(f"path={shown(path)}: give the path of a directory, or None for memory")
     return path
 
 
-def checked_place(name: str, value: Any) -> Any:
+def checked_place(name: str, value: object) -> Any:
     """Return an argument after a check that it is a path or None. Raise `WrongType` for others, such as file
     descriptors.
     """

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -16,6 +16,10 @@ from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import Trial, array_of, digest, exceeds_bounds
 from episodes.tracks import nested
 from episodes.tracks.ragged import RaggedKind
+
+if TYPE_CHECKING:
+    from episodes.data_types import Space
+    from episodes.tracks.ragged_items import Kinds
 
 Trials = list[Trial]
 CLOCK = re.compile(r"(^|_|/)(t|time|time_?step|steps?|clock|tick|frame|elapsed(_steps)?)$", re.IGNORECASE)
@@ -54,7 +58,7 @@ def space_mismatches(trials: Trials) -> Iterator[Finding]:
         yield from gather_findings(kind, places)
 
 
-def _like(item: Any, ragged: Any) -> Any:
+def _like(item: object, ragged: Kinds | None) -> Any:
     """Return a space that contains items like `item`: an unbounded Box for numeric arrays, or a space of any value.
 
     Args:
@@ -77,7 +81,7 @@ def _like(item: Any, ragged: Any) -> Any:
     return spaces.Space()  # contains anything
 
 
-def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, str, str]]:
+def _space_mismatches(space: Space, item: Any, path: str) -> Iterator[tuple[str, str, str]]:
     """Yield (problem kind, evidence, path) for each array of the nested item that does not fit its space."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
@@ -96,7 +100,7 @@ def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, s
         yield "outside_space", f"{path} is {item!r}, and its space {space}"[:200], path
 
 
-def _box_mismatches(space: spaces.Box, item: Any, path: str) -> Iterator[tuple[str, str, str]]:
+def _box_mismatches(space: spaces.Box, item: object, path: str) -> Iterator[tuple[str, str, str]]:
     """Yield kind, text and path of each way in which an item does not fit a Box: shape, dtype or bounds.
 
     A small rounding error beyond a bound is ignored. After another shape, nothing else is checked.
@@ -143,7 +147,7 @@ def info_types(trials: Trials) -> Iterator[Finding]:
     yield from gather_findings("info_type", places)
 
 
-def _type_of(value: Any) -> str:
+def _type_of(value: object) -> str:
     """Describe the type of a value in words, such as "a number" or "an array of 2 dimensions"."""
     if isinstance(value, (bool, np.bool_)):
         return "a bool"
@@ -401,7 +405,7 @@ def constants(trials: Trials) -> Iterator[Finding]:
         return
 
 
-def _has_one_item(space: Any) -> bool:
+def _has_one_item(space: Space | None) -> bool:
     """Return True if a Discrete, Box or MultiDiscrete space contains a single item, and False for other spaces."""
     if isinstance(space, spaces.Discrete):
         return space.n == 1

@@ -21,7 +21,7 @@ FEWEST_STEPS, MORE_STEPS = 2000, 100_000  # without an ending, for `never_ends`
 
 
 @contextmanager
-def watched_layers(env: Any) -> Iterator[list[str]]:
+def watched_layers(env: object) -> Iterator[list[str]]:
     """Context manager that lists, as texts, the calls of `step` after an episode's end in wrappers of `env`.
 
     The methods `step` and `reset` of each layer are replaced by recording ones, and restored at the end.
@@ -68,12 +68,12 @@ def _watch(layer: Any, notes: list[str]) -> bool:
     return True
 
 
-def time_limit_of(env: Any) -> int:
+def time_limit_of(env: object) -> int:
     """Return the time limit of an environment, 0 if it has none."""
     return getattr(getattr(env, "spec", None), "max_episode_steps", None) or 0
 
 
-def never_ends(env: Any, play: Play, seconds: float) -> Iterator[Finding]:
+def never_ends(env: object, play: Play, seconds: float) -> Iterator[Finding]:
     """Find environments in which no episode ended during the test, unless their time limit is longer.
 
     Gymnasium environments are stepped on for `seconds` or `MORE_STEPS`, because random actions may end them rarely.

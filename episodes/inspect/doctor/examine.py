@@ -27,7 +27,7 @@ from episodes.testing import check_vector_env
 Episode = (SingleAgentEpisode, MultiAgentEpisode, Mapping)
 
 
-def examine(subject: Any, *, num_steps: int = 4000, seconds: float = 20.0, seed: int = 0) -> Findings:
+def examine(subject: object, *, num_steps: int = 4000, seconds: float = 20.0, seed: int = 0) -> Findings:
     """Check an environment, a data set or episodes, and return the problems found in endings and data.
 
     An environment is stepped with random actions, several times with the same seed. It is not closed. All steps of data
@@ -80,7 +80,7 @@ def _of_directory(path: str | Path, num_steps: int) -> Findings:
     return findings
 
 
-def _of_data(subject: Any, num_steps: int) -> Findings:
+def _of_data(subject: object, num_steps: int) -> Findings:
     """Return the problems in episodes. Cheap checks cover all steps, and all checks the first `num_steps`."""
     scan, trials = Scan(), list[Trial]()
     steps = 0
@@ -98,7 +98,7 @@ def _of_data(subject: Any, num_steps: int) -> Findings:
     return Findings([*scan.findings(), *detailed], scan.num_steps, min(steps, scan.num_steps), scan.num_episodes)
 
 
-def _episodes_of(subject: Any) -> Iterator[Any]:
+def _episodes_of(subject: object) -> Iterator[Any]:
     """Yield the episodes of a data set, a pack or a sequence, or the given single episode.
 
     Raises:

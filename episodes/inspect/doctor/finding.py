@@ -148,7 +148,7 @@ class Finding:
         cls,
         kind: str,
         evidence: str,
-        episode: Any = None,
+        episode: object = None,
         step: int | None = None,
         times: int = 1,
         track: str = "",

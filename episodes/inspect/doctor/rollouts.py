@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -15,6 +15,11 @@ from gymnasium import spaces
 from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import Trial, array_of, digest
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from episodes.data_types import AgentID, Space
 
 MOST_BYTES = 64_000_000  # of observations
 ENOUGH_EPISODES = 40
@@ -66,7 +71,9 @@ class Play:
         latest = len(self.trials) - 1 if self.trials else None
         self.places.setdefault(kind, []).append((trial.id_ if trial else latest, step, words))
 
-    def begin(self, space: Any, observation: Any, info: Any, agent: Any = None, number: int = 0) -> Trial:
+    def begin(
+        self, space: object, observation: object, info: object, agent: AgentID | None = None, number: int = 0
+    ) -> Trial:
         """Start the record of one agent's episode with its reset observation, and return the record."""
         if space is not None and not isinstance(space, spaces.Space):
             self.note("outside_space", f"the observation space is {space!r}, and none of Gymnasium"[:200])
@@ -77,7 +84,7 @@ class Play:
         self.see(trial, observation, info)
         return trial
 
-    def see(self, trial: Trial, observation: Any, info: Any) -> None:
+    def see(self, trial: Trial, observation: object, info: object) -> None:
         """Append a copy of an observation and its info to the record of an episode."""
         kept = copy.deepcopy(observation)
         trial.observe(kept, copy.copy(info))
@@ -85,14 +92,14 @@ class Play:
         if not isinstance(info, dict):
             self.note("info_type", f"infos are {type(info).__name__}, not dict", trial, len(trial))
 
-    def act(self, space: Any, mask: Any = None) -> Any:
+    def act(self, space: Space, mask: ArrayLike | None = None) -> Any:
         """Return and record the next action: the action of the earlier rollout, if it has one, or a random action."""
         num = len(self.acted)
         action = self.actions[num] if num < len(self.actions) else _sample(space, mask)
         self.acted.append(copy.deepcopy(action))
         return action
 
-    def check_flags(self, trial: Trial, terminated: Any, truncated: Any) -> None:
+    def check_flags(self, trial: Trial, terminated: object, truncated: object) -> None:
         """Note flags that are not bools, and end the recorded episode if one is set."""
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, (bool, np.bool_)):
@@ -100,11 +107,11 @@ class Play:
         trial.end(terminated, truncated)
 
 
-def _sample(space: Any, mask: Any) -> Any:
+def _sample(space: Space, mask: ArrayLike | None) -> Any:
     return space.sample() if mask is None else space.sample(np.asarray(mask, np.int8))
 
 
-def _mask(observation: Any, info: Any) -> Any:
+def _mask(observation: object, info: object) -> Any:
     """Return the mask of legal actions in an observation or info dict, or None if there is no mask."""
     for source in (observation, info):
         if isinstance(source, dict) and "action_mask" in source:
@@ -112,7 +119,7 @@ def _mask(observation: Any, info: Any) -> Any:
     return None
 
 
-def _players(env: Any) -> Any:
+def _players(env: object) -> Any:
     """Return the rollout function for the environment's API: single-agent, parallel, or agents in turns."""
     if hasattr(env, "agent_iter"):
         return _run_in_turns
@@ -150,7 +157,7 @@ def _run_single_agent(play: Play, seed: int) -> Iterator[None]:
             yield
 
 
-def _take_step(play: Play, trial: Trial, last: Any, last_info: Any) -> Any:
+def _take_step(play: Play, trial: Trial, last: object, last_info: object) -> Any:
     """Take a random step, and return its result. Note if the environment modified the action or earlier results."""
     action = play.act(play.env.action_space)
     answer = play.env.step(action)
@@ -219,7 +226,7 @@ def _check_dead(play: Play, lives: dict[Any, Trial], agents: list[Any]) -> None:
             play.note("dead_agent_acts", f"{agent!r} ended and is still in `agents`", trial, len(trial))
 
 
-def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], answer: Any, number: int) -> None:
+def _take_rows(play: Play, lives: dict[Any, Trial], actions: dict[Any, Any], answer: object, number: int) -> None:
     """Append the results of a multi-agent step to the record of each agent's episode, and start records of new agents.
 
     Args:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -17,6 +17,9 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.ragged import Ragged
+
+if TYPE_CHECKING:
+    from episodes.data_types import Space
 
 FEWEST_STEPS = 5  # of an episode that can be a duplicate
 MOST_PLACES = 1000  # outside the space, of one track of an episode
@@ -33,7 +36,7 @@ class Scan:
     _stops: dict[Any, int] = field(default_factory=dict)  # step at which the last chunk of an episode stops
     _hashes: dict[bytes, Any] = field(default_factory=dict)
 
-    def add(self, episode: Any, number: int) -> None:
+    def add(self, episode: SingleAgentEpisode | MultiAgentEpisode | Mapping[str, Any], number: int) -> None:
         """Check one episode and record its problems."""
         if isinstance(episode, MultiAgentEpisode):
             for agent_episode in episode.agent_episodes.values():
@@ -84,11 +87,11 @@ class Scan:
         extra_columns = {name: columns[column] for name, column in names.items() if column in columns}
         self._add_arrays(extra_columns, columns.get("id", number), len(columns["rewards"]))
 
-    def _note(self, kind: str, id_: Any, step: int | None, text: str, track: str = "") -> None:
+    def _note(self, kind: str, id_: object, step: int | None, text: str, track: str = "") -> None:
         """Record the place of a problem, and the track if one is to blame."""
         self.places.setdefault(kind, []).append((id_, step, text, track))
 
-    def _add_arrays(self, columns: dict[str, Any], id_: Any, num_steps: int) -> None:
+    def _add_arrays(self, columns: dict[str, Any], id_: object, num_steps: int) -> None:
         """Record NaN and infinities in an episode's arrays, and whether an earlier episode has equal arrays."""
         sums = hashlib.blake2b(digest_size=16)
         for path, leaf in nested.flatten(columns).items():
@@ -111,7 +114,7 @@ class Scan:
             if first is not id_:
                 self._note("duplicate_episode", id_, None, f"every number equals that of episode {first}")
 
-    def _check_bounds(self, name: str, items: Any, space: Any, id_: Any) -> None:
+    def _check_bounds(self, name: str, items: object, space: Space | None, id_: object) -> None:
         """Note items outside the bounds of their space, at most `MOST_PLACES` per episode."""
         kind = "action_outside_space" if name == "action" else "outside_space"
         for place in islice(outside_bounds(items, space, name), MOST_PLACES):
@@ -119,7 +122,7 @@ class Scan:
             self._note(kind, id_, place.step, f"{label} is {place.number:.7g}, {place.bounds}", place.path)
 
 
-def _numbers(leaf: Any) -> tuple[np.ndarray, np.ndarray | None]:
+def _numbers(leaf: object) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the items of a column as one array. Items of different lengths are concatenated, and the second result is
     the number of rows of each, int64 [n], else None.
     """
@@ -144,7 +147,7 @@ class OutsideBounds(NamedTuple):
     bounds: str
 
 
-def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]:
+def outside_bounds(items: object, space: Space | None, name: str) -> Iterator[OutsideBounds]:
     """Yield the numbers in a batch of items that lie outside the bounds of their Box or Discrete (sub)space.
 
     Leaves with another shape than their space are skipped. Other checks compare keys, dtypes and shapes.
@@ -171,7 +174,7 @@ def outside_bounds(items: Any, space: Any, name: str) -> Iterator[OutsideBounds]
             yield OutsideBounds(path, int(at[0]), index, array.shape[1:], array[tuple(at)], bounds)
 
 
-def _varies(observations: Any) -> bool:
+def _varies(observations: object) -> bool:
     """Return True if the first array of the observations takes more than two values in its first 64 items."""
     array = array_of(nested.first_leaf(observations))
     if array.dtype == object or array.ndim == 0:
@@ -179,7 +182,7 @@ def _varies(observations: Any) -> bool:
     return len(np.unique(array.reshape(len(array), -1)[:64], axis=0)) > 2
 
 
-def _leaves_with_spaces(space: Any, items: Any, path: str) -> list[tuple[str, Any, Any]]:
+def _leaves_with_spaces(space: Space | None, items: object, path: str) -> list[tuple[str, Any, Any]]:
     """Return the arrays in nested items as a list of (key path, space of the array, array)."""
     if isinstance(space, spaces.Dict) and isinstance(items, Mapping):
         pairs = [(key, part, items[key]) for key, part in space.items() if key in items]

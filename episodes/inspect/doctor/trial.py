@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -15,6 +15,9 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.ragged_items import kinds_of
+
+if TYPE_CHECKING:
+    from episodes.data_types import Items
 
 MOST_NUMBERS = 256  # of an observation, for distances
 
@@ -45,11 +48,11 @@ class Trial:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def end(self, terminated: Any, truncated: Any) -> None:
+    def end(self, terminated: object, truncated: object) -> None:
         """Set the flags terminated and truncated. An array of flags counts as True if any element is True."""
         self.terminated, self.truncated = (bool(np.any(array_of(flag))) for flag in (terminated, truncated))
 
-    def observe(self, observation: Any, info: Any) -> None:
+    def observe(self, observation: object, info: object) -> None:
         """Append an observation (without a copy) and its info."""
         self.observations.append(observation)
         self.infos.append(info)
@@ -57,7 +60,7 @@ class Trial:
         self.numbers.append(numbers_of(observation))
 
 
-def array_of(leaf: Any) -> np.ndarray:
+def array_of(leaf: object) -> np.ndarray:
     """Return the value as an array. A ragged list becomes an array that holds the list as one object."""
     try:
         return np.asarray(leaf)
@@ -67,13 +70,13 @@ def array_of(leaf: Any) -> np.ndarray:
         return whole
 
 
-def exceeds_bounds(array: np.ndarray, low: Any, high: Any) -> np.ndarray:
+def exceeds_bounds(array: np.ndarray, low: np.ndarray | float, high: np.ndarray | float) -> np.ndarray:
     """Return which numbers lie outside of bounds by more than a rounding error, bool of the shape of `array`."""
     slack = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(array.astype(np.float64))))
     return (array < low - slack) | (array > high + slack)
 
 
-def digest(item: Any) -> bytes:
+def digest(item: object) -> bytes:
     """Return a 16-byte hash of a nested item. Items that are equal have equal hashes."""
     sums = hashlib.blake2b(digest_size=16)
     for leaf in nested.leaves(item):
@@ -83,7 +86,7 @@ def digest(item: Any) -> bytes:
     return sums.digest()
 
 
-def numbers_of(item: Any) -> np.ndarray:
+def numbers_of(item: object) -> np.ndarray:
     """Return a sample of at most `MOST_NUMBERS` numbers in a nested item, float64 [m]."""
     leaves = [array_of(leaf) for leaf in nested.leaves(item)]
     numeric = [leaf.reshape(-1) for leaf in leaves if leaf.dtype.kind in "biuf"]
@@ -159,7 +162,7 @@ def _num_items(columns: Mapping[str, Any]) -> int:
     return lengths.pop()
 
 
-def _items(column: Any) -> list[Any]:
+def _items(column: Items) -> list[Any]:
     """Return the items of a list or of nested arrays [n, ...] as a list."""
     return (
         column if isinstance(column, list) else [nested.take(column, i) for i in range(len(nested.first_leaf(column)))]

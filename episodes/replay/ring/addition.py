@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from episodes.replay.ring.episode_table import TableChange
 from episodes.tracks.infos import Infos
+
+if TYPE_CHECKING:
+    pass
 
 
 @dataclass(slots=True, eq=False)

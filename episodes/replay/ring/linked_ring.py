@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from episodes.tracks import nested
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.column_infos import ColumnInfos
 from episodes.tracks.infos.dicts import infos_of
+
+if TYPE_CHECKING:
+    from episodes.data_types import NestedArrays
 
 ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS = "actions", "rewards", "terminateds", "truncateds"
 FLAGS = (TERMINATEDS, TRUNCATEDS)
@@ -180,7 +183,7 @@ class LinkedRing:
         """Whether any observation was stored, so that dtypes and shapes are known."""
         return self._observations is not None
 
-    def check(self, observations: Any, tracks: dict[str, Any]) -> None:
+    def check(self, observations: NestedArrays, tracks: dict[str, Any]) -> None:
         """Raise an error unless new observations and step arrays [k, ...] have the stored dtypes and shapes.
 
         Args:
@@ -209,7 +212,7 @@ class LinkedRing:
             for name, items in tracks.items():
                 self.tracks[name].check(items)
 
-    def create_missing(self, observations: Any, tracks: dict[str, Any], has_versions: bool = False) -> None:
+    def create_missing(self, observations: NestedArrays, tracks: dict[str, Any], has_versions: bool = False) -> None:
         """Allocate missing ring arrays, in the dtypes and shapes of the given observations and step arrays.
 
         Args:
@@ -229,7 +232,7 @@ class LinkedRing:
             raise
         self.__dict__.update(created)
 
-    def _created(self, observations: Any, tracks: dict[str, Any], has_versions: bool) -> dict[str, Any]:
+    def _created(self, observations: NestedArrays, tracks: dict[str, Any], has_versions: bool) -> dict[str, Any]:
         """Allocate the missing ring arrays, and return the attributes that `create_missing` must set."""
         created: dict[str, Any] = {}
         stored = self._observations if self.tracks or self.rows_head else None

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -224,7 +224,7 @@ def _mapped(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.asarray(np.memmap(file, dtype, "r+", offset, shape))
 
 
-def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Read shape, Fortran order and dtype from an `.npy` file. Raise `ValueError` if it is not of version 1.0."""
     version = np.lib.format.read_magic(stream)
     if version != (1, 0):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from episodes.replay.ring.mapped_files import MappedFiles, file_name_of
 from episodes.replay.ring.ragged_ring import RaggedRing
 from episodes.tracks import nested
 from episodes.tracks.ragged import Ragged
+
+if TYPE_CHECKING:
+    from episodes.data_types import NestedArrays
 
 CACHE_LINE = 64
 """Size of a cache line in bytes."""
@@ -122,7 +125,7 @@ class TrackRing:
         self.item = None if one_each else np.dtype((data.dtype, data.shape[1:]))
 
     @staticmethod
-    def like(name: str, size: int, items: Any, allocator: Allocator) -> TrackRing:
+    def like(name: str, size: int, items: NestedArrays, allocator: Allocator) -> TrackRing:
         """Allocate a ring array of `size` items with the dtypes and shapes of `items`, nested arrays [k, ...]."""
         return TrackRing(name, size, nested.map_leaves(lambda leaf: allocator.empty(size, leaf), items))
 
@@ -135,7 +138,7 @@ class TrackRing:
     def nbytes(self) -> int:
         return sum(leaf.nbytes for leaf in nested.leaves(self.data))
 
-    def check(self, items: Any) -> None:
+    def check(self, items: NestedArrays) -> None:
         """Raise an error unless `items` [k, ...] have the nesting, dtype and item shape of this ring.
 
         Raises:
@@ -151,7 +154,7 @@ class TrackRing:
         for path, leaf in nested.flatten(self.data, self.name).items():
             self._check_leaf(leaf, leaves[path], path)
 
-    def _check_leaf(self, leaf: Any, items: Any, path: str) -> None:
+    def _check_leaf(self, leaf: np.ndarray | RaggedRing, items: np.ndarray | Ragged, path: str) -> None:
         """Check that items can be written to an array of the ring.
 
         Raises:
@@ -166,7 +169,7 @@ class TrackRing:
                 "convert them first"
             )
 
-    def write(self, number: int, items: Any, rows: Any = None) -> None:
+    def write(self, number: int, items: Any, rows: slice | np.ndarray | None = None) -> None:
         """Write `items[rows]`, or all items, one after another. The first gets the running number `number`."""
         start = number % self.size
         if self.plain:
@@ -196,7 +199,7 @@ class TrackRing:
     def resized(self, size: int, first: int, stop: int, allocator: Allocator) -> TrackRing:
         """Return a copy of the ring with another size, which contains the items with numbers [first, stop)."""
 
-        def copy_leaf(old: Any) -> Any:
+        def copy_leaf(old: np.ndarray | RaggedRing) -> Any:
             """Return an array of the new size with the stored items."""
             new: Any = allocator.empty(size, old)
             for number, count in contiguous_ranges(first, stop, self.size, size):

@@ -32,7 +32,7 @@ def _any_of(makers: Iterable[Callable[[], gym.Space]]) -> st.SearchStrategy[gym.
     return st.sampled_from(list(makers)).map(lambda make: make())
 
 
-def _box(kind: Any, low: float, high: float, shape: tuple[int, ...]) -> gym.Space:
+def _box(kind: type[np.floating] | type[np.integer], low: float, high: float, shape: tuple[int, ...]) -> gym.Space:
     return gym.spaces.Box(np.full(shape, low, kind), np.full(shape, high, kind), dtype=kind)
 
 
@@ -68,7 +68,7 @@ def spaces(*, nested: bool = True, text: bool = False) -> st.SearchStrategy[gym.
 
 
 @st.composite
-def arrangements(draw: st.DrawFn, item: Any) -> Any:
+def arrangements(draw: st.DrawFn, item: object) -> Any:
     """Generate an equal item with other memory layouts: transposed, strided, read-only, big-endian and so on.
 
     Single numbers are numpy's, arrays without axes, or Python's if the dtype is the same.

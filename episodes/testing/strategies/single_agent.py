@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,9 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.testing.strategies.items import ItemSource, spaces
 from episodes.tracks.ragged import RaggedKind
+
+if TYPE_CHECKING:
+    from episodes.tracks.ragged_items import Kinds
 
 ENDINGS = ((False, False), (True, False), (False, True), (True, True))  # (terminated, truncated)
 
@@ -72,7 +75,7 @@ def _ragged_kinds(draw: st.DrawFn) -> dict[str, Any]:
     return {name: draw(st.sampled_from(_RAGGED[name])) for name in names}
 
 
-def _ragged_items(kind: Any, lengths: np.ndarray, rng: np.random.Generator) -> list[Any]:
+def _ragged_items(kind: Kinds, lengths: np.ndarray, rng: np.random.Generator) -> list[Any]:
     """Return random items with the given lengths, as arrays or lists."""
     if isinstance(kind, dict):
         parts = {key: _ragged_items(part, lengths, rng) for key, part in kind.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +14,10 @@ from hypothesis import strategies as st
 from episodes.testing.strategies.items import ItemSource, spaces
 from episodes.testing.strategies.single_agent import ENDINGS
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.data_types import Item
+    from episodes.recorder.vector_recorder import VectorRecorder
 
 
 @dataclass
@@ -67,7 +71,7 @@ class VectorRows:
     rows: Sequence[VectorRow]
     episodes: Sequence[EnvEpisode]  # in the order of their resets; an episode without a step is there too
 
-    def record(self, recorder: Any, rows: slice = slice(None)) -> None:
+    def record(self, recorder: VectorRecorder, rows: slice = slice(None)) -> None:
         """Record the slice `rows` of the steps with a recorder, including the reset if the slice starts at 0."""
         if not rows.start:
             recorder.reset(self.observations, self.infos)
@@ -232,7 +236,7 @@ class _RowWriter:
             reset,
         )
 
-    def step(self, episode: EnvEpisode, action: Any, output: float) -> None:
+    def step(self, episode: EnvEpisode, action: Item, output: float) -> None:
         """Add a step to an episode, which may end with this step."""
         episode.actions.append(action)
         episode.outputs.append(output)

@@ -70,7 +70,7 @@ class TypedColumn:
         the mask of the dicts that have it."""
         return [*self.parts] if self.mask is None else [*self.parts, self.mask]
 
-    def list(self, rows: Any) -> list[Any]:
+    def list(self, rows: slice | np.ndarray) -> list[Any]:
         """Return the values that the info dicts `rows` have under this key, as a list with
         the original Python types."""
         values = self.values[rows]
@@ -88,7 +88,7 @@ class TypedColumn:
             return copy_mutable(value)
         return value.item() if self.plain else value
 
-    def take(self, rows: Any) -> TypedColumn:
+    def take(self, rows: slice | np.ndarray) -> TypedColumn:
         mask = None if self.mask is None else nested.take(self.mask, rows)
         return TypedColumn(nested.take(self.values, rows), mask, self.plain)
 
@@ -138,7 +138,7 @@ class PackedColumn:
         counts = np.add.reduceat(begins_character, np.stack([texts, stops], 1).ravel(), dtype=np.int64)[::2]
         return np.dtype(f"<U{max(int(counts[stops > texts].max(initial=1)), 1)}")
 
-    def list(self, rows: Any) -> list[Any]:
+    def list(self, rows: slice | np.ndarray) -> list[Any]:
         """Return the decoded values that the info dicts `rows` have under this key, with None
         for dicts that lack the key."""
         bounds = zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True)
@@ -147,7 +147,7 @@ class PackedColumn:
     def value(self, row: int) -> Any:
         return msgpack_codec.decode(self.buffer[self.starts[row] : self.ends[row]].tobytes())
 
-    def take(self, rows: Any) -> PackedColumn:
+    def take(self, rows: slice | np.ndarray) -> PackedColumn:
         return PackedColumn(self.buffer, self.starts[rows], self.ends[rows])
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
@@ -290,7 +290,7 @@ class ColumnInfos(Infos):
     def view(self, start: int, stop: int) -> ColumnInfos:
         return ColumnInfos(self.columns, stop - start, self.start + start, self.keys)
 
-    def take(self, rows: Any) -> ColumnInfos:
+    def take(self, rows: slice | np.ndarray) -> ColumnInfos:
         rows = np.asarray(rows) + self.start
         columns: dict[str, Column] = {}
         mask = selected = None
