@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import spread_of
 from episodes.errors import InvalidArgument
 from episodes.tracks.validation import checked_count, checked_seed
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -84,8 +87,8 @@ class Evaluation:
 
 
 def evaluate(
-    env: Any,
-    policy: Any = None,
+    env: object,
+    policy: Policy | Actor | Mapping[Any, Any] | None = None,
     *,
     num_episodes: int = 10,
     num_envs: int | None = None,
@@ -158,7 +161,7 @@ def evaluate(
     return _run_evaluation(runner, num_episodes, explore, closes=isinstance(env, str) or makes_envs(env))
 
 
-def _with_copied_pipelines(policy: Any) -> Any:
+def _with_copied_pipelines(policy: Policy | Actor | None) -> Any:
     """Return an actor with the same policy and copied pipelines, whose statistics can change separately.
     Plain policies stay unchanged.
     """
@@ -167,7 +170,9 @@ def _with_copied_pipelines(policy: Any) -> Any:
     return Actor.of_parts(policy.policy, copy_pipeline(policy.env_to_module), copy_pipeline(policy.module_to_env))
 
 
-def _run_evaluation(runner: Any, num_episodes: int, explore: bool, *, closes: bool) -> Evaluation:
+def _run_evaluation(
+    runner: SingleAgentEnvRunner | MultiAgentEnvRunner, num_episodes: int, explore: bool, *, closes: bool
+) -> Evaluation:
     """Sample `num_episodes` whole episodes with the runner's policies in evaluation mode,
     and return them as an `Evaluation`.
 

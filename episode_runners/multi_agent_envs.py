@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import gymnasium as gym
 
 from episode_runners.dropped_envs import makes_envs
+from episodes.data_types import AgentID
 from episodes.errors import EpisodeStateError, UnknownKey, WrongType
 from episodes.tracks.copies import copied
 
@@ -32,7 +33,7 @@ class MultiAgentEnv:
         env: the environment.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: object) -> None:
         self.env = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
@@ -51,7 +52,7 @@ class MultiAgentEnv:
         """Take one env step with the actions, by agent id, of the agents that must act, and return its result."""
         raise NotImplementedError
 
-    def space(self, kind: str, agent_id: Any) -> gym.Space:
+    def space(self, kind: str, agent_id: AgentID) -> gym.Space:
         """Return an agent's observation or action space, read from the environment's `observation_space`,
         `observation_spaces` or `get_observation_space` (or the same names with `action`).
 
@@ -85,7 +86,7 @@ class MultiAgentEnv:
             close()
 
 
-def as_multi_agent_env(env: Any) -> MultiAgentEnv:
+def as_multi_agent_env(env: object) -> MultiAgentEnv:
     """Return an adapter with the interface `MultiAgentEnv` for an environment. A callable is called to create the
     environment.
 
@@ -204,7 +205,7 @@ class TurnBasedEnv(MultiAgentEnv):
         return step._replace(terminateds=terminateds, truncateds=truncateds, is_over=not env.agents)
 
 
-def _has_nobody(env: Any) -> EpisodeStateError:
+def _has_nobody(env: object) -> EpisodeStateError:
     """Return the error for an environment without agents after its reset."""
     return EpisodeStateError(f"{env}.reset: env.agents is empty, so the episode is over before its first step")
 
@@ -212,7 +213,7 @@ def _has_nobody(env: Any) -> EpisodeStateError:
 _STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
-def checked_parts(env: Any, call: str, result: object, names: tuple[str, ...]) -> Any:
+def checked_parts(env: object, call: str, result: object, names: tuple[str, ...]) -> Any:
     """Check that an environment's `reset` or `step` returned dicts by agent id, and return its result.
 
     Args:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+from numpy.typing import ArrayLike
 
+from episodes.data_types import NestedArrays
 from episodes.tracks import nested
 from episodes.tracks.policy_box import without_huge_bounds
 from episodes.tracks.spaces import stacked
@@ -17,7 +20,7 @@ from episodes.tracks.spaces import stacked
 MASK = "action_mask"  # key of the mask in `Dict` observations
 
 
-def sample_random_actions(env: VectorEnv, observations: Any) -> Any:
+def sample_random_actions(env: VectorEnv, observations: NestedArrays) -> Any:
     """Return random actions [N, ...] for the newest observations [N, ...] of a vector environment.
     Discrete actions obey an "action_mask" in `Dict` observations.
     """
@@ -33,7 +36,7 @@ def sample_random_actions(env: VectorEnv, observations: Any) -> Any:
     return stacked(rows, single)
 
 
-def sample_random_action(space: spaces.Space, *sources: Any) -> Any:
+def sample_random_action(space: spaces.Space, *sources: object) -> Any:
     """Sample a random action of a space. It obeys the "action_mask" in the first of the `sources` that has one, such as
     an observation or an info.
     """
@@ -43,7 +46,7 @@ def sample_random_action(space: spaces.Space, *sources: Any) -> Any:
     return without_huge_bounds(space).sample()
 
 
-def _mask_of(space: Any, mask: Any) -> Any:
+def _mask_of(space: gym.Space, mask: Any) -> Any:
     """Return a mask in the form that `space.sample` takes, or None if the space has no masked actions.
 
     Args:
@@ -61,7 +64,7 @@ def _mask_of(space: Any, mask: Any) -> Any:
     return None
 
 
-def _legal(mask: Any) -> np.ndarray:
+def _legal(mask: ArrayLike) -> np.ndarray:
     """Return the mask of a choice as int8 [n]. A mask that forbids all actions allows all, as in policies."""
     flags = np.asarray(mask).astype(bool).astype(np.int8)
     return flags if flags.any() else np.ones_like(flags)

@@ -19,12 +19,14 @@ from episodes.tracks.spaces import elementary_spaces
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+    from connectors.policy import Policy
+
 __all__ = ["fill_rollout"]
 
 
 def fill_rollout(
     env: TorchVectorEnv,
-    policy: Any,
+    policy: Policy,
     rollout: TensorDict,
     *,
     to_simulator: Callable[[Tensor], Tensor] | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,7 +117,13 @@ class EpisodesToBatches(ConnectorV2):
         pipeline.insert_after("AddColumns", AddWeightsSeqNo())
         return pipeline
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.replaced.get_state(components, not_components=not_components, **kwargs)
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,13 @@ class PipelineInRLlib(ConnectorV2):
             "rl-episodes, or uninstall(config) before you build a pipeline for RLlib's episodes"
         )
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.pipeline.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -90,7 +96,13 @@ class SharingPipelineInRLlib(PipelineInRLlib):
         super().__init__(**arguments)
         self.shared = SharedStatistics(self.pipeline)
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.shared.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:

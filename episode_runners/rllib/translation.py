@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -113,7 +113,13 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
         """Return the observation changed by RLlib's preprocessor."""
         return self.connector.preprocess(observation, episode)
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.connector.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -160,7 +166,13 @@ class ConnectorOfRLlib(Connector):
     def __call__(self, **arguments: Any) -> Any:
         return self.connector(**{**arguments, "episodes": list(arguments["episodes"])})
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.connector.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
