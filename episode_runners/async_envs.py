@@ -8,7 +8,7 @@ import signal
 import warnings
 from contextlib import suppress
 from threading import Timer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -100,7 +100,7 @@ def raise_if_died(env: AsyncVectorEnv, error: BaseException) -> None:
         ) from error
 
 
-def close_async_env(env: VectorEnv) -> None:
+def close_async_env(env: Any) -> None:
     """Close the environment, which may have wrappers. Kill its processes if that fails or takes long."""
     inner: AsyncVectorEnv = env.unwrapped
     timer = Timer(_CLOSING_S, _kill, [inner])

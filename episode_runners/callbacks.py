@@ -177,7 +177,7 @@ class CallbackHook:
         custom_data = [episode.custom_data for episode in samples]
         return sampled.replace(custom_data=custom_data) if any(custom_data) else None
 
-    def _arguments(self, runner: Runner) -> dict[str, Any]:
+    def _arguments(self, runner: Any) -> dict[str, Any]:
         """Return the keyword arguments that RLlib passes to callbacks: `env_runner`,
         `metrics_logger`, `env` and `rl_module`.
         """

@@ -8,7 +8,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gymnasium.vector import AsyncVectorEnv
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from episode_runners.runner import EnvRunner
 
 
-def makes_envs(env: object) -> bool:
+def makes_envs(env: object) -> TypeGuard[Callable[[], Any]]:
     """Return True if `env` is a class or function that makes environments, False if it is an environment."""
     return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 

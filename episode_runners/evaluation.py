@@ -20,6 +20,7 @@ from episode_runners.runner import EnvRunner, copy_pipeline
 from episode_runners.seeds import independent_seed
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import spread_of
+from episodes.data_types import ModuleID
 from episodes.errors import InvalidArgument
 from episodes.tracks.validation import checked_count, checked_seed
 
@@ -87,8 +88,8 @@ class Evaluation:
 
 
 def evaluate(
-    env: object,
-    policy: Policy | Actor | Mapping[Any, Any] | None = None,
+    env: Any,
+    policy: Policy | Actor | Mapping[ModuleID, Policy | Actor] | None = None,
     *,
     num_episodes: int = 10,
     num_envs: int | None = None,
@@ -151,13 +152,13 @@ def evaluate(
         "check_pipeline": check_pipeline,
     }
     if isinstance(policy, Mapping):
-        policy = {module_id: _with_copied_pipelines(module_policy) for module_id, module_policy in policy.items()}
+        acting: Any = {module_id: _with_copied_pipelines(module_policy) for module_id, module_policy in policy.items()}
     else:
-        policy = _with_copied_pipelines(policy)
+        acting = _with_copied_pipelines(policy)
     if isinstance(policy, Mapping) or agent_to_module_mapping_fn is not None:
-        runner = MultiAgentEnvRunner(env, policy, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **options)
+        runner = MultiAgentEnvRunner(env, acting, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **options)
     else:
-        runner = SingleAgentEnvRunner(env, policy, **options)
+        runner = SingleAgentEnvRunner(env, acting, **options)
     return _run_evaluation(runner, num_episodes, explore, closes=isinstance(env, str) or makes_envs(env))
 
 
@@ -170,9 +171,7 @@ def _with_copied_pipelines(policy: Policy | Actor | None) -> Any:
     return Actor.of_parts(policy.policy, copy_pipeline(policy.env_to_module), copy_pipeline(policy.module_to_env))
 
 
-def _run_evaluation(
-    runner: SingleAgentEnvRunner | MultiAgentEnvRunner, num_episodes: int, explore: bool, *, closes: bool
-) -> Evaluation:
+def _run_evaluation(runner: Any, num_episodes: int, explore: bool, *, closes: bool) -> Evaluation:
     """Sample `num_episodes` whole episodes with the runner's policies in evaluation mode,
     and return them as an `Evaluation`.
 

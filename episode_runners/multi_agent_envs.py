@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 import gymnasium as gym
 
 from episode_runners.dropped_envs import makes_envs
-from episodes.data_types import AgentID
 from episodes.errors import EpisodeStateError, UnknownKey, WrongType
 from episodes.tracks.copies import copied
 
@@ -34,7 +33,7 @@ class MultiAgentEnv:
     """
 
     def __init__(self, env: object) -> None:
-        self.env = env
+        self.env: Any = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Reset the environment, and return the observations and infos, by agent id, of the agents that act first."""
@@ -52,7 +51,7 @@ class MultiAgentEnv:
         """Take one env step with the actions, by agent id, of the agents that must act, and return its result."""
         raise NotImplementedError
 
-    def space(self, kind: str, agent_id: AgentID) -> gym.Space:
+    def space(self, kind: str, agent_id: Any) -> gym.Space:
         """Return an agent's observation or action space, read from the environment's `observation_space`,
         `observation_spaces` or `get_observation_space` (or the same names with `action`).
 

@@ -19,7 +19,7 @@ from episode_runners.multi_agent_envs import MultiAgentEnv
 from episode_runners.random_actions import sample_random_action
 from episode_runners.seeds import independent_seed
 from episodes.columns import Columns
-from episodes.data_types import ModuleID
+from episodes.data_types import AgentID, ModuleID
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
@@ -198,7 +198,7 @@ class RunnerPipelines:
                 now[name] = states | {module_id: current[module_id] for module_id in unchanged}
         return now
 
-    def _prepare_module(self, module_id: object) -> None:
+    def _prepare_module(self, module_id: ModuleID) -> None:
         """Prepare a module's pipelines for its policy, and check that the policy was trained with the same connectors.
 
         Raises:
@@ -235,7 +235,7 @@ class RunnerPipelines:
             if module_id in policies:  # else it was removed
                 stamp(policies[module_id], fingerprint)
 
-    def _create_default_pipelines(self, module_id: object, agent_id: object, spaces: tuple[Any, Any]) -> None:
+    def _create_default_pipelines(self, module_id: ModuleID, agent_id: AgentID, spaces: tuple[Any, Any]) -> None:
         """Create default pipelines for a module that has none.
         `spaces` are the observation and action space of its first agent.
 

@@ -99,7 +99,7 @@ class EnvCopies:
                 f"env_timeout_s={timeout_s:g} with vectorization='sync': an environment can only be stopped in a "
                 "process of its own; give vectorization='async'"
             )
-        self._env = env
+        self._env: Any = env
         self.replacements: list[EnvReplacement] = []
         self._places = [EnvPlace(i, partial(self._make, i), self.replacements) for i in range(num_envs)]
         self.envs: list[MultiAgentEnv] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from episodes.data_types import ModuleID
 from episodes.facts.policy_versions import UNKNOWN, UNKNOWN_RUNS, VersionRuns, checked_version
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.timeline import WAITS, Timeline

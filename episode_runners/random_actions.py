@@ -12,7 +12,6 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike
 
-from episodes.data_types import NestedArrays
 from episodes.tracks import nested
 from episodes.tracks.policy_box import without_huge_bounds
 from episodes.tracks.spaces import stacked
@@ -20,7 +19,7 @@ from episodes.tracks.spaces import stacked
 MASK = "action_mask"  # key of the mask in `Dict` observations
 
 
-def sample_random_actions(env: VectorEnv, observations: NestedArrays) -> Any:
+def sample_random_actions(env: VectorEnv, observations: Any) -> Any:
     """Return random actions [N, ...] for the newest observations [N, ...] of a vector environment.
     Discrete actions obey an "action_mask" in `Dict` observations.
     """

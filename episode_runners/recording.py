@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from episode_runners.closeable import Closeable
 from episode_runners.runner import Hook
+from episode_runners.stats import CollectStats
 from episodes.errors import WrongType
 from episodes.storage import EpisodeWriter
 
@@ -35,7 +36,7 @@ class RecordSamples(Closeable, Hook):
         Raises:
             WrongType: after `sample_into`, which returns no episodes.
         """
-        if isinstance(sampled, dict):
+        if isinstance(sampled, CollectStats):
             raise WrongType("RecordSamples: sample_into returns no episodes; write the buffer to disk, or call sample")
         self.writer.add(sampled)
         self.writer.flush()

@@ -15,7 +15,6 @@ from episode_runners.callbacks import as_hook, check_unwritten
 from episode_runners.closeable import Closeable
 from episode_runners.interrupts import DeferredInterrupt
 from episode_runners.metrics_logger import MetricsLogger
-from episodes.data_types import ModuleID
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, WrongType
 from episodes.recorder.env_turns import EnvTurns
 from episodes.recorder.ongoing import OngoingEpisodes
@@ -204,7 +203,7 @@ class EnvRunner(Closeable):
         return self._policy_version
 
     @policy_version.setter
-    def policy_version(self, version: int | Mapping[ModuleID, int] | None) -> None:
+    def policy_version(self, version: Any) -> None:
         raise NotImplementedError
 
     def _check_may_sample(self) -> None:

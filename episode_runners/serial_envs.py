@@ -14,7 +14,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
 from episode_runners.restarts import EnvPlace, EnvReplacement, RestartedEnv
-from episodes.data_types import NestedArrays
 from episodes.errors import EpisodeStateError, TrackMismatch, WrongType
 from episodes.tracks.casting import REAL_TYPES, checked_reward
 from episodes.tracks.copies import copied
@@ -71,7 +70,7 @@ def _parts(call: str, result: object, wanted: str, num_parts: int) -> Any:
     return result
 
 
-def as_flag(name: str, flag: object) -> bool:
+def as_flag(name: str, flag: Any) -> bool:
     """Return an ending flag of an environment as a bool.
 
     Raises:
@@ -112,7 +111,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._is_plain = type(self.single_observation_space) is spaces.Box and self.copy
         self._acts_plain = isinstance(self.single_action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete)
 
-    def step(self, actions: NestedArrays) -> Any:
+    def step(self, actions: Any) -> Any:
         """Step each environment.
         In next-step autoreset mode, environments that ended in the last call are reset instead.
 
@@ -179,7 +178,7 @@ class SerialVectorEnv(SyncVectorEnv):
         makers = self._makers[:num_envs]
         return SerialVectorEnv(makers, autoreset_mode=self.autoreset_mode, restart_failed=self.restart_failed)
 
-    def reset(self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environments and check their observations.
 
         Raises:

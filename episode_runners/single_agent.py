@@ -130,7 +130,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 )
             policy.module_to_env.seed(seed)
             policy, env_to_module, module_to_env = policy.policy, policy.env_to_module, policy.module_to_env
-        self.policy = policy
+        self.policy: Any = policy  # without the pipelines of an actor
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
         self._interrupted: list[EpisodePack] = []  # steps of calls that failed or were interrupted
         self.stats = CollectStats()

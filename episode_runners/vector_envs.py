@@ -133,7 +133,7 @@ def _checked_care(
     return care
 
 
-def _check_needs_no_adapter(env: object) -> None:
+def _check_needs_no_adapter(env: Any) -> None:
     """Raise an error with advice if `env` is not a Gymnasium environment, but of a known other kind.
 
     Raises:

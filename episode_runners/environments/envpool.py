@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike
 
-from episodes.data_types import NestedArrays
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey, needing
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_count, checked_items, checked_mapping, checked_seed
@@ -161,7 +160,7 @@ class EnvPoolVectorEnv(VectorEnv):
         order = np.argsort(np.concatenate([infos["env_id"], then[-1]["env_id"]]))
         return nested.map_leaves(lambda *parts: np.concatenate(parts)[order], first, then)
 
-    def _in_space_dtype(self, observations: NestedArrays) -> Any:
+    def _in_space_dtype(self, observations: Any) -> Any:
         """Return discrete observations cast from EnvPool's int32 to the space's int64.
         Other observations stay unchanged.
         """

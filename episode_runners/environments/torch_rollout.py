@@ -19,14 +19,13 @@ from episodes.tracks.spaces import elementary_spaces
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
-    from connectors.policy import Policy
 
 __all__ = ["fill_rollout"]
 
 
 def fill_rollout(
     env: TorchVectorEnv,
-    policy: Policy,
+    policy: Any,
     rollout: TensorDict,
     *,
     to_simulator: Callable[[Tensor], Tensor] | None = None,

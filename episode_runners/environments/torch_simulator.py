@@ -218,7 +218,7 @@ class TorchVectorEnv(VectorEnv):
             )
         return observations[self._observation_key]
 
-    def last_observations(self, extras: dict[str, Any], envs: np.ndarray | torch.Tensor) -> Any:
+    def last_observations(self, extras: dict[str, Any], envs: np.ndarray | torch.Tensor | slice) -> Any:
         """Return the last observations [k, ...] of the episodes that ended in environments `envs` [k], read from
         `extras`.
 

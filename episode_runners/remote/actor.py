@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ from episodes.errors import InvalidArgument
 __all__ = ["RunnerSample"]
 
 MakeRunner = Callable[[int, int], Any]
-
-
-Weights: TypeAlias = "Mapping[str, Weights] | np.ndarray | torch.Tensor"  # nested state dicts of policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ class RunnerActor:
     def _sample(
         self,
         request: SampleRequest,
-        weights: Weights | None,
+        weights: Mapping[str, Any] | None,
         version: int | None,
         merged: list[Any] | None,
         restored: dict[str, Any] | None,
@@ -133,7 +130,7 @@ class RunnerActor:
         self.runner.update_stats = update_stats
         return True
 
-    def _load(self, weights: Weights, version: int | None) -> None:
+    def _load(self, weights: Mapping[str, Any], version: int | None) -> None:
         """Load weights into the runner's policy or policies, and set their version.
 
         Raises:
@@ -191,7 +188,7 @@ def _as_tensors(weights: object) -> Any:
     return torch.tensor(weights, device="cpu") if isinstance(weights, np.ndarray) else weights
 
 
-def _load_into(policy: Any, weights: Weights) -> None:
+def _load_into(policy: Any, weights: Mapping[str, Any]) -> None:
     """Load weights into a policy. Raise `InvalidArgument` if it has no `load_state_dict`."""
     if not hasattr(policy, "load_state_dict"):
         raise InvalidArgument(f"set_weights: {type(policy).__name__} has no load_state_dict; define this method")

@@ -7,12 +7,13 @@ import math
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 import numpy as np
+import torch
 
 from episode_runners.closeable import Closeable
 from episode_runners.remote.actor import (
@@ -340,7 +341,7 @@ class RayRunnerGroup(Closeable):
 
     # --- weights and statistics ----------------------------------------------------------------------------------
 
-    def set_weights(self, weights: object, version: int | None = None) -> None:
+    def set_weights(self, weights: torch.nn.Module | Mapping[str, Any], version: int | None = None) -> None:
         """Set the policy weights of all runners. Each runner receives them with its next request.
 
         Args:
