@@ -73,7 +73,7 @@ class Actor:
 
     def __init__(
         self,
-        policy: Policy | type[Policy] | partial[Policy],
+        policy: Policy | type[Policy] | partial[Any],
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
         *,
@@ -211,7 +211,7 @@ class Actor:
     def load(
         cls,
         path: str | os.PathLike[str],
-        policy: Policy | type[Policy] | partial[Policy],
+        policy: Policy | type[Policy] | partial[Any],
         *,
         pieces: Iterable[Connector | View] | None = None,
         module_to_env: ModuleToEnv | None = None,
