@@ -88,11 +88,11 @@ class EventCaller(OurCallback):
     def __init__(self, env_runner: EpisodesRunner, callbacks: list[Any], counts: EpisodeCounts) -> None:
         self._env_runner, self._callbacks, self._counts = env_runner, callbacks, counts
 
-    def on_episode_start(self, **arguments: Any) -> None:
+    def on_episode_start(self, **arguments: object) -> None:
         for event in _EVENTS["on_episode_start"]:
             self._call(event, arguments)
 
-    def on_episode_step(self, **arguments: Any) -> None:
+    def on_episode_step(self, **arguments: object) -> None:
         self._call("on_episode_step", arguments)
 
     def on_episode_end(self, **arguments: Any) -> None:

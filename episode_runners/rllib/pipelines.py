@@ -69,7 +69,7 @@ class PipelineInRLlib(ConnectorV2):
     def recompute_output_action_space(self, input_observation_space: gym.Space, input_action_space: gym.Space) -> Any:
         return self.replaced.action_space
 
-    def __call__(self, **arguments: Any) -> Any:
+    def __call__(self, **arguments: object) -> Any:
         raise EpisodeStateError(
             f"{type(self).__name__} cannot be called with RLlib's episodes; use its `pipeline` with episodes of "
             "rl-episodes, or uninstall(config) before you build a pipeline for RLlib's episodes"

@@ -120,7 +120,7 @@ def test_v_trace_ratios_use_policy_distribution() -> None:
 
 def test_v_trace_without_a_policy_raises() -> None:
     pipeline = learner_pipeline(BOX, spaces.Discrete(2), returns=VTrace())
-    with pytest.raises(InvalidArgument, match="VTrace needs the policy; .* with rl_module=policy"):
+    with pytest.raises(InvalidArgument, match=r"VTrace needs the policy; .* with rl_module=policy"):
         pipeline(episodes=[an_episode(action_logp=np.zeros(3))])
 
 
