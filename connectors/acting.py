@@ -6,16 +6,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 
 from connectors.connector import ColumnDict
 from connectors.fingerprint import JOINT, describe_space
+from episodes.data_types import NestedArrays
 from episodes.errors import WrongType
 from episodes.pack import EpisodePack
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["Acted", "EnvToModule", "ModuleToEnv", "check_pipeline", "fingerprint_of"]
 
@@ -40,7 +45,7 @@ class EnvToModule(Protocol):
         """Name and settings of each connector as plain values, for a comparison with another pipeline."""
         ...
 
-    def bind_policy(self, policy: Any) -> None:
+    def bind_policy(self, policy: Policy | None) -> None:
         """Add the connectors that a recurrent policy needs, and check that the policy can read the batches of this
         pipeline.
         """
@@ -62,7 +67,9 @@ class EnvToModule(Protocol):
         """Set the observation and action space of a single environment, unless the pipeline already has spaces."""
         ...
 
-    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+    def rewrite(
+        self, observations: NestedArrays, episodes: Sequence[SingleAgentEpisode] | None = None, update: bool = True
+    ) -> Any:
         """Return new observations [N, ...] in the form that episodes store, for example normalized.
 
         Runners call it once per observation. With `update=False`, statistics do not change.
@@ -70,7 +77,12 @@ class EnvToModule(Protocol):
         ...
 
     def see(
-        self, rl_module: Any, batch: ColumnDict, episodes: Any, explore: bool, shared_data: dict[str, Any]
+        self,
+        rl_module: Policy | None,
+        batch: ColumnDict,
+        episodes: Sequence[SingleAgentEpisode],
+        explore: bool,
+        shared_data: dict[str, Any],
     ) -> ColumnDict:
         """Return the policy's input batch for the newest stored observations.
 
@@ -116,7 +128,7 @@ class ModuleToEnv(Protocol):
         """Set the observation and action space of a single environment, unless the pipeline already has spaces."""
         ...
 
-    def bind_policy(self, policy: Any) -> None:
+    def bind_policy(self, policy: Policy | None) -> None:
         """Add the connectors that a recurrent policy needs, such as one that removes the time axis of its outputs."""
         ...
 
@@ -126,7 +138,14 @@ class ModuleToEnv(Protocol):
         """
         ...
 
-    def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
+    def act(
+        self,
+        policy: Policy | None,
+        outputs: Mapping[str, Any],
+        episodes: Sequence[SingleAgentEpisode],
+        explore: bool,
+        shared_data: dict[str, Any],
+    ) -> Acted:
         """Return a tuple: the policy's actions [N, ...], the actions for the environments [N, ...], and a dict of the
         policy's other outputs.
 
@@ -139,7 +158,7 @@ class ModuleToEnv(Protocol):
         """
         ...
 
-    def log_probs(self, policy: Any, outputs: dict[str, Any], actions: Any) -> np.ndarray | None:
+    def log_probs(self, policy: Policy | None, outputs: dict[str, Any], actions: NestedArrays) -> np.ndarray | None:
         """Return the log-probabilities [n] of recorded actions [n, ...], given the policy's recorded outputs for the
         same steps.
 
@@ -148,7 +167,7 @@ class ModuleToEnv(Protocol):
         """
         ...
 
-    def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
+    def with_log_probs(self, policy: Policy | None, pack: EpisodePack) -> EpisodePack:
         """Return the episodes of `pack` with "action_logp" (the log-probability of the action) added for each step, if
         it is missing.
         """
@@ -180,7 +199,7 @@ def fingerprint_of(env_to_module: EnvToModule, module_to_env: ModuleToEnv, joint
     }
 
 
-def check_pipeline(pipeline: Any, protocol: type, argument: str) -> None:
+def check_pipeline(pipeline: object, protocol: type, argument: str) -> None:
     """Raise `WrongType` if `pipeline` lacks a method or attribute of the interface `protocol`. `argument` names the
     pipeline in the error.
     """

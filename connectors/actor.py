@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
@@ -30,6 +30,9 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import space_json
 from episodes.tracks import nested
 from episodes.tracks.spaces import as_rows
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["ActingState", "Actor", "as_actor", "compute_action"]
 
@@ -70,7 +73,7 @@ class Actor:
 
     def __init__(
         self,
-        policy: Any,
+        policy: Policy | type[Policy] | partial[Any],
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
         *,
@@ -108,7 +111,7 @@ class Actor:
         self._bind_policy()
 
     @classmethod
-    def of_parts(cls, policy: Any, env_to_module: Any, module_to_env: Any) -> Actor:
+    def of_parts(cls, policy: Policy | None, env_to_module: EnvToModule, module_to_env: ModuleToEnv) -> Actor:
         """Return an actor made of a policy and two pipelines that already fit each other. No check is made."""
         actor = cls.__new__(cls)
         actor.policy, actor.env_to_module, actor.module_to_env = policy, env_to_module, module_to_env
@@ -208,7 +211,7 @@ class Actor:
     def load(
         cls,
         path: str | os.PathLike[str],
-        policy: Any,
+        policy: Policy | type[Policy] | partial[Any],
         *,
         pieces: Iterable[Connector | View] | None = None,
         module_to_env: ModuleToEnv | None = None,
@@ -251,7 +254,7 @@ class Actor:
     # --- acting ------------------------------------------------------------------------------------------------------
 
     def act(
-        self, observation: Any, state: ActingState | None = None, *, reward: float = 0.0, explore: bool = False
+        self, observation: object, state: ActingState | None = None, *, reward: float = 0.0, explore: bool = False
     ) -> tuple[Any, ActingState]:
         """Return the action for one observation, ready for `env.step`, and the state to pass to the episode's next
         call.
@@ -309,7 +312,7 @@ class ActingState:
     action: Any = None
     outputs: dict[str, Any] = field(default_factory=dict)
 
-    def with_observation(self, observation: Any, reward: float) -> tuple[ActingState, Any]:
+    def with_observation(self, observation: object, reward: float) -> tuple[ActingState, Any]:
         """Add a new observation to the episode, and return the new state and the observation in stored form.
 
         The observation is returned as a batch [1, ...].
@@ -328,7 +331,7 @@ class ActingState:
         return replace(self, episode=episode), rows
 
 
-def as_actor(policy: Any) -> Actor:
+def as_actor(policy: Policy | Actor) -> Actor:
     """Return `policy` itself if it is an actor, or else an actor that combines the policy with the default pipelines.
 
     Raises:
@@ -338,7 +341,12 @@ def as_actor(policy: Any) -> Actor:
 
 
 def compute_action(
-    policy: Any, observation: Any, state: ActingState | None = None, *, reward: float = 0.0, explore: bool = False
+    policy: Policy | Actor,
+    observation: object,
+    state: ActingState | None = None,
+    *,
+    reward: float = 0.0,
+    explore: bool = False,
 ) -> tuple[Any, ActingState]:
     """Return the action of a policy or an actor for one observation, and the state to pass to the episode's next call.
 
@@ -367,7 +375,7 @@ def compute_action(
     return actor.act(observation, state, reward=reward, explore=explore)
 
 
-def _load_weights(policy: Any, weights: Any, saved_policy: str) -> None:
+def _load_weights(policy: Any, weights: Mapping[str, torch.Tensor], saved_policy: str) -> None:
     """Replace the weights of `policy`. Raise `StateMismatch` if they do not fit, and leave the policy as it was."""
     before = deepcopy(policy.state_dict()) if isinstance(policy, torch.nn.Module) else None
     try:
@@ -380,7 +388,7 @@ def _load_weights(policy: Any, weights: Any, saved_policy: str) -> None:
         ) from error
 
 
-def _check_action_space(policy: Any, space: gym.Space | None) -> None:
+def _check_action_space(policy: Policy | None, space: gym.Space | None) -> None:
     """Raise `InvalidArgument` if the policy was created for an action space other than `space`."""
     made_for = getattr(policy, "action_space", None)
     if None in (space, made_for) or describe_space(space, bounds=True) == describe_space(made_for, bounds=True):
@@ -405,7 +413,7 @@ def _first_action(actions: Any, space: gym.Space | None) -> Any:
     return nested.take(actions, 0) if space is None else actions[0]
 
 
-def _rows(observation: Any, space: gym.Space) -> Any:
+def _rows(observation: object, space: gym.Space) -> Any:
     """Return one observation as a batch [1, ...] with the dtypes of `space`, like the result of a vector environment.
 
     Raises:

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,6 +33,11 @@ from episodes.format_versions import ACTOR, check_magic, checked_integer, checke
 from episodes.storage import space_json
 from episodes.storage.files import local_path
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from connectors.actor import Actor
+
 __all__ = ["as_unreadable", "read_actor", "build_pieces", "build_module_to_env", "state_of", "write_actor"]
 
 _KIND = b"RLACTOR"  # and the version of the format, one digit
@@ -41,7 +46,7 @@ _HEAD = len(_MAGIC) + 32 + 8
 _KINDS = "biufc"  # dtypes of arrays in a file
 
 
-def _of_library(module: Any) -> dict[str, Any]:
+def _of_library(module: ModuleType) -> dict[str, Any]:
     return {name: getattr(module, name) for name in module.__all__}
 
 
@@ -50,7 +55,7 @@ _PARTS |= {"BatchItems": BatchItems, "NumpyToTensor": NumpyToTensor}
 """The connectors and views that a file can name."""
 
 
-def state_of(actor: Any) -> dict[str, Any]:
+def state_of(actor: Actor) -> dict[str, Any]:
     """Return what the file of an actor contains, as a dict: weights, spaces, statistics, and the settings of all
     connectors.
 
@@ -97,7 +102,7 @@ def _settings_of_piece(piece: Connector) -> Any:
     return [name, {**arguments, "name": piece.name} if is_named else arguments]
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """Return True if JSON and the reader of actor files restore `value` exactly. Tuples and numpy dtypes count as
     restorable.
     """
@@ -226,7 +231,7 @@ def _read_array(data: bytes, place: int, dtype: np.dtype, shape: tuple[int, ...]
     return np.frombuffer(data, dtype, count, place).reshape(shape).copy(), end
 
 
-def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
+def _encode(value: object, arrays: list[np.ndarray]) -> Any:
     """Return a nested value in JSON form. Its arrays are appended to `arrays`, and the JSON form refers to them by
     index.
 
@@ -256,7 +261,7 @@ def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
     raise InvalidArgument(f"Actor.save: a {type(value).__name__} in a state cannot be written; use numbers and arrays")
 
 
-def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
+def _decode(value: object, arrays: list[np.ndarray]) -> Any:
     """Return the nested value for a JSON form made by `_encode`. Raise `ValueError` for an unknown kind of value."""
     if not isinstance(value, dict):
         if isinstance(value, list):
@@ -283,7 +288,7 @@ def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
     raise ValueError(f"a value of kind {kind!r}")
 
 
-def _key(key: Any) -> Any:
+def _key(key: object) -> Any:
     """Return a decoded dict key, after a check that it is hashable. Raise `TypeError` otherwise."""
     hash(key)
     return key

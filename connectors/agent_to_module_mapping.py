@@ -41,7 +41,12 @@ class AgentToModuleMapping(Connector):
     writes = (Columns.OBS,)
 
     def __call__(
-        self, *, batch: ColumnDict, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        *,
+        batch: ColumnDict,
+        episodes: Sequence[MultiAgentEpisode] = (),
+        shared_data: dict[str, Any] | None = None,
+        **kwargs: object,
     ) -> ColumnDict:
         seats = self.rows_by_module(episodes)
         if shared_data is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from connectors.column_parts import joined, num_rows
 from connectors.connector import ColumnDict, Connector
 from episodes.errors import TrackMismatch
 from episodes.pack import EpisodePack
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["BatchItems"]
 
@@ -24,7 +28,9 @@ class BatchItems(Connector):
     reads_tracks = True
     changes_rows = False
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any = None, **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self, *, batch: ColumnDict, episodes: Sequence[SingleAgentEpisode] | None = None, **kwargs: object
+    ) -> ColumnDict:
         length = -1
         for name, column in batch.items():
             if type(column) is np.ndarray:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
+from episodes.data_types import NestedArrays
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.levels import DEEPEST, check_levels
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 
 class RowOwner(NamedTuple):
@@ -27,7 +31,7 @@ class RowOwner(NamedTuple):
     module_id: Any = None
 
     @classmethod
-    def of(cls, episode: Any) -> RowOwner:
+    def of(cls, episode: SingleAgentEpisode | None) -> RowOwner:
         """Return the ids of `episode` as the owner of its rows. For `episode=None` all ids are unknown."""
         if episode is None:
             return cls()
@@ -43,7 +47,7 @@ class ColumnParts:
     parts: list[Any] = field(default_factory=list)
     owners: list[RowOwner] = field(default_factory=list)
 
-    def append(self, rows: Any, owner: RowOwner) -> None:
+    def append(self, rows: NestedArrays, owner: RowOwner) -> None:
         """Append `rows`, nested arrays [n, ...], which all belong to one owner (episode, agent and module)."""
         self.parts.append(rows)
         self.owners.append(owner)
@@ -68,7 +72,7 @@ class ColumnParts:
         pairs = [pair for pair in zip(self.parts, self.owners, strict=True) if pair[1] != RowOwner()]
         return ColumnParts([part for part, _ in pairs], [owner for _, owner in pairs]) if pairs else self
 
-    def with_rows(self, rows: Any) -> ColumnParts:
+    def with_rows(self, rows: NestedArrays) -> ColumnParts:
         """Return a copy of the column in which the values are replaced by `rows`, nested arrays [sum of n_i, ...]. The
         owners stay.
         """
@@ -77,7 +81,7 @@ class ColumnParts:
         return ColumnParts([nested.take(rows, slice(start, end)) for start, end in spans], list(self.owners))
 
 
-def joined(column: Any) -> Any:
+def joined(column: object) -> Any:
     """Return a batch column as nested arrays [B, ...]. A column under construction is concatenated first."""
     return column.joined() if isinstance(column, ColumnParts) else column
 
@@ -118,12 +122,12 @@ def _as_array(leaf: object) -> Any:
     return leaf if isinstance(leaf, torch.Tensor) else nested.as_array(leaf)
 
 
-def num_rows(column: Any) -> int:
+def num_rows(column: NestedArrays) -> int:
     """Return the number of rows of a batch column, which may be nested."""
     return len(column if type(column) is np.ndarray else nested.first_leaf(column))
 
 
-def rows_of(column: Any) -> list[Any]:
+def rows_of(column: NestedArrays) -> list[Any]:
     """Return a list of the rows of a batch column. Each row has the nested structure of the column."""
     if type(column) is np.ndarray:
         return list(column)

@@ -18,16 +18,21 @@ methods and the batch methods are those that RLlib documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
 from connectors.column_parts import ColumnParts, RowOwner, as_rows, as_single_row, changed_items, joined, rows_of
 from connectors.fingerprint import settings_of
+from episodes.data_types import NestedArrays
 from episodes.errors import UnknownKey
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.tracks.validation import checked_space
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["Connector"]
 
@@ -62,7 +67,7 @@ class Connector:
         input_action_space: gym.Space | None = None,
         *,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         self._name = name
         self.set_input_spaces(input_observation_space, input_action_space)
@@ -70,7 +75,7 @@ class Connector:
     def __call__(
         self,
         *,
-        rl_module: Any = None,
+        rl_module: Policy | None = None,
         batch: ColumnDict,
         episodes: Any,
         explore: bool | None = None,
@@ -173,7 +178,13 @@ class Connector:
 
     # State
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return a copy of what the connector has learned from data, such as running statistics, as a dict.
 
         The dict is empty for a connector that learns nothing. `components` and `not_components`, which RLlib passes,
@@ -195,7 +206,9 @@ class Connector:
 
     @staticmethod
     def single_agent_episode_iterator(
-        episodes: Sequence[Any], agents_that_stepped_only: bool = True, zip_with_batch_column: Any = None
+        episodes: Sequence[Any],
+        agents_that_stepped_only: bool = True,
+        zip_with_batch_column: NestedArrays | ColumnParts | list[Any] | None = None,
     ) -> Iterator[Any]:
         """Iterate over the single-agent episodes in `episodes`. A multi-agent episode contributes the episodes of its
         agents.
@@ -213,7 +226,9 @@ class Connector:
         return zip(singles, column if isinstance(column, list) else rows_of(column), strict=True)
 
     @staticmethod
-    def add_batch_item(batch: ColumnDict, column: str, item_to_add: Any, single_agent_episode: Any = None) -> None:
+    def add_batch_item(
+        batch: ColumnDict, column: str, item_to_add: object, single_agent_episode: SingleAgentEpisode | None = None
+    ) -> None:
         """Append one item to a column of the batch.
 
         The column is created if it is missing. `single_agent_episode` is the episode to which the item belongs, if
@@ -223,7 +238,11 @@ class Connector:
 
     @staticmethod
     def add_n_batch_items(
-        batch: ColumnDict, column: str, items_to_add: Any, num_items: int, single_agent_episode: Any = None
+        batch: ColumnDict,
+        column: str,
+        items_to_add: NestedArrays | list[Any],
+        num_items: int,
+        single_agent_episode: SingleAgentEpisode | None = None,
     ) -> None:
         """Append `num_items` items, a list or nested arrays [num_items, ...], to a column of the batch.
         `single_agent_episode` is the episode to which they belong, if it is known.

@@ -119,7 +119,7 @@ class Categorical(ActionDistribution):
         """Return whether each row of logits is valid, bool `[...]`. A row is valid if its largest logit is finite."""
         return inputs.amax(-1).isfinite()
 
-    def masked(self, inputs: Tensor, mask: Any) -> Tensor:
+    def masked(self, inputs: Tensor, mask: object) -> Tensor:
         return _without_illegal(inputs, _as_mask(mask, inputs))
 
     def _from_choices(self, choices: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class MultiCategorical(ActionDistribution):
         """
         return self._logits(inputs).amax(-1).isfinite().flatten(inputs.ndim - 1).all(-1)
 
-    def masked(self, inputs: Tensor, mask: Any) -> Tensor:
+    def masked(self, inputs: Tensor, mask: object) -> Tensor:
         legal = _as_mask(mask, inputs).split(self._counts, dim=-1)
         choices = zip(inputs.split(self._counts, dim=-1), legal, strict=True)
         return torch.cat([_without_illegal(*choice) for choice in choices], -1)
@@ -389,7 +389,7 @@ def _pick(rows: Tensor, index: Tensor) -> Tensor:
     return rows.gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
 
-def _as_mask(mask: Any, inputs: Tensor) -> Tensor:
+def _as_mask(mask: object, inputs: Tensor) -> Tensor:
     """Return an action mask as a bool tensor. Raise `ShapeMismatch` if it is not a tensor of the inputs' shape."""
     if not isinstance(mask, Tensor) or mask.shape != inputs.shape:
         shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__

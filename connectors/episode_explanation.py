@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -27,6 +27,9 @@ from episodes.pack import EpisodePack
 from episodes.returns import discounted_returns, gae
 from episodes.single_agent import SingleAgentEpisode
 
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+
 __all__ = ["compare_policies", "explain_episode"]
 
 KEY = "learner"  # of the tracks
@@ -34,7 +37,7 @@ MOST_PROBABILITIES = 32  # actions of a Discrete space with a probability each
 
 
 def explain_episode(
-    episode: SingleAgentEpisode, learner_pipeline: LearnerPipeline, policy: Any, *, gamma: float = 0.99
+    episode: SingleAgentEpisode, learner_pipeline: LearnerPipeline, policy: Policy, *, gamma: float = 0.99
 ) -> SingleAgentEpisode:
     """Return a copy of an episode with the learner's values, advantages and action probabilities as extra outputs of
     each step.
@@ -125,11 +128,11 @@ class _StepValues(Connector):
     def __call__(
         self,
         *,
-        rl_module: Any = None,
+        rl_module: Policy | None = None,
         batch: ColumnDict,
         episodes: EpisodePack,
         pack_views: PackViews | None = None,
-        **unused: Any,
+        **unused: object,
     ) -> ColumnDict:
         steps = StepReturns.of(batch, episodes)
         flags = steps.terminated, steps.truncated
@@ -154,7 +157,7 @@ class _StepValues(Connector):
         return batch
 
 
-def _outputs(batch: Mapping[str, Any], policy: Any, action_space: gym.Space | None) -> dict[str, np.ndarray]:
+def _outputs(batch: Mapping[str, Any], policy: Policy, action_space: gym.Space | None) -> dict[str, np.ndarray]:
     """Return the policy's probability of each recorded action [T], its entropy [T], and all action probabilities [T,
     n]. The dict is empty if the policy returns no distribution inputs.
     """

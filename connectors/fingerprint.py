@@ -23,13 +23,18 @@ from enum import Enum
 from functools import partial
 from inspect import signature
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 
 from episodes.errors import StateMismatch, UnreadableData
+
+if TYPE_CHECKING:
+    from connectors.acting import EnvToModule, ModuleToEnv
+    from connectors.policy import Policy
 
 __all__ = [
     "JOINT",
@@ -55,7 +60,7 @@ _STABLE = (type(None), bool, int, float, complex, str, bytes, np.generic, np.nda
 _MANY = 32  # arrays with more numbers are described by their shapes
 
 
-def settings_of(made: Any) -> dict[str, Any]:
+def settings_of(made: object) -> dict[str, Any]:
     """Return the constructor arguments of an object by name, as plain values. Only arguments stored as attributes are
     included.
     """
@@ -68,7 +73,7 @@ def settings_of(made: Any) -> dict[str, Any]:
     return {name: _plain(held[place]) for name, place in places.items() if place in held and name not in _NO_SETTINGS}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a value as JSON types (numbers, strings, lists, dicts). Unsupported objects become their name."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -108,14 +113,14 @@ def _describe_code(function: FunctionType) -> str:
     return " ".join(_words(function.__code__)) + (f" with {values}" if values else "")
 
 
-def _has_stable_value(value: Any) -> bool:
+def _has_stable_value(value: object) -> bool:
     """Return True if `value` can be described by text: it is immutable, a numpy array, a space, or a tuple or set of
     these.
     """
     return isinstance(value, _STABLE) or (isinstance(value, (tuple, frozenset)) and all(map(_has_stable_value, value)))
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     return getattr(value, "__qualname__", type(value).__name__)
 
 
@@ -146,19 +151,19 @@ def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
     return str(space)
 
 
-def stamp(policy: Any, fingerprint: dict[str, Any] | None) -> None:
+def stamp(policy: Policy | None, fingerprint: dict[str, Any] | None) -> None:
     """Store a pipeline fingerprint as an attribute of the policy. Policies that are not torch modules are ignored."""
     if getattr(policy, ATTRIBUTE, None) is not fingerprint and isinstance(policy, torch.nn.Module):
         setattr(policy, ATTRIBUTE, fingerprint)
 
 
-def stamped(policy: Any) -> dict[str, Any] | None:
+def stamped(policy: Policy | None) -> dict[str, Any] | None:
     """Return the pipeline fingerprint that `stamp` stored in the policy, or None."""
     return getattr(policy, ATTRIBUTE, None)
 
 
 def check_fingerprint(
-    policy: Any, pipeline_stamp: Mapping[str, Any], policy_stamp: Mapping[str, Any] | None = None
+    policy: Policy | None, pipeline_stamp: Mapping[str, Any], policy_stamp: Mapping[str, Any] | None = None
 ) -> None:
     """Raise `StateMismatch` if the policy was trained with pipelines whose fingerprint differs from `pipeline_stamp`.
 
@@ -214,7 +219,12 @@ def _made(name: str, settings: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
 
 
-def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any, action_space: Any) -> None:
+def check_spaces(
+    env_to_module: EnvToModule,
+    module_to_env: ModuleToEnv,
+    observation_space: gym.Space | None,
+    action_space: gym.Space | None,
+) -> None:
     """Raise `StateMismatch` if a space of the pipelines differs from the environment's space.
 
     Bounds of observations may differ.
@@ -241,7 +251,7 @@ def check_spaces(env_to_module: Any, module_to_env: Any, observation_space: Any,
             )
 
 
-def check_views(policy: Any, views: list[Any]) -> None:
+def check_views(policy: Policy | None, views: list[Any]) -> None:
     """Raise `StateMismatch` if the policy's inputs were computed by other views while acting than in this learner
     (`views`).
 
@@ -262,7 +272,7 @@ def check_views(policy: Any, views: list[Any]) -> None:
     )
 
 
-def acting_parts(env_to_module: Any) -> dict[str, list[Any]]:
+def acting_parts(env_to_module: object) -> dict[str, list[Any]]:
     """Return the names and settings of the pipeline's rewriters and views, which determine the policy's observations,
     as plain values.
     """
@@ -273,7 +283,7 @@ def acting_parts(env_to_module: Any) -> dict[str, list[Any]]:
     }
 
 
-def describe_acting_pipeline(env_to_module: Any) -> str:
+def describe_acting_pipeline(env_to_module: object) -> str:
     """Return the settings of the pipeline's rewriters and views as one line of JSON, which is stored with each
     episode.
     """
@@ -324,7 +334,7 @@ def _in_words(parts: list[Any], kind: str = "views") -> str:
     return f"the {kind} " + ", ".join(_made(*part) for part in parts) if parts else f"no {kind}"
 
 
-def check_statistics(policy: Any, env_to_module: Any) -> None:
+def check_statistics(policy: Policy | None, env_to_module: object) -> None:
     """Raise `StateMismatch` if a trained policy would act with a normalization filter that has not seen any
     observation.
 

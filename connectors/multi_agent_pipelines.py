@@ -4,8 +4,10 @@ pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import gymnasium as gym
 
 from connectors.agent_to_module_mapping import SEATS, AgentRow, AgentToModuleMapping
 from connectors.connector import ColumnDict, Connector
@@ -23,12 +25,16 @@ from connectors.rewriting.multi_agent_preprocessor import (
 )
 from connectors.rewriting.rewriter import ObservationRewriter
 from episodes.columns import Columns
+from episodes.data_types import ModuleID
 from episodes.errors import InvalidArgument, StateMismatch, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.validation import checked_mapping
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = [
     "MultiAgentEnvToModule",
@@ -40,6 +46,7 @@ __all__ = [
 ]
 
 Spaces = Mapping[Any, Any]  # module -> Gymnasium space
+Policies: TypeAlias = "Mapping[ModuleID, Policy]"
 Joint = Sequence[MultiAgentObservationPreprocessor | ObservationRewriter]
 _JOINT = "__joint__"  # the key of their state
 P = TypeVar("P", bound=ConnectorPipeline)
@@ -62,7 +69,7 @@ class MultiAgentPipeline(Connector):
         self.modules = checked_mapping("modules", modules, "of a pipeline for each module")
         self.joint = ConnectorPipeline(connectors=as_joint(joint))
 
-    def __getitem__(self, module_id: Any) -> Any:
+    def __getitem__(self, module_id: ModuleID) -> Any:
         """Return the pipeline of the module (policy) with this id.
 
         Raises:
@@ -84,7 +91,7 @@ class MultiAgentPipeline(Connector):
         episodes: Any = (),
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
+        metrics: object = None,
         **kwargs: Any,
     ) -> ColumnDict:
         """Call the pipeline of each module (policy). Return the modules' batches, `{module_id: columns}`, or in
@@ -101,7 +108,13 @@ class MultiAgentPipeline(Connector):
         context = {"explore": explore, "shared_data": shared_data, "metrics": metrics, **kwargs}
         return self._run(rl_module, dict(batch or {}), episodes, context)
 
-    def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
+    def _run(
+        self,
+        rl_module: Policies | None,
+        batch: ColumnDict,
+        episodes: Any,
+        context: dict[str, Any],
+    ) -> ColumnDict:
         """Call the modules' pipelines, and return the output of `__call__`. `context` has the call's other
         arguments.
         """
@@ -111,7 +124,7 @@ class MultiAgentPipeline(Connector):
         self,
         batches: Mapping[Any, ColumnDict],
         episodes: Mapping[Any, Any],
-        rl_module: Any,
+        rl_module: Policies | None,
         context: dict[str, Any],
         on_rows: bool = False,
     ) -> dict[Any, ColumnDict]:
@@ -145,7 +158,13 @@ class MultiAgentPipeline(Connector):
         """Names of the connectors that learn statistics, but have not seen any data, of all pipelines."""
         return [name for pipeline in self._parts.values() for name in pipeline.empty_filters]
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[Any, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[Any, Any]:
         """Return the states of the pipelines by module id, and the state of the joint preprocessors as "__joint__"."""
         return {module_id: pipeline.get_state() for module_id, pipeline in self._parts.items()}
 
@@ -207,7 +226,13 @@ class MultiAgentEnvToModule(MultiAgentPipeline):
         """
         rewrite_newest(self.joint.connectors, episode, observations, update)
 
-    def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
+    def _run(
+        self,
+        rl_module: Policies | None,
+        batch: ColumnDict,
+        episodes: Sequence[MultiAgentEpisode],
+        context: dict[str, Any],
+    ) -> ColumnDict:
         """Return the policy input batch `{module_id: columns}` of each module with agents that must act."""
         if context["shared_data"] is None:
             context["shared_data"] = {}
@@ -230,7 +255,13 @@ class MultiAgentModuleToEnv(MultiAgentPipeline):
         super().__init__(modules)
         self.unmapping = ModuleToAgentUnmapping()
 
-    def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
+    def _run(
+        self,
+        rl_module: Policies | None,
+        batch: ColumnDict,
+        episodes: Sequence[MultiAgentEpisode],
+        context: dict[str, Any],
+    ) -> ColumnDict:
         """Return the actions and the other policy outputs of each agent, grouped by episode.
 
         `context["shared_data"]` must be the dict that the env-to-module pipeline got, because it has the agent of each
@@ -280,7 +311,13 @@ class MultiAgentLearner(MultiAgentPipeline):
         self.mapping = AgentToModuleMapping()
         self._agents = AgentSpaces(self.joint)
 
-    def _run(self, rl_module: Any, batch: ColumnDict, episodes: Any, context: dict[str, Any]) -> ColumnDict:
+    def _run(
+        self,
+        rl_module: Policies | None,
+        batch: ColumnDict,
+        episodes: Any,
+        context: dict[str, Any],
+    ) -> ColumnDict:
         """Return the train batch `{module_id: columns}` of each module whose agents have steps.
 
         Args:
@@ -307,7 +344,7 @@ def _episodes_by_module(seats: Mapping[Any, list[AgentRow]]) -> dict[Any, list[S
     return {module_id: [seat.episode for seat in rows] for module_id, rows in seats.items()}
 
 
-def _policy_of(policies: Any, module_id: Any) -> Any:
+def _policy_of(policies: Policies | None, module_id: ModuleID) -> Any:
     """Return the policy of a module, or None if `policies=None`.
 
     Raises:
@@ -401,7 +438,7 @@ def multi_agent_learner(
             f"returns={returns!r}: give a function that returns a connector, such as a connector's class, or None"
         )
 
-    def build(*spaces: Any, **arguments: Any) -> LearnerPipeline:
+    def build(*spaces: gym.Space | None, **arguments: Any) -> LearnerPipeline:
         return learner_pipeline(*spaces, returns=None if returns is None else returns(), **arguments)
 
     return MultiAgentLearner(_build_each(build, observation_spaces, action_spaces, policies, options), joint)

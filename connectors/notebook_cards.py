@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from episodes.inspect import formatting
 from episodes.inspect.cards import Card, Table, known
 from episodes.inspect.charts import bar
 from episodes.inspect.html import rendered
 
+if TYPE_CHECKING:
+    from connectors.multi_agent_pipelines import MultiAgentPipeline
+    from connectors.pipeline import ConnectorPipeline
+    from connectors.trace import Trace
+
 MOST_PIECES = 40
 MOST_MODULES = 12
 
 
-def pipeline(pieces: Any) -> str:
+def pipeline(pieces: ConnectorPipeline) -> str:
     """Return an HTML card that shows a pipeline in a notebook: its connectors in order, the columns that they read and
     write, and the last traced call.
     """
     return rendered(_pipeline_card(pieces))
 
 
-def multi_agent_pipeline(pipelines: Any) -> str:
+def multi_agent_pipeline(pipelines: MultiAgentPipeline) -> str:
     """Return HTML that shows a multi-agent pipeline in a notebook: a card with the pipeline of each module (policy)."""
     modules = list(pipelines.modules.items())
     parts = [
@@ -29,14 +35,14 @@ def multi_agent_pipeline(pipelines: Any) -> str:
     return rendered(Card(pipelines.name, "", [formatting.counted(len(modules), "module")], parts=parts))
 
 
-def trace(calls: Any) -> str:
+def trace(calls: Trace) -> str:
     """Return an HTML card that shows a recorded pipeline call in a notebook: the time and the changed columns of each
     connector.
     """
     return rendered(_trace_card(calls))
 
 
-def _pipeline_card(pieces: Any, name: str = "") -> Card:
+def _pipeline_card(pieces: ConnectorPipeline, name: str = "") -> Card:
     """Return the notebook card of one pipeline: a table of its connectors, its spaces, and its last traced call."""
     named = list(zip(pieces.names, pieces.connectors, strict=True))
     rows = [
@@ -53,12 +59,12 @@ def _pipeline_card(pieces: Any, name: str = "") -> Card:
     )
 
 
-def _observation_space(pieces: Any) -> Any:
+def _observation_space(pieces: ConnectorPipeline) -> Any:
     """Return the observation space after all connectors of a pipeline, or None if its input space is not known."""
     return None if getattr(pieces, "input_observation_space", None) is None else pieces.observation_space
 
 
-def _trace_card(calls: Any, is_open: bool = True) -> Card:
+def _trace_card(calls: Trace, is_open: bool = True) -> Card:
     """Return the notebook card of one recorded pipeline call: a table with the time and the changed columns of each
     connector.
     """
@@ -82,5 +88,5 @@ def _trace_card(calls: Any, is_open: bool = True) -> Card:
     )
 
 
-def _columns(names: Any) -> str:
+def _columns(names: Iterable[str]) -> str:
     return formatting.clipped(", ".join(map(str, names)) or "-", 120)

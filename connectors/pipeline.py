@@ -6,9 +6,9 @@ built or changed, it checks that each connector finds the columns it reads, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import dropwhile
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 
@@ -18,6 +18,10 @@ from connectors.wiring import check_wiring, name_connectors
 from episodes.errors import StateMismatch, UnknownKey, WrongType
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.validation import checked_items, checked_space
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["ConnectorPipeline"]
 
@@ -67,12 +71,12 @@ class ConnectorPipeline(Connector):
     def __call__(
         self,
         *,
-        rl_module: Any = None,
+        rl_module: Policy | None = None,
         batch: ColumnDict | None = None,
         episodes: Any = (),
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
-        metrics: Any = None,
+        metrics: object = None,
         trace: bool = False,
         **kwargs: Any,
     ) -> ColumnDict:
@@ -99,9 +103,9 @@ class ConnectorPipeline(Connector):
 
     def on_rows(
         self,
-        rl_module: Any,
+        rl_module: Policy | None,
         batch: ColumnDict,
-        episodes: Any,
+        episodes: Sequence[SingleAgentEpisode],
         explore: bool | None,
         shared_data: dict[str, Any],
         **kwargs: Any,
@@ -122,7 +126,9 @@ class ConnectorPipeline(Connector):
                 batch = checked_batch(batch, stage.name)
         return batch
 
-    def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
+    def _run(
+        self, batch: ColumnDict, episodes: Sequence[SingleAgentEpisode], trace: Trace | None, context: dict[str, Any]
+    ) -> ColumnDict:
         """Run all stages with the arguments in `context`, record the calls in `trace` if it is given, and return the
         final batch.
         """
@@ -304,7 +310,13 @@ class ConnectorPipeline(Connector):
         """Names of the connectors that learn statistics, such as `MeanStdFilter`, but have not seen any data."""
         return [name for name, piece in self._pieces.items() if piece.is_empty_filter]
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return the states of the connectors by name, for a checkpoint. Empty states are left out."""
         states = {name: piece.get_state() for name, piece in self._pieces.items()}
         return {name: state for name, state in states.items() if state}
@@ -356,7 +368,9 @@ def set_states(pieces: Mapping[Any, Any], states: Mapping[Any, Any], before: Map
         raise
 
 
-def chain_spaces(pieces: Iterable[Connector], observation_space: Any, action_space: Any) -> tuple[Any, Any]:
+def chain_spaces(
+    pieces: Iterable[Connector], observation_space: gym.Space | None, action_space: gym.Space | None
+) -> tuple[Any, Any]:
     """Set the input spaces of each connector to the output spaces of the previous one, and return the last output
     spaces.
     """
@@ -367,7 +381,7 @@ def chain_spaces(pieces: Iterable[Connector], observation_space: Any, action_spa
     return observation_space, action_space
 
 
-def checked_batch(returned: Any, name: str) -> ColumnDict:
+def checked_batch(returned: object, name: str) -> ColumnDict:
     """Return the value that the connector `name` returned, after a check that it is a batch (a mutable mapping).
 
     Raises:

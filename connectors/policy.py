@@ -17,7 +17,7 @@ episodes.errors.InvalidArgument: values are needed from Stateless, which has no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Signature, signature
 from typing import Any, Protocol
 
@@ -84,8 +84,8 @@ class Module:
 
     __slots__ = ("policy",)
 
-    def __init__(self, policy: Any) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy | None) -> None:
+        self.policy: Any = policy  # its optional members are read by name
 
     def initial_state(self) -> dict[str, Any]:
         """Return the policy's recurrent state at the start of an episode, without a batch axis. It is an empty dict if
@@ -136,7 +136,7 @@ class Module:
         return distribution_of(self.policy)
 
 
-def distribution_of(policy: Any, action_space: Space | None = None) -> ActionDistribution | None:
+def distribution_of(policy: Policy | None, action_space: Space | None = None) -> ActionDistribution | None:
     """Return the policy's action distribution (its attribute `distribution`), or else the default one of the action
     space. Without `action_space`, the result is None for a policy without a distribution.
 
@@ -147,14 +147,14 @@ def distribution_of(policy: Any, action_space: Space | None = None) -> ActionDis
     return distribution if distribution is not None or action_space is None else distribution_for(action_space)
 
 
-def random_action_probability_of(policy: Any) -> float:
+def random_action_probability_of(policy: Policy | None) -> float:
     """Return the probability with which the policy takes a uniformly random action while exploring. It is 0 by
     default.
     """
     return getattr(policy, "random_action_probability", 0.0)
 
 
-def module_of(policy: Any) -> Module:
+def module_of(policy: Policy | None) -> Module:
     """Wrap a policy in a `Module`, which supplies default values for all members that the policy lacks.
     `module_of(None)` has only defaults.
     """
@@ -177,7 +177,7 @@ _UNSEEN = frozenset(
 )
 
 
-def check_interface(policy: Any, user: str, names: Sequence[str] = ()) -> None:
+def check_interface(policy: object, user: str, names: Sequence[str] = ()) -> None:
     """Check that a policy can be called as `policy(batch, explore=...)` and has the attributes and methods in `names`.
 
     Args:
@@ -211,7 +211,7 @@ def check_interface(policy: Any, user: str, names: Sequence[str] = ()) -> None:
         )
 
 
-def _arguments_of(policy: Any) -> Signature | None:
+def _arguments_of(policy: Callable[..., Any]) -> Signature | None:
     """Return the signature of a callable policy, or None if Python cannot determine the signature."""
     try:
         return signature(policy)

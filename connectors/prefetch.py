@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -15,6 +15,9 @@ from episodes import Batch
 from episodes.errors import EpisodeStateError
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_count
+
+if TYPE_CHECKING:
+    from episodes.replay import EpisodeReplayBuffer
 
 __all__ = ["Prefetch"]
 
@@ -57,7 +60,13 @@ class Prefetch(Iterator[Batch]):
 
     @classmethod
     def of(
-        cls, buffer: Any, n: int, *, device: str | torch.device | None = None, depth: int = 2, **options: Any
+        cls,
+        buffer: EpisodeReplayBuffer,
+        n: int,
+        *,
+        device: str | torch.device | None = None,
+        depth: int = 2,
+        **options: Any,
     ) -> Self:
         """Return an iterator over batches sampled from a replay buffer in advance, each `buffer.sample(n, **options)`.
 
@@ -180,7 +189,7 @@ class _DeviceCopier:
             copied.record()
         return batch.with_columns({**moved, **indices}), lambda moved_batch: self._wait_for_copy(moved_batch, copied)
 
-    def _wait_for_copy(self, batch: Batch, copied: Any) -> None:
+    def _wait_for_copy(self, batch: Batch, copied: torch.cuda.Event) -> None:
         """Make the current CUDA stream wait until the batch is copied, and keep the batch's memory while the stream
         uses the batch.
         """

@@ -44,7 +44,7 @@ def check_all_of_one_shape(episodes: Iterable[Any], call: str) -> None:
             )
 
 
-def _is_ragged(column: Any) -> bool:
+def _is_ragged(column: object) -> bool:
     """Return True if a column, or any array in a nested one, is ragged."""
     return isinstance(column, Ragged) or (
         not nested.is_leaf(column) and any(isinstance(leaf, Ragged) for leaf in nested.leaves(column))

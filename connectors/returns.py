@@ -142,7 +142,7 @@ def _call_on_cpu(
     return _as_tensor(results, rewards)
 
 
-def _as_array(column: Any, name: str, rewards: Any) -> np.ndarray:
+def _as_array(column: object, name: str, rewards: Tensor) -> np.ndarray:
     """Return a tensor as a numpy array in host memory, without gradients. Half precision becomes float32.
 
     Raises:

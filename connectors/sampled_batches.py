@@ -48,7 +48,7 @@ class SampledBatches(IterableDataset[Any]):
             else:
                 sampler.skip()
 
-    def _as_tensors(self, batch: Any) -> Any:
+    def _as_tensors(self, batch: object) -> Any:
         """Return a batch with its numeric columns as tensors. Values that are not a `Batch` stay unchanged."""
         if not isinstance(batch, Batch):
             return batch
@@ -79,7 +79,7 @@ def sampled_loader(sampler: Sampler, num_workers: int = 0, **of_loader: Any) -> 
         yield sampler.with_origin(batch) if isinstance(batch, Batch) else batch
 
 
-def _num_learned(sampler: Sampler, batch: Any) -> int:
+def _num_learned(sampler: Sampler, batch: object) -> int:
     """Return the number of steps in a batch that count in the loss, without padding and context steps."""
     if not isinstance(batch, Batch):
         return getattr(batch, "num_steps", 0)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from connectors.ragged_checks import check_padded_column
+from episodes.data_types import NestedArrays
 from episodes.errors import TrackMismatch
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
@@ -78,7 +79,7 @@ class Sequences:
     def _padding(self) -> np.ndarray:
         return np.flatnonzero(~self.mask)
 
-    def pad(self, column: Any, name: str = "column") -> Any:
+    def pad(self, column: NestedArrays, name: str = "column") -> Any:
         """Return a column with one row per step, nested arrays [S, ...], as padded rows [R, max_seq_len, ...].
 
         Padding is zero, or an empty dict in object arrays such as infos.
@@ -88,7 +89,7 @@ class Sequences:
         """
         return nested.map_leaves(lambda leaf: self._pad_leaf(leaf, name), column)
 
-    def _pad_leaf(self, leaf: Any, name: str) -> np.ndarray:
+    def _pad_leaf(self, leaf: np.ndarray | Infos, name: str) -> np.ndarray:
         """Return one array of a column as padded rows. Raise `TrackMismatch` if it does not have one row per step."""
         if isinstance(leaf, Infos):
             leaf = object_array(leaf)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +11,7 @@ from gymnasium import spaces
 from episodes.tracks import nested
 
 
-def describe_mismatch(rows: Any, space: gym.Space | None, num_rows: int) -> str | None:
+def describe_mismatch(rows: object, space: gym.Space | None, num_rows: int) -> str | None:
     """Return text, for an error message, that describes how a batch of N items differs from a space in structure, shape
     or dtype.
 

@@ -18,7 +18,7 @@ from episodes.errors import InvalidArgument
 ALIGNMENT = 64  # bytes; every array of the buffer starts at a multiple, so that it can be viewed in its dtype
 
 
-def checked_device(device: Any) -> torch.device:
+def checked_device(device: str | int | torch.device) -> torch.device:
     """Return `device`, for example "cuda:0", as a `torch.device`.
 
     Raises:

@@ -11,6 +11,7 @@ import torch
 from connectors.connector import ColumnDict, Connector
 from connectors.ragged_checks import check_policy_columns
 from connectors.staging import StagingBuffer, checked_device
+from episodes.data_types import NestedArrays
 from episodes.tracks import nested
 
 __all__ = ["NumpyToTensor"]
@@ -59,7 +60,7 @@ class NumpyToTensor(Connector):
         self.device = checked_device(device)
         self._staging = None if self.device.type == "cpu" else StagingBuffer(self.device)
 
-    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, **kwargs: object) -> ColumnDict:
         if {*map(type, batch.values())} != {np.ndarray}:
             check_policy_columns(batch)
         if self._staging is not None:
@@ -68,7 +69,7 @@ class NumpyToTensor(Connector):
             batch[name] = tensor_of(column) if type(column) is np.ndarray else nested.map_leaves(tensor_of, column)
         return batch
 
-    def to_tensors(self, values: Any) -> Any:
+    def to_tensors(self, values: NestedArrays) -> Any:
         """Return nested values with all numeric numpy arrays converted to tensors on this connector's device."""
         return nested.map_leaves(tensor_of, values) if self._staging is None else _copy_to_device(values, self._staging)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ class ColumnSummary:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, leaf: Any) -> ColumnSummary:
+    def of(cls, leaf: object) -> ColumnSummary:
         """Return a summary (kind, dtype, shape) of one array or other value of a batch."""
         if isinstance(leaf, ColumnParts):
             return cls("parts", "", (len(leaf),))
@@ -38,7 +38,7 @@ class ColumnSummary:
         dtype = str(getattr(leaf, "dtype", "")).removeprefix("torch.")
         shape = getattr(leaf, "shape", None)
         if shape is None:
-            shape = (len(leaf),) if hasattr(leaf, "__len__") and not isinstance(leaf, str) else ()
+            shape = (len(leaf),) if isinstance(leaf, Sized) and not isinstance(leaf, str) else ()
         return cls(kinds.get(type(leaf), type(leaf).__name__), dtype, tuple(shape))
 
     def __str__(self) -> str:

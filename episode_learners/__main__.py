@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from episode_learners.run import Run
     from episode_learners.trainers.trainer import Trainer
     from episode_runners.evaluation import Evaluation
+    from episodes.multi_agent import MultiAgentEpisode
+    from episodes.pack import EpisodePack
 
 RUN = "run.json"
 DEFAULT_FOLDER = "runs"
@@ -226,7 +228,7 @@ def _play(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _ids_of(episodes: Any) -> list[str]:
+def _ids_of(episodes: EpisodePack | list[MultiAgentEpisode]) -> list[str]:
     """Return ids that follow from what happened in the episodes, so that the same episodes get the same ids again."""
     import numpy as np
 
@@ -245,7 +247,7 @@ def _ids_of(episodes: Any) -> list[str]:
     return ids
 
 
-def _with_ids(episodes: Any, ids: list[str]) -> Any:
+def _with_ids(episodes: EpisodePack | list[MultiAgentEpisode], ids: list[str]) -> Any:
     """Return the episodes of an `Evaluation` with other ids: a pack, or the same list of multi-agent episodes."""
     from episodes import EpisodePack
 

@@ -5,7 +5,6 @@ step.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import distributed
@@ -18,7 +17,7 @@ from episodes.errors import InvalidArgument
 __all__ = ["data_parallel"]
 
 
-def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: Any = None) -> None:
+def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: distributed.ProcessGroup | None = None) -> None:
     """Make `algorithm` average its gradients with the gradients of its copies in other processes before each step, so
     that all processes train one policy.
 
@@ -47,7 +46,7 @@ def data_parallel(algorithm: Algorithm | MultiAgentAlgorithm, group: Any = None)
         optimizer.reduce = partial(_average, size=size, group=group)
 
 
-def _average(gradient: torch.Tensor, size: int, group: Any) -> None:
+def _average(gradient: torch.Tensor, size: int, group: distributed.ProcessGroup | None) -> None:
     """Replace a gradient tensor, in place, by its mean over all processes of `group`."""
     distributed.all_reduce(gradient, group=group)
     gradient.div_(size)

@@ -21,7 +21,7 @@ class WithoutVelocities(gym.ObservationWrapper):
         super().__init__(env)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
-    def observation(self, observation: Any) -> np.ndarray:
+    def observation(self, observation: np.ndarray) -> np.ndarray:
         return observation[[0, 2]] * np.array([2.0, 10.0], np.float32)
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
 import numpy as np
 
 from episode_learners.algorithms.flat_optimizer import copied
+from episodes.data_types import AgentID
 from episodes.errors import InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
+
+if TYPE_CHECKING:
+    from episode_learners.trainers.trainer import Trainer
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["League"]
 
@@ -111,7 +116,7 @@ class League:
         """
         return self.players.get(module_id, str(module_id))
 
-    def on_collect(self, trainer: Any, episodes: Sequence[MultiAgentEpisode]) -> None:
+    def on_collect(self, trainer: Trainer[Any], episodes: Sequence[MultiAgentEpisode]) -> None:
         """Count each sampled episode that has ended as a game between its agents' players. The trainer calls this hook
         after each collection.
         """
@@ -221,7 +226,7 @@ class League:
         therefore vary from episode to episode.
         """
 
-        def module_of(agent_id: Any, episode: Any) -> Hashable:
+        def module_of(agent_id: AgentID, episode: SingleAgentEpisode | MultiAgentEpisode) -> Hashable:
             """Return the id of the module (learner or opponent) that an agent plays with in an episode, computed from
             the episode's id.
             """

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episode_learners import trainers
 from episode_learners.league import League
@@ -15,8 +15,12 @@ from episode_learners.multi_agent import MultiAgentAlgorithm
 from episode_learners.trainers.trainer import Trainer
 from episode_runners import MultiAgentEnvRunner
 from episode_runners.multi_agent_envs import MultiAgentEnv, as_multi_agent_env
+from episodes.data_types import AgentID
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.replay import MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer
+
+if TYPE_CHECKING:
+    from episode_learners.run import Run
 
 __all__ = ["PatternMapping", "make_multi_agent_trainer"]
 
@@ -36,7 +40,7 @@ class PatternMapping:
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self.patterns = dict(patterns)
 
-    def __call__(self, agent_id: Any, episode: Any = None) -> str:
+    def __call__(self, agent_id: AgentID, episode: object = None) -> str:
         """Return the id of the module of the first pattern that the agent's id matches. The episode has no influence.
 
         Raises:
@@ -48,7 +52,7 @@ class PatternMapping:
         raise UnknownKey(f"agent {agent_id!r} matches no pattern of [agents]: {', '.join(self.patterns)}")
 
 
-def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_trainer: Any) -> Trainer[Any]:
+def make_multi_agent_trainer(run: Run, make_part: Callable[..., Any], **of_trainer: Any) -> Trainer[Any]:
     """Return a trainer for several agents, with environments, policies and algorithms, created from the settings `run`.
 
     Args:
@@ -96,7 +100,7 @@ def make_multi_agent_trainer(run: Any, make_part: Callable[..., Any], **of_train
     return trainers.OnPolicyTrainer(algorithm, runner, trainers.OnPolicyConfig(**run.trainer), **of_trainer)
 
 
-def _make_module_run(run: Any, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
+def _make_module_run(run: Run, make_part: Callable[..., Any], module_id: str, number: int) -> Any:
     """Return the settings of one module as a separate `Run`, from which its actor and algorithm are created.
 
     `number` is the module's index, which varies the seed.
@@ -114,7 +118,7 @@ def _make_module_run(run: Any, make_part: Callable[..., Any], module_id: str, nu
     return make_part(env=run.env, seed=run.seed + number, device=run.device, **settings)
 
 
-def _make_league(run: Any) -> League | None:
+def _make_league(run: Run) -> League | None:
     """Return the self-play league that the settings of a run describe, or None if they have none.
 
     Raises:
@@ -141,7 +145,7 @@ def _make_league(run: Any) -> League | None:
     return league
 
 
-def _first_agents(run: Any, agents: list[Any], mapping: Callable[[Any, Any], Any]) -> dict[str, Any]:
+def _first_agents(run: Run, agents: list[Any], mapping: Callable[[Any, Any], Any]) -> dict[str, Any]:
     """Return one agent of each module, by module id, whose spaces are used for the module's policy.
 
     It is the first agent that is mapped to the module. `mapping` is called with an agent and None, as there is no
@@ -195,7 +199,7 @@ def environment_maker(name: str, arguments: Mapping[str, Any]) -> Callable[[], A
     return partial(make_env, **arguments)
 
 
-def _make_buffer(run: Any) -> MultiAgentEpisodeReplayBuffer:
+def _make_buffer(run: Run) -> MultiAgentEpisodeReplayBuffer:
     """Return the multi-agent replay buffer that the settings of a run describe. The default capacity is 50,000."""
     numbers = {"capacity": 50_000, **run.buffer}
     is_prioritized = numbers.pop("prioritized", False)

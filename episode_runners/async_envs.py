@@ -8,8 +8,9 @@ import signal
 import warnings
 from contextlib import suppress
 from threading import Timer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AsyncVectorEnv
@@ -17,13 +18,16 @@ from gymnasium.vector import AsyncVectorEnv
 from episodes.errors import EnvironmentLost, ShapeMismatch
 from episodes.tracks.fitting import check_fits
 
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
 __all__ = ["check_is_not_cast", "close_async_env", "kill_async_env", "raise_if_died"]
 
 _CLOSING_S = 3.0  # after which processes are killed
 _REAPING_S = 1.0  # within which a process that has closed its pipe ends
 
 
-def check_is_not_cast(env: Any) -> None:
+def check_is_not_cast(env: VectorEnv) -> None:
     """Raise `ShapeMismatch` if Gymnasium's shared memory casts observations of an `AsyncVectorEnv` with loss.
 
     The cast takes place before anybody sees the values: floats from 0 to 1 in a space of uint8 become black images. So
@@ -61,7 +65,7 @@ def check_is_not_cast(env: Any) -> None:
             raise ShapeMismatch(f"{error}: Gymnasium's shared memory would cast them with loss") from None
 
 
-def _has_whole_numbers(space: Any) -> bool:
+def _has_whole_numbers(space: gym.Space) -> bool:
     """Return True if items of a space contain integers or flags."""
     if isinstance(space, spaces.Dict):
         return any(map(_has_whole_numbers, space.spaces.values()))

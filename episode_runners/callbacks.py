@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connectors.editable_episodes import EditableEpisodes
 from episodes.errors import InvalidArgument, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
+
+if TYPE_CHECKING:
+    from episode_runners.runner import Runner, Sampled
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["RLlibCallback", "as_hook"]
 
@@ -90,7 +94,7 @@ class CallbackRunner:
         callback: the callback with the `config`.
     """
 
-    def __init__(self, runner: Any, callback: RLlibCallback) -> None:
+    def __init__(self, runner: Runner, callback: RLlibCallback) -> None:
         vars(self).update(runner=runner, callback=callback)
 
     @property
@@ -111,7 +115,7 @@ class CallbackRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["runner"], name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.runner, name, value)
 
 
@@ -137,14 +141,14 @@ class CallbackHook:
         """Return True if the user's callback class overrides the method, so that it must be called."""
         return getattr(type(self.callback), name) is not getattr(RLlibCallback, name)
 
-    def _call_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+    def _call_episode_start(self, runner: Runner, env: int, episode: SingleAgentEpisode | MultiAgentEpisode) -> None:
         """Call `on_episode_start`, and before the first episode `on_environment_created`."""
         if not self._is_known:
             self._is_known = True
             self.callback.on_environment_created(env_context={}, **self._arguments(runner))
         self.callback.on_episode_start(episode=episode, env_index=env, **self._arguments(runner))
 
-    def _call_episode_steps(self, runner: Any) -> None:
+    def _call_episode_steps(self, runner: Runner) -> None:
         """Call `on_episode_step` for each ongoing episode that has a step more than at the last call."""
         for env, episode in enumerate(runner.episodes):
             now = episode.id_, episode.env_t if isinstance(episode, MultiAgentEpisode) else episode.t
@@ -152,10 +156,10 @@ class CallbackHook:
                 self._last_steps[env] = now
                 self.callback.on_episode_step(episode=episode, env_index=env, **self._arguments(runner))
 
-    def _call_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+    def _call_episode_end(self, runner: Runner, env: int, episode: SingleAgentEpisode | MultiAgentEpisode) -> None:
         self.callback.on_episode_end(episode=episode, env_index=env, prev_episode_chunks=[], **self._arguments(runner))
 
-    def _call_sample_end(self, runner: Any, sampled: Any) -> EpisodePack | None:
+    def _call_sample_end(self, runner: Runner, sampled: Sampled) -> EpisodePack | None:
         """Call the callback's `on_sample_end` with the sampled episodes, and return a pack with the written
         `custom_data`.
 
@@ -199,7 +203,7 @@ def check_unwritten(episodes: EditableEpisodes) -> None:
         )
 
 
-def as_hook(hook: Any) -> Any:
+def as_hook(hook: object) -> Any:
     """Return a runner hook that calls an RLlib callback (an object or class).
     An object that is a hook already is returned unchanged.
 

@@ -8,20 +8,23 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gymnasium.vector import AsyncVectorEnv
 
 from episode_runners.async_envs import kill_async_env
 from episode_runners.process_envs import ProcessVectorEnv
 
+if TYPE_CHECKING:
+    from episode_runners.runner import EnvRunner
 
-def makes_envs(env: Any) -> bool:
+
+def makes_envs(env: object) -> TypeGuard[Callable[[], Any]]:
     """Return True if `env` is a class or function that makes environments, False if it is an environment."""
     return isinstance(env, type) or (callable(env) and not hasattr(env, "step"))
 
 
-def close_when_dropped(runner: Any, envs: Sequence[Any]) -> Callable[[], Any]:
+def close_when_dropped(runner: EnvRunner, envs: Sequence[Any]) -> Callable[[], Any]:
     """Register environments to be closed when their runner is garbage-collected or the process ends.
 
     Environments that run in separate processes are terminated with a `ResourceWarning`, without waiting for pending

@@ -71,12 +71,12 @@ class EnvProcess:
         """Whether calls are possible: the process is not known to be dead, and no message was interrupted."""
         return self._lost is None and not self._is_torn
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: object) -> Any:
         """Call a method of the object, and return its result. Errors are those of `receive`."""
         self.send(method, *args)
         return self.receive()
 
-    def send(self, method: str, *args: Any) -> None:
+    def send(self, method: str, *args: object) -> None:
         """Start a call of a method. If the process has died, `receive` raises the error."""
         self._number += 1
         self._deadline = self._new_deadline()

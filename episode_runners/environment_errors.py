@@ -39,7 +39,7 @@ def check_distinct(envs: Sequence[Any], others: Sequence[Any] = ()) -> None:
 
 
 def raise_or_annotate(
-    error: BaseException, env: VectorEnv, row: object, get_ages: Callable[[], np.ndarray], runner: Any, sink: Any
+    error: BaseException, env: VectorEnv, row: object, get_ages: Callable[[], np.ndarray], runner: object, sink: object
 ) -> None:
     """Explain an error of a vector step: raise `TrackMismatch` if an environment returned invalid data,
     else note the failed environment on `error`.

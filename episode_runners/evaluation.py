@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,8 +20,12 @@ from episode_runners.runner import EnvRunner, copy_pipeline
 from episode_runners.seeds import independent_seed
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import spread_of
+from episodes.data_types import ModuleID
 from episodes.errors import InvalidArgument
 from episodes.tracks.validation import checked_count, checked_seed
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -85,7 +89,7 @@ class Evaluation:
 
 def evaluate(
     env: Any,
-    policy: Any = None,
+    policy: Policy | Actor | Mapping[ModuleID, Policy | Actor] | None = None,
     *,
     num_episodes: int = 10,
     num_envs: int | None = None,
@@ -148,17 +152,17 @@ def evaluate(
         "check_pipeline": check_pipeline,
     }
     if isinstance(policy, Mapping):
-        policy = {module_id: _with_copied_pipelines(module_policy) for module_id, module_policy in policy.items()}
+        acting: Any = {module_id: _with_copied_pipelines(module_policy) for module_id, module_policy in policy.items()}
     else:
-        policy = _with_copied_pipelines(policy)
+        acting = _with_copied_pipelines(policy)
     if isinstance(policy, Mapping) or agent_to_module_mapping_fn is not None:
-        runner = MultiAgentEnvRunner(env, policy, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **options)
+        runner = MultiAgentEnvRunner(env, acting, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **options)
     else:
-        runner = SingleAgentEnvRunner(env, policy, **options)
+        runner = SingleAgentEnvRunner(env, acting, **options)
     return _run_evaluation(runner, num_episodes, explore, closes=isinstance(env, str) or makes_envs(env))
 
 
-def _with_copied_pipelines(policy: Any) -> Any:
+def _with_copied_pipelines(policy: Policy | Actor | None) -> Any:
     """Return an actor with the same policy and copied pipelines, whose statistics can change separately.
     Plain policies stay unchanged.
     """

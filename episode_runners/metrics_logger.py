@@ -47,7 +47,7 @@ class _Series:
     total: float = 0.0  # sum since `since`, for the throughput
     since: float = field(default_factory=perf_counter)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: float) -> None:
         """Add a value. If the reduction does not need all values, they are replaced by the reduced one, so that memory
         is limited.
         """
@@ -95,7 +95,7 @@ class MetricsLogger:
     def log_value(
         self,
         key: Key,
-        value: Any,
+        value: float,
         *,
         reduce: str | None = None,
         window: int | None = None,
@@ -207,7 +207,7 @@ class MetricsLogger:
         finally:
             self.log_value(key, perf_counter() - start, reduce=reduce, **options)
 
-    def peek(self, key: Key | None = None, default: Any = None, *, throughput: bool = False) -> Any:
+    def peek(self, key: Key | None = None, default: object = None, *, throughput: bool = False) -> Any:
         """Return the reduced value of a key or, for `key=None`, the reduced values of all keys as nested dicts.
 
         Args:

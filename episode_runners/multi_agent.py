@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from time import perf_counter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from episode_runners.multi_agent_versions import carry_versions, checked_version
 from episode_runners.restarts import EnvReplacement, advised
 from episode_runners.runner import EnvRunner, check_counts, copy_pipeline, quotas
 from episodes.columns import DEFAULT_MODULE_ID, Columns
+from episodes.data_types import ModuleID
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
 from episodes.facts.facts import new_id
 from episodes.multi_agent import MultiAgentEpisode
@@ -33,6 +34,10 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.validation import checked_choice, checked_count, checked_flag, checked_number_dtype
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+    from episode_runners.multi_agent_versions import Versions
 
 __all__ = ["MultiAgentEnvRunner"]
 
@@ -80,7 +85,7 @@ class MultiAgentEnvRunner(EnvRunner):
 
     def __init__(
         self,
-        env: Any,
+        env: object,
         policies: Mapping[Any, Any] | Callable[..., Any] | None = None,
         *,
         num_envs: int | None = None,
@@ -276,7 +281,7 @@ class MultiAgentEnvRunner(EnvRunner):
         return self._policy_version
 
     @policy_version.setter
-    def policy_version(self, version: Any) -> None:
+    def policy_version(self, version: Versions) -> None:
         versions = checked_versions(version)
         for episode in self.episodes:
             switch_versions(episode, self._policy_version, versions)
@@ -574,7 +579,7 @@ class MultiAgentEnvRunner(EnvRunner):
         policies = self.policies or {}
         return {name: Actor.of_parts(policies[name], *(modules[name] for modules in pipelines)) for name in known}
 
-    def set_module(self, module_id: Any, policy: Any) -> None:
+    def set_module(self, module_id: ModuleID, policy: Policy | Actor) -> None:
         """Add a module with its policy or actor, or replace the policy or actor of an existing module.
 
         Agents can be mapped to a new module in episodes that start afterwards. If agents have acted with an earlier
@@ -592,7 +597,7 @@ class MultiAgentEnvRunner(EnvRunner):
         check_interface(policy.policy if isinstance(policy, Actor) else policy, "MultiAgentEnvRunner")
         self._needs_reset |= self._pipelines.set_module(module_id, policy)
 
-    def remove_module(self, module_id: Any) -> None:
+    def remove_module(self, module_id: ModuleID) -> None:
         """Remove a module with its policy and pipelines. Other modules do not change.
 
         If agents have acted with it, the next `sample` starts new episodes. No agent may be mapped to it in these.

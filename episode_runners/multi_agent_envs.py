@@ -32,8 +32,8 @@ class MultiAgentEnv:
         env: the environment.
     """
 
-    def __init__(self, env: Any) -> None:
-        self.env = env
+    def __init__(self, env: object) -> None:
+        self.env: Any = env
 
     def reset(self, seed: int | None = None) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Reset the environment, and return the observations and infos, by agent id, of the agents that act first."""
@@ -85,7 +85,7 @@ class MultiAgentEnv:
             close()
 
 
-def as_multi_agent_env(env: Any) -> MultiAgentEnv:
+def as_multi_agent_env(env: object) -> MultiAgentEnv:
     """Return an adapter with the interface `MultiAgentEnv` for an environment. A callable is called to create the
     environment.
 
@@ -204,7 +204,7 @@ class TurnBasedEnv(MultiAgentEnv):
         return step._replace(terminateds=terminateds, truncateds=truncateds, is_over=not env.agents)
 
 
-def _has_nobody(env: Any) -> EpisodeStateError:
+def _has_nobody(env: object) -> EpisodeStateError:
     """Return the error for an environment without agents after its reset."""
     return EpisodeStateError(f"{env}.reset: env.agents is empty, so the episode is over before its first step")
 
@@ -212,7 +212,7 @@ def _has_nobody(env: Any) -> EpisodeStateError:
 _STEP = ("observations", "rewards", "terminateds", "truncateds", "infos")
 
 
-def checked_parts(env: Any, call: str, result: object, names: tuple[str, ...]) -> Any:
+def checked_parts(env: object, call: str, result: object, names: tuple[str, ...]) -> Any:
     """Check that an environment's `reset` or `step` returned dicts by agent id, and return its result.
 
     Args:

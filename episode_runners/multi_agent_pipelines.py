@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
 from connectors.acting import fingerprint_of
@@ -19,18 +19,22 @@ from episode_runners.multi_agent_envs import MultiAgentEnv
 from episode_runners.random_actions import sample_random_action
 from episode_runners.seeds import independent_seed
 from episodes.columns import Columns
+from episodes.data_types import AgentID, ModuleID
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.policy_box import env_space_of, to_env_actions, to_policy_actions
 
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+
 ByAgent = dict[Any, Any]
 Answers = tuple[list[ByAgent], list[ByAgent], list[ByAgent]]  # actions, actions for the environments, other outputs
 Row = tuple[int, MultiAgentEpisode, ByAgent]  # index of a copy, its episode, and its agents' observations
 
 
-def checked_pipelines(name: str, kind: type, pipeline: Any) -> Any:
+def checked_pipelines(name: str, kind: type, pipeline: object) -> Any:
     """Return `pipeline` after a check that its class is `kind`. For `pipeline=None`, return a `kind` without modules.
 
     Raises:
@@ -149,7 +153,7 @@ class RunnerPipelines:
         stored = spaces[1] if acting is None else acting.policy_action_space(spaces[1])
         episode.action_space[agent_id], episode.observation_space[agent_id] = stored, recorded
 
-    def set_module(self, module_id: Any, policy: Any) -> bool:
+    def set_module(self, module_id: ModuleID, policy: Policy | Actor) -> bool:
         """Set the policy or actor of a module. Return True if agents have acted with the module's previous policy.
 
         Raises:
@@ -163,14 +167,14 @@ class RunnerPipelines:
         self._fingerprints.pop(module_id, None)
         return has_acted
 
-    def remove_module(self, module_id: Any) -> bool:
+    def remove_module(self, module_id: ModuleID) -> bool:
         """Remove the policy and pipelines of a module. Return True if agents have acted with this policy."""
         cast(dict[Any, Any], self.policies or {}).pop(module_id, None)
         for pipelines in (self.env_to_module, self.module_to_env):
             pipelines.modules.pop(module_id, None)
         return self._fingerprints.pop(module_id, None) is not None
 
-    def is_in_use(self, module_id: Any) -> bool:
+    def is_in_use(self, module_id: ModuleID) -> bool:
         """Return False if a module has acted before but has no policy any more, else True."""
         return module_id in (self.policies or {}) or module_id not in self._fingerprints
 
@@ -194,7 +198,7 @@ class RunnerPipelines:
                 now[name] = states | {module_id: current[module_id] for module_id in unchanged}
         return now
 
-    def _prepare_module(self, module_id: object) -> None:
+    def _prepare_module(self, module_id: ModuleID) -> None:
         """Prepare a module's pipelines for its policy, and check that the policy was trained with the same connectors.
 
         Raises:
@@ -231,7 +235,7 @@ class RunnerPipelines:
             if module_id in policies:  # else it was removed
                 stamp(policies[module_id], fingerprint)
 
-    def _create_default_pipelines(self, module_id: object, agent_id: object, spaces: tuple[Any, Any]) -> None:
+    def _create_default_pipelines(self, module_id: ModuleID, agent_id: AgentID, spaces: tuple[Any, Any]) -> None:
         """Create default pipelines for a module that has none.
         `spaces` are the observation and action space of its first agent.
 
@@ -327,6 +331,6 @@ class RunnerPipelines:
         return actions, for_env, outputs
 
 
-def _have_same_shape(space: Any, known: Any) -> bool:
+def _have_same_shape(space: object, known: object) -> bool:
     """Return True if two spaces have the same shape. `known=None` matches every space."""
     return known is None or getattr(space, "shape", None) == getattr(known, "shape", None)

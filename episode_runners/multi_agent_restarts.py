@@ -13,6 +13,7 @@ from episode_runners.env_process import EnvProcess, close_processes
 from episode_runners.environment_errors import check_distinct
 from episode_runners.multi_agent_envs import DictEnv, EnvStep, MultiAgentEnv, TurnBasedEnv, as_multi_agent_env
 from episode_runners.restarts import EnvPlace, EnvReplacement, advised
+from episodes.data_types import AgentID
 from episodes.errors import InvalidArgument
 from episodes.tracks.validation import checked_choice, checked_flag, checked_number
 
@@ -54,7 +55,7 @@ class ProcessMultiAgentEnv(MultiAgentEnv):
         """Wait for the result of the step."""
         return self.env.receive()
 
-    def space(self, kind: str, agent_id: Any) -> gym.Space:
+    def space(self, kind: str, agent_id: AgentID) -> gym.Space:
         """Return an agent's space."""
         return self.env.call("space", kind, agent_id)
 
@@ -83,7 +84,7 @@ class EnvCopies:
     """
 
     def __init__(
-        self, env: Any, num_envs: int, vectorization: str, restart_failed: bool, timeout_s: float | None
+        self, env: object, num_envs: int, vectorization: str, restart_failed: bool, timeout_s: float | None
     ) -> None:
         self.restart_failed = checked_flag("restart_failed", restart_failed)
         self._is_async = checked_choice("vectorization", vectorization, ("sync", "async")) == "async"
@@ -98,7 +99,7 @@ class EnvCopies:
                 f"env_timeout_s={timeout_s:g} with vectorization='sync': an environment can only be stopped in a "
                 "process of its own; give vectorization='async'"
             )
-        self._env = env
+        self._env: Any = env
         self.replacements: list[EnvReplacement] = []
         self._places = [EnvPlace(i, partial(self._make, i), self.replacements) for i in range(num_envs)]
         self.envs: list[MultiAgentEnv] = []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
+from episodes.data_types import ModuleID
 from episodes.facts.policy_versions import UNKNOWN, UNKNOWN_RUNS, VersionRuns, checked_version
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.timeline import WAITS, Timeline
 
+Versions: TypeAlias = "int | Mapping[ModuleID, int] | None"  # of the policies: one for all, or by module
 
-def checked_versions(versions: Any) -> Any:
+
+def checked_versions(versions: Versions) -> Any:
     """Return policy versions after a check: one int for all modules, or a copied dict by module id.
 
     Raises:
@@ -22,7 +25,7 @@ def checked_versions(versions: Any) -> Any:
     return dict(versions) if isinstance(versions, Mapping) else versions
 
 
-def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> None:
+def switch_versions(episode: MultiAgentEpisode, before: Versions, versions: Versions) -> None:
     """Change the policy version that an ongoing episode records from its agents' next actions on.
 
     Args:
@@ -37,7 +40,7 @@ def switch_versions(episode: MultiAgentEpisode, before: Any, versions: Any) -> N
         line.episode.facts = facts._replace(policy_versions=None if runs == UNKNOWN_RUNS else runs)
 
 
-def write_versions(chunk: MultiAgentEpisode, versions: Any) -> None:
+def write_versions(chunk: MultiAgentEpisode, versions: Versions) -> None:
     """Record the policy version of each step of each agent in a chunk.
 
     Agents without recorded versions get `versions`: an int, a dict by module id, or None.
@@ -59,7 +62,7 @@ def carry_versions(chunk: MultiAgentEpisode, successor: MultiAgentEpisode) -> No
             line.episode.facts = line.episode.facts._replace(policy_versions=runs.window(len(before), 2))
 
 
-def _version_of(versions: Any, line: Timeline) -> int:
+def _version_of(versions: Versions, line: Timeline) -> int:
     """Return the policy version of an agent, or `UNKNOWN`. `versions` is one version for all, or a dict by module
     id.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -25,6 +25,7 @@ from gymnasium.vector.utils import (
 from episode_runners.env_process import EnvProcess, close_processes, kill_processes
 from episode_runners.restarts import EnvPlace, EnvReplacement, advised
 from episode_runners.serial_envs import checked_reset, checked_step
+from episodes.data_types import NestedArrays
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.tracks.copies import copied
 
@@ -119,7 +120,9 @@ class ProcessVectorEnv(VectorEnv):
 
     # --- stepping ------------------------------------------------------------------------------------------------
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(
+        self, *, seed: int | Sequence[int | None] | np.ndarray | None = None, options: dict[str, Any] | None = None
+    ) -> Any:
         """Reset all environments, or those of `options["reset_mask"]`, bool [N].
 
         An environment whose message was interrupted gets a new process.
@@ -146,7 +149,7 @@ class ProcessVectorEnv(VectorEnv):
         self.replaced = []
         return self._observed([(i, observation) for i, (observation, _) in results]), infos
 
-    def step(self, actions: Any) -> Any:
+    def step(self, actions: NestedArrays) -> Any:
         """Step all environments at the same time.
 
         Raises:
@@ -157,7 +160,7 @@ class ProcessVectorEnv(VectorEnv):
         self.step_async(actions)
         return self.step_wait()
 
-    def step_async(self, actions: Any) -> None:
+    def step_async(self, actions: NestedArrays) -> None:
         """Send the actions to the environments."""
         self._check_open()
         for process, action in zip(self._workers, iterate(self.action_space, actions), strict=True):
@@ -208,7 +211,7 @@ class ProcessVectorEnv(VectorEnv):
 
     # --- other calls ---------------------------------------------------------------------------------------------
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, *args: object, **kwargs: object) -> tuple[Any, ...]:
         """Return an attribute of each environment, or the results of a method."""
         self._check_open()
         for process in self._workers:
@@ -219,7 +222,7 @@ class ProcessVectorEnv(VectorEnv):
         """Return an attribute of each environment."""
         return self.call(name)
 
-    def set_attr(self, name: str, values: Any) -> None:
+    def set_attr(self, name: str, values: object) -> None:
         """Set an attribute of each environment, to one value for all or a list of N values."""
         self._check_open()
         values = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
@@ -250,7 +253,7 @@ class ProcessVectorEnv(VectorEnv):
         self.closed = True
         kill_processes(self._workers)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Close the environments and end their processes within seconds. Those that do not close are killed."""
         close_processes(self._workers)
 
@@ -273,7 +276,7 @@ class _Served:
         memory: shared memory of the observations of all environments. None: observations are part of the results.
     """
 
-    def __init__(self, make: Callable[[], gym.Env], index: int, mode: AutoresetMode, memory: Any) -> None:
+    def __init__(self, make: Callable[[], gym.Env], index: int, mode: AutoresetMode, memory: object) -> None:
         self._env, self._index, self._mode, self._memory = make(), index, mode, memory
         self._has_ended = False
 
@@ -283,7 +286,7 @@ class _Served:
         self._has_ended = False
         return self._shared(observation), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the environment, or reset it if the autoreset mode says so."""
         if self._has_ended:
             if self._mode is AutoresetMode.DISABLED:
@@ -299,14 +302,14 @@ class _Served:
         self._has_ended = terminated or truncated
         return self._shared(observation), reward, terminated, truncated, info
 
-    def _shared(self, observation: Any) -> Any:
+    def _shared(self, observation: object) -> Any:
         """Write the observation to the shared memory and return None, or return it if there is no such memory."""
         if self._memory is None:
             return observation
         write_to_shared_memory(self._env.observation_space, self._index, observation, self._memory)
         return None
 
-    def attribute(self, name: str, args: Any, kwargs: Any) -> Any:
+    def attribute(self, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         """Return an attribute of the environment, or the result of a method."""
         attribute = self._env.get_wrapper_attr(name)
         return attribute(*args, **kwargs) if callable(attribute) else attribute

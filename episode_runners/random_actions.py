@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+from numpy.typing import ArrayLike
 
 from episodes.tracks import nested
 from episodes.tracks.policy_box import without_huge_bounds
@@ -33,7 +35,7 @@ def sample_random_actions(env: VectorEnv, observations: Any) -> Any:
     return stacked(rows, single)
 
 
-def sample_random_action(space: spaces.Space, *sources: Any) -> Any:
+def sample_random_action(space: spaces.Space, *sources: object) -> Any:
     """Sample a random action of a space. It obeys the "action_mask" in the first of the `sources` that has one, such as
     an observation or an info.
     """
@@ -43,7 +45,7 @@ def sample_random_action(space: spaces.Space, *sources: Any) -> Any:
     return without_huge_bounds(space).sample()
 
 
-def _mask_of(space: Any, mask: Any) -> Any:
+def _mask_of(space: gym.Space, mask: Any) -> Any:
     """Return a mask in the form that `space.sample` takes, or None if the space has no masked actions.
 
     Args:
@@ -61,7 +63,7 @@ def _mask_of(space: Any, mask: Any) -> Any:
     return None
 
 
-def _legal(mask: Any) -> np.ndarray:
+def _legal(mask: ArrayLike) -> np.ndarray:
     """Return the mask of a choice as int8 [n]. A mask that forbids all actions allows all, as in policies."""
     flags = np.asarray(mask).astype(bool).astype(np.int8)
     return flags if flags.any() else np.ones_like(flags)

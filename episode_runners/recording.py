@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episode_runners.closeable import Closeable
 from episode_runners.runner import Hook
+from episode_runners.stats import CollectStats
 from episodes.errors import WrongType
 from episodes.storage import EpisodeWriter
+
+if TYPE_CHECKING:
+    from episode_runners.runner import Sampled
 
 __all__ = ["RecordSamples"]
 
@@ -26,13 +30,13 @@ class RecordSamples(Closeable, Hook):
     def __init__(self, path: str | Path | EpisodeWriter, **options: Any) -> None:
         self.writer = path if isinstance(path, EpisodeWriter) else EpisodeWriter(path, **options)
 
-    def on_sample_end(self, runner: Any, sampled: Any) -> None:
+    def on_sample_end(self, runner: object, sampled: Sampled) -> None:
         """Write the episodes of a call of `sample` to the data set.
 
         Raises:
             WrongType: after `sample_into`, which returns no episodes.
         """
-        if isinstance(sampled, dict):
+        if isinstance(sampled, CollectStats):
             raise WrongType("RecordSamples: sample_into returns no episodes; write the buffer to disk, or call sample")
         self.writer.add(sampled)
         self.writer.flush()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,18 @@ from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed
 
+if TYPE_CHECKING:
+    from episode_runners.multi_agent import MultiAgentEnvRunner
+    from episode_runners.single_agent import SingleAgentEnvRunner
+    from episode_runners.stats import CollectStats
+    from episodes.multi_agent import MultiAgentEpisode
+    from episodes.pack import EpisodePack
+
 __all__ = ["Hook"]
+
+
+Runner: TypeAlias = "SingleAgentEnvRunner | MultiAgentEnvRunner"
+Sampled: TypeAlias = "EpisodePack | list[MultiAgentEpisode] | CollectStats"  # what a runner's `sample` methods return
 
 
 class Hook:
@@ -33,23 +44,23 @@ class Hook:
     runner: `evaluate(runner)` has separate environments.
     """
 
-    def on_episode_start(self, runner: Any, env: int, episode: Any) -> None:
+    def on_episode_start(self, runner: Runner, env: int, episode: SingleAgentEpisode | MultiAgentEpisode) -> None:
         """Handle the start of an episode, after the reset of environment `env`. `episode` has no step yet."""
 
-    def on_step(self, runner: Any) -> None:
+    def on_step(self, runner: Runner) -> None:
         """Handle one vector step.
         `runner.episodes` are the episodes with this step, one per environment, also if they ended.
 
         Episodes of environments that were reset in this step (next-step autoreset) have no step yet.
         """
 
-    def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+    def on_episode_end(self, runner: Runner, env: int, episode: SingleAgentEpisode | MultiAgentEpisode) -> None:
         """Handle the end of an episode of environment `env`. `episode` contains its true last observation.
 
         An episode that goes into a pack is the chunk since the last `sample`.
         """
 
-    def on_sample_end(self, runner: Any, sampled: Any) -> Any:
+    def on_sample_end(self, runner: Runner, sampled: Sampled) -> Any:
         """Handle the episodes that `sample` returns, or the statistics that `sample_into` returns.
 
         Returns:
@@ -88,7 +99,7 @@ class _AsStepped(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._ongoing)
 
-    def __getitem__(self, env: Any) -> Any:
+    def __getitem__(self, env: int | slice) -> Any:
         if isinstance(env, slice):
             shown = self._ongoing[:]
             for ended, episode in self._ended.items():
@@ -97,7 +108,7 @@ class _AsStepped(Sequence[Any]):
         return self._ended[env] if env in self._ended else self._ongoing[env]
 
 
-def hook_methods(hooks: Any, name: str) -> tuple[Any, ...]:
+def hook_methods(hooks: Iterable[object], name: str) -> tuple[Any, ...]:
     """Return the bound methods `name` of the hooks, without hooks that lack the method or inherit it from `Hook`."""
     methods = [getattr(hook, name, None) for hook in hooks]
     empty = getattr(Hook, name)
@@ -162,7 +173,7 @@ class EnvRunner(Closeable):
             self._shown = None
         check_unwritten(shown)
 
-    def _call_sample_end_hooks(self, sampled: Any) -> Any:
+    def _call_sample_end_hooks(self, sampled: Sampled) -> Any:
         """Call the `on_sample_end` method of all hooks with the sample. Return the sample, or the last object that a
         hook returned instead.
 
@@ -288,7 +299,7 @@ class EnvRunner(Closeable):
         raise NotImplementedError
 
 
-def copy_pipeline(pipeline: Any) -> Any:
+def copy_pipeline(pipeline: object) -> Any:
     """Return a deep copy of a pipeline, including its state. For None, return None.
 
     Raises:
@@ -303,7 +314,7 @@ def copy_pipeline(pipeline: Any) -> Any:
         ) from error
 
 
-def call_hooks(calls: Sequence[Any], runner: Any, envs: np.ndarray, episodes: Sequence[SingleAgentEpisode]) -> None:
+def call_hooks(calls: Sequence[Any], runner: Runner, envs: np.ndarray, episodes: Sequence[SingleAgentEpisode]) -> None:
     """Call hook methods for each of k environments with the runner, the environment's index, and its episode.
 
     Args:

@@ -178,7 +178,7 @@ class SerialVectorEnv(SyncVectorEnv):
         makers = self._makers[:num_envs]
         return SerialVectorEnv(makers, autoreset_mode=self.autoreset_mode, restart_failed=self.restart_failed)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environments and check their observations.
 
         Raises:

@@ -32,6 +32,7 @@ from episode_runners.serial_envs import SerialVectorEnv
 from episode_runners.stats import CollectStats, RunningReturns
 from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, envs_of, make_vector_env
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, WrongType
 from episodes.pack import EpisodePack
 from episodes.recorder.boundaries import Boundaries, final_observations_of, infos_at_ends
@@ -129,7 +130,7 @@ class SingleAgentEnvRunner(EnvRunner):
                 )
             policy.module_to_env.seed(seed)
             policy, env_to_module, module_to_env = policy.policy, policy.env_to_module, policy.module_to_env
-        self.policy = policy
+        self.policy: Any = policy  # without the pipelines of an actor
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
         self._interrupted: list[EpisodePack] = []  # steps of calls that failed or were interrupted
         self.stats = CollectStats()
@@ -620,7 +621,7 @@ class SingleAgentEnvRunner(EnvRunner):
             return actions, sampled, {Columns.ACTIONS_FOR_ENV: sampled}
         return actions, to_env_actions(space, actions), {}  # so that the recorded actions are exactly those sent
 
-    def _step(self, actions: Any, actions_for_env: Any, outputs: dict[str, Any]) -> None:
+    def _step(self, actions: NestedArrays, actions_for_env: NestedArrays, outputs: dict[str, Any]) -> None:
         """Take one step in all environments, record the step, and call the hooks.
 
         Args:
@@ -688,7 +689,7 @@ class SingleAgentEnvRunner(EnvRunner):
 
     # --- recording -------------------------------------------------------------------------------------------------
 
-    def _add_log_probs(self, outputs: dict[str, Any], actions: Any) -> dict[str, Any]:
+    def _add_log_probs(self, outputs: dict[str, Any], actions: NestedArrays) -> dict[str, Any]:
         """Return the policy's outputs with the log-probabilities of `actions`,
         if the module-to-env pipeline has left them out.
         """
@@ -701,17 +702,17 @@ class SingleAgentEnvRunner(EnvRunner):
         envs = np.flatnonzero(done)
         return final_observations_of(infos, envs, self.env.single_observation_space) if len(envs) else None
 
-    def _as_rows(self, observations: Any) -> Any:
+    def _as_rows(self, observations: NestedArrays) -> Any:
         """Convert observations of the vector environment to nested arrays [N, ...]."""
         return as_rows(observations, self.env.single_observation_space)
 
     def _rewrite_rows(
         self,
-        observations: Any,
+        observations: NestedArrays,
         envs: np.ndarray,
         begun: np.ndarray,
-        actions: Any = None,
-        rewards: Any = None,
+        actions: NestedArrays | None = None,
+        rewards: np.ndarray | None = None,
         infos: dict[str, Any] | None = None,
     ) -> Any:
         """Return the observations [n, ...] of environments `envs` [n] after the connectors that

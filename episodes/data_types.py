@@ -39,5 +39,5 @@ Space: TypeAlias = gym.Space[Any]
 AgentID: TypeAlias = Hashable
 """The name of an agent in its environment."""
 
-ModuleID: TypeAlias = str
-"""The name of a policy (RLlib: module) that acts for agents."""
+ModuleID: TypeAlias = Hashable
+"""The name of a policy (module) that acts for agents: a string in RLlib, any hashable value here."""

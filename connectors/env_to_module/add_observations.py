@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from connectors.column_parts import ColumnParts
 from connectors.connector import ColumnDict, Connector
@@ -11,6 +12,9 @@ from episodes.columns import Columns
 from episodes.errors import StepOutOfRange
 from episodes.single_agent.episodes_history import check_single_shape
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["AddObservations"]
 
@@ -26,7 +30,9 @@ class AddObservations(Connector):
     reads_tracks = True
     changes_rows = False
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self, *, batch: ColumnDict, episodes: Sequence[SingleAgentEpisode] = (), **kwargs: object
+    ) -> ColumnDict:
         if Columns.OBS not in batch:
             batch[Columns.OBS] = newest_observations(episodes)
         elif isinstance(batch[Columns.OBS], ColumnParts):
@@ -34,7 +40,7 @@ class AddObservations(Connector):
         return batch
 
 
-def newest_observations(episodes: Any) -> Any:
+def newest_observations(episodes: Sequence[SingleAgentEpisode]) -> Any:
     """Return the newest observation of each of N episodes, as nested arrays [N, ...].
 
     Raises:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +11,12 @@ from connectors.connector import ColumnDict, Connector
 from connectors.env_to_module.recent import recent
 from connectors.policy import module_of
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["AddStates"]
 
@@ -26,14 +32,21 @@ class AddStates(Connector):
     reads_tracks = True
     lookback = 1
 
-    def __call__(self, *, rl_module: Any = None, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self,
+        *,
+        rl_module: Policy | None = None,
+        batch: ColumnDict,
+        episodes: Sequence[SingleAgentEpisode] = (),
+        **kwargs: object,
+    ) -> ColumnDict:
         initial = {} if Columns.STATE_IN in batch else module_of(rl_module).initial_state()
         if initial:
             batch[Columns.STATE_IN] = _newest_states(episodes, initial)
         return batch
 
 
-def _newest_states(episodes: Any, initial: Any) -> Any:
+def _newest_states(episodes: Sequence[SingleAgentEpisode], initial: NestedArrays) -> Any:
     """Return the newest "state_out" of each episode, [N, ...], with `initial` for episodes without steps."""
     rows, valid = recent(episodes, Columns.STATE_OUT, 1)
     going_on = valid[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
@@ -19,7 +17,7 @@ class AddTimeDimension(Connector):
 
     reads_tracks = True
 
-    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, **kwargs: object) -> ColumnDict:
         for name, column in batch.items():
             if name != Columns.STATE_IN:
                 batch[name] = nested.map_leaves(lambda leaf: leaf[:, None], joined(column))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
@@ -24,10 +24,15 @@ from connectors.views.piece import newest_history
 from connectors.views.policy_check import check_reads_views
 from connectors.views.view import View
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.history import HistorySpaces
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.tracks.validation import checked_items
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["EnvToModulePipeline", "env_to_module_pipeline"]
 
@@ -45,7 +50,9 @@ class EnvToModulePipeline(SectionedPipeline):
     rewrites: bool  # whether `rewrite` does anything
     see = ConnectorPipeline.on_rows  # called by runners
 
-    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+    def rewrite(
+        self, observations: NestedArrays, episodes: Sequence[SingleAgentEpisode] | None = None, update: bool = True
+    ) -> Any:
         """Return new observations [N, ...] in the form that episodes store, for example normalized. Call it once per
         observation. `NormalizeObservations` learns from the result.
 
@@ -67,7 +74,7 @@ class EnvToModulePipeline(SectionedPipeline):
                 view.learn(observations)
         return observations
 
-    def bind_policy(self, policy: Any) -> None:
+    def bind_policy(self, policy: Policy | None) -> None:
         """Add the connectors that a recurrent policy needs, and check that the policy can read the pipeline's batch.
 
         A recurrent policy gets a time axis and its states, unless a connector adds "state_in" already. A policy that is
@@ -123,7 +130,7 @@ class _ReadSingleEpisodes(Connector):
         self._piece = piece
         self.changes_rows = piece.changes_rows
 
-    def __call__(self, *, episodes: Any = (), **context: Any) -> ColumnDict:  # type: ignore[override]
+    def __call__(self, *, episodes: Sequence[SingleAgentEpisode] = (), **context: Any) -> ColumnDict:  # type: ignore[override]
         if not isinstance(episodes, OngoingEpisodes):
             return self._piece(episodes=episodes, **context)
         copies = EditableEpisodes(episodes)
@@ -153,7 +160,9 @@ class _SeeNewest(Connector):
         super().__init__()
         self._pipeline = pipeline
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self, *, batch: ColumnDict, episodes: Sequence[SingleAgentEpisode] = (), **kwargs: object
+    ) -> ColumnDict:
         views = self._pipeline.views_of(lambda: newest_history(episodes, HistorySpaces()))
         batch.update(views(newest_history(episodes, views.given, views.lookback)))
         return batch
@@ -164,7 +173,7 @@ def env_to_module_pipeline(
     action_space: gym.Space | None = None,
     *,
     pieces: Iterable[Connector | View] = (),
-    policy: Any = None,
+    policy: Policy | None = None,
     device: str | torch.device | None = None,
 ) -> EnvToModulePipeline:
     """Return the default pipeline that computes a policy's input batch from ongoing episodes, with your connectors in

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from episodes.errors import UnknownKey
 from episodes.single_agent.episodes_history import check_single_shape
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 
 def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
@@ -46,7 +49,7 @@ def recent(episodes: Any, track: str, num_items: int) -> tuple[Any, np.ndarray]:
     return nested.map_leaves(lambda leaf: leaf.reshape(num_items, len(newest), *leaf.shape[1:]), rows), valid
 
 
-def _newest(episode: Any, track: str, num_items: int) -> list[Any]:
+def _newest(episode: SingleAgentEpisode, track: str, num_items: int) -> list[Any]:
     """Return a list of the newest items of one track, such as "rewards", of an episode, oldest first.
 
     It has at most `num_items` items, and those of the lookback count. It is empty if the episode has no steps yet

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from math import prod
 from pathlib import Path
 from types import FunctionType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,10 @@ from episodes.tracks import nested
 from episodes.tracks.nested import as_any_array
 from episodes.tracks.spaces import empty_items
 
+if TYPE_CHECKING:
+    from connectors.pipeline import ConnectorPipeline
+    from connectors.policy import Policy
+
 __all__ = ["ActorGraph", "Noise", "explained", "parts_of_user"]
 
 _OURS = {"torch", "numpy", "connectors", "episodes", "episode_learners", "episode_runners", "onnxscript", "onnx"}
@@ -45,7 +50,7 @@ _DRAWS = ("multinomial", "bernoulli", "poisson", "rand", "randn", "rand_like", "
 _DRAWS = (*_DRAWS, "normal", "randint_like", "random_", "bernoulli_", "cauchy_", "geometric_", "log_normal_")
 
 
-def _uniform(numbers: Tensor, low: Any = 0.0, high: Any = 1.0, **named: Any) -> Tensor:
+def _uniform(numbers: Tensor, low: float | Tensor = 0.0, high: float | Tensor = 1.0, **named: float | Tensor) -> Tensor:
     low, high = named.get("from", low), named.get("to", high)
     return low + (high - low) * numbers
 
@@ -58,7 +63,7 @@ _SCALED: dict[str, Callable[..., Tensor]] = {  # random numbers with the paramet
 
 
 @contextmanager
-def explained(part: str, made: Any = None) -> Iterator[None]:
+def explained(part: str, made: object = None) -> Iterator[None]:
     """Context manager that converts errors to `NotExportable`, and adds the part and the line of the user's code.
 
     `part` names the part. If the error was not raised in the user's code, the line is where the class or function of
@@ -101,7 +106,7 @@ def parts_of_user(actor: Actor) -> list[str]:
     return [f"{name}{place}" for name, part in named.items() if (place := _definition(part)) is not None]
 
 
-def _definition(part: Any) -> str | None:
+def _definition(part: object) -> str | None:
     """Return " (FILE:LINE)" where the user's code defines `part`, "" if the source is not known, or None for library
     code.
     """
@@ -116,7 +121,7 @@ def _definition(part: Any) -> str | None:
         return ""
 
 
-def _connectors_of(pipeline: Any) -> dict[str, Connector]:
+def _connectors_of(pipeline: ConnectorPipeline) -> dict[str, Connector]:
     return dict(zip(pipeline.names, pipeline.connectors, strict=True))
 
 
@@ -131,7 +136,13 @@ class Noise(TorchFunctionMode):
         super().__init__()
         self.values, self.draws, self._used = values, [], 0
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         name = getattr(func, "__name__", "")
         if name in _SCALED:
             return self._fill(name, *args, **(kwargs or {}))
@@ -139,7 +150,9 @@ class Noise(TorchFunctionMode):
             raise NotTraceable(f"torch.{name} draws random numbers; use exponential_, normal_ or uniform_")
         return func(*args, **(kwargs or {}))
 
-    def _fill(self, name: str, tensor: Tensor, *parameters: Any, generator: Any = None, **named: Any) -> Tensor:
+    def _fill(
+        self, name: str, tensor: Tensor, *parameters: float, generator: torch.Generator | None = None, **named: float
+    ) -> Tensor:
         """Fill `tensor` with the next random numbers, distributed as by torch's method `name`, and return it."""
         numbers = self._next_numbers(name[:-1], tensor)
         if parameters or named:
@@ -163,7 +176,7 @@ class Noise(TorchFunctionMode):
 class _NoEpisodes:
     """Placeholder for the argument `episodes` of connectors, which raises `NotTraceable` when it is read."""
 
-    def _raise(self, *args: Any) -> Any:
+    def _raise(self, *args: object) -> Any:
         raise NotTraceable("an exported policy has no episodes; use a view (a function of a history)")
 
     __getattr__ = __iter__ = __len__ = __getitem__ = _raise
@@ -239,7 +252,7 @@ class ActorGraph(nn.Module):
         `reach` is the number of past items per track.
         """
 
-        def zeros(space: Any, length: int) -> Any:
+        def zeros(space: gym.Space, length: int) -> Any:
             """Return `length` items of a space, all zeros."""
             return nested.map_leaves(
                 lambda leaf: np.zeros((length, *leaf.shape[1:]), leaf.dtype), empty_items(space, 1)
@@ -370,7 +383,7 @@ class ActorGraph(nn.Module):
         return after
 
 
-def _copied_policy(policy: Any) -> Any:
+def _copied_policy(policy: Policy | None) -> Any:
     """Return a copy of a torch policy on the CPU in evaluation mode, with half precision converted to float32."""
     if not isinstance(policy, nn.Module):
         return policy
@@ -379,12 +392,12 @@ def _copied_policy(policy: Any) -> Any:
     return policy.float() if half else policy
 
 
-def _as_float32(leaf: Any) -> Any:
+def _as_float32(leaf: object) -> Any:
     """Return a float64 tensor as float32, and any other value unchanged."""
     return leaf.float() if isinstance(leaf, Tensor) and leaf.dtype is torch.float64 else leaf
 
 
-def _check_readable(value: Any) -> None:
+def _check_readable(value: object) -> None:
     """Raise `NotTraceable` if a `TracedArray` in nested `value` is outdated, because its memory was written through
     another array.
     """
@@ -399,7 +412,7 @@ def _works_on_one(rewriter: ObservationRewriter) -> bool:
     return isinstance(rewriter, ObservationPreprocessor) and type(rewriter).preprocess_rows is by_row
 
 
-def _rewrite_one(rewriter: Any, rows: Any) -> Any:
+def _rewrite_one(rewriter: ObservationPreprocessor, rows: Any) -> Any:
     """Rewrite a batch of one observation by `preprocess`. Raise `NotTraceable` unless the batch has exactly one row."""
     size = nested.first_leaf(rows).shape[0]
     if type(size) is not int or size != 1:
@@ -408,7 +421,9 @@ def _rewrite_one(rewriter: Any, rows: Any) -> Any:
     return nested.map_leaves(lambda leaf: as_any_array(leaf)[None], observation)
 
 
-def _call_without_episodes(piece: Connector, policy: Any, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
+def _call_without_episodes(
+    piece: Connector, policy: Policy | None, batch: dict[str, Any], explore: bool
+) -> dict[str, Any]:
     """Return a connector's output for a batch, called without episodes."""
     episodes: Any = _NoEpisodes()
     return piece(rl_module=policy, batch=batch, episodes=episodes, explore=explore, shared_data={})

@@ -9,8 +9,9 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -25,6 +26,9 @@ from episodes.format_versions import EXPORTED_MODEL
 from episodes.storage import space_json
 from episodes.tracks import nested
 from episodes.tracks.spaces import dtypes_of, empty_items
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto
 
 __all__ = ["METADATA", "build_onnx", "to_bytes"]
 
@@ -83,7 +87,7 @@ def build_onnx(
     return model, graph
 
 
-def to_bytes(model: Any) -> bytes:
+def to_bytes(model: ModelProto) -> bytes:
     """Return the bytes of an ONNX model with their SHA-256 sum in the metadata, by which `serve.py` finds damaged
     files. The sum is computed with 64 zeros in its place.
     """
@@ -93,11 +97,11 @@ def to_bytes(model: Any) -> bytes:
     return head + key + digest.encode() + tail[64:]
 
 
-def _rows(state: Any, num_rows: int) -> Any:
+def _rows(state: object, num_rows: int) -> Any:
     return nested.map_leaves(lambda leaf: torch.from_numpy(np.repeat(np.asarray(leaf)[None], num_rows, 0)), state)
 
 
-def _check_space(name: str, space: Any) -> None:
+def _check_space(name: str, space: gym.Space | None) -> None:
     """Raise `NotExportable` unless the space consists of numeric arrays, possibly nested in Dicts with string keys and
     Tuples.
     """
@@ -116,7 +120,7 @@ def _check_space(name: str, space: Any) -> None:
         )
 
 
-def _keys_of(space: Any) -> Iterator[Any]:
+def _keys_of(space: gym.Space) -> Iterator[Any]:
     """Yield the keys of all Dict spaces that are nested in `space`."""
     if isinstance(space, spaces.Dict):
         yield from space.spaces
@@ -217,7 +221,7 @@ def _ancestors(names: set[str], producers: dict[str, Any]) -> set[str]:
     return visited
 
 
-def _names_in_subgraphs(node: Any) -> list[str]:
+def _names_in_subgraphs(node: NodeProto) -> list[str]:
     """Return the names of the values that the subgraphs of an ONNX node (branches, loop bodies) read."""
     graphs = [
         subgraph for attribute in node.attribute for subgraph in (attribute.g, *attribute.graphs) if subgraph.node
@@ -225,7 +229,7 @@ def _names_in_subgraphs(node: Any) -> list[str]:
     return [name for graph in graphs for inner in graph.node for name in (*inner.input, *_names_in_subgraphs(inner))]
 
 
-def _compute_tanh_in_float64(model: Any) -> None:
+def _compute_tanh_in_float64(model: ModelProto) -> None:
     """Replace each Tanh in an ONNX model by a cast to float64, a Tanh and a cast back.
 
     For float32, the Tanh of onnxruntime is off by up to 4.5 units in the last place, and networks that read their
@@ -246,13 +250,13 @@ def _compute_tanh_in_float64(model: Any) -> None:
     model.graph.node.extend(nodes)
 
 
-def _use_float32(model: Any) -> None:
+def _use_float32(model: ModelProto) -> None:
     """Replace float64 by float32 everywhere in an ONNX model, for devices without float64."""
     from onnx import TensorProto, numpy_helper
 
     double, single = TensorProto.DOUBLE, TensorProto.FLOAT
 
-    def converted(tensor: Any) -> Any:
+    def converted(tensor: TensorProto) -> Any:
         return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
 
     for initializer in model.graph.initializer:
@@ -270,7 +274,7 @@ def _use_float32(model: Any) -> None:
                 value.type.tensor_type.elem_type = single
 
 
-def _remove_debug_info(model: Any) -> None:
+def _remove_debug_info(model: ModelProto) -> None:
     """Remove debugging information from an ONNX model, such as stack traces with local paths, which take most of a
     small file.
     """
@@ -284,7 +288,7 @@ def _remove_debug_info(model: Any) -> None:
     del model.metadata_props[:]
 
 
-def _inputs_of(model: Any) -> dict[str, tuple[str, list[int]]]:
+def _inputs_of(model: ModelProto) -> dict[str, tuple[str, list[int]]]:
     """Return the numpy dtype and the shape without batch axis of each input of an ONNX model, by name."""
     from onnx.helper import tensor_dtype_to_np_dtype
 

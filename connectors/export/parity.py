@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from connectors.actor import Actor
 from connectors.export.actor_graph import Noise, parts_of_user
@@ -23,6 +24,9 @@ from episodes.errors import InvalidArgument, NotExportable
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.spaces import empty_items
+
+if TYPE_CHECKING:
+    from connectors.actor import ActingState
 
 __all__ = ["Parity", "check_parity"]
 
@@ -51,7 +55,7 @@ Step = tuple[Any, float, bool]  # observation, reward of the last action, whethe
 
 
 def check_parity(
-    path: Path, actor: Actor, source: Any, *, num_steps: int, tolerance: float, explore: bool, seed: int
+    path: Path, actor: Actor, source: Source, *, num_steps: int, tolerance: float, explore: bool, seed: int
 ) -> Parity:
     """Run an actor and its exported file on the same observations for `num_steps` steps, and raise an error if their
     outputs differ.
@@ -140,7 +144,9 @@ class _Comparison:
         self.num_steps, self.num_ties, self.largest = 0, 0, 0.0
         self._scale = 1.0
 
-    def add(self, step: int, env: int, state: Any, action: Any, file_action: Any, outputs: dict[str, Any]) -> bool:
+    def add(
+        self, step: int, env: int, state: ActingState, action: object, file_action: object, outputs: dict[str, Any]
+    ) -> bool:
         """Compare the actor's and the file's outputs in one step, and raise an error if they differ.
 
         Args:
@@ -166,7 +172,7 @@ class _Comparison:
                 return False
         return True
 
-    def _check(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
+    def _check(self, step: int, env: int, name: str, expected: object, actual: object) -> None:
         """Raise `NotExportable` if two outputs differ by more than `tolerance` times the largest magnitude so far."""
         expected, actual = np.asarray(expected, np.float64), np.asarray(actual, np.float64)
         finite = np.isfinite(expected)
@@ -179,7 +185,7 @@ class _Comparison:
         if not difference <= self.tolerance * self._scale:
             self._fail(step, env, name, expected, actual)
 
-    def _is_tie(self, inputs: Any, expected: Any, actual: Any) -> bool:
+    def _is_tie(self, inputs: ArrayLike, expected: object, actual: object) -> bool:
         """Return True if the two actions have nearly equal log-probabilities, so that rounding decided between them."""
         distribution: Any = distribution_of(self.actor.policy, self.actor.action_space)
         tensor = torch.as_tensor(np.asarray(inputs))[None].double()
@@ -192,7 +198,7 @@ class _Comparison:
             return False
         return abs(values[0] - values[1]) <= 10 * self.tolerance * self._scale
 
-    def _fail(self, step: int, env: int, name: str, expected: Any, actual: Any) -> None:
+    def _fail(self, step: int, env: int, name: str, expected: object, actual: object) -> None:
         """Raise `NotExportable` with the expected and the actual value, and with the user's parts that may be the
         cause.
         """
@@ -204,7 +210,7 @@ class _Comparison:
         )
 
 
-def _pairs(expected: Any, actual: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _pairs(expected: object, actual: object) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the expected and the actual array of each leaf of an action, by path."""
     flat, actual_leaves = nested.flatten(expected, "action"), nested.flatten(actual, "action")
     return {path: (np.asarray(flat[path]), np.asarray(actual_leaves[path])) for path in flat}
@@ -233,7 +239,7 @@ def _noise_of(served: ServedPolicy, generator: np.random.Generator) -> np.ndarra
 # --- where observations come from ------------------------------------------------------------------------------------
 
 
-def _make_stream(actor: Actor, source: Any, generator: np.random.Generator, seed: int, env: int) -> Any:
+def _make_stream(actor: Actor, source: Source, generator: np.random.Generator, seed: int, env: int) -> Any:
     """Return a generator of steps from `source`: an environment, recorded episodes, or random samples. It is sent the
     actions.
     """
@@ -258,10 +264,10 @@ def _make_stream(actor: Actor, source: Any, generator: np.random.Generator, seed
 class _StepStream:
     """Wrapper of a generator that allows `send` as the first call, where Python requires `next`."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Generator[Step, Any, None]) -> None:
         self._stream, self._is_started = stream, False
 
-    def send(self, action: Any) -> Step:
+    def send(self, action: object) -> Step:
         """Send an action to the generator, and return the next step. The first call starts the generator and ignores
         `action`.
         """
@@ -274,7 +280,7 @@ class _StepStream:
         self._stream.close()
 
 
-def _random_steps(space: Any, generator: np.random.Generator) -> Iterator[Step]:
+def _random_steps(space: Any, generator: np.random.Generator) -> Generator[Step, Any, None]:
     """Yield random observations and rewards as steps of episodes of random length.
 
     Each step is (observation, reward of the last action, whether an episode begins). If None is sent, a new episode
@@ -288,7 +294,7 @@ def _random_steps(space: Any, generator: np.random.Generator) -> Iterator[Step]:
                 break
 
 
-def _env_steps(env: Any, seed: int) -> Iterator[Step]:
+def _env_steps(env: gym.Env, seed: int) -> Generator[Step, Any, None]:
     """Yield the steps of an environment, which executes the actions that are sent to this generator.
 
     Each step is (observation, reward of the last action, whether an episode begins). If None is sent, the
@@ -310,7 +316,7 @@ def _env_steps(env: Any, seed: int) -> Iterator[Step]:
         env.close()
 
 
-def _recorded_steps(episodes: Sequence[SingleAgentEpisode]) -> Iterator[Step]:
+def _recorded_steps(episodes: Sequence[SingleAgentEpisode]) -> Generator[Step, Any, None]:
     """Yield the observations and rewards of recorded episodes as steps, in an endless loop. Actions that are sent are
     ignored, but None skips the rest of the episode.
     """

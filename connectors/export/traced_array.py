@@ -8,17 +8,24 @@ here, raise `NotTraceable`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
 from episodes.tracks import nested
 
 __all__ = ["NotTraceable", "RowCount", "TracedArray", "as_tensors", "as_traced"]
+
+Operand: TypeAlias = "TracedArray | np.ndarray | np.generic | Tensor | float | Sequence[Operand]"  # of a numpy function
+Key: TypeAlias = "Index | tuple[Index, ...]"  # of `array[key]`
+Index: TypeAlias = "int | slice | EllipsisType | list[int] | np.ndarray | TracedArray | None"
+Size: TypeAlias = "int | torch.SymInt | RowCount"  # of an axis
 
 
 class NotTraceable(TypeError):
@@ -50,7 +57,7 @@ class TracedArray(NDArrayOperatorsMixin):
     __slots__ = ("_key", "_memory", "_num_seen", "_tensor")
     __array_priority__ = 1000
 
-    def __init__(self, tensor: Tensor, taken_from: Any = None, key: Any = None) -> None:
+    def __init__(self, tensor: Tensor, taken_from: object = None, key: Key = None) -> None:
         self._memory: list[TracedArray] = taken_from._memory if isinstance(taken_from, TracedArray) else []
         self._tensor, self._key, self._num_seen = tensor, key, len(self._memory)
 
@@ -79,7 +86,9 @@ class TracedArray(NDArrayOperatorsMixin):
 
     # --- operations of numpy -----------------------------------------------------------------------------------------
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *args: Operand, out: tuple[object, ...] | None = None, **kwargs: object
+    ) -> Any:
         """Execute a numpy ufunc (or its reduction) by the equivalent torch function, with numpy's result dtype.
 
         Raises:
@@ -98,7 +107,9 @@ class TracedArray(NDArrayOperatorsMixin):
         tensors = [_tensor(a, dtype) for a, dtype in zip(args, needed, strict=True)]
         return _into(out and out[0], TracedArray(_cast(compute(*tensors), result_dtype)))
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(
+        self, func: Callable[..., object], types: Collection[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
         """Execute a numpy function, such as `np.concatenate`, by its traced form. Raise `NotTraceable` if it has
         none.
         """
@@ -119,7 +130,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
     # --- operations that need numbers --------------------------------------------------------------------------------
 
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+    def __array__(self, *args: object, **kwargs: object) -> Any:
         raise _needs_numbers("np.asarray, np.array or writing into an array of numbers")
 
     def __bool__(self) -> bool:
@@ -134,7 +145,7 @@ class TracedArray(NDArrayOperatorsMixin):
     def __index__(self) -> int:
         raise _needs_numbers("an index")
 
-    def item(self, *args: Any) -> Any:
+    def item(self, *args: object) -> Any:
         raise _needs_numbers(".item()")
 
     def tolist(self) -> Any:
@@ -178,14 +189,14 @@ class TracedArray(NDArrayOperatorsMixin):
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, key: Any) -> TracedArray:
+    def __getitem__(self, key: Key) -> TracedArray:
         key = key if isinstance(key, tuple) else (key,)
         tensor, positive = _without_negative_steps(self.tensor, key)
         tensor = tensor[tuple(map(_index, positive))]
         is_view = tensor.ndim and not any(isinstance(part, (TracedArray, np.ndarray, list)) for part in key)
         return TracedArray(tensor, *(self, key) if is_view else ())
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Key, value: Operand) -> None:
         self._accept_writes(key, value)
         value = _tensor(value, self.dtype)
         if isinstance(key, TracedArray) and key.dtype == bool and key.ndim == self.ndim:
@@ -196,7 +207,7 @@ class TracedArray(NDArrayOperatorsMixin):
         changed[tuple(map(_index, keys))] = value
         self.tensor = changed
 
-    def _accept_writes(self, key: Any, value: Any) -> None:
+    def _accept_writes(self, key: Key, value: object) -> None:
         """Keep this array readable after an in-place operation on the slice `self[key]`, if `value` is this slice.
 
         Python runs `x[key] += 1` as `y = x[key]; y += 1; x[key] = y`.
@@ -206,22 +217,22 @@ class TracedArray(NDArrayOperatorsMixin):
         if is_slice and all(writer is value for writer in unseen):
             self._num_seen = len(self._memory)
 
-    def astype(self, dtype: Any, **options: Any) -> TracedArray:
+    def astype(self, dtype: DTypeLike, **options: object) -> TracedArray:
         """Return a copy of the array, converted to `dtype`."""
         tensor = _cast(self.tensor, np.dtype(dtype))
         return TracedArray(tensor, self if tensor is self.tensor and not options.get("copy", True) else None)
 
-    def copy(self, *args: Any) -> TracedArray:
+    def copy(self, *args: object) -> TracedArray:
         """Return a copy of the array."""
         return TracedArray(self.tensor)
 
     __copy__ = __deepcopy__ = copy
 
-    def reshape(self, *shape: Any, **options: Any) -> TracedArray:
+    def reshape(self, *shape: Size | Sequence[Size], **options: object) -> TracedArray:
         """Return the array with another shape."""
         return TracedArray(self.tensor.reshape(_sizes(shape)), self)
 
-    def transpose(self, *axes: Any) -> TracedArray:
+    def transpose(self, *axes: int | Sequence[int]) -> TracedArray:
         """Return the array with its axes in the given order, by default reversed."""
         order = _sizes(axes)
         return TracedArray(self.tensor.permute(*order), self) if order else self.T
@@ -240,16 +251,16 @@ class RowCount:
 
     __slots__ = ("size",)
 
-    def __init__(self, size: Any) -> None:
+    def __init__(self, size: int | torch.SymInt) -> None:
         self.size = size
 
-    def __mul__(self, other: Any) -> RowCount:
+    def __mul__(self, other: Size) -> RowCount:
         return RowCount(self.size * _symbol(other))
 
-    def __add__(self, other: Any) -> RowCount:
+    def __add__(self, other: Size) -> RowCount:
         return RowCount(self.size + _symbol(other))
 
-    def __floordiv__(self, other: Any) -> RowCount:
+    def __floordiv__(self, other: Size) -> RowCount:
         return RowCount(self.size // _symbol(other))
 
     __rmul__, __radd__ = __mul__, __add__
@@ -259,7 +270,7 @@ class RowCount:
             return bool(self.size == other.size)
         raise _needs_rows()
 
-    def _raise(self, *args: Any) -> Any:
+    def _raise(self, *args: object) -> Any:
         raise _needs_rows()
 
     __hash__ = None  # type: ignore[assignment]
@@ -291,19 +302,19 @@ def _needs_rows() -> NotTraceable:
     )
 
 
-def _size(size: Any) -> Any:
+def _size(size: int | torch.SymInt) -> Any:
     return size if type(size) is int else RowCount(size)
 
 
-def _symbol(size: Any) -> Any:
+def _symbol(size: Size) -> Any:
     return size.size if isinstance(size, RowCount) else size
 
 
-def _arrays_in(value: Any) -> Any:
+def _arrays_in(value: Operand) -> Any:
     return np.asarray(value) if isinstance(value, (list, tuple)) else value
 
 
-def _tensor(value: Any, dtype: Any = None) -> Tensor:
+def _tensor(value: Operand, dtype: np.dtype | None = None) -> Tensor:
     """Return an array, number or `TracedArray` as a tensor, converted to the numpy dtype `dtype` if it is given."""
     if isinstance(value, TracedArray):
         value = value.tensor
@@ -320,7 +331,7 @@ def _cast(tensor: Tensor, dtype: np.dtype) -> Tensor:
     return tensor if tensor.dtype is target else tensor.to(target)
 
 
-def _into(out: Any, result: Any) -> Any:
+def _into(out: object, result: Any) -> Any:
     """Return the result of a numpy function, copied into the array `out` if the caller passed numpy's argument
     `out`.
 
@@ -344,12 +355,12 @@ def _is_smaller(tensor: Tensor, other: Tensor) -> bool:
     return any(one and not (type(size) is int and size == 1) for one, size in zip(ones, other.shape, strict=True))
 
 
-def _sizes(shape: Any) -> tuple[Any, ...]:
+def _sizes(shape: Sequence[Any]) -> tuple[Any, ...]:
     """Return the sizes passed to an array method as one tuple. They may be separate arguments or a single tuple."""
     return tuple(map(_symbol, shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape))
 
 
-def _index(key: Any) -> Any:
+def _index(key: Key) -> Any:
     """Return an index with arrays replaced by tensors. Raise `NotTraceable` for a traced bool mask."""
     if isinstance(key, TracedArray):
         if key.dtype == bool:
@@ -456,16 +467,16 @@ def _joined(parts: Sequence[Any]) -> list[Tensor]:
     return [_tensor(part, common) for part in parts]
 
 
-def _concatenate(arrays: Any, axis: int | None = 0) -> TracedArray:
+def _concatenate(arrays: Sequence[Operand], axis: int | None = 0) -> TracedArray:
     parts = _joined(arrays)
     return TracedArray(torch.cat([part.reshape(-1) for part in parts]) if axis is None else torch.cat(parts, axis))
 
 
-def _stack(arrays: Any, axis: int = 0) -> TracedArray:
+def _stack(arrays: Sequence[Operand], axis: int = 0) -> TracedArray:
     return TracedArray(torch.stack(_joined(arrays), axis))
 
 
-def _where(condition: Any, *choices: Any) -> TracedArray:
+def _where(condition: Operand, *choices: Operand) -> TracedArray:
     """Compute `np.where` with three arguments. With one argument, raise `NotTraceable`."""
     if not choices:
         raise NotTraceable(
@@ -476,17 +487,17 @@ def _where(condition: Any, *choices: Any) -> TracedArray:
     return TracedArray(torch.where(_tensor(condition).bool(), *(_tensor(choice, common) for choice in choices)))
 
 
-def _filled(value: Any) -> Callable[..., TracedArray]:
+def _filled(value: float) -> Callable[..., TracedArray]:
     """Return a function like `np.zeros_like` that fills with `value`."""
 
-    def like(a: Any, fill_value: Any = value, dtype: Any = None) -> TracedArray:
+    def like(a: Operand, fill_value: float = value, dtype: DTypeLike | None = None) -> TracedArray:
         tensor = _tensor(a) if dtype is None else _cast(_tensor(a), np.dtype(dtype))
         return TracedArray(torch.full_like(tensor, fill_value))
 
     return like
 
 
-def _axes(tensor: Tensor, axis: Any) -> tuple[int, ...]:
+def _axes(tensor: Tensor, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
     return tuple(range(tensor.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
 
@@ -495,7 +506,13 @@ def _reduction(compute: Callable[..., Tensor], dtype_of: Callable[[np.dtype], An
     returns the dtype in which numpy reduces a dtype.
     """
 
-    def reduce(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, **options: Any) -> TracedArray:
+    def reduce(
+        a: Operand,
+        axis: int | tuple[int, ...] | None = None,
+        dtype: DTypeLike | None = None,
+        keepdims: bool = False,
+        **options: Any,
+    ) -> TracedArray:
         tensor = _tensor(a)
         target = dtype_of(_NUMPY_DTYPES[tensor.dtype]) if dtype is None else np.dtype(dtype)
         return TracedArray(compute(_cast(tensor, target), _axes(tensor, axis), keepdims, **options))
@@ -533,14 +550,16 @@ def _product(tensor: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
 def _position(compute: Callable[..., Tensor]) -> Callable[..., TracedArray]:
     """Return a function like `np.argmax` that applies the torch function `compute`."""
 
-    def position(a: Any, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
+    def position(a: Operand, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
         tensor = _tensor(a)
         return TracedArray(compute(tensor.to(torch.uint8) if tensor.dtype is torch.bool else tensor, axis, keepdims))
 
     return position
 
 
-def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> TracedArray:
+def _norm(
+    x: Operand, ord: object = None, axis: int | tuple[int, ...] | None = None, keepdims: bool = False
+) -> TracedArray:
     """Compute the 2-norm `np.linalg.norm`. For another `ord`, or several axes, raise `NotTraceable`."""
     tensor = _tensor(x)
     tensor = _cast(tensor, np.dtype(_as_mean(_NUMPY_DTYPES[tensor.dtype])))
@@ -559,11 +578,11 @@ def _dot(a: Any, b: Any) -> Any:
     return np.matmul(a, b)
 
 
-def _diff(a: Any, n: int = 1, axis: int = -1) -> TracedArray:
+def _diff(a: Operand, n: int = 1, axis: int = -1) -> TracedArray:
     return TracedArray(torch.diff(_tensor(a), n=n, dim=axis))
 
 
-def _expand_dims(a: Any, axis: Any) -> TracedArray:
+def _expand_dims(a: Operand, axis: int | tuple[int, ...] | list[int]) -> TracedArray:
     tensor = _tensor(a)
     axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     for place in sorted(place % (tensor.ndim + len(axes)) for place in axes):
@@ -571,14 +590,14 @@ def _expand_dims(a: Any, axis: Any) -> TracedArray:
     return TracedArray(tensor, a)
 
 
-def _squeeze(a: Any, axis: Any = None) -> TracedArray:
+def _squeeze(a: Operand, axis: int | tuple[int, ...] | None = None) -> TracedArray:
     """Compute `np.squeeze`. Without `axis`, raise `NotTraceable`, because a batch of one row would be removed."""
     if axis is None:
         raise NotTraceable("np.squeeze without axis would remove a batch of one; name the axis")
     return TracedArray(_tensor(a).squeeze(axis), a)
 
 
-def _take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise") -> TracedArray:
+def _take(a: Operand, indices: Operand, axis: int | None = None, mode: str = "raise") -> TracedArray:
     """Compute `np.take` on a traced array. Negative indices count from the end."""
     tensor, index = _tensor(a), _tensor(indices).long()
     if axis is None:
@@ -593,7 +612,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
     return result if a_max is None else np.minimum(result, a_max)
 
 
-def _round(a: Any, decimals: int = 0) -> Any:
+def _round(a: Operand, decimals: int = 0) -> Any:
     tensor = _tensor(a)
     if decimals >= 0 and not tensor.is_floating_point():
         return TracedArray(tensor * 1)
@@ -607,18 +626,18 @@ def _round(a: Any, decimals: int = 0) -> Any:
     return TracedArray((tensor * scale).round() / scale)
 
 
-def _repeat(a: Any, repeats: int, axis: int | None = None) -> TracedArray:
+def _repeat(a: Operand, repeats: int, axis: int | None = None) -> TracedArray:
     tensor = _tensor(a)
     return TracedArray(
         tensor.reshape(-1).repeat_interleave(repeats) if axis is None else tensor.repeat_interleave(repeats, axis)
     )
 
 
-def _einsum(subscripts: str, *operands: Any) -> TracedArray:
+def _einsum(subscripts: str, *operands: Operand) -> TracedArray:
     return TracedArray(torch.einsum(subscripts, *_joined(operands)))
 
 
-def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[TracedArray]:
+def _split(ary: Operand, indices_or_sections: int | Sequence[int] | np.ndarray, axis: int = 0) -> list[TracedArray]:
     tensor = _tensor(ary)
     if isinstance(indices_or_sections, int):
         return [TracedArray(part, ary) for part in tensor.chunk(indices_or_sections, axis)]
@@ -626,7 +645,7 @@ def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[TracedArra
     return [TracedArray(part, ary) for part in parts]
 
 
-def _digitize(x: Any, bins: Any, right: bool = False) -> TracedArray:
+def _digitize(x: Operand | None, bins: ArrayLike, right: bool = False) -> TracedArray:
     """Compute `np.digitize` on a traced array, for ascending bins. For descending bins, raise `NotTraceable`."""
     edges = np.asarray(bins)
     if len(edges) > 1 and not (np.diff(edges) >= 0).all():
@@ -639,7 +658,9 @@ def _digitize(x: Any, bins: Any, right: bool = False) -> TracedArray:
     return TracedArray((~below).sum(-1))  # NaN is in the last bin
 
 
-def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> TracedArray:
+def _nan_to_num(
+    x: Operand, copy: bool = True, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> TracedArray:
     return TracedArray(torch.nan_to_num(_tensor(x), nan, posinf, neginf))
 
 

@@ -57,7 +57,7 @@ class AddColumns(Connector):
         self.writes = (*_STEP_COLUMNS, *(_POLICY_COLUMNS if self._extra is None else self._extra))
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: object) -> ColumnDict:
         tracks = {Columns.ACTIONS: episodes.actions, Columns.REWARDS: episodes.rewards, **self._chosen(episodes)}
         rows = episodes.step_rows()
         if not isinstance(rows, slice):

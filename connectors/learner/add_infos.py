@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import gymnasium as gym
 
@@ -54,7 +54,7 @@ class AddInfos(Connector):
         self.writes = (_COLUMNS[self.at],)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: object) -> ColumnDict:
         if self.writes[0] not in batch:
             infos = episodes.infos.take(episodes.observation_rows(int(self.at == "new_obs")))
             batch[self.writes[0]] = in_batch_form(infos, batch, episodes)

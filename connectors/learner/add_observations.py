@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from connectors.connector import ColumnDict, Connector
 from connectors.learner.add_time_dimension_and_zero_pad import all_in_batch_form
 from connectors.views.pack_views import PackViews
@@ -22,7 +20,7 @@ class AddObservations(Connector):
     reads_tracks = True
 
     def __call__(
-        self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews | None = None, **kwargs: Any
+        self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews | None = None, **kwargs: object
     ) -> ColumnDict:
         if Columns.OBS not in batch:
             columns = (pack_views or PackViews(episodes))(episodes.observation_rows())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -49,7 +48,7 @@ class AddPolicyVersions(Connector):
         self.writes = (Columns.POLICY_VERSION, *ages)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: object) -> ColumnDict:
         versions = episodes.get_policy_versions()
         batch[Columns.POLICY_VERSION] = in_batch_form(versions, batch, episodes)
         if self._newest is not None:

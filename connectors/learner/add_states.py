@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,9 +11,13 @@ from connectors.learner.add_time_dimension_and_zero_pad import sequences_of
 from connectors.policy import module_of
 from connectors.sequences import Sequences
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["AddStates"]
 
@@ -33,7 +37,9 @@ class AddStates(Connector):
     writes = (Columns.STATE_IN,)
     reads_tracks = True
 
-    def __call__(self, *, rl_module: Any = None, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self, *, rl_module: Policy | None = None, batch: ColumnDict, episodes: EpisodePack, **kwargs: object
+    ) -> ColumnDict:
         sequences = sequences_of(batch, episodes)
         initial = module_of(rl_module).initial_state()
         if Columns.STATE_IN not in batch and sequences is not None and initial:
@@ -41,7 +47,7 @@ class AddStates(Connector):
         return batch
 
 
-def starting_states(sequences: Sequences, pack: EpisodePack, initial: Any) -> Any:
+def starting_states(sequences: Sequences, pack: EpisodePack, initial: NestedArrays) -> Any:
     """Return the recurrent state before each of R sequences, [R, ...]: the recorded state, or `initial` at the start of
     an episode.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
@@ -10,8 +10,12 @@ from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
 from connectors.sequences import Sequences
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.pack import EpisodePack
 from episodes.tracks.validation import checked_count
+
+if TYPE_CHECKING:
+    from episodes.tracks.infos import Infos
 
 __all__ = ["AddTimeDimensionAndZeroPad"]
 
@@ -46,7 +50,7 @@ class AddTimeDimensionAndZeroPad(Connector):
         self.max_seq_len = checked_count("max_seq_len", max_seq_len)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: object) -> ColumnDict:
         sequences = Sequences.of(episodes.lengths, self.max_seq_len)
         for name, column in batch.items():
             batch[name] = sequences.pad(joined(column), name)
@@ -63,7 +67,7 @@ def sequences_of(batch: ColumnDict, pack: EpisodePack) -> Sequences | None:
     return None if mask is None else Sequences.of(pack.lengths, mask.shape[1])
 
 
-def in_batch_form(column: Any, batch: ColumnDict, pack: EpisodePack) -> Any:
+def in_batch_form(column: NestedArrays | Infos, batch: ColumnDict, pack: EpisodePack) -> Any:
     """Return a column [S, ...] with one row per step in the layout of the batch: unchanged, or padded to sequences."""
     return all_in_batch_form({"column": column}, batch, pack)["column"]
 

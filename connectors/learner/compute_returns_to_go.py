@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 
@@ -55,7 +53,7 @@ class ComputeReturnsToGo(Connector):
         self.allow_cut = checked_flag("allow_cut", allow_cut)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: object) -> ColumnDict:
         steps = StepReturns.of(batch, episodes)
         if not self.allow_cut:
             self._check_whole(steps, episodes)

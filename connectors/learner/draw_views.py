@@ -7,6 +7,7 @@ from typing import Any
 
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.views.view import Views
+from episodes.data_types import NestedArrays
 from episodes.history import History, HistorySpaces, OtherObservations, zeroed
 from episodes.tracks import nested
 
@@ -33,7 +34,7 @@ class DrawViews:
         """Return the policy's input columns for a history of B stored observations, nested arrays [B, ...]."""
         return self.views(_Rewritten(self, history))
 
-    def rewritten(self, observations: Any) -> Any:
+    def rewritten(self, observations: NestedArrays) -> Any:
         """Return the observations [n, ...] after all rewriters were applied in order."""
         for rewriter in self._rewriters:
             observations = rewriter.rewrite(observations, None, False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
@@ -15,6 +16,9 @@ from connectors.rollout.episodes import BlockEdge, episodes_to_rollout
 from connectors.views.pack_views import PackViews
 from episodes.pack import EpisodePack
 from episodes.returns.checks import check_fraction
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["EpisodesToRolloutBuffer"]
 
@@ -61,11 +65,11 @@ class EpisodesToRolloutBuffer(Connector):
     def __call__(
         self,
         *,
-        rl_module: Any = None,
+        rl_module: Policy | None = None,
         batch: ColumnDict,
         episodes: EpisodePack,
         pack_views: PackViews | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ColumnDict:
         values = None
         if module_of(rl_module).has_values:
@@ -80,7 +84,13 @@ class EpisodesToRolloutBuffer(Connector):
         batch["rollout"] = add_advantages(self.buffer.get(flatten=False), gamma=self.gamma, lambda_=self.lambda_)
         return batch
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return the ids and the numbers of steps of the environments' unfinished episodes, and pending resets."""
         return self._edge.get_state()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +17,9 @@ from episodes.pack import EpisodePack
 from episodes.returns import gae
 from episodes.returns.checks import check_fraction
 from episodes.tracks.validation import checked_flag
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["GeneralizedAdvantageEstimation"]
 
@@ -73,11 +76,11 @@ class GeneralizedAdvantageEstimation(Connector):
     def __call__(
         self,
         *,
-        rl_module: Any = None,
+        rl_module: Policy | None = None,
         batch: ColumnDict,
         episodes: EpisodePack,
         pack_views: PackViews | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ColumnDict:
         values = self._values.of_batch(rl_module, batch, episodes, pack_views)
         steps = StepReturns.of(batch, episodes)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import ArrayLike
 
 from connectors.connector import ColumnDict, Connector
 from connectors.views.pack_views import PackViews
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import UnknownKey
 from episodes.history import History, OtherObservations, zeroed
 from episodes.pack import EpisodePack
@@ -76,7 +78,7 @@ class HindsightRelabel(Connector):
         super().__init__(input_observation_space, input_action_space, name=name)
 
     def __call__(
-        self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews | None = None, **kwargs: Any
+        self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews | None = None, **kwargs: object
     ) -> ColumnDict:
         pack_views = pack_views or PackViews(episodes)
         achieved = self._achieved_goals(episodes.observations)
@@ -94,7 +96,7 @@ class HindsightRelabel(Connector):
             batch[Columns.TERMINATEDS] = _replaced(batch[Columns.TERMINATEDS], steps, flags)
         return batch
 
-    def _achieved_goals(self, observations: Any) -> Any:
+    def _achieved_goals(self, observations: NestedArrays) -> Any:
         """Return the achieved goals of all observations. Raise `UnknownKey` if the observations have no goals."""
         if not isinstance(observations, dict) or not {"achieved_goal", "desired_goal"} <= observations.keys():
             raise UnknownKey(
@@ -113,7 +115,13 @@ class HindsightRelabel(Connector):
         first = after if self.strategy == "future" else last - pack.lengths[episode_of] + 1
         return first + (self._generator.random(len(steps)) * (last - first + 1)).astype(np.int64)
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return the state of the random generator that chooses steps and goals."""
         return {"generator": self._generator.bit_generator.state}
 
@@ -132,7 +140,7 @@ class _Relabelled(OtherObservations):
         owners: index [B] of the step of each row.
     """
 
-    def __init__(self, source: History, goals: Any, steps: np.ndarray, owners: np.ndarray) -> None:
+    def __init__(self, source: History, goals: NestedArrays, steps: np.ndarray, owners: np.ndarray) -> None:
         super().__init__(source, source.spaces)
         self._goals, self._steps, self._owners = goals, steps, owners
 
@@ -143,7 +151,7 @@ class _Relabelled(OtherObservations):
         observations = self._with_goals(self._source.observations(k))
         return observations if self._reaches(k - 1) else zeroed(observations, ~self.observed(k))
 
-    def _with_goals(self, observations: Any) -> Any:
+    def _with_goals(self, observations: Mapping[str, NestedArrays]) -> Any:
         """Return observations whose "desired_goal" is the new goal, if they belong to a relabelled step."""
         rows = np.flatnonzero(np.isin(self._owners, self._steps))
         goals = nested.take(self._goals, self._steps.searchsorted(self._owners[rows]))
@@ -157,7 +165,7 @@ class _Relabelled(OtherObservations):
         return _Relabelled(self._source.window(k), self._goals, self._steps, np.repeat(self._owners, k))
 
 
-def _replaced(column: np.ndarray, steps: np.ndarray, values: Any) -> np.ndarray:
+def _replaced(column: np.ndarray, steps: np.ndarray, values: ArrayLike) -> np.ndarray:
     """Return a copy of a column with new values at `steps`. Its dtype is widened if it cannot hold them."""
     fits = np.can_cast(np.asarray(values).dtype, column.dtype, "same_kind")
     changed = column.copy() if fits else column.astype(np.result_type(column, values))

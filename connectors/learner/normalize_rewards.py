@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import gymnasium as gym
@@ -59,7 +60,7 @@ class NormalizeRewards(Connector):
         self._returns = RunningReturns(self.gamma)
         super().__init__(input_observation_space, input_action_space, name=name)
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: object) -> ColumnDict:
         rewards = np.asarray(StepReturns.of(batch, episodes).rewards, np.float64)
         if not np.isfinite(rewards).all():
             step = int(np.argmin(np.isfinite(rewards)))
@@ -80,7 +81,13 @@ class NormalizeRewards(Connector):
         batch[Columns.REWARDS] = in_batch_form(scaled.astype(np.float32), batch, episodes)
         return batch
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self._returns.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -39,6 +39,10 @@ from episodes.pack.steps import PackSteps
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_flag, checked_items
 
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+    from episodes.single_agent import SingleAgentEpisode
+
 __all__ = ["LearnerPipeline", "learner_pipeline"]
 
 DEFAULT_MAX_SEQ_LEN = 20
@@ -56,7 +60,13 @@ class LearnerPipeline(SectionedPipeline):
     def _make_view_connector(self) -> Connector:
         return _SeeSteps()
 
-    def _run(self, batch: ColumnDict, episodes: Any, trace: Trace | None, context: dict[str, Any]) -> ColumnDict:
+    def _run(
+        self,
+        batch: ColumnDict,
+        episodes: Sequence[SingleAgentEpisode],
+        trace: Trace | None,
+        context: dict[str, Any],
+    ) -> ColumnDict:
         """Call the rewriters, the views and the other connectors on the episodes, and return the train batch."""
         check_views(context.get("rl_module"), self.view_settings)
         first = pack = EpisodePack.from_episodes(episodes)
@@ -116,11 +126,15 @@ class _SeeSteps(Connector):
 
     reads_tracks = True
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews, **kwargs: Any) -> ColumnDict:  # type: ignore[override]
+    def __call__(
+        self, *, batch: ColumnDict, episodes: EpisodePack, pack_views: PackViews, **kwargs: object
+    ) -> ColumnDict:  # type: ignore[override]
         return {**pack_views(episodes.observation_rows()), **batch}
 
 
-def _origin(batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Any) -> LazyOrigin | None:
+def _origin(
+    batch: ColumnDict, pack: EpisodePack, first: EpisodePack, episodes: Sequence[SingleAgentEpisode]
+) -> LazyOrigin | None:
     """Return the origin of each row of a train batch: its episode and step.
 
     `first` is the pack before any connector, and `pack` the last one.
@@ -174,7 +188,7 @@ def learner_pipeline(
     views: Views | None = None,
     returns: Connector | None = None,
     next_observations: bool = False,
-    policy: Any = None,
+    policy: Policy | None = None,
     max_seq_len: int | None = None,
     device: str | torch.device | None = None,
 ) -> LearnerPipeline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,9 @@ from episodes.pack import EpisodePack
 from episodes.tokens import token_batch
 from episodes.tokens.batch import Layout
 from episodes.tracks.validation import checked_items
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["TokenColumns"]
 
@@ -64,7 +67,7 @@ class TokenColumns(Connector):
         self.infos = None if infos is None else tuple(checked_items("TokenColumns: infos", infos, "keys of infos"))
         self.with_last_observation = with_last_observation
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: Sequence[SingleAgentEpisode], **kwargs: object) -> ColumnDict:
         pack = EpisodePack.from_episodes(episodes)
         functions = {
             name: getattr(self, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,9 @@ from episodes.returns import vtrace
 from episodes.returns.checks import check_fraction
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_number
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["VTrace"]
 
@@ -72,11 +75,11 @@ class VTrace(Connector):
     def __call__(
         self,
         *,
-        rl_module: Any = None,
+        rl_module: Policy | None = None,
         batch: ColumnDict,
         episodes: EpisodePack,
         pack_views: PackViews | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> ColumnDict:
         steps = StepReturns.of(batch, episodes)
         ratios = np.exp(self._log_probs(rl_module, batch, episodes) - real_steps(batch, Columns.ACTION_LOGP))
@@ -96,8 +99,10 @@ class VTrace(Connector):
         batch |= all_in_batch_form(columns, batch, episodes)
         return batch
 
-    def _log_probs(self, rl_module: Any, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
+    def _log_probs(self, rl_module: Policy | None, batch: ColumnDict, pack: EpisodePack) -> np.ndarray:
         """Return the log-probabilities [S] of the batch's actions under the current policy, computed in minibatches."""
+        if rl_module is None:
+            raise InvalidArgument(f"{self.name} needs the policy; call the learner pipeline with rl_module=policy")
         action_space = self.input_action_space
         distribution = distribution_of(rl_module, pack.action_space if action_space is None else action_space)
         if distribution is None:

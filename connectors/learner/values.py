@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from episodes.pack import EpisodePack
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_count
 
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+
 
 class ValueFunction:
     """Function that computes a policy's value estimates for recorded episodes, in minibatches on the policy's device.
@@ -30,7 +33,7 @@ class ValueFunction:
         self.minibatch_size = checked_count("minibatch_size", minibatch_size)
         self._to_device = NumpyToTensor()
 
-    def __call__(self, rl_module: Any, pack: EpisodePack, pack_views: PackViews) -> np.ndarray:
+    def __call__(self, rl_module: Policy | None, pack: EpisodePack, pack_views: PackViews) -> np.ndarray:
         """Return the values of all T + 1 observations of each of n episodes, float32 [num_steps + n]. Lookbacks are
         left out.
         """
@@ -42,7 +45,9 @@ class ValueFunction:
             parts.append(self.compute(rl_module, columns, (span.stop - start,)))
         return on_host(parts)
 
-    def in_sequences(self, rl_module: Any, pack: EpisodePack, pack_views: PackViews, max_seq_len: int) -> np.ndarray:
+    def in_sequences(
+        self, rl_module: Policy | None, pack: EpisodePack, pack_views: PackViews, max_seq_len: int
+    ) -> np.ndarray:
         """Return the values of all observations of n episodes, float32 [num_steps + n], for a recurrent policy that
         reads sequences.
 
@@ -66,7 +71,7 @@ class ValueFunction:
         return on_host(parts)[places < lengths[:, None]] if parts else on_host(parts)
 
     def of_batch(
-        self, rl_module: Any, batch: dict[str, Any], pack: EpisodePack, pack_views: PackViews | None = None
+        self, rl_module: Policy | None, batch: dict[str, Any], pack: EpisodePack, pack_views: PackViews | None = None
     ) -> np.ndarray:
         """Return the policy's value estimates of all observations of n episodes, [num_steps + n].
 
@@ -80,7 +85,7 @@ class ValueFunction:
             else self.in_sequences(rl_module, pack, pack_views, mask.shape[1])
         )
 
-    def compute(self, rl_module: Any, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
+    def compute(self, rl_module: Policy | None, batch: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
         """Return the values of one minibatch as a tensor of shape `shape` on the policy's device.
 
         Raises:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from connectors.categorical_sampler import NumpyCategoricalSampler, can_sample_in_numpy
 from connectors.connector import ColumnDict, Connector
@@ -16,10 +17,14 @@ from connectors.distributions import ActionDistribution, distribution_for
 from connectors.policy import module_of
 from connectors.tensors import tensor_of
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_count, checked_flag
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["GetActions"]
 
@@ -74,7 +79,7 @@ class GetActions(Connector):
         self._distribution = None
 
     def __call__(
-        self, *, rl_module: Any = None, batch: ColumnDict, explore: bool | None = None, **kwargs: Any
+        self, *, rl_module: Policy | None = None, batch: ColumnDict, explore: bool | None = None, **kwargs: object
     ) -> ColumnDict:
         inputs = batch.get(Columns.ACTION_DIST_INPUTS)
         if Columns.ACTIONS in batch:
@@ -124,7 +129,13 @@ class GetActions(Connector):
             self._generator = torch.Generator(inputs.device).manual_seed(self._seed)
         return self._generator
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return the state of the random generators. It is an empty dict if there is no seed."""
         if self._seed is None:
             return {}
@@ -163,7 +174,7 @@ class GetActions(Connector):
         self._rows = NumpyCategoricalSampler(self._seed)
         self.set_state(numbers)
 
-    def with_log_probs(self, pack: EpisodePack, policy: Any = None) -> EpisodePack:
+    def with_log_probs(self, pack: EpisodePack, policy: Policy | None = None) -> EpisodePack:
         """Return the pack with "action_logp" (log-probabilities of the actions) for all steps, lookbacks included.
         `policy` is the policy whose distribution is used, if it has one.
 
@@ -175,7 +186,9 @@ class GetActions(Connector):
             return pack
         return pack.replace(extra_model_outputs={**pack.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
 
-    def log_probs(self, outputs: Mapping[str, Any], actions: Any, policy: Any = None) -> np.ndarray | None:
+    def log_probs(
+        self, outputs: Mapping[str, Any], actions: NestedArrays, policy: Policy | None = None
+    ) -> np.ndarray | None:
         """Return the log-probabilities [n] of recorded actions [n, ...], given the recorded policy outputs of the same
         steps.
 
@@ -197,7 +210,7 @@ class GetActions(Connector):
         with torch.no_grad():
             return distribution.log_prob(inputs, actions).cpu().numpy()
 
-    def distribution_of(self, policy: Any) -> ActionDistribution:
+    def distribution_of(self, policy: Policy | None) -> ActionDistribution:
         """Return the policy's action distribution, or the default one of the action space if the policy has none.
 
         Raises:
@@ -214,7 +227,7 @@ class GetActions(Connector):
         return self._distribution
 
 
-def _as_floats(inputs: Any) -> torch.Tensor:
+def _as_floats(inputs: ArrayLike | torch.Tensor) -> torch.Tensor:
     """Return the distribution inputs as a float32 or float64 tensor. Half precision, too coarse for sampling, becomes
     float32.
 

@@ -32,7 +32,7 @@ class ListifyForVectorEnv(Connector):
         super().set_input_spaces(observation_space, action_space)
         self.changes_rows = action_space is not None and not _batched_as_arrays(action_space)
 
-    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, **kwargs: object) -> ColumnDict:
         if self.changes_rows:
             actions = batch.get(Columns.ACTIONS_FOR_ENV, batch.get(Columns.ACTIONS))
             batch[Columns.ACTIONS_FOR_ENV] = _batched(self.input_action_space, actions)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from connectors.agent_to_module_mapping import SEATS
 from connectors.column_parts import joined
 from connectors.connector import ColumnDict, Connector
 from connectors.module_to_env.unbatch_items import check_rows
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.multi_agent import MultiAgentEpisode
 
 __all__ = ["ModuleToAgentUnmapping"]
 
@@ -27,7 +32,12 @@ class ModuleToAgentUnmapping(Connector):
     writes = (Columns.ACTIONS, Columns.ACTIONS_FOR_ENV)
 
     def __call__(
-        self, *, batch: ColumnDict, episodes: Any = (), shared_data: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        *,
+        batch: ColumnDict,
+        episodes: Sequence[MultiAgentEpisode] = (),
+        shared_data: dict[str, Any] | None = None,
+        **kwargs: object,
     ) -> ColumnDict:
         policy_actions, sent, outputs = ([{} for _ in episodes] for _ in range(3))
         for module_id, seats in (shared_data or {}).get(SEATS, {}).items():
@@ -46,7 +56,7 @@ class ModuleToAgentUnmapping(Connector):
 EXTRA = "extra_model_outputs"
 
 
-def _rows(column: Any) -> Any:
+def _rows(column: NestedArrays | list[Any]) -> Any:
     """Return the rows of a batch column as a list, one item per row."""
     if isinstance(column, list) or nested.is_leaf(column):
         return list(column)

@@ -8,6 +8,7 @@ import gymnasium as gym
 
 from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.policy_box import has_policy_actions, policy_space_of, to_env_actions
@@ -55,13 +56,13 @@ class NormalizeAndClipActions(Connector):
         self._policy_space = None if action_space is None else policy_space_of(action_space, self.mapping)
         self.changes_rows = self.mapping != "none" and has_policy_actions(self._policy_space)
 
-    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, **kwargs: object) -> ColumnDict:
         if Columns.ACTIONS_FOR_ENV not in batch:
             actions = batch[Columns.ACTIONS]
             batch[Columns.ACTIONS_FOR_ENV] = self.to_env(actions) if self.changes_rows else actions
         return batch
 
-    def to_env(self, actions: Any) -> Any:
+    def to_env(self, actions: NestedArrays) -> Any:
         """Return the policy's actions [..., *item] converted to the units of the environment, [..., *item].
 
         Raises:

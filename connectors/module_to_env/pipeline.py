@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -22,10 +22,15 @@ from connectors.policy import module_of
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.space_checks import describe_mismatch
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, ShapeMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
 from episodes.tracks.policy_box import policy_space_of
 from episodes.tracks.validation import checked_items
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["ModuleToEnvPipeline", "module_to_env_pipeline"]
 
@@ -43,7 +48,14 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         Columns.STATE_OUT,
     )
 
-    def act(self, policy: Any, outputs: Any, episodes: Any, explore: bool, shared_data: dict[str, Any]) -> Acted:
+    def act(
+        self,
+        policy: Policy | None,
+        outputs: Mapping[str, Any],
+        episodes: Sequence[SingleAgentEpisode],
+        explore: bool,
+        shared_data: dict[str, Any],
+    ) -> Acted:
         """Return a tuple: the policy's actions [N, ...], the actions for the environments [N, ...], and a dict of the
         policy's other outputs.
 
@@ -88,7 +100,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
 
     _acted_as: type | None = None  # type of checked actions; recorders compare later arrays with the first ones
 
-    def check_actions(self, for_env: Any, num_rows: int, actors: str) -> None:
+    def check_actions(self, for_env: NestedArrays, num_rows: int, actors: str) -> None:
         """Raise `ShapeMismatch` unless `for_env` is a batch of `num_rows` actions of the environment's action space.
 
         The error calls the receivers of the actions `actors`, for example "environments".
@@ -100,7 +112,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
                 f"{self.input_action_space} take one such action each, [{num_rows}, ...]"
             )
 
-    def bind_policy(self, policy: Any) -> None:
+    def bind_policy(self, policy: Policy | None) -> None:
         """Prepend a `RemoveTimeDimension` if the policy is recurrent, unless the pipeline has such a connector."""
         if module_of(policy).is_recurrent and RemoveTimeDimension not in self:
             self.prepend(RemoveTimeDimension())
@@ -135,7 +147,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         super()._set_pieces(pieces)
         self.records_env_actions = any(map(_may_write_env_actions, pieces.values()))
 
-    def log_probs(self, policy: Any, outputs: Mapping[str, Any], actions: Any) -> np.ndarray | None:
+    def log_probs(self, policy: Policy | None, outputs: Mapping[str, Any], actions: NestedArrays) -> np.ndarray | None:
         """Return the log-probabilities [n] of recorded actions [n, ...], given the recorded policy outputs of the same
         steps.
 
@@ -145,7 +157,7 @@ class ModuleToEnvPipeline(ConnectorPipeline):
         sampler = self._late_sampler()
         return None if sampler is None else sampler.log_probs(outputs, actions, policy)
 
-    def with_log_probs(self, policy: Any, pack: EpisodePack) -> EpisodePack:
+    def with_log_probs(self, policy: Policy | None, pack: EpisodePack) -> EpisodePack:
         """Return the pack with "action_logp" for all steps, computed here if `GetActions(log_probs=False)` left it
         out.
         """
@@ -176,7 +188,7 @@ def _may_write_env_actions(piece: Connector) -> bool:
 _WITHOUT_ENV_ACTIONS = (RemoveTimeDimension, GetActions, TensorToNumpy, UnbatchItems, ListifyForVectorEnv)
 
 
-def check_answer(outputs: Any) -> None:
+def check_answer(outputs: object) -> None:
     """Raise `WrongType` unless `outputs`, the return value of a policy, is a mapping."""
     if not isinstance(outputs, Mapping):
         raise WrongType(
@@ -190,7 +202,7 @@ def module_to_env_pipeline(
     action_space: gym.Space | None = None,
     *,
     pieces: Iterable[Connector] = (),
-    policy: Any = None,
+    policy: Policy | None = None,
     normalize_actions: bool = True,
     clip_actions: bool = False,
     seed: int | None = None,

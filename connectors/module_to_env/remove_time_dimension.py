@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
+
 from connectors.connector import ColumnDict, Connector
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch
@@ -20,14 +23,14 @@ class RemoveTimeDimension(Connector):
         ShapeMismatch: an output has no time axis of one step.
     """
 
-    def __call__(self, *, batch: ColumnDict, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, **kwargs: object) -> ColumnDict:
         for name, column in batch.items():
             if name != Columns.STATE_OUT:
                 batch[name] = nested.map_leaves(lambda leaf, name=name: _only_step(leaf, name), column)
         return batch
 
 
-def _only_step(leaf: Any, name: str) -> Any:
+def _only_step(leaf: np.ndarray | torch.Tensor, name: str) -> Any:
     """Return an output [N, 1, ...] as [N, ...]. Raise `ShapeMismatch` if it has another number of time steps."""
     if leaf.ndim < 2 or leaf.shape[1] != 1:
         raise ShapeMismatch(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from episodes.columns import Columns
 from episodes.errors import InvalidArgument, WrongType
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["TensorToNumpy"]
 
@@ -31,7 +35,14 @@ class TensorToNumpy(Connector):
             have NaN or inf.
     """
 
-    def __call__(self, *, rl_module: Any = None, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self,
+        *,
+        rl_module: Policy | None = None,
+        batch: ColumnDict,
+        episodes: Sequence[SingleAgentEpisode] = (),
+        **kwargs: object,
+    ) -> ColumnDict:
         for name, column in batch.items():
             try:
                 batch[name] = column.numpy()
@@ -45,7 +56,9 @@ class TensorToNumpy(Connector):
                 self._check_rows(checked, leaf, episodes, rl_module)
         return batch
 
-    def _check_rows(self, name: str, leaf: np.ndarray, episodes: Any, policy: Any) -> None:
+    def _check_rows(
+        self, name: str, leaf: np.ndarray, episodes: Sequence[SingleAgentEpisode], policy: Policy | None
+    ) -> None:
         """Raise `InvalidArgument` if the policy's output `name`, an array [N, ...], has invalid rows, for example with
         NaN.
         """
@@ -54,7 +67,7 @@ class TensorToNumpy(Connector):
             raise _invalid_row_error(name, leaf, np.flatnonzero(~valid), episodes, policy)
 
 
-def _arrays_of(name: str, column: Any) -> Any:
+def _arrays_of(name: str, column: object) -> Any:
     """Return the policy's output `name` with all tensors converted to arrays. Raise `WrongType` if a tensor cannot be
     converted.
     """
@@ -82,7 +95,7 @@ def array_of(leaf: object) -> Any:
 _KNOWN = (torch.float16, torch.float32, torch.float64)
 
 
-def _valid_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
+def _valid_rows(name: str, leaf: np.ndarray, distribution: ActionDistribution | None) -> np.ndarray:
     """Return which rows of the policy's output `name` are valid, bool [N]: rows that the distribution accepts, or that
     are finite.
     """
@@ -95,7 +108,9 @@ def _valid_rows(name: str, leaf: np.ndarray, distribution: Any) -> np.ndarray:
     return np.logical_and.reduce(np.isfinite(rows), axis=1)
 
 
-def _invalid_row_error(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: Any, policy: Any) -> InvalidArgument:
+def _invalid_row_error(
+    name: str, leaf: np.ndarray, rows: np.ndarray, episodes: Sequence[SingleAgentEpisode], policy: Policy | None
+) -> InvalidArgument:
     """Return the error for invalid rows of the policy's output `name`, with the first of them and its episode."""
     row = leaf[rows[0]]
     bad_value = "NaN" if np.isnan(row).any() else "inf" if np.isposinf(row).any() else "-inf"
@@ -109,7 +124,7 @@ def _invalid_row_error(name: str, leaf: np.ndarray, rows: np.ndarray, episodes: 
     )
 
 
-def _owner_of(row: int, episodes: Any) -> str:
+def _owner_of(row: int, episodes: Sequence[SingleAgentEpisode]) -> str:
     """Return the agent or environment that a batch row belongs to, as text for an error.
 
     The agent is named if it is known, else the environment.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from connectors.column_parts import num_rows
 from connectors.connector import ColumnDict, Connector
 from episodes.errors import TrackMismatch
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["UnbatchItems"]
 
@@ -24,7 +28,9 @@ class UnbatchItems(Connector):
 
     changes_rows = False  # runner and recorder check the number of rows
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self, *, batch: ColumnDict, episodes: Sequence[SingleAgentEpisode] = (), **kwargs: object
+    ) -> ColumnDict:
         if len(episodes):
             check_rows(batch, len(episodes))
         return batch

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
@@ -15,9 +15,13 @@ from connectors.rewriting.agent_spaces import spaces_by_agent
 from connectors.rewriting.for_each_agent import ForEachAgent
 from connectors.rewriting.multi_agent_preprocessor import MultiAgentObservationPreprocessor
 from connectors.rewriting.rewriter import ObservationRewriter
+from episodes.data_types import AgentID
 from episodes.errors import WrongType
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_items
+
+if TYPE_CHECKING:
+    from episodes.multi_agent import MultiAgentEpisode
 
 __all__ = ["AgentsRewriter", "as_joint"]
 
@@ -47,11 +51,11 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
         """Whether the agents' rewriters learn statistics, but have not seen any observation."""
         return self._agent_rewriters.is_empty_filter
 
-    def takes(self, agent_id: Any) -> bool:
+    def takes(self, agent_id: AgentID) -> bool:
         """Return True if this connector rewrites the observations of this agent."""
         return self.agent_ids is None or agent_id in self.agent_ids
 
-    def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
+    def rewriter_of(self, agent_id: AgentID) -> ObservationRewriter:
         """Return this agent's own copy of the rewriter. The first call creates it."""
         return self._agent_rewriters.rewriter_of(agent_id)
 
@@ -70,7 +74,9 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
                 output_spaces[agent_id] = rewriter.observation_space or space
         return gym.spaces.Dict(output_spaces)
 
-    def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
+    def rewrite(
+        self, observations: Mapping[Any, Any], episode: MultiAgentEpisode | None = None, update: bool = True
+    ) -> dict[Any, Any]:
         """Return the observations of one env step by agent id, each rewritten by its agent's copy of the rewriter.
 
         Observations of agents that are not selected stay unchanged.
@@ -88,7 +94,13 @@ class AgentsRewriter(MultiAgentObservationPreprocessor):
                 changed[agent_id] = nested.take(rows, 0)
         return changed
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return the state (learned statistics) of each agent's rewriter, by agent id."""
         return self._agent_rewriters.get_state()
 

@@ -4,16 +4,20 @@ agents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 
 from connectors.rewriting.rewriter import ObservationRewriter
+from episodes.data_types import AgentID, NestedArrays
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["ForEachAgent"]
 
@@ -46,7 +50,7 @@ class ForEachAgent(ObservationRewriter):
         """Whether the agents' rewriters learn statistics, but have not seen any observation."""
         return all(rewriter.is_empty_filter for rewriter in self.rewriters.values() or [self._make()])
 
-    def rewriter_of(self, agent_id: Any) -> ObservationRewriter:
+    def rewriter_of(self, agent_id: AgentID) -> ObservationRewriter:
         """Return this agent's own rewriter. The first call creates it."""
         if agent_id not in self.rewriters:
             self.rewriters[agent_id] = rewriter = self._make()
@@ -61,7 +65,9 @@ class ForEachAgent(ObservationRewriter):
         rewriter.set_input_spaces(input_observation_space, input_action_space)
         return rewriter.observation_space or input_observation_space
 
-    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+    def rewrite(
+        self, observations: NestedArrays, episodes: Sequence[SingleAgentEpisode] | None = None, update: bool = True
+    ) -> Any:
         """Return the observations [N, ...] of several agents, each row rewritten by its agent's rewriter.
 
         Args:
@@ -86,7 +92,9 @@ class ForEachAgent(ObservationRewriter):
         observations = self._rewrite_by_agent(pack.observations, owners, None, False)
         return pack.replace(observations=observations, observation_space=self.observation_space)
 
-    def _rewrite_by_agent(self, observations: Any, owners: list[Any], episodes: Any, update: bool) -> Any:
+    def _rewrite_by_agent(
+        self, observations: NestedArrays, owners: list[Any], episodes: Sequence[SingleAgentEpisode] | None, update: bool
+    ) -> Any:
         """Return the observations [N, ...], each rewritten by the rewriter of its agent.
 
         `owners` has the agent id of each row. With `update=False`, the rewriters' statistics do not change.
@@ -102,7 +110,13 @@ class ForEachAgent(ObservationRewriter):
         order = np.argsort(np.concatenate([np.array(rows, np.int64) for rows in rows_of.values()]), kind="stable")
         return nested.take(nested.concatenate(parts), order)
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return the state (learned statistics) of each agent's rewriter, by agent id."""
         return {"agents": {agent_id: rewriter.get_state() for agent_id, rewriter in self.rewriters.items()}}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -12,10 +12,14 @@ from gymnasium import spaces
 
 from connectors.moments import Moments
 from connectors.rewriting.rewriter import ObservationRewriter
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.tracks import nested
 from episodes.tracks.nested import as_any_array
 from episodes.tracks.validation import checked_flag, checked_number
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["MeanStdFilter"]
 
@@ -108,7 +112,9 @@ class MeanStdFilter(ObservationRewriter):
                 "of a module's pipeline that is ForEachAgent(MeanStdFilter)"
             )
 
-    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+    def rewrite(
+        self, observations: NestedArrays, episodes: Sequence[SingleAgentEpisode] | None = None, update: bool = True
+    ) -> Any:
         """Return the observations [N, ...] normalized by the running statistics, which first learn from them if
         `update` is true.
 
@@ -134,7 +140,7 @@ class MeanStdFilter(ObservationRewriter):
             )
         return self.normalized(observations)
 
-    def normalized(self, observations: Any) -> Any:
+    def normalized(self, observations: NestedArrays) -> Any:
         """Return the observations [N, ...] normalized by the running statistics, or as float32 if there are none."""
         rows = nested.flatten(observations)
         for path in self._filtered_paths(rows):
@@ -191,7 +197,13 @@ class MeanStdFilter(ObservationRewriter):
             np.clip(values, -self.clip_by_value, self.clip_by_value, out=values)
         return values.astype(np.float32)
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return two sets of statistics: "synced" of the observations before the last synchronization of all copies,
         and "own" of the later observations.
         """

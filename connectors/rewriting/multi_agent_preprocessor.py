@@ -35,7 +35,7 @@ class MultiAgentObservationPreprocessor(Connector):
 
     _rewritten: frozenset[tuple[Any, int]] = frozenset()  # (episode id, env step) of what the last call rewrote
 
-    def preprocess(self, observations: dict[Any, Any], episode: Any) -> Mapping[Any, Any]:
+    def preprocess(self, observations: dict[Any, Any], episode: MultiAgentEpisode | None) -> Mapping[Any, Any]:
         """Return the changed observations of all agents in one env step, by agent id. Override this method.
 
         Args:
@@ -44,7 +44,9 @@ class MultiAgentObservationPreprocessor(Connector):
         """
         raise NotImplementedError(f"{type(self).__name__} has no preprocess(observations, episode)")
 
-    def rewrite(self, observations: Mapping[Any, Any], episode: Any = None, update: bool = True) -> dict[Any, Any]:
+    def rewrite(
+        self, observations: Mapping[Any, Any], episode: MultiAgentEpisode | None = None, update: bool = True
+    ) -> dict[Any, Any]:
         """Return the observations of all agents in one env step, by agent id, changed by `preprocess`.
 
         Args:
@@ -64,7 +66,9 @@ class MultiAgentObservationPreprocessor(Connector):
             )
         return dict(changed)
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self, *, batch: ColumnDict, episodes: Sequence[MultiAgentEpisode] = (), **kwargs: object
+    ) -> ColumnDict:
         """Change the newest observations of ongoing episodes in place, once per env step. Return the batch
         unchanged.
         """

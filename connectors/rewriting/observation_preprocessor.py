@@ -4,11 +4,16 @@ them.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from connectors.column_parts import rows_of
 from connectors.rewriting.rewriter import ObservationRewriter
+from episodes.data_types import NestedArrays
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["ObservationPreprocessor"]
 
@@ -27,7 +32,7 @@ class ObservationPreprocessor(ObservationRewriter):
     [[1.0], [2.0]]
     """
 
-    def preprocess(self, observation: Any, episode: Any) -> Any:
+    def preprocess(self, observation: Any, episode: SingleAgentEpisode | None) -> Any:
         """Return the changed form of one observation. Override this method, or `preprocess_rows` for whole arrays.
 
         Args:
@@ -37,7 +42,7 @@ class ObservationPreprocessor(ObservationRewriter):
         """
         raise NotImplementedError(f"{type(self).__name__} has neither preprocess nor preprocess_rows")
 
-    def preprocess_rows(self, observations: Any, episodes: Any = None) -> Any:
+    def preprocess_rows(self, observations: NestedArrays, episodes: Sequence[SingleAgentEpisode] | None = None) -> Any:
         """Return the changed form of the observations [N, ...] of N environments.
 
         By default, `preprocess` is called for each observation. `episodes` are the ongoing episodes, one per row.
@@ -47,6 +52,8 @@ class ObservationPreprocessor(ObservationRewriter):
         owners = [None] * len(rows) if episodes is None else episodes
         return nested.stack([self.preprocess(row, episode) for row, episode in zip(rows, owners, strict=True)])
 
-    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+    def rewrite(
+        self, observations: NestedArrays, episodes: Sequence[SingleAgentEpisode] | None = None, update: bool = True
+    ) -> Any:
         """Return the observations [N, ...] in the form that episodes store: the result of `preprocess_rows`."""
         return self.preprocess_rows(observations, episodes)

@@ -7,15 +7,20 @@ replaces each episode's last observation once. In a learner pipeline it rewrites
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from connectors.connector import ColumnDict, Connector
 from connectors.space_checks import describe_mismatch
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.pack import EpisodePack
 from episodes.single_agent.episodes_history import check_single_shape
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["ObservationRewriter"]
 
@@ -28,7 +33,9 @@ class ObservationRewriter(Connector):
     _rewritten: frozenset[tuple[str, int]] = frozenset()  # (episode id, t) of what the last call by hand rewrote
 
     @abstractmethod
-    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+    def rewrite(
+        self, observations: NestedArrays, episodes: Sequence[SingleAgentEpisode] | None = None, update: bool = True
+    ) -> Any:
         """Return new observations [N, ...] in the form that episodes store, for example normalized.
 
         Args:
@@ -43,7 +50,9 @@ class ObservationRewriter(Connector):
         single-agent pipeline.
         """
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any = (), **kwargs: Any) -> ColumnDict:
+    def __call__(
+        self, *, batch: ColumnDict, episodes: Sequence[SingleAgentEpisode] = (), **kwargs: object
+    ) -> ColumnDict:
         """Rewrite the last observation of each growing episode in place, once per step. Return the batch unchanged.
 
         Given a pack, or a batch that has observations, nothing is rewritten.
@@ -86,7 +95,7 @@ class ObservationRewriter(Connector):
         return pack.replace(observations=observations, observation_space=self.observation_space)
 
 
-def check_rewritten(piece: ObservationRewriter, name: str, rows: Any, original: Any) -> None:
+def check_rewritten(piece: ObservationRewriter, name: str, rows: NestedArrays, original: NestedArrays) -> None:
     """Check that rewritten observations fit the space that their rewriter declares, in structure, shape and dtype.
 
     Raises:

@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +24,9 @@ from connectors.views.samples import space_of
 from episodes.columns import Columns
 from episodes.testing.samples import sample_episodes
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 Samples = Sequence[Any]  # episodes, or rows of outputs: what a batch is made of
 
@@ -60,7 +63,7 @@ class Bench(ABC):
         """
 
     @abstractmethod
-    def call(self, pipeline: Any, samples: Any) -> None:
+    def call(self, pipeline: Any, samples: Samples) -> None:
         """Call a pipeline with sample data as a runner or learner would."""
 
     def usual(self) -> Sequence[Connector]:
@@ -71,7 +74,7 @@ class Bench(ABC):
         """Return the number of rows of a batch that is made of these samples."""
         return len(samples)
 
-    def run(self, piece: Connector, samples: Any, only: Iterable[str] | None = None) -> ConnectorRun:
+    def run(self, piece: Connector, samples: Samples, only: Iterable[str] | None = None) -> ConnectorRun:
         """Run a connector on sample data in a test pipeline, and return its recorded input and output batches.
 
         Args:
@@ -100,14 +103,14 @@ class _BatchRecorder(Connector):
         super().__init__(name=name)
         self.only = only
 
-    def __call__(self, *, batch: ColumnDict, episodes: Any = None, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: object = None, **kwargs: object) -> ColumnDict:
         selected = batch if self.only is None else {key: batch[key] for key in self.only}
         self.batch = dict(selected)
         self.copies = {key: as_arrays(column) for key, column in selected.items()}
         return dict(selected)
 
 
-def as_arrays(column: Any) -> Any:
+def as_arrays(column: object) -> Any:
     """Return a batch column (arrays, tensors or parts) as a copy in nested numpy arrays. Other values stay
     unchanged.
     """
@@ -137,7 +140,7 @@ def _copies_before(piece: Connector, before: Iterable[Connector]) -> list[Connec
     ]
 
 
-def _state_spaces_of(policy: Any) -> dict[str, gym.Space]:
+def _state_spaces_of(policy: Policy | None) -> dict[str, gym.Space]:
     """Return the spaces of the recurrent states to put into sample episodes, by column. It is empty for policies that
     are not recurrent.
     """
@@ -171,7 +174,7 @@ class LearnerBench(Bench):
     def num_rows(self, samples: Samples) -> int:
         return sum(map(len, samples))
 
-    def call(self, pipeline: LearnerPipeline, samples: Any) -> None:
+    def call(self, pipeline: LearnerPipeline, samples: Samples) -> None:
         pipeline(episodes=samples, rl_module=self.policy, explore=False)
 
 
@@ -186,7 +189,7 @@ class EnvToModuleBench(Bench):
         outputs = _state_spaces_of(self.policy)
         return sample_episodes(self.observation_space, self.action_space, extra_outputs=outputs, lookback=8)
 
-    def call(self, pipeline: EnvToModulePipeline, samples: Any) -> None:
+    def call(self, pipeline: EnvToModulePipeline, samples: Samples) -> None:
         rows = nested.stack([episode.get_observations(-1) for episode in samples])
         rows = pipeline.rewrite(rows, samples, False)  # as a runner does, before it records them
         pipeline(batch={Columns.OBS: rows}, episodes=samples, rl_module=self.policy, explore=False)
@@ -207,7 +210,7 @@ class ModuleToEnvBench(Bench):
         rows = torch.rand(5, width + 1, generator=numbers)
         return [{Columns.ACTION_DIST_INPUTS: row[:-1], Columns.VF_PREDS: row[-1]} for row in rows]
 
-    def call(self, pipeline: ModuleToEnvPipeline, samples: Any) -> None:
+    def call(self, pipeline: ModuleToEnvPipeline, samples: Samples) -> None:
         outputs = {key: torch.stack([row[key] for row in samples]) for key in samples[0]}
         episodes = sample_episodes(self.observation_space, self.action_space)[: len(samples)]
         pipeline(batch=outputs, episodes=episodes, rl_module=self.policy, explore=False)

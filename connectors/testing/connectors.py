@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,12 +17,16 @@ from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.testing.bench import BENCHES, Bench, ConnectorRun, Samples
 from connectors.testing.rewriters import check_rewriter, same_state
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import ContractViolation, InvalidArgument, WrongType, rejected_type
 from episodes.pack import EpisodePack
 from episodes.testing.contract import brief, differing_leaf, violation
 from episodes.testing.row_format import check_item, item_of
 from episodes.tracks import nested
 from episodes.tracks.spaces import irregular_part, varying_shapes_error
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["check_connector"]
 
@@ -35,7 +39,7 @@ def check_connector(
     *,
     observation_space: gym.Space = _BOX,
     action_space: gym.Space = _CHOICE,
-    policy: Any = None,
+    policy: Policy | None = None,
     before: Sequence[Connector] | None = None,
     rowwise: bool = True,
 ) -> None:
@@ -117,11 +121,11 @@ class _ConnectorCheck:
         if self.rowwise:
             self.check_halves(recorded)
 
-    def broken(self, expected: str, result: str, advice: str = "", **location: Any) -> ContractViolation:
+    def broken(self, expected: str, result: str, advice: str = "", **location: object) -> ContractViolation:
         return violation(self.piece.name, expected, result, advice, **location)
 
     def recorded_run(
-        self, samples: Any, piece: Connector | None = None, only: Iterable[str] | None = None, of: str = ""
+        self, samples: Samples, piece: Connector | None = None, only: Iterable[str] | None = None, of: str = ""
     ) -> ConnectorRun:
         """Run a copy of the connector, or `piece` itself if given, on samples, and return its recorded input and output
         batches.
@@ -300,7 +304,7 @@ class _ConnectorCheck:
         return restored_piece
 
 
-def _pickle_and_load(value: Any, kind: type) -> Any:
+def _pickle_and_load(value: object, kind: type) -> Any:
     """Return a pickled and unpickled copy of a value. The class `kind` is passed by reference, because it may be a
     local class.
     """
@@ -308,13 +312,13 @@ def _pickle_and_load(value: Any, kind: type) -> Any:
     class Writer(pickle.Pickler):
         """Pickler that writes a short reference for the class `kind`, instead of its import path."""
 
-        def persistent_id(self, obj: Any) -> str | None:
+        def persistent_id(self, obj: object) -> str | None:
             return "class" if obj is kind else None
 
     class Reader(pickle.Unpickler):
         """Unpickler that replaces the reference that `Writer` wrote by the class `kind`."""
 
-        def persistent_load(self, pid: Any) -> Any:
+        def persistent_load(self, pid: object) -> Any:
             return kind
 
     file = io.BytesIO()
@@ -322,17 +326,17 @@ def _pickle_and_load(value: Any, kind: type) -> Any:
     return Reader(io.BytesIO(file.getvalue())).load()
 
 
-def _has_rows(column: Any) -> bool:
+def _has_rows(column: NestedArrays) -> bool:
     return all(isinstance(leaf, (np.ndarray, list)) and np.ndim(leaf) for leaf in nested.leaves(column))
 
 
-def _same_shapes(a: Any, b: Any) -> bool:
+def _same_shapes(a: object, b: object) -> bool:
     """Return True if two columns have the same nested structure and shapes."""
     shapes = [{path: np.shape(leaf) for path, leaf in nested.flatten(column).items()} for column in (a, b)]
     return shapes[0] == shapes[1]
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: object, b: object) -> bool:
     """Return True if two nested values are equal, arrays of floats within float32 rounding."""
     if not nested.same_structure(a, b):
         return False

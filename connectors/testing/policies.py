@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,9 +17,13 @@ from connectors.tensors import NumpyToTensor
 from connectors.views.samples import SampleHistory
 from connectors.views.view import View, Views
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import EpisodeError
 from episodes.testing.contract import brief, differing_leaf, violation
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from connectors.policy import Policy
 
 __all__ = ["check_policy"]
 
@@ -29,7 +33,7 @@ _COMPARED = (Columns.ACTION_DIST_INPUTS, Columns.STATE_OUT, "values")
 
 
 def check_policy(
-    policy: Any,
+    policy: Policy,
     observation_space: gym.Space,
     action_space: gym.Space,
     *,
@@ -77,7 +81,7 @@ def check_policy(
 class _PolicyCheck:
     """Checks of one policy: each calls the policy on sample inputs and examines the outputs."""
 
-    def __init__(self, policy: Any, views: Views, action_space: gym.Space, tolerance: float) -> None:
+    def __init__(self, policy: Policy, views: Views, action_space: gym.Space, tolerance: float) -> None:
         self.policy, self.module, self.views = policy, module_of(policy), views
         self.initial = nested.map_leaves(np.asarray, self.module.initial_state())
         self.distribution: Any = distribution_of(policy, action_space)
@@ -129,7 +133,7 @@ class _PolicyCheck:
         self._check_inputs_unchanged(call, columns, tensors)
         return array_of(values)
 
-    def _call(self, call: str, columns: ColumnDict, run: Any) -> Any:
+    def _call(self, call: str, columns: ColumnDict, run: Callable[[], Any]) -> Any:
         """Return the result of `run()`, which calls the policy. Raise `ContractViolation` if the call fails."""
         try:
             return run()
@@ -229,7 +233,7 @@ class _PolicyCheck:
         if self.initial:
             self._check_state(call, outputs.get(Columns.STATE_OUT), batch_size)
 
-    def _check_rows(self, call: str, name: str, column: Any, leading: tuple[int, ...]) -> None:
+    def _check_rows(self, call: str, name: str, column: NestedArrays, leading: tuple[int, ...]) -> None:
         """Raise `ContractViolation` unless all arrays of an output have the first axes `leading`, and no NaN."""
         for path, leaf in nested.flatten(column, name).items():
             if np.shape(leaf)[: len(leading)] != leading:
@@ -277,7 +281,7 @@ class _PolicyCheck:
                     texts = f"{label}, {_format_numbers(expected_leaves[path][row])}", _format_numbers(column[row])
                     raise self._violation(*texts, **place, column=path, row=row)
 
-    def _violation(self, expected: str, result: str, advice: str = "", **place: Any) -> EpisodeError:
+    def _violation(self, expected: str, result: str, advice: str = "", **place: object) -> EpisodeError:
         return violation(type(self.policy).__name__, expected, result, advice, **place)
 
 
@@ -314,7 +318,7 @@ def _format_numbers(row: np.ndarray) -> str:
 
 
 @contextmanager
-def _in_eval_mode(policy: Any) -> Iterator[None]:
+def _in_eval_mode(policy: Policy) -> Iterator[None]:
     """Run the body of a `with` statement with the policy in evaluation mode. Then restore its mode and torch's random
     state.
     """

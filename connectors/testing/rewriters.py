@@ -11,6 +11,7 @@ import numpy as np
 
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.testing.bench import Bench, as_arrays
+from episodes.data_types import NestedArrays
 from episodes.errors import StateMismatch
 from episodes.pack import EpisodePack
 from episodes.testing.contract import brief, violation
@@ -43,10 +44,10 @@ def check_rewriter(piece: ObservationRewriter, bench: Bench, rowwise: bool) -> N
 class _RewriterCheck:
     """Checks of one observation rewriter: each runs the rewriter on sample observations and examines the results."""
 
-    def __init__(self, piece: ObservationRewriter, episodes: list[Any], rows: Any) -> None:
+    def __init__(self, piece: ObservationRewriter, episodes: list[Any], rows: NestedArrays) -> None:
         self.piece, self.episodes, self.rows = piece, episodes, rows
 
-    def broken(self, expected: str, result: str, advice: str = "", **location: Any) -> Exception:
+    def broken(self, expected: str, result: str, advice: str = "", **location: object) -> Exception:
         return violation(self.piece.name, expected, result, advice, **location)
 
     def rewritten(self, update: bool, first: int = 0, stop: int | None = None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,6 +19,9 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import EpisodesHistory, SingleAgentEpisode
 from episodes.testing.contract import brief, violation
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from episodes.tracks import Track
 
 __all__ = ["check_view"]
 
@@ -158,7 +161,7 @@ class _Comparison:
             sampled = nested.map_leaves(np.asarray, {name: _as_nested(column) for name, column in sampled.items()})
             self._check_equal(label, sampled, self._compute(episodes, episodes.observation_rows(shift)))
 
-    def _compute(self, pack: EpisodePack, rows: Any) -> Columns:
+    def _compute(self, pack: EpisodePack, rows: np.ndarray | slice) -> Columns:
         return self._views(PackHistory(pack, rows, self._views.given, self._views.lookback))
 
     def _compute_growing(self, pack: EpisodePack, i: int) -> Columns:
@@ -202,7 +205,7 @@ class _Comparison:
                 raise violation(repr(self._views), expected_row, found_row, advice, column=name, row=row, **place)
 
 
-def _as_nested(column: Any) -> Any:
+def _as_nested(column: object) -> Any:
     """Return a column of a `Batch`, which may be a `Batch` itself, as nested arrays."""
     return column.to_dict() if isinstance(column, Batch) else column
 
@@ -212,7 +215,7 @@ def _rows_of_chunk(pack: EpisodePack, i: int) -> np.ndarray:
     return np.arange(pack.observation_offsets[i] + pack.lookbacks[i], pack.observation_offsets[i + 1])
 
 
-def _items(track: Any, stop: int) -> list[Any]:
+def _items(track: Track, stop: int) -> list[Any]:
     """Return the items of a track (one kind of an episode's data) as a list, from the start of its lookback to step
     `stop`.
     """

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import DTypeLike
 
 from connectors.connector import ColumnDict
 from connectors.rewriting.rewriter import ObservationRewriter
 from connectors.views.piece import ViewPiece
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
 from episodes.tracks.flattening import Flattener
 from episodes.tracks.validation import checked_flag, checked_items, checked_number_dtype
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["FlattenObservations"]
 
@@ -48,7 +53,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         input_observation_space: gym.Space | None = None,
         input_action_space: gym.Space | None = None,
         *,
-        dtype: Any = np.float32,
+        dtype: DTypeLike | None = np.float32,
         multi_agent: bool = False,
         agent_ids: Collection[Any] | None = None,
         name: str | None = None,
@@ -75,7 +80,9 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
             return flat
         return spaces.Box(flat.low.astype(self.dtype), flat.high.astype(self.dtype), dtype=self.dtype)
 
-    def rewrite(self, observations: Any, episodes: Any = None, update: bool = True) -> Any:
+    def rewrite(
+        self, observations: NestedArrays, episodes: Sequence[SingleAgentEpisode] | None = None, update: bool = True
+    ) -> Any:
         """Return observations [N, ...] as flat vectors [N, D], in the form that episodes store.
 
         Raises:
@@ -87,7 +94,12 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         return self._flatten(observations)
 
     def __call__(  # type: ignore[override]
-        self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
+        self,
+        history: History | None = None,
+        *,
+        batch: ColumnDict | None = None,
+        episodes: Sequence[SingleAgentEpisode] = (),
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """Return the column "obs" of flat vectors for a history (as a view), or flatten the newest observations of
         episodes in place.

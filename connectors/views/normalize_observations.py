@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +11,7 @@ from connectors.rewriting.mean_std_filter import MeanStdFilter
 from connectors.views.piece import ViewPiece
 from connectors.views.samples import SampleHistory
 from episodes.columns import Columns
+from episodes.data_types import NestedArrays
 from episodes.errors import StateMismatch
 from episodes.history import History, HistorySpaces
 
@@ -76,7 +77,7 @@ class NormalizeObservations(ViewPiece):
         """Whether there are no statistics yet, because no observation was seen."""
         return self._filter.is_empty_filter
 
-    def learn(self, observations: Any) -> None:
+    def learn(self, observations: NestedArrays) -> None:
         """Update the statistics by recorded observations, nested arrays [N, ...].
 
         Raises:
@@ -104,7 +105,13 @@ class NormalizeObservations(ViewPiece):
         self._filter.set_input_spaces(space, None)
         return {} if space is None else {Columns.OBS: self._filter.observation_space}  # type: ignore[dict-item]
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         """Return the statistics, as `MeanStdFilter.get_state` does."""
         return self._filter.get_state()
 

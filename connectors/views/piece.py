@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
@@ -15,6 +15,9 @@ from episodes.history import History, HistorySpaces
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.recorder_history import RecorderHistory
 from episodes.single_agent import EpisodesHistory
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["ViewPiece"]
 
@@ -95,7 +98,12 @@ class ViewPiece(Connector):
         return Views([self], input_observation_space, input_action_space).observation_space or input_observation_space
 
     def __call__(  # type: ignore[override]
-        self, history: History | None = None, *, batch: ColumnDict | None = None, episodes: Any = (), **kwargs: Any
+        self,
+        history: History | None = None,
+        *,
+        batch: ColumnDict | None = None,
+        episodes: Sequence[SingleAgentEpisode] = (),
+        **kwargs: Any,
     ) -> Any:
         """Return the policy's input columns that the view computes from a history, or add them to `batch`.
 

@@ -21,7 +21,7 @@ __all__ = ["check_reads_views"]
 _NUM_ROWS = 2
 
 
-def check_reads_views(policy: Any, views: Views, *, acts: bool = True, values: bool = True) -> None:
+def check_reads_views(policy: object, views: Views, *, acts: bool = True, values: bool = True) -> None:
     """Check that a policy can read the columns that the views compute, by running the policy on samples.
 
     A `torch.nn.Module` is run in evaluation mode without gradients, and torch's random state is restored. Other

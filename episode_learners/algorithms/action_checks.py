@@ -48,7 +48,7 @@ def check_actions(
         )
 
 
-def _outside(space: Any, actions: Any, name: str) -> Iterator[tuple[str, int, Any]]:
+def _outside(space: gym.Space, actions: Any, name: str) -> Iterator[tuple[str, int, Any]]:
     """Yield name, row and value of the first action of each part of a space that is out of its range."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)

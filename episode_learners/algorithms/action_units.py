@@ -92,7 +92,7 @@ def check_units(space: gym.Space | None, policy_space: gym.Space, mapping: str, 
         )
 
 
-def _mappings_of(space: Any) -> set[str]:
+def _mappings_of(space: gym.Space | None) -> set[str]:
     """Return the names of the action mappings, such as "normalize", in an action space and its parts. The set is empty
     if the space is not of a policy.
     """
@@ -103,7 +103,7 @@ def _mappings_of(space: Any) -> set[str]:
     return set() if mapping is None else {mapping}
 
 
-def _is_same_in_all_units(space: Any) -> bool:
+def _is_same_in_all_units(space: gym.Space | None) -> bool:
     """Return True if an action has the same numbers in the policy's and the environment's units, because each bounded
     Box has float bounds of -1 and 1.
     """

@@ -14,7 +14,7 @@ __all__ = ["check_fields", "choice", "count", "flag", "fraction", "not_negative"
 _RULE = "episode_learners.rule"  # key in the metadata of a field, which also belong to users
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: object) -> None:
     """Raise `InvalidArgument` if a field of a configuration has a value that its rule does not allow, such as a count
     of 0. The value None is accepted by all rules but `flag` and `choice`.
 

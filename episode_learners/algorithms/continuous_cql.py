@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,7 +104,7 @@ class ContinuousCQL(SAC):
         return torch.cat([uniform, actions], 1), torch.cat([log_uniform, log_density], 1)
 
 
-def check_bounded(actions: Any) -> None:
+def check_bounded(actions: np.ndarray | Tensor) -> None:
     """Raise `InvalidArgument` if an array or tensor of actions contains a number outside of -1..1."""
     largest = float(abs(actions).max()) if len(actions) else 0.0
     if largest > 1.0:

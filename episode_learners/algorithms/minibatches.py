@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
@@ -15,6 +15,9 @@ from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.tracks.nested import first_leaf, map_leaves
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["after", "check_sees_rollouts", "rows_of", "selected", "shuffled", "steps_of_rollout"]
 
@@ -37,7 +40,7 @@ def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> 
     return TrainBatch({name: batch[name] for name in names}, getattr(batch, "lazy_origin", None))
 
 
-def rows_of(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+def rows_of(columns: Mapping[str, Any], rows: object) -> dict[str, Any]:
     """Return a train batch with only the rows that an index, mask or slice selects, in all columns."""
     indexed = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
     return TrainBatch(indexed, select_rows_lazily(getattr(columns, "lazy_origin", None), rows))
@@ -79,7 +82,7 @@ def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
         )
 
 
-def steps_of_rollout(policy: Policy, steps: Any) -> dict[str, Any]:
+def steps_of_rollout(policy: Policy, steps: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return a batch with observations, actions and log-probabilities [B, ...] of steps of a rollout, in the shapes and
     dtypes of the policy's spaces.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from episodes.batch.origin import resolved
 from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.tracks.nested import first_leaf
+
+if TYPE_CHECKING:
+    from episodes.batch.origin import LazyOrigin
 
 __all__ = ["RowMeasurements"]
 
@@ -94,7 +97,7 @@ def _combined(name: str, rows: np.ndarray, counts: np.ndarray, values: np.ndarra
     return sums / np.where(counts, 1 if name == _SUMMED else counts, np.nan)
 
 
-def _numbers_of(origin: Any, mask: Tensor | None) -> np.ndarray:
+def _numbers_of(origin: LazyOrigin, mask: Tensor | None) -> np.ndarray:
     """Return the numbers [n] of the rows of a minibatch, or of its steps that `mask` selects."""
     numbers = resolved(origin).numbers
     return numbers.ravel() if mask is None else numbers[as_numpy(mask)]

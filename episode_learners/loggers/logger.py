@@ -106,7 +106,7 @@ class MultiLogger(Logger):
         self._failed: list[Logger] = []
         self._names = {id(logger): f"{i} {type(logger).__name__}" for i, logger in enumerate(self.loggers)}
 
-    def _call_all(self, name: str, *arguments: Any) -> None:
+    def _call_all(self, name: str, *arguments: object) -> None:
         """Call the method `name` of all loggers.
 
         A logger that fails is removed with a warning. If all have failed, raise the last error.

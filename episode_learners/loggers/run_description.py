@@ -13,7 +13,7 @@ __all__ = ["describe_run"]
 _PACKAGES = ("rl-episodes", "numpy", "torch", "gymnasium")
 
 
-def describe_run(**configuration: Any) -> dict[str, Any]:
+def describe_run(**configuration: object) -> dict[str, Any]:
     """Return a dict that describes a training run, so that it can be reproduced: configuration, command line, package
     versions and git commit.
     """

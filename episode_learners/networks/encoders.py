@@ -7,7 +7,7 @@ features `[*leading, num_features]`. The key "action_mask" of a Dict is ignored.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -33,7 +33,11 @@ class FlatEncoder(nn.Sequential):
     """
 
     def __init__(
-        self, space: gym.Space, hidden_sizes: Sequence[int], activation: type[nn.Module], generator: Any
+        self,
+        space: gym.Space,
+        hidden_sizes: Sequence[int],
+        activation: type[nn.Module],
+        generator: torch.Generator | None,
     ) -> None:
         shape = space.shape or ()
         sizes = (math.prod(shape), *hidden_sizes)
@@ -57,7 +61,7 @@ class ChoiceEncoder(nn.Module):
         space: spaces.Discrete | spaces.MultiDiscrete,
         hidden_sizes: Sequence[int],
         activation: type[nn.Module],
-        generator: Any,
+        generator: torch.Generator | None,
     ) -> None:
         super().__init__()
         counts, starts = (np.atleast_1d(bounds).ravel() for bounds in (_counts(space), space.start))
@@ -82,7 +86,11 @@ class ImageEncoder(nn.Module):
     """
 
     def __init__(
-        self, space: spaces.Box, hidden_sizes: Sequence[int], activation: type[nn.Module], generator: Any
+        self,
+        space: spaces.Box,
+        hidden_sizes: Sequence[int],
+        activation: type[nn.Module],
+        generator: torch.Generator | None,
     ) -> None:
         super().__init__()
         self.channels_first = space.shape[0] < space.shape[-1]
@@ -123,7 +131,7 @@ class LeafEncoders(nn.Module):
         space: spaces.Dict | spaces.Tuple,
         hidden_sizes: Sequence[int],
         activation: type[nn.Module],
-        generator: Any,
+        generator: torch.Generator | None,
     ) -> None:
         super().__init__()
         parts: dict[Any, Any] = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
@@ -136,7 +144,7 @@ class LeafEncoders(nn.Module):
         self.layers = nn.Sequential(*hidden_layers(sizes, activation, generator))
         self.num_features = sizes[-1]
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Mapping[Any, Any] | tuple[Any, ...]) -> Tensor:
         return self.layers(torch.cat([part(obs[key]) for key, part in zip(self.keys, self.parts, strict=True)], -1))
 
 

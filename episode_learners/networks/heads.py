@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +49,7 @@ def state_values(critic: nn.Module, features: Tensor) -> Tensor:
     return in_full_precision(critic(features)).squeeze(-1)
 
 
-def legal_inputs(distribution: ActionDistribution, inputs: Tensor, obs: Any) -> Tensor:
+def legal_inputs(distribution: ActionDistribution, inputs: Tensor, obs: object) -> Tensor:
     """Return distribution inputs [..., num_inputs] in float32, changed so that actions which the observations'
     "action_mask" forbids have probability 0.
     """

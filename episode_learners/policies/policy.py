@@ -77,7 +77,7 @@ class Policy(nn.Module, ABC):
         return next(self.parameters()).device
 
     def compute_action(
-        self, observation: Any, state: ActingState | None = None, **options: Any
+        self, observation: object, state: ActingState | None = None, **options: Any
     ) -> tuple[Any, ActingState]:
         """Return the action for a single observation, ready for `env.step`, and a state to pass to the next call in the
         episode.
@@ -88,7 +88,7 @@ class Policy(nn.Module, ABC):
         return compute_action(self, observation, state, **options)
 
 
-def _save_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+def _save_fingerprint(policy: Policy, state: object, prefix: str, metadata: dict[str, Any]) -> None:
     """Add the policy's pipeline fingerprint (settings of the pipelines of its training) to the metadata of a state dict
     that is being created. This is a torch hook.
     """
@@ -96,7 +96,9 @@ def _save_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, 
         metadata["pipeline_fingerprint"] = policy.pipeline_fingerprint
 
 
-def _load_fingerprint(policy: Any, state: Any, prefix: str, metadata: dict[str, Any], *hook_arguments: Any) -> None:
+def _load_fingerprint(
+    policy: Policy, state: object, prefix: str, metadata: dict[str, Any], *hook_arguments: object
+) -> None:
     """Set the policy's pipeline fingerprint (settings of the pipelines of its training) from the metadata of a state
     dict that is being loaded. This is a torch hook.
     """

@@ -79,7 +79,7 @@ class QPolicy(Policy):
         obs = batch[Columns.OBS]
         return self.compute_masked_q_values(self.body(obs), obs)
 
-    def compute_masked_q_values(self, features: Tensor, obs: Any) -> Tensor:
+    def compute_masked_q_values(self, features: Tensor, obs: object) -> Tensor:
         """Return the Q-values [..., n] of all actions, given features [..., k] and the observations they come from.
         Actions that the "action_mask" forbids have minus infinity.
         """
@@ -173,7 +173,7 @@ class LSTMQPolicy(QPolicy):
             Columns.STATE_OUT: state,
         }
 
-    def unrolled(self, obs: Any, state: Mapping[str, Tensor], first: Tensor) -> Tensor:
+    def unrolled(self, obs: object, state: Mapping[str, Tensor], first: Tensor) -> Tensor:
         """Run the LSTM over sequences of observations [B, W, ...] from recurrent states [B, ...], and return the
         Q-values [B, W, n].
 

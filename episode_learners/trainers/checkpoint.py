@@ -147,7 +147,7 @@ def _to_plain(value: Any, path: str) -> Any:
     raise InvalidArgument(f"a checkpoint cannot hold the {type(value).__name__} at {path or 'its root'}")
 
 
-def _from_plain(value: Any) -> Any:
+def _from_plain(value: object) -> Any:
     """Return the nested value that `_to_plain` converted, for example with arrays restored. Damaged values raise errors
     of various types.
     """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -16,6 +16,11 @@ from episode_learners.trainers.on_policy import OnPolicyTrainer
 from episodes.errors import InvalidArgument
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeWriter
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
+
+    from episode_learners.trainers.trainer import Trainer
 
 __all__ = ["EpisodeKeeper"]
 
@@ -55,7 +60,7 @@ class EpisodeKeeper:
         *,
         max_steps: int = 10_000,
         seed: int = 0,
-        env_spec: Any = None,
+        env_spec: EnvSpec | str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not (isfinite(per_hour) and per_hour > 0):
@@ -68,11 +73,11 @@ class EpisodeKeeper:
         self._num_ended = self._num_samples = 0  # episodes since the last time; samples
         self._due = clock() + self.interval
 
-    def on_start(self, trainer: Any) -> None:
+    def on_start(self, trainer: Trainer[Any]) -> None:
         """Check that the trainer samples episodes of one agent. The trainer calls this hook before its first step."""
         check_keeps(trainer)
 
-    def on_collect(self, trainer: Any, episodes: Any) -> None:
+    def on_collect(self, trainer: Trainer[Any], episodes: Iterable[SingleAgentEpisode]) -> None:
         """Consider the episodes that ended in a sample, and write the chosen ones if it is time."""
         self._num_samples += 1
         for chunk in episodes:
@@ -129,7 +134,7 @@ class EpisodeKeeper:
         self.close()
 
 
-def check_keeps(trainer: Any) -> None:
+def check_keeps(trainer: Trainer[Any]) -> None:
     """Raise `InvalidArgument` if the samples of a trainer are not episodes of one agent."""
     if not isinstance(trainer, OnPolicyTrainer) or isinstance(trainer.algorithm, MultiAgentAlgorithm):
         raise InvalidArgument(

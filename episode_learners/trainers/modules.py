@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connectors.acting import fingerprint_of
 from connectors.actor import Actor
@@ -15,7 +15,12 @@ from episode_learners.policies.policy import Policy
 from episode_runners import MultiAgentEnvRunner
 from episode_runners.multi_agent_stats import MultiAgentCollectStats
 from episode_runners.stats import CollectStats
+from episodes.data_types import ModuleID
 from episodes.errors import StateMismatch
+
+if TYPE_CHECKING:
+    from episode_runners.remote.group_runner import GroupRunner
+    from episode_runners.single_agent import SingleAgentEnvRunner
 
 __all__ = [
     "fingerprints_of",
@@ -99,7 +104,11 @@ def fingerprints_of(algorithm: Algorithm | MultiAgentAlgorithm) -> list[Any]:
     return [[module_id, stamped(learner.policy)] for module_id, learner in learners_of(algorithm).items()]
 
 
-def restore_fingerprints(algorithm: Algorithm | MultiAgentAlgorithm, fingerprints: Any, runner: Any) -> None:
+def restore_fingerprints(
+    algorithm: Algorithm | MultiAgentAlgorithm,
+    fingerprints: Iterable[tuple[ModuleID, dict[str, Any] | None]],
+    runner: SingleAgentEnvRunner | MultiAgentEnvRunner | GroupRunner | None,
+) -> None:
     """Set the pipeline fingerprint of each policy (a record of the pipelines it was trained with) to the fingerprint in
     a checkpoint.
 

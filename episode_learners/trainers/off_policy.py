@@ -115,7 +115,9 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
             self._log_sample(stats)
         return metrics
 
-    def _update_on_policy(self, algorithm: MultiAgentAlgorithm, episodes: Any) -> dict[Any, Any]:
+    def _update_on_policy(
+        self, algorithm: MultiAgentAlgorithm, episodes: Sequence[MultiAgentEpisode]
+    ) -> dict[Any, Any]:
         """Update the on-policy modules, such as PPO, from sampled episodes, and return their metrics."""
         modules = [module_id for module_id in algorithm.train_ids if module_id not in algorithm.replay_ids]
         return algorithm.update(episodes, module_ids=modules) if modules else {}

@@ -129,6 +129,6 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         return {"place": SimpleNamespace(get_state=lambda: self._at, set_state=partial(setattr, self, "_at")), **tested}
 
 
-def _samples_steps(data: Any) -> bool:
+def _samples_steps(data: object) -> bool:
     """Return True if the data are a sampler of steps or sequences, and not of complete episodes."""
     return isinstance(data, Sampler) and not isinstance(data.what, EpisodeBatches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from numbers import Number
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connectors.actor import Actor
 from episode_learners.multi_agent import MultiAgentAlgorithm
@@ -13,7 +13,12 @@ from episode_learners.policies.policy import Policy
 from episode_runners import MultiAgentEnvRunner, RLlibCallback
 from episode_runners.callbacks import CallbackRunner
 from episodes.columns import DEFAULT_MODULE_ID
+from episodes.data_types import ModuleID
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
+
+if TYPE_CHECKING:
+    from episode_learners.trainers.trainer import Trainer
+    from episode_runners.evaluation import Evaluation
 
 __all__ = ["CallbackAlgorithm", "RLModuleSpec", "as_trainer_hook"]
 
@@ -44,21 +49,21 @@ class CallbackAlgorithm:
         iteration: number of updates of the trainer so far.
     """
 
-    def __init__(self, trainer: Any, callback: RLlibCallback, iteration: int) -> None:
+    def __init__(self, trainer: Trainer[Any], callback: RLlibCallback, iteration: int) -> None:
         self.trainer, self.config, self.iteration = trainer, callback.config, iteration
         self.training_iteration = iteration
         self.env_runner = None if trainer.runner is None else CallbackRunner(trainer.runner, callback)
         self.env_runner_group = self  # it has `foreach_env_runner`
         self.metrics = getattr(trainer.runner, "metrics_logger", None)
 
-    def get_module(self, module_id: Any = DEFAULT_MODULE_ID) -> Policy:
+    def get_module(self, module_id: ModuleID = DEFAULT_MODULE_ID) -> Policy:
         """Return the policy of the module `module_id`, or of a single-agent trainer."""
         algorithm = self.trainer.algorithm
         return algorithm[module_id].policy if isinstance(algorithm, MultiAgentAlgorithm) else algorithm.policy
 
     def add_module(
         self,
-        module_id: Any,
+        module_id: ModuleID,
         module_spec: RLModuleSpec | Policy,
         *,
         new_agent_to_module_mapping_fn: Callable[..., Any] | None = None,
@@ -96,7 +101,7 @@ class CallbackAlgorithm:
 
     def remove_module(
         self,
-        module_id: Any,
+        module_id: ModuleID,
         *,
         new_agent_to_module_mapping_fn: Callable[..., Any] | None = None,
         new_should_module_be_updated: Callable[..., bool] | Collection[Any] | None = None,
@@ -132,7 +137,7 @@ class CallbackAlgorithm:
         for module_id, weights in modules.items():
             self.get_module(module_id).load_state_dict(weights)
 
-    def foreach_env_runner(self, func: Callable[[Any], Any], **options: Any) -> list[Any]:
+    def foreach_env_runner(self, func: Callable[[Any], Any], **options: object) -> list[Any]:
         """Call `func` with the trainer's runner, and return a list with its result. The list is empty if the trainer
         has no runner.
         """
@@ -148,7 +153,9 @@ class CallbackAlgorithm:
             raise InvalidArgument("modules can be added to a MultiAgentAlgorithm only; this trainer has one policy")
         return self.trainer.algorithm
 
-    def _change(self, mapping_fn: Any, should_learn: Any) -> None:
+    def _change(
+        self, mapping_fn: Callable[..., Any] | None, should_learn: Callable[..., bool] | Collection[Any] | None
+    ) -> None:
         """Replace the runner's mapping from agents to modules, and the selection of modules that learn.
 
         An argument of None changes nothing.
@@ -176,11 +183,11 @@ class CallbackTrainerHook:
         self.callback = callback
         self.num_updates = 0
 
-    def on_start(self, trainer: Any) -> None:
+    def on_start(self, trainer: Trainer[Any]) -> None:
         """Call the callback's `on_algorithm_init` when the trainer starts."""
         self.callback.on_algorithm_init(**self._arguments(trainer))
 
-    def on_update(self, trainer: Any, metrics: Mapping[str, float]) -> None:
+    def on_update(self, trainer: Trainer[Any], metrics: Mapping[str, float]) -> None:
         """Call the callback's `on_train_result` after an update, and log the values that the callback has added."""
         self.num_updates += 1
         arguments = self._arguments(trainer)
@@ -192,7 +199,7 @@ class CallbackTrainerHook:
         if logged:
             trainer.logger.log("info", logged, trainer.num_steps)
 
-    def _result(self, trainer: Any, metrics: Mapping[str, float]) -> dict[str, Any]:
+    def _result(self, trainer: Trainer[Any], metrics: Mapping[str, float]) -> dict[str, Any]:
         """Return the metrics of an update as the nested dict that RLlib passes to `on_train_result`."""
         learners: dict[str, dict[str, float]] = {}
         for key, value in metrics.items():
@@ -205,16 +212,16 @@ class CallbackTrainerHook:
             "learners": learners,
         }
 
-    def on_test_start(self, trainer: Any) -> None:
+    def on_test_start(self, trainer: Trainer[Any]) -> None:
         """Call the callback's `on_evaluate_start` before a test."""
         self.callback.on_evaluate_start(**self._arguments(trainer))
 
-    def on_test(self, trainer: Any, evaluation: Any) -> None:
+    def on_test(self, trainer: Trainer[Any], evaluation: Evaluation) -> None:
         """Call the callback's `on_evaluate_end` with the results of a test."""
         metrics = {"env_runners": evaluation.as_dict()}
         self.callback.on_evaluate_end(evaluation_metrics=metrics, **self._arguments(trainer))
 
-    def _arguments(self, trainer: Any) -> dict[str, Any]:
+    def _arguments(self, trainer: Trainer[Any]) -> dict[str, Any]:
         """Return the keyword arguments that all calls of the callback get: the algorithm and the metrics logger."""
         algorithm = CallbackAlgorithm(trainer, self.callback, self.num_updates)
         return {"algorithm": algorithm, "metrics_logger": algorithm.metrics}
@@ -234,7 +241,7 @@ class CallbackTrainerHook:
             set_state(state["callback"])
 
 
-def as_trainer_hook(hook: Any) -> Any:
+def as_trainer_hook(hook: object) -> Any:
     """Return a hook that trainers can call: an RLlib callback is wrapped, and any other hook is returned unchanged.
 
     Raises:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episode_runners import GroupRunner, MultiAgentEnvRunner
 from episodes.errors import StateMismatch, UnknownKey
+
+if TYPE_CHECKING:
+    from episode_learners.trainers.config import TrainerConfig
+    from episode_runners.single_agent import SingleAgentEnvRunner
 
 __all__ = ["FREE", "changed_settings", "settings_of"]
 
@@ -18,7 +22,11 @@ FREE = ("trainer.max_epochs", "trainer.shows_progress")  # may always change
 _FIXED = ("trainer", "algorithm", "policy")  # may never change; all others may if they are allowed to
 
 
-def settings_of(trainer_config: Any, algorithm: Algorithm | MultiAgentAlgorithm, runner: Any) -> dict[str, Any]:
+def settings_of(
+    trainer_config: TrainerConfig,
+    algorithm: Algorithm | MultiAgentAlgorithm,
+    runner: SingleAgentEnvRunner | MultiAgentEnvRunner | GroupRunner | None,
+) -> dict[str, Any]:
     """Return the settings of a training run by name, as plain values, to compare them with a checkpoint's settings.
     Names of a module's settings end with "/<module>".
     """
@@ -60,7 +68,7 @@ def changed_settings(
     return changed
 
 
-def _fields_of(config: Any) -> dict[str, Any]:
+def _fields_of(config: object) -> dict[str, Any]:
     """Return the fields of an algorithm's configuration as a dict. The configuration is a dataclass, a mapping, another
     object, or None.
     """
@@ -69,7 +77,7 @@ def _fields_of(config: Any) -> dict[str, Any]:
     return dict(config) if isinstance(config, Mapping) else dict(getattr(config, "__dict__", {}))
 
 
-def _environment_name(runner: Any) -> str:
+def _environment_name(runner: SingleAgentEnvRunner | MultiAgentEnvRunner | GroupRunner) -> str:
     """Return a string that identifies a runner's environment: its id and arguments, or its spaces if it has no spec."""
     if isinstance(runner, MultiAgentEnvRunner):
         env = runner.envs[0]

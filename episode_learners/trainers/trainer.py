@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -38,11 +38,16 @@ from episode_runners.evaluation import Evaluation
 from episode_runners.multi_agent_stats import MultiAgentCollectStats
 from episode_runners.seeds import independent_seed
 from episode_runners.stats import CollectStats
+from episodes.data_types import ModuleID
 from episodes.errors import InvalidArgument, StateMismatch
 from episodes.storage.files import local_path, remove_drafts
 from episodes.storage.ledger import Ledger
 from episodes.storage.ownership import Owner
 from episodes.storage.runs import LOCK, STATUS, write_status
+
+if TYPE_CHECKING:
+    from episode_runners.remote.group_runner import GroupRunner
+    from episode_runners.single_agent import SingleAgentEnvRunner
 
 __all__ = ["Trainer", "bytes_of", "check_acts", "evaluate_elsewhere"]
 
@@ -99,7 +104,7 @@ class Trainer(ABC, Generic[Config]):
         hooks: Sequence[Any] = (),
         folder: str | Path | None = None,
         ledger: Ledger | str | Path | None = None,
-        test_env: Any = None,
+        test_env: object = None,
         evaluate_fn: Callable[[int, int], Evaluation] | None = None,
         module_fn: Callable[[Any], Algorithm | Policy | Actor] | None = None,
     ) -> None:
@@ -281,7 +286,7 @@ class Trainer(ABC, Generic[Config]):
         self._progress.note(metrics)
         self._call_hooks("on_update", metrics)
 
-    def _write_ledger(self, module_id: Any, learner: Algorithm, batch: Mapping[str, Any]) -> None:
+    def _write_ledger(self, module_id: ModuleID, learner: Algorithm, batch: Mapping[str, Any]) -> None:
         """Record in the run's ledger, if there is one, which steps an update learned from, with the resulting weights
         and the settings of the run.
         """
@@ -330,7 +335,7 @@ class Trainer(ABC, Generic[Config]):
         if self.stop_fn is not None and self.stop_fn(evaluation.mean_return):
             self.stop()
 
-    def _call_hooks(self, name: str, *arguments: Any) -> None:
+    def _call_hooks(self, name: str, *arguments: object) -> None:
         """Call the method `name` of all hooks that have it, with the trainer and `arguments`. Hooks may change modules,
         so the runner is updated afterwards.
         """
@@ -553,19 +558,25 @@ class Trainer(ABC, Generic[Config]):
         torch.set_rng_state(state["torch"])
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     """Return a copy of a value of a state, in host memory."""
     return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else deepcopy(value)
 
 
-def bytes_of(values: Any) -> np.ndarray:
+def bytes_of(values: object) -> np.ndarray:
     """Return the bytes of a tensor, or of the `repr` of another value, as an array uint8 [n], for a hash of weights."""
     if not isinstance(values, torch.Tensor):
         return np.frombuffer(repr(values).encode(), np.uint8)
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def evaluate_elsewhere(runner: Any, env: Any, num_episodes: int, seed: int, num_envs: int | None = None) -> Evaluation:
+def evaluate_elsewhere(
+    runner: SingleAgentEnvRunner | MultiAgentEnvRunner | GroupRunner,
+    env: Any,
+    num_episodes: int,
+    seed: int,
+    num_envs: int | None = None,
+) -> Evaluation:
     """Evaluate the policies of a runner, with their pipelines, in another environment `env`, and return the statistics
     of the episodes.
 

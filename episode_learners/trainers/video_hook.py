@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from episode_learners.trainers.trainer import evaluate_elsewhere
 from episode_runners.seeds import independent_seed
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path
+
+if TYPE_CHECKING:
+    from episode_learners.trainers.trainer import Trainer
 
 __all__ = ["VideoHook"]
 
@@ -45,7 +48,7 @@ class VideoHook:
         self.every, self.fps, self.max_frames = every, fps, max_frames
         self.paths: list[Path] = []
 
-    def on_test(self, trainer: Any, evaluation: Any) -> None:
+    def on_test(self, trainer: Trainer[Any], evaluation: object) -> None:
         """Record a new episode of the policy as a video file, after each `every`-th test. The trainer calls this hook
         after all tests.
         """
@@ -72,7 +75,7 @@ class VideoHook:
         def record_frame_after(call: Callable[..., Any]) -> Callable[..., Any]:
             """Return a function that calls `call`, and then appends a rendered frame to `frames`."""
 
-            def call_and_film(*arguments: Any, **options: Any) -> Any:
+            def call_and_film(*arguments: object, **options: object) -> Any:
                 """Call the environment's method, and append a rendered frame unless there are `max_frames`."""
                 returned = call(*arguments, **options)
                 if len(frames) < self.max_frames:

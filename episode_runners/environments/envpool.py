@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from numpy.typing import ArrayLike
 
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey, needing
 from episodes.tracks import nested
@@ -117,7 +118,7 @@ class EnvPoolVectorEnv(VectorEnv):
         self.close_extras()
         return _call_envpool("make_gymnasium", self.task, self._kwargs | {"seed": int(seed)})
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: ArrayLike) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step the environments with actions [N, ...]. Environments whose episode ended in the last call are reset
         instead.
 
@@ -179,7 +180,7 @@ class EnvPoolVectorEnv(VectorEnv):
         arguments: dict[str, Any] = {"max_episode_steps": self._limit, "info_keys": self._info_keys}
         return EnvPoolVectorEnv(self.task, num_envs, pool_kwargs=options, **arguments)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """End the threads of EnvPool."""
         if self._pool is not None:
             self._pool.close()

@@ -19,6 +19,7 @@ from episodes.tracks.spaces import elementary_spaces
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+
 __all__ = ["fill_rollout"]
 
 

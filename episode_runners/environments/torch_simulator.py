@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
@@ -59,7 +60,7 @@ class TorchVectorEnv(VectorEnv):
 
     def __init__(
         self,
-        simulator: Any,
+        simulator: object,
         observation_space: gym.Space,
         action_space: gym.Space,
         *,
@@ -104,7 +105,7 @@ class TorchVectorEnv(VectorEnv):
             self._newest = _as_numpy(self.observations)
         return self._newest, {}
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: ArrayLike) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step the environments with actions [N, ...].
 
         Returns:
@@ -204,7 +205,7 @@ class TorchVectorEnv(VectorEnv):
             )
         return observations, rewards, dones & ~late, dones & late, extras
 
-    def _select_observations(self, observations: Any) -> Any:
+    def _select_observations(self, observations: object) -> Any:
         """Return the observations under `observation_key`, or all if that is `None`. Raise `UnknownKey` if they lack
         the key.
         """
@@ -217,7 +218,7 @@ class TorchVectorEnv(VectorEnv):
             )
         return observations[self._observation_key]
 
-    def last_observations(self, extras: dict[str, Any], envs: Any) -> Any:
+    def last_observations(self, extras: dict[str, Any], envs: np.ndarray | torch.Tensor | slice) -> Any:
         """Return the last observations [k, ...] of the episodes that ended in environments `envs` [k], read from
         `extras`.
 
@@ -263,7 +264,7 @@ class TorchVectorEnv(VectorEnv):
         rows = _as_numpy(last)
         return rows if is_here else nested.map_leaves(lambda leaf: _scatter_rows(leaf, envs, self.num_envs), rows)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Close the simulator, if it has a `close`."""
         close = getattr(self.simulator, "close", None)
         if close is not None:
@@ -279,7 +280,7 @@ def outside_inference() -> Iterator[None]:
         yield
 
 
-def _as_numpy(tensors: Any) -> Any:
+def _as_numpy(tensors: object) -> Any:
     """Copy nested tensors to numpy arrays. GPU tensors are copied together, with a single synchronization."""
     devices: list[torch.device] = []
     brought = nested.map_leaves(

@@ -79,10 +79,10 @@ class RunnerActor:
     def _sample(
         self,
         request: SampleRequest,
-        weights: Any,
+        weights: Mapping[str, Any] | None,
         version: int | None,
         merged: list[Any] | None,
-        restored: Any,
+        restored: dict[str, Any] | None,
         seed_number: int | None,
     ) -> SampleReply:
         """Set the given weights and statistics, sample as `request` specifies, and return the reply.
@@ -130,7 +130,7 @@ class RunnerActor:
         self.runner.update_stats = update_stats
         return True
 
-    def _load(self, weights: Any, version: int | None) -> None:
+    def _load(self, weights: Mapping[str, Any], version: int | None) -> None:
         """Load weights into the runner's policy or policies, and set their version.
 
         Raises:
@@ -167,7 +167,7 @@ class RunnerActor:
         self.runner.close()
 
 
-def as_arrays(weights: Any) -> Any:
+def as_arrays(weights: object) -> Any:
     """Return the nested state dicts of policies with numpy arrays in place of
     tensors. bfloat16 tensors stay tensors.
     """
@@ -181,14 +181,14 @@ def as_arrays(weights: Any) -> Any:
     return weights
 
 
-def _as_tensors(weights: Any) -> Any:
+def _as_tensors(weights: object) -> Any:
     """Return weights with arrays converted to new tensors."""
     if isinstance(weights, Mapping):
         return {name: _as_tensors(part) for name, part in weights.items()}
     return torch.tensor(weights, device="cpu") if isinstance(weights, np.ndarray) else weights
 
 
-def _load_into(policy: Any, weights: Any) -> None:
+def _load_into(policy: Any, weights: Mapping[str, Any]) -> None:
     """Load weights into a policy. Raise `InvalidArgument` if it has no `load_state_dict`."""
     if not hasattr(policy, "load_state_dict"):
         raise InvalidArgument(f"set_weights: {type(policy).__name__} has no load_state_dict; define this method")

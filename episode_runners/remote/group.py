@@ -7,12 +7,13 @@ import math
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 import numpy as np
+import torch
 
 from episode_runners.closeable import Closeable
 from episode_runners.remote.actor import (
@@ -340,7 +341,7 @@ class RayRunnerGroup(Closeable):
 
     # --- weights and statistics ----------------------------------------------------------------------------------
 
-    def set_weights(self, weights: Any, version: int | None = None) -> None:
+    def set_weights(self, weights: torch.nn.Module | Mapping[str, Any], version: int | None = None) -> None:
         """Set the policy weights of all runners. Each runner receives them with its next request.
 
         Args:
@@ -381,7 +382,7 @@ class RayRunnerGroup(Closeable):
             except (errors.RayActorError, errors.ObjectLostError, errors.GetTimeoutError) as error:
                 self._replace(worker, str(error), error)
 
-    def restart_episodes(self, number: int, statistics: Any = None) -> None:
+    def restart_episodes(self, number: int, statistics: dict[str, Any] | None = None) -> None:
         """Make all runners start new episodes, with seeds derived from `number` and each runner's own seed.
 
         Torch's generator in the actors, from which actions are sampled, is seeded too, unless `module_to_env` has its

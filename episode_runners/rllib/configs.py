@@ -18,7 +18,7 @@ from episodes.errors import InvalidArgument, WrongType
 __all__ = ["install_in", "uninstall_from"]
 
 
-def install_in(config: Any) -> None:
+def install_in(config: AlgorithmConfig) -> None:
     """Change the class of an RLlib config, so that its algorithm samples and learns with this library.
 
     Raises:
@@ -35,7 +35,7 @@ def install_in(config: Any) -> None:
     _set_class(config, _installed_class(type(config)))
 
 
-def uninstall_from(config: Any) -> None:
+def uninstall_from(config: AlgorithmConfig) -> None:
     """Restore the class that an RLlib config had before `install_in`.
 
     Raises:
@@ -48,7 +48,7 @@ def uninstall_from(config: Any) -> None:
         _restore_settings(config)
 
 
-def _check_not_frozen(config: Any, call: str) -> None:
+def _check_not_frozen(config: AlgorithmConfig, call: str) -> None:
     """Raise `InvalidArgument` if an algorithm was built with `config`, which therefore cannot change.
 
     Args:
@@ -68,7 +68,7 @@ class InstalledConfig:
     original: type[AlgorithmConfig]  # the class before `install`
 
 
-def _resolved(config: Any) -> Any:
+def _resolved(config: AlgorithmConfig) -> Any:
     """Return a copy of an installed config that has RLlib's original class,
     and the runner and connectors of this library.
     """
@@ -77,7 +77,7 @@ def _resolved(config: Any) -> Any:
     return copy
 
 
-def _resolve(config: Any) -> None:
+def _resolve(config: AlgorithmConfig) -> None:
     """Restore RLlib's original class of an installed config, and set its runner and connectors to classes of this
     library.
     """
@@ -95,7 +95,7 @@ def _resolve(config: Any) -> None:
     config.callbacks(on_evaluate_start=[TrainingStatistics(), *force_list(config.callbacks_on_evaluate_start)])
 
 
-def _restore_settings(config: Any) -> None:
+def _restore_settings(config: AlgorithmConfig) -> None:
     """Restore RLlib's classes and the user's connectors in a config that `_resolve` has changed."""
     config.env_runners(
         env_runner_cls=None,
@@ -150,5 +150,5 @@ def _unpickled(original: type[AlgorithmConfig], attributes: dict[str, Any]) -> A
     return config
 
 
-def _set_class(config: Any, kind: type[Any]) -> None:
+def _set_class(config: AlgorithmConfig, kind: type[Any]) -> None:
     object.__setattr__(config, "__class__", kind)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
+import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from episode_runners.rllib.pipelines import (
@@ -62,7 +64,12 @@ class TranslatedEnvToModule(TranslatedFunction):
 
     setting = "_env_to_module_connector"
 
-    def __call__(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
+    def __call__(
+        self,
+        env: gym.Env | gym.vector.VectorEnv | None = None,
+        spaces: dict[str, tuple[gym.Space, gym.Space]] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Any:
         try:
             replaced = self.original.build_env_to_module_connector(env, spaces, device)
         except TypeError as error:
@@ -84,7 +91,11 @@ class TranslatedModuleToEnv(TranslatedFunction):
 
     setting = "_module_to_env_connector"
 
-    def __call__(self, env: Any = None, spaces: Any = None) -> Any:
+    def __call__(
+        self,
+        env: gym.Env | gym.vector.VectorEnv | None = None,
+        spaces: Any = None,
+    ) -> Any:
         original = self.original
         replaced = original.build_module_to_env_connector(env, spaces)
         options = {"normalize_actions": original.normalize_actions, "clip_actions": original.clip_actions}
@@ -95,7 +106,7 @@ class TranslatedModuleToEnv(TranslatedFunction):
         return connector
 
 
-def use_settings_of(config: Any) -> None:
+def use_settings_of(config: AlgorithmConfig) -> None:
     """Make the connector functions of an RLlib config use the current settings of this config.
 
     Evaluation and `add_module` change some settings of a config after `install`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from episodes.single_agent import SingleAgentEpisode
 __all__ = ["rllib_episodes"]
 
 
-def rllib_episodes(episodes: Iterable[Any], agent_to_module_mapping_fn: Any = None) -> list[Any]:
+def rllib_episodes(episodes: Iterable[Any], agent_to_module_mapping_fn: Callable[..., str] | None = None) -> list[Any]:
     """Convert finalized episodes to RLlib's episode classes. Arrays of observations are shared, not copied.
 
     Args:
@@ -33,7 +33,9 @@ def rllib_episodes(episodes: Iterable[Any], agent_to_module_mapping_fn: Any = No
     ]
 
 
-def _rllib_multi_agent_episode(episode: MultiAgentEpisode, agent_to_module_mapping_fn: Any) -> RLlibMultiAgentEpisode:
+def _rllib_multi_agent_episode(
+    episode: MultiAgentEpisode, agent_to_module_mapping_fn: Callable[..., str] | None
+) -> RLlibMultiAgentEpisode:
     """Convert a multi-agent episode to RLlib's class. Agents without a step are left out."""
     (converted,), _ = to_rllib([episode], action_mapping="normalize")
     converted.agent_to_module_mapping_fn = agent_to_module_mapping_fn

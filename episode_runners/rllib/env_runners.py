@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import ray
@@ -32,6 +32,11 @@ from episode_runners.single_agent import SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument
 from episodes.multi_agent import MultiAgentEpisode
 
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    from episodes.single_agent import SingleAgentEpisode
+
 __all__ = ["EpisodesEnvRunner", "EpisodesMultiAgentEnvRunner"]
 
 logger = logging.getLogger("ray.rllib")
@@ -50,12 +55,12 @@ def environment_errors() -> Iterator[None]:
         raise EnvironmentFailed from error
 
 
-def _is_whole(chunk: Any) -> bool:
+def _is_whole(chunk: SingleAgentEpisode | MultiAgentEpisode) -> bool:
     """Return True if a chunk of a single-agent or multi-agent episode has the episode's first and last step."""
     return chunk.is_done and len(chunk) == (chunk.env_t if isinstance(chunk, MultiAgentEpisode) else chunk.t)
 
 
-def _interrupted_episodes(runner: Any) -> list[Any]:
+def _interrupted_episodes(runner: SingleAgentEnvRunner | MultiAgentEnvRunner) -> list[Any]:
     """Return the episodes that a runner sampled before an environment failed: none if its first reset failed."""
     try:
         return list(runner.take())
@@ -87,7 +92,7 @@ class Guarded:
         with environment_errors():
             return self.env.reset(**arguments)
 
-    def step(self, actions: Any) -> Any:
+    def step(self, actions: object) -> Any:
         with environment_errors():
             return self.env.step(actions)
 
@@ -99,7 +104,7 @@ class GuardedVectorEnv(Guarded, gym.vector.VectorWrapper):
 class GuardedMultiAgentEnv(Guarded):
     """Environment of several agents whose exceptions are raised as `EnvironmentFailed`."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: object) -> None:
         self.env = env
 
     def __getattr__(self, name: str) -> Any:
@@ -126,7 +131,7 @@ class EpisodesRunner(RLlibEnvRunner):
     _num_runners = 0  # runners made so far, one after each restart of the environments
     evaluates_next = False  # the next `sample` belongs to an evaluation on the env runner of training
 
-    def __init__(self, *, config: Any, **kwargs: Any) -> None:
+    def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         self._counts = EpisodeCounts()
         config = config.copy(copy_frozen=False)
         use_settings_of(config)
@@ -151,7 +156,7 @@ class EpisodesRunner(RLlibEnvRunner):
             check_restored_connectors(getattr(self, f"_{pipeline}", None), state.get(f"{pipeline}_connector"))
         super().set_state(state)  # type: ignore[misc]  # of RLlib's subclass
 
-    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
+    def restore_from_path(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
         """Restore the state of this env runner from a checkpoint's folder.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.rllib.utils.metrics import (
     NUM_AGENT_STEPS_SAMPLED,
@@ -17,6 +17,9 @@ from ray.rllib.utils.metrics import (
 )
 
 from episodes.multi_agent import MultiAgentEpisode
+
+if TYPE_CHECKING:
+    from episodes.single_agent import SingleAgentEpisode
 
 __all__ = ["EpisodeCounts", "log_multi_agent_steps"]
 
@@ -54,7 +57,7 @@ class EpisodeCounts:
         self._ongoing = ongoing
         return len(self._ended) - num_before
 
-    def chunks_before(self, episode_id: Any) -> list[Any]:
+    def chunks_before(self, episode_id: str) -> list[Any]:
         """Return the chunks that were already counted for an ongoing episode."""
         return list(self._ongoing[episode_id].chunks) if episode_id in self._ongoing else []
 
@@ -74,7 +77,7 @@ class Totals:
         self.modules: dict[Any, float] = {}
         self.agent_steps: dict[str, int] = {}
 
-    def add(self, chunk: Any, seconds_per_step: float) -> None:
+    def add(self, chunk: SingleAgentEpisode | MultiAgentEpisode, seconds_per_step: float) -> None:
         """Add the rewards, duration and steps of the episode's next chunk."""
         self.seconds += len(chunk) * seconds_per_step
         if not isinstance(chunk, MultiAgentEpisode):
@@ -88,7 +91,7 @@ class Totals:
         for agent_id, episode in chunk.agent_episodes.items():
             self.agent_steps[str(agent_id)] = self.agent_steps.get(str(agent_id), 0) + len(episode)
 
-    def arguments(self, last: Any) -> tuple[Any, ...]:
+    def arguments(self, last: SingleAgentEpisode | MultiAgentEpisode) -> tuple[Any, ...]:
         """Return the arguments of RLlib's `_log_episode_metrics`, given the last chunk of the episode."""
         if isinstance(last, MultiAgentEpisode):
             return last.env_t, self.value, self.seconds, self.agents, self.modules, self.agent_steps

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from episode_runners.rllib.pipelines import connector_in
 from episodes.errors import StateMismatch
+
+if TYPE_CHECKING:
+    from episode_runners.rllib.pipelines import SharingPipelineInRLlib
 
 __all__ = ["TrainingStatistics"]
 
@@ -19,7 +22,7 @@ class TrainingStatistics:
     newest iteration. Filters do not learn in an evaluation.
     """
 
-    def __call__(self, *, algorithm: Any, **kwargs: Any) -> None:
+    def __call__(self, *, algorithm: Any, **kwargs: object) -> None:
         """Send the statistics of training to all env runners that evaluate.
 
         Raises:
@@ -52,7 +55,7 @@ def _training_connector(algorithm: Any) -> Any:
     return None if pipeline is None else connector_in(pipeline)
 
 
-def _training_state(algorithm: Any, connector: Any) -> dict[Any, Any]:
+def _training_state(algorithm: Any, connector: SharingPipelineInRLlib) -> dict[Any, Any]:
     """Return the state of the training's env-to-module pipeline with the newest statistics.
 
     An evaluation in parallel to training uses the statistics that the local env runner has. If it has none, it waits

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from episode_runners.callbacks import CallbackHook
 from episode_runners.callbacks import RLlibCallback as OurCallback
 from episode_runners.rllib.episode_counts import EpisodeCounts
+
+if TYPE_CHECKING:
+    from episode_runners.rllib.env_runners import EpisodesRunner
 
 __all__ = ["hooks_of"]
 
@@ -19,7 +22,7 @@ _EVENTS = {
 }
 
 
-def hooks_of(env_runner: Any, callbacks: list[Any], counts: EpisodeCounts) -> list[CallbackHook]:
+def hooks_of(env_runner: EpisodesRunner, callbacks: list[Any], counts: EpisodeCounts) -> list[CallbackHook]:
     """Return a list with the runner hook that calls an RLlib env runner's callbacks,
     or [] if no callback handles episodes.
 
@@ -35,7 +38,7 @@ def hooks_of(env_runner: Any, callbacks: list[Any], counts: EpisodeCounts) -> li
     return [EventHook(env_runner, EventCaller(env_runner, callbacks, counts), handled)]
 
 
-def _calls(env_runner: Any, callbacks: list[Any], event: str) -> list[Any]:
+def _calls(env_runner: EpisodesRunner, callbacks: list[Any], event: str) -> list[Any]:
     """Return all callback methods and functions of an RLlib env runner that handle an event."""
     methods = [
         getattr(callback, event)
@@ -55,14 +58,14 @@ class EventHook(CallbackHook):
         handled: names of the events that a callback handles.
     """
 
-    def __init__(self, env_runner: Any, callback: EventCaller, handled: set[str]) -> None:
+    def __init__(self, env_runner: EpisodesRunner, callback: EventCaller, handled: set[str]) -> None:
         self._env_runner, self._handled = env_runner, handled
         super().__init__(callback)
 
     def _overrides(self, name: str) -> bool:
         return any(event in self._handled for event in _EVENTS.get(name, ()))
 
-    def _arguments(self, runner: Any) -> dict[str, Any]:
+    def _arguments(self, runner: object) -> dict[str, Any]:
         """Return the arguments that all of RLlib's callbacks on episodes have."""
         env_runner = self._env_runner
         return {
@@ -82,14 +85,14 @@ class EventCaller(OurCallback):
         counts: store of the earlier chunks of episodes.
     """
 
-    def __init__(self, env_runner: Any, callbacks: list[Any], counts: EpisodeCounts) -> None:
+    def __init__(self, env_runner: EpisodesRunner, callbacks: list[Any], counts: EpisodeCounts) -> None:
         self._env_runner, self._callbacks, self._counts = env_runner, callbacks, counts
 
-    def on_episode_start(self, **arguments: Any) -> None:
+    def on_episode_start(self, **arguments: object) -> None:
         for event in _EVENTS["on_episode_start"]:
             self._call(event, arguments)
 
-    def on_episode_step(self, **arguments: Any) -> None:
+    def on_episode_step(self, **arguments: object) -> None:
         self._call("on_episode_step", arguments)
 
     def on_episode_end(self, **arguments: Any) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from episodes.errors import needing
 
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
 __all__ = ["install", "uninstall"]
 
-C = TypeVar("C")
+C = TypeVar("C", bound="AlgorithmConfig")
 
 
 def install(config: C) -> C:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import torch
 from ray.rllib.algorithms.ppo.ppo_learner import PPOLearner
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
@@ -33,6 +34,10 @@ from episode_runners.rllib.translation import (
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 
+if TYPE_CHECKING:
+    from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2
+
+
 __all__ = [
     "EpisodesLearner",
     "EpisodesPPOTorchLearner",
@@ -49,7 +54,7 @@ class AddWeightsSeqNo(Connector):
     reads_tracks = True
     writes = (WEIGHTS_SEQ_NO,)
 
-    def __call__(self, *, batch: ColumnDict, episodes: EpisodePack, **kwargs: Any) -> ColumnDict:
+    def __call__(self, *, batch: ColumnDict, episodes: Any, **kwargs: object) -> ColumnDict:
         batch[WEIGHTS_SEQ_NO] = in_batch_form(episodes.get_policy_versions(), batch, episodes)
         return batch
 
@@ -68,7 +73,12 @@ class EpisodesToBatches(ConnectorV2):
     """
 
     def __init__(
-        self, *, replaced: Any, view_pieces: Callable[[Any, Any], list[Connector]], device: Any, max_seq_len: int
+        self,
+        *,
+        replaced: ConnectorPipelineV2,
+        view_pieces: Callable[[Any, Any], list[Connector]],
+        device: torch.device | str | None,
+        max_seq_len: int,
     ) -> None:
         self.replaced, self.device, self.max_seq_len = replaced, device, max_seq_len
         self._view_pieces = view_pieces
@@ -77,7 +87,12 @@ class EpisodesToBatches(ConnectorV2):
         super().__init__(replaced.input_observation_space, replaced.input_action_space)
 
     def __call__(
-        self, *, rl_module: Any, episodes: Any, shared_data: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        *,
+        rl_module: Any,
+        episodes: Any,
+        shared_data: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> dict[Any, Any]:
         batches = {}
         for module_id, module_episodes in AgentToModuleMapping.episodes_by_module(episodes).items():
@@ -117,7 +132,13 @@ class EpisodesToBatches(ConnectorV2):
         pipeline.insert_after("AddColumns", AddWeightsSeqNo())
         return pipeline
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.replaced.get_state(components, not_components=not_components, **kwargs)
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -127,7 +148,7 @@ class EpisodesToBatches(ConnectorV2):
         self.replaced.reset_state()
 
 
-def _pieces_of(replaced: Any) -> list[tuple[Connector, str]]:
+def _pieces_of(replaced: ConnectorPipelineV2) -> list[tuple[Connector, str]]:
     """Return translations of the user's connectors in an RLlib learner pipeline,
     each with its place in the new pipeline.
 
@@ -148,7 +169,7 @@ def _pieces_of(replaced: Any) -> list[tuple[Connector, str]]:
     return pieces
 
 
-def _is_gae(connector: Any) -> bool:
+def _is_gae(connector: ConnectorV2) -> bool:
     return type(connector).__name__ == "GeneralAdvantageEstimation"
 
 
@@ -167,7 +188,7 @@ class EpisodesLearner(Learner):
             )
             self._learner_connector = connector
 
-    def _make_view_pieces(self, observation_space: Any, action_space: Any) -> list[Connector]:
+    def _make_view_pieces(self, observation_space: gym.Space, action_space: gym.Space) -> list[Connector]:
         """Translate the user's env-to-module connectors for the learner pipeline, and return the translations. The list
         is empty if the user gave no such connectors.
 

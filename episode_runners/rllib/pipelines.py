@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
+import torch
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 from connectors import env_to_module_pipeline, module_to_env_pipeline
@@ -14,6 +16,9 @@ from episode_runners.rllib.shared_statistics import SHARED, SharedStatistics
 from episode_runners.rllib.translation import DEFAULTS, is_joint, joint_pieces, module_pieces, users_connectors
 from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch
 from episodes.tracks.spaces import elementary_spaces
+
+if TYPE_CHECKING:
+    from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 
 __all__ = [
     "EnvToModuleInRLlib",
@@ -42,7 +47,13 @@ class PipelineInRLlib(ConnectorV2):
 
     pipeline: Any
 
-    def __init__(self, *, replaced: Any, device: Any = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        replaced: Any,
+        device: torch.device | str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
         self.replaced, self.device, self.options = replaced, device, options or {}
         self.pipeline = self._make_pipeline(users_connectors(replaced))
         super().__init__(replaced.input_observation_space, replaced.input_action_space)
@@ -50,19 +61,27 @@ class PipelineInRLlib(ConnectorV2):
     def _make_pipeline(self, connectors: Sequence[Any]) -> Any:
         raise NotImplementedError
 
-    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> Any:
         return self.replaced.observation_space
 
-    def recompute_output_action_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+    def recompute_output_action_space(self, input_observation_space: gym.Space, input_action_space: gym.Space) -> Any:
         return self.replaced.action_space
 
-    def __call__(self, **arguments: Any) -> Any:
+    def __call__(self, **arguments: object) -> Any:
         raise EpisodeStateError(
             f"{type(self).__name__} cannot be called with RLlib's episodes; use its `pipeline` with episodes of "
             "rl-episodes, or uninstall(config) before you build a pipeline for RLlib's episodes"
         )
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.pipeline.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -90,7 +109,13 @@ class SharingPipelineInRLlib(PipelineInRLlib):
         super().__init__(**arguments)
         self.shared = SharedStatistics(self.pipeline)
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.shared.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -176,7 +201,7 @@ def check_not_joint(connectors: Iterable[Any]) -> None:
             )
 
 
-def check_module_to_env(replaced: Any) -> None:
+def check_module_to_env(replaced: ConnectorPipelineV2) -> None:
     """Check that RLlib's module-to-env pipeline can be replaced.
 
     Raises:
@@ -210,7 +235,7 @@ def connector_in(connectors: Any) -> Any:
     raise StateMismatch(f"{type(connectors).__name__} was created without install(config); build the algorithm with it")
 
 
-def check_restored_connectors(connectors: Any, names: Iterable[str] | None) -> None:
+def check_restored_connectors(connectors: ConnectorPipelineV2 | None, names: Iterable[str] | None) -> None:
     """Check that a checkpoint with connector states has a state of the `PipelineInRLlib` that is restored.
 
     RLlib skips connectors that are not in a checkpoint. Without this check, a checkpoint of RLlib's own connectors

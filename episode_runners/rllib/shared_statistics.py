@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from connectors.moments import Moments
 from connectors.rewriting.mean_std_filter import merge_statistics
 from episodes.tracks import nested
+
+if TYPE_CHECKING:
+    from connectors.multi_agent_pipelines import MultiAgentPipeline
+    from connectors.pipeline import ConnectorPipeline
 
 __all__ = ["SHARED", "SharedStatistics"]
 
@@ -32,7 +36,7 @@ class SharedStatistics:
         is_local: whether the env runner is the local one, which merges states.
     """
 
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline: ConnectorPipeline | MultiAgentPipeline) -> None:
         self.pipeline = pipeline
         self.is_local = False
         self._checkpoint_id = ""  # differs after each restored checkpoint
@@ -122,7 +126,7 @@ class SharedStatistics:
         self._base, self._received, self._checkpoint_id = base, {}, uuid4().hex
 
 
-def _is_filter(state: Any) -> bool:
+def _is_filter(state: object) -> bool:
     """Return True if `state` is the state of a `MeanStdFilter`."""
     return isinstance(state, dict) and state.keys() == {"synced", "own"}
 
@@ -161,7 +165,7 @@ def _with_statistics(state: dict[Any, Any], statistics: Statistics) -> dict[Any,
     return changed
 
 
-def _without_statistics(state: Any) -> Any:
+def _without_statistics(state: object) -> Any:
     """Return a copy of a nested state with empty filters."""
     if _is_filter(state):
         return {"synced": {}, "own": {}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.rllib.algorithms.appo import APPO
@@ -14,13 +14,16 @@ from ray.rllib.algorithms.sac import SAC
 
 from episodes.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
 __all__ = ["TESTED_VERSIONS", "check_support"]
 
 TESTED_VERSIONS = ("2.60",)
 ALGORITHMS = (PPO, APPO, IMPALA, DQN, SAC)
 
 
-def check_support(config: Any) -> None:
+def check_support(config: AlgorithmConfig) -> None:
     """Raise `InvalidArgument` if an RLlib config has an unsupported setting. Warn if Ray's version was not tested.
 
     Args:
@@ -60,7 +63,7 @@ def check_support(config: Any) -> None:
                 f"install(config): env_runners(add_default_connectors_to_{pipeline}_pipeline=False) is not supported; "
                 f"leave it True, and add connectors with {pipeline}_connector"
             )
-    if issubclass(config.algo_class, PPO) and not config.add_default_connectors_to_learner_pipeline:
+    if issubclass(config.algo_class or object, PPO) and not config.add_default_connectors_to_learner_pipeline:
         raise InvalidArgument(
             "install(config): training(add_default_connectors_to_learner_pipeline=False) is not supported for PPO; "
             "leave it True, and add connectors with learner_connector"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from ray.rllib.connectors.connector_v2 import ConnectorV2
@@ -27,6 +27,9 @@ from connectors.env_to_module import (
 from connectors.learner import AddNextObservations
 from connectors.views.piece import ViewPiece
 from episodes.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ray.rllib.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 
 __all__ = [
     "DEFAULTS",
@@ -109,11 +112,17 @@ class PreprocessorOfRLlib(ObservationPreprocessor):
         spaces = (gym.spaces.Dict({"agent": space}) for space in (input_observation_space, input_action_space))
         return recompute(*spaces)["agent"]  # type: ignore[index]
 
-    def preprocess(self, observation: Any, episode: Any) -> Any:
+    def preprocess(self, observation: object, episode: Any) -> Any:
         """Return the observation changed by RLlib's preprocessor."""
         return self.connector.preprocess(observation, episode)
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.connector.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -160,7 +169,13 @@ class ConnectorOfRLlib(Connector):
     def __call__(self, **arguments: Any) -> Any:
         return self.connector(**{**arguments, "episodes": list(arguments["episodes"])})
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def get_state(
+        self,
+        components: str | Collection[str] | None = None,
+        *,
+        not_components: str | Collection[str] | None = None,
+        **kwargs: object,
+    ) -> dict[str, Any]:
         return self.connector.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -173,7 +188,7 @@ class ConnectorOfRLlib(Connector):
         return self.connector.merge_states(states[:-1] or states)  # RLlib passes states of remote env runners only
 
 
-def users_connectors(pipeline: Any) -> list[Any]:
+def users_connectors(pipeline: ConnectorPipelineV2) -> list[Any]:
     """Return the connectors of RLlib's pipeline, except connectors that RLlib adds automatically."""
     return without_defaults(pipeline.connectors)
 
@@ -183,7 +198,7 @@ def without_defaults(connectors: Iterable[Any]) -> list[Any]:
     return [connector for connector in connectors if not _is_default(connector)]
 
 
-def translated(connector: Any, by_agent: bool = False, others: Iterable[Connector] = ()) -> Connector:
+def translated(connector: ConnectorV2, by_agent: bool = False, others: Iterable[Connector] = ()) -> Connector:
     """Return a connector of this library that does the same as an RLlib connector, which may be the user's own.
 
     Args:
@@ -222,7 +237,7 @@ def translated(connector: Any, by_agent: bool = False, others: Iterable[Connecto
     return ConnectorOfRLlib(connector, name=_free_name(name, others))
 
 
-def is_joint(connector: Any) -> bool:
+def is_joint(connector: ConnectorV2) -> bool:
     """Return True if an RLlib connector processes the observations of all agents of an environment at once.
 
     These are `MultiAgentObservationPreprocessor`s, and RLlib's `MeanStdFilter` with `multi_agent` and
@@ -274,10 +289,10 @@ def _free_name(name: str, connectors: Iterable[Connector]) -> str:
     return next(free for free in (name, *numbered) if free not in names)
 
 
-def _is_default(connector: Any) -> bool:
+def _is_default(connector: ConnectorV2) -> bool:
     return is_rllibs(connector) and type(connector).__name__ in DEFAULTS
 
 
-def is_rllibs(connector: Any) -> bool:
+def is_rllibs(connector: ConnectorV2) -> bool:
     """Return True if a connector's class is one of RLlib's."""
     return type(connector).__module__.startswith(_RLLIBS)

@@ -118,6 +118,12 @@ def test_v_trace_ratios_use_policy_distribution() -> None:
     torch.testing.assert_close(batch["value_targets"], expected["value_targets"])
 
 
+def test_v_trace_without_a_policy_raises() -> None:
+    pipeline = learner_pipeline(BOX, spaces.Discrete(2), returns=VTrace())
+    with pytest.raises(InvalidArgument, match=r"VTrace needs the policy; .* with rl_module=policy"):
+        pipeline(episodes=[an_episode(action_logp=np.zeros(3))])
+
+
 def test_head_of_wrong_width_raises() -> None:
     pipeline = module_to_env_pipeline(action_space=spaces.Discrete(2))
     with pytest.raises(ShapeMismatch, match=r"has shape \[3, 4\]; Categorical takes 2 inputs for an action"):

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from episode_runners import Hook, RecordSamples, SingleAgentEnvRunner
 from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
+from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter, RecordEpisodes
 
 
@@ -175,6 +176,14 @@ def test_runner_hook_writes_samples(tmp_path: Path) -> None:
         assert EpisodeDataset(tmp_path).num_steps >= 120  # flushed
         runner.close()
     assert [e.id_ for e in EpisodeDataset(tmp_path, verify=True)] == [e.id_ for pack in sampled for e in pack]
+
+
+def test_runner_hook_rejects_samples_into_a_buffer(tmp_path: Path) -> None:
+    with RecordSamples(tmp_path) as hook:
+        runner = SingleAgentEnvRunner("CartPole-v1", hooks=[hook], seed=0)
+        with pytest.raises(WrongType, match="RecordSamples: sample_into returns no episodes; write the buffer to disk"):
+            runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=5, random_actions=True)
+        runner.close()
 
 
 class TellsSeeds(Hook):
