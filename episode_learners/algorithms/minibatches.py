@@ -13,6 +13,7 @@ from episode_learners.policies.policy import Policy
 from episodes.batch.origin import select_rows_lazily
 from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
+from episodes.data_types import Index
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.tracks.nested import first_leaf, map_leaves
 
@@ -40,7 +41,7 @@ def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> 
     return TrainBatch({name: batch[name] for name in names}, getattr(batch, "lazy_origin", None))
 
 
-def rows_of(columns: Mapping[str, Any], rows: object) -> dict[str, Any]:
+def rows_of(columns: Mapping[str, Any], rows: Index | torch.Tensor) -> dict[str, Any]:
     """Return a train batch with only the rows that an index, mask or slice selects, in all columns."""
     indexed = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
     return TrainBatch(indexed, select_rows_lazily(getattr(columns, "lazy_origin", None), rows))

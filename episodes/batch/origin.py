@@ -171,7 +171,7 @@ def select_rows(lazy_origin: LazyOrigin | None, rows: Index) -> LazyOrigin | Non
     return None if lazy_origin is None else (lazy_origin[0], resolved(lazy_origin).numbers[batch_leaves.as_numpy(rows)])
 
 
-def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: Index) -> LazyOrigin | None:
+def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: object) -> LazyOrigin | None:
     """Return the `LazyOrigin` of selected rows, without finding their episodes and steps yet. None if `lazy_origin` is
     None.
     """

@@ -17,7 +17,7 @@ ALL = float("inf")  # size in bytes: no array is large
 _SIZE = struct.Struct("<I")
 _PADDING = [bytes(-size % 8) for size in range(8)]  # by the size modulo 8
 
-Buffer = Any  # bytes or a memoryview
+Buffer = Any  # bytes, a memoryview or an array: what zmq sends
 Item = tuple[np.dtype, tuple[int, ...], int, bool]  # of a track: dtype, shape, bytes, one row more per episode
 
 
