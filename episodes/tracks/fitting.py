@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from episodes.errors import ShapeMismatch
 from episodes.tracks import nested
 from episodes.tracks.casting import try_cast
 from episodes.tracks.policy_box import PolicyBox
 from episodes.tracks.ragged import Ragged
-
-_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+from episodes.tracks.space_kinds import Kind, exact_kind_of, kind_of
 
 
 def check_fits(value: Any, space: Any, label: Callable[[], str], name: str, leading: tuple[int, ...] = ()) -> None:
@@ -44,10 +42,10 @@ def _fits_exactly(space: Any, value: Any, leading: tuple[int, ...]) -> bool:
     kind = type(value)
     if kind is np.ndarray:
         return value.dtype == space.dtype and value.shape == (*leading, *(space.shape or ()))
-    if kind is dict and type(space) is spaces.Dict:
+    if kind is dict and exact_kind_of(space) is Kind.DICT:
         parts = space.spaces
         return parts.keys() == value.keys() and all(_fits_exactly(parts[key], value[key], leading) for key in parts)
-    return type(space) is spaces.Discrete and not leading and (kind is int or kind is np.int64)
+    return (kind is int or kind is np.int64) and not leading and exact_kind_of(space) is Kind.DISCRETE
 
 
 def space_mismatches(
@@ -59,7 +57,8 @@ def space_mismatches(
     """
     if isinstance(space, PolicyBox) and space.mapping == "recorded":
         return  # a connector maps the policy's actions, which may be of any kind
-    if isinstance(space, spaces.Dict):
+    kind = kind_of(space)
+    if kind is Kind.DICT:
         if not isinstance(value, Mapping):
             yield f"{name} are {brief(value)}; the space is a Dict with {list(space.spaces)}"
             return
@@ -68,14 +67,14 @@ def space_mismatches(
                 yield f"{name} have no {key!r}: there are {list(value)}, the space has {list(space.spaces)}"
             else:
                 yield from space_mismatches(part, value[key], f"{name}[{key!r}]", leading, dtypes=dtypes)
-    elif isinstance(space, spaces.Tuple):
+    elif kind is Kind.TUPLE:
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
             yield f"{name} are {brief(value)}; the space is a Tuple of {len(space.spaces)}"
             return
         for at, part in enumerate(space.spaces):
             yield from space_mismatches(part, value[at], f"{name}[{at}]", leading, dtypes=dtypes)
-    elif isinstance(space, _ARRAYS) and not isinstance(value, Ragged):
-        array, shape, dtype = numeric_array(value), (*leading, *space.shape), np.dtype(space.dtype)  # type: ignore[misc]
+    elif kind.is_array and not isinstance(value, Ragged):
+        array, shape, dtype = numeric_array(value), (*leading, *space.shape), np.dtype(space.dtype)
         if array is None or array.shape != shape:
             yield f"{name} {describe_shape(array, value)}; the space has {list(shape)}"
         elif dtypes and array.dtype != dtype and try_cast(array, dtype) is None:
