@@ -8,12 +8,11 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 
 from connectors.actor import Actor
 from connectors.export.actor_graph import ActorGraph, explained
@@ -24,7 +23,7 @@ from episodes.errors import NotExportable, needing
 from episodes.format_versions import EXPORTED_MODEL
 from episodes.storage import space_json
 from episodes.tracks import nested
-from episodes.tracks.spaces import dtypes_of, empty_items
+from episodes.tracks.spaces import dtypes_of, empty_items, keys_of
 
 __all__ = ["METADATA", "build_onnx", "to_bytes"]
 
@@ -103,7 +102,7 @@ def _check_space(name: str, space: Any) -> None:
     """
     if space is None:
         raise NotExportable(f"the actor's {name} is not known; give it to Actor")
-    keys = [key for key in _keys_of(space) if not isinstance(key, str)]
+    keys = [key for key in keys_of(space) if not isinstance(key, str)]
     if keys:
         raise NotExportable(
             f"{name} has the key {keys[0]!r} in a Dict space, and the names in a file are strings; use strings as keys "
@@ -114,16 +113,6 @@ def _check_space(name: str, space: Any) -> None:
         raise NotExportable(
             f"{name} {space} has parts that are not arrays of numbers; an exported file takes only these"
         )
-
-
-def _keys_of(space: Any) -> Iterator[Any]:
-    """Yield the keys of all Dict spaces that are nested in `space`."""
-    if isinstance(space, spaces.Dict):
-        yield from space.spaces
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        for part in parts:
-            yield from _keys_of(part)
 
 
 def _has_distribution_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import gymnasium as gym
 import torch
 
 from connectors.policy import module_of
@@ -15,6 +14,7 @@ from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.tracks.nested import first_leaf, map_leaves
+from episodes.tracks.space_kinds import is_box, kind_of
 
 __all__ = ["after", "check_sees_rollouts", "rows_of", "selected", "shuffled", "steps_of_rollout"]
 
@@ -70,8 +70,7 @@ def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
     """
     observation_space, actions = policy.observation_space, policy.action_space
     is_recurrent = module_of(policy).is_recurrent
-    kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-    if not isinstance(observation_space, gym.spaces.Box) or not isinstance(actions, kinds) or is_recurrent:
+    if not is_box(observation_space) or not kind_of(actions).is_array or is_recurrent:
         raise InvalidArgument(
             f"{algorithm}.update_from_rollout: a block has rows of floats, and {type(policy).__name__} sees "
             f"{observation_space}, acts in {actions}{' and is recurrent' if is_recurrent else ''}: "
@@ -87,6 +86,6 @@ def steps_of_rollout(policy: Policy, steps: Any) -> dict[str, Any]:
     recorded_actions = steps["action"].reshape(-1, *(actions.shape or ()))
     return {
         Columns.OBS: steps["obs"].reshape(-1, *(observation_space.shape or ())),
-        Columns.ACTIONS: recorded_actions if isinstance(actions, gym.spaces.Box) else recorded_actions.long(),
+        Columns.ACTIONS: recorded_actions if is_box(actions) else recorded_actions.long(),
         Columns.ACTION_LOGP: steps["sample_log_prob"],
     }

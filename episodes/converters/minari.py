@@ -30,6 +30,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside, local_path
 from episodes.tracks import nested
 from episodes.tracks.infos.msgpack_codec import is_json
+from episodes.tracks.spaces import keys_of
 
 _IDS = tuple(fact for fact in FACTS if fact != "ending")
 _OURS = "episodes"  # attribute of a Minari episode with our facts, as JSON
@@ -317,16 +318,9 @@ def _check_spaces(known: dict[str, Any], dataset_id: str) -> None:
     for name, space in known.items():
         if space is None:
             raise InvalidArgument(f"to_minari({dataset_id!r}): the first episode has no {name}; give {name}=")
-        for key in nested.flatten(_keys_of(space)).values():
-            if "/" in key:
+        for key in keys_of(space):
+            if "/" in str(key):
                 raise InvalidArgument(f"to_minari: {name} has a key {key!r}; Minari takes none with a slash, rename it")
-
-
-def _keys_of(space: Any) -> Any:
-    """Return all keys of the Dict spaces in a space, as nested tuples."""
-    if isinstance(space, spaces.Dict):
-        return tuple((key, _keys_of(sub)) for key, sub in space.spaces.items())
-    return tuple(_keys_of(sub) for sub in space.spaces) if isinstance(space, spaces.Tuple) else ""
 
 
 def _buffer_of(minari: Any, episode: SingleAgentEpisode, report: LossReport) -> Any:

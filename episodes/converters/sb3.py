@@ -17,6 +17,7 @@ from episodes.converters.transitions import Transitions, transitions_of
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.space_kinds import Kind, is_dict, kind_of, rejected_space
 
 _COLUMNS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 _SETTINGS = ("buffer_size", "observation_space", "action_space", "obs_shape", "action_dim", "pos", "full", "device")
@@ -73,7 +74,7 @@ def to_sb3(
     num = len(steps.rewards)
     if buffer_size is not None and buffer_size < num:
         raise InvalidArgument(f"buffer_size={buffer_size}: there are {num} steps; give at least {num}")
-    kind: Any = DictReplayBuffer if isinstance(seen_space, spaces.Dict) else ReplayBuffer
+    kind: Any = DictReplayBuffer if is_dict(seen_space) else ReplayBuffer
     buffer = kind(buffer_size or num, seen_space, act_space, device, n_envs=1)
     for name, (rows, values) in {
         "observations": (buffer.observations, steps.observations),
@@ -93,14 +94,11 @@ def _check_spaces(observation_space: Any, action_space: Any) -> None:
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is None:
             raise InvalidArgument(f"to_sb3: the first episode has no {name}; give {name}=")
-    is_dict = isinstance(observation_space, spaces.Dict)
-    observed = observation_space.spaces.values() if is_dict else [observation_space]
+    observed = observation_space.spaces.values() if is_dict(observation_space) else [observation_space]
     for part in (*observed, action_space):
-        has_axes = isinstance(part, spaces.MultiDiscrete) and len(part.shape) > 1
-        if has_axes or isinstance(part, (spaces.Dict, spaces.Tuple, spaces.Text)):
-            raise InvalidArgument(
-                f"SB3 has no buffer for {part} in there; its observations are arrays, or a Dict of them"
-            )
+        kind = kind_of(part)
+        if kind.is_nested or kind is Kind.TEXT or (kind is Kind.MULTI_DISCRETE and len(part.shape or ()) > 1):
+            raise rejected_space("to_sb3", part, "an array, or a Dict of arrays,", "flatten the others")
 
 
 def _write(rows: Any, values: Any, name: str, report: LossReport) -> None:

@@ -12,7 +12,7 @@ from episodes.tracks import nested
 from episodes.tracks.casting import try_cast
 from episodes.tracks.policy_box import PolicyBox
 from episodes.tracks.ragged import Ragged
-from episodes.tracks.space_kinds import Kind, exact_kind_of, kind_of
+from episodes.tracks.space_kinds import Kind, exact_kind_of, kind_of, parts_of
 
 
 def check_fits(value: Any, space: Any, label: Callable[[], str], name: str, leading: tuple[int, ...] = ()) -> None:
@@ -57,21 +57,21 @@ def space_mismatches(
     """
     if isinstance(space, PolicyBox) and space.mapping == "recorded":
         return  # a connector maps the policy's actions, which may be of any kind
-    kind = kind_of(space)
+    kind, parts = kind_of(space), parts_of(space)
     if kind is Kind.DICT:
         if not isinstance(value, Mapping):
-            yield f"{name} are {brief(value)}; the space is a Dict with {list(space.spaces)}"
+            yield f"{name} are {brief(value)}; the space is a Dict with {list(parts)}"
             return
-        for key, part in space.spaces.items():
+        for key, part in parts.items():
             if key not in value:
-                yield f"{name} have no {key!r}: there are {list(value)}, the space has {list(space.spaces)}"
+                yield f"{name} have no {key!r}: there are {list(value)}, the space has {list(parts)}"
             else:
                 yield from space_mismatches(part, value[key], f"{name}[{key!r}]", leading, dtypes=dtypes)
     elif kind is Kind.TUPLE:
-        if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
-            yield f"{name} are {brief(value)}; the space is a Tuple of {len(space.spaces)}"
+        if not isinstance(value, (tuple, list)) or len(value) != len(parts):
+            yield f"{name} are {brief(value)}; the space is a Tuple of {len(parts)}"
             return
-        for at, part in enumerate(space.spaces):
+        for at, part in parts.items():
             yield from space_mismatches(part, value[at], f"{name}[{at}]", leading, dtypes=dtypes)
     elif kind.is_array and not isinstance(value, Ragged):
         array, shape, dtype = numeric_array(value), (*leading, *space.shape), np.dtype(space.dtype)

@@ -14,6 +14,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from episodes.errors import InvalidArgument
+
 
 class Kind(Enum):
     """Kind of a space. A class that a user derives from a space of Gymnasium is of the same kind.
@@ -70,6 +72,23 @@ def exact_kind_of(space: gym.Space | None) -> Kind:
     attributes nobody knows.
     """
     return _OF_CLASS.get(type(space), Kind.OTHER)
+
+
+def rejected_space(where: str, space: gym.Space | None, allowed: str, advice: str) -> InvalidArgument:
+    """Return the error for a space of a kind that a part of the library does not take.
+
+    Args:
+        where: the function or argument that received the space.
+        space: the space.
+        allowed: the kinds of spaces that it takes.
+        advice: what to do.
+
+    >>> raise rejected_space("act", spaces.Text(3), "a Box", "encode the text")
+    Traceback (most recent call last):
+        ...
+    episodes.errors.InvalidArgument: act: the space Text(...) is given, a Box is allowed; encode the text
+    """
+    return InvalidArgument(f"{where}: the space {space} is given, {allowed} is allowed; {advice}")
 
 
 def is_nested(space: gym.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
@@ -140,7 +159,7 @@ def map_items(function: Callable[[Any, Any], Any], items: Any, space: gym.Space 
         return function(items, space)
     if is_dict(space):
         return {key: map_items(function, items[key], part) for key, part in space.spaces.items()}
-    return tuple(map_items(function, item, part) for item, part in zip(items, space.spaces, strict=True))
+    return tuple(map_items(function, *pair) for pair in zip(items, parts_of(space).values(), strict=True))
 
 
 class Bounds(NamedTuple):
@@ -185,7 +204,7 @@ class Choices(NamedTuple):
     counts: np.ndarray
 
 
-def choices_of(space: gym.Space) -> Choices:
+def choices_of(space: gym.Space | None) -> Choices:
     """Return the choices of a space with `kind_of(space).has_choices`, which are `Discrete` and `MultiDiscrete`.
 
     >>> choices_of(spaces.Discrete(3, start=5))

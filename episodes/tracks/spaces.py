@@ -30,6 +30,18 @@ def elementary_spaces(space: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[
         yield from elementary_spaces(part, (*path, key))
 
 
+def keys_of(space: spaces.Space | None) -> Iterator[Any]:
+    """Yield the keys of all `Dict` spaces in a nested space.
+
+    >>> list(keys_of(spaces.Tuple([spaces.Dict(at=spaces.Discrete(3)), spaces.Discrete(2)])))
+    ['at']
+    """
+    if is_dict(space):
+        yield from space.spaces
+    for part in parts_of(space).values():
+        yield from keys_of(part)
+
+
 def as_item(item: Any, space: spaces.Space | None) -> Any:
     """Convert lists in an item of a space to tuples, wherever the space is a `Tuple`.
     Gymnasium accepts lists there too.
@@ -45,7 +57,7 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
         changed = {key: as_item(part, space.spaces.get(key)) for key, part in item.items()}
         return item if all(map(is_, changed.values(), item.values())) else changed
     if isinstance(item, (list, tuple)) and len(item) == len(space.spaces):
-        parts = [as_item(part, sub) for part, sub in zip(item, space.spaces, strict=True)]
+        parts = [as_item(part, sub) for part, sub in zip(item, parts_of(space).values(), strict=True)]
         same = type(item) is not list and all(map(is_, parts, item))
         return item if same else nested.rebuild(item, parts)
     return item
@@ -86,7 +98,7 @@ def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
     if is_dict(space):
         return {key: stacked([item[key] for item in items], space.spaces.get(key)) for key in items[0]}
     items = as_items(list(items), space)
-    return tuple(stacked([item[i] for item in items], sub) for i, sub in enumerate(space.spaces))
+    return tuple(stacked([item[i] for item in items], part) for i, part in parts_of(space).items())
 
 
 def irregular_part(space: spaces.Space | None) -> tuple[str, spaces.Space] | None:
