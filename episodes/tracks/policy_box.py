@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
-from episodes.tracks.space_kinds import is_box, is_dict, is_nested, map_space, parts_of
+from episodes.tracks.space_kinds import is_box, is_dict, is_nested, map_space
 from episodes.tracks.spaces import elementary_spaces
 
 ActionMapping = Literal["normalize", "clip", "none", "recorded"]
@@ -219,5 +219,6 @@ def _map_items(space: gym.Space | None, actions: Any, change: Callable[[PolicyBo
         return actions
     if is_dict(space):
         return {key: _map_items(part, actions[key], change) for key, part in space.spaces.items()}
-    pairs = zip(parts_of(space).values(), actions, strict=True)
+    known: Any = space
+    pairs = zip(known.spaces, actions, strict=True)
     return nested.rebuild(actions, [_map_items(part, action, change) for part, action in pairs])

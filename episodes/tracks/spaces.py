@@ -56,8 +56,9 @@ def as_item(item: Any, space: spaces.Space | None) -> Any:
             return item
         changed = {key: as_item(part, space.spaces.get(key)) for key, part in item.items()}
         return item if all(map(is_, changed.values(), item.values())) else changed
-    if isinstance(item, (list, tuple)) and len(item) == len(space.spaces):
-        parts = [as_item(part, sub) for part, sub in zip(item, parts_of(space).values(), strict=True)]
+    known: Any = space.spaces
+    if isinstance(item, (list, tuple)) and len(item) == len(known):
+        parts = [as_item(part, sub) for part, sub in zip(item, known, strict=True)]
         same = type(item) is not list and all(map(is_, parts, item))
         return item if same else nested.rebuild(item, parts)
     return item
@@ -76,14 +77,16 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
     become arrays of objects.
     """
     kind = kind_of(space)
-    if kind is Kind.DICT:
-        parts = parts_of(space)
-        return {key: as_rows(part, parts.get(key)) for key, part in rows.items()} if isinstance(rows, dict) else rows
-    if kind.is_array or not isinstance(rows, (list, tuple)):
+    if kind.is_array:
         return rows
-    if kind is Kind.TUPLE:
-        parts = parts_of(space)
-        return tuple(map(as_rows, rows, parts.values())) if len(rows) == len(parts) else rows
+    if is_dict(space):
+        parts = space.spaces
+        return {key: as_rows(part, parts.get(key)) for key, part in rows.items()} if isinstance(rows, dict) else rows
+    if not isinstance(rows, (list, tuple)):
+        return rows
+    if is_nested(space):
+        known: Any = space.spaces
+        return tuple(map(as_rows, rows, known)) if len(rows) == len(known) else rows
     if kind is Kind.TEXT:
         check_strings(rows, "a row of Text")
         return np.array(rows)
@@ -98,7 +101,8 @@ def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
     if is_dict(space):
         return {key: stacked([item[key] for item in items], space.spaces.get(key)) for key in items[0]}
     items = as_items(list(items), space)
-    return tuple(stacked([item[i] for item in items], part) for i, part in parts_of(space).items())
+    known: Any = space.spaces
+    return tuple(stacked([item[i] for item in items], part) for i, part in enumerate(known))
 
 
 def irregular_part(space: spaces.Space | None) -> tuple[str, spaces.Space] | None:
