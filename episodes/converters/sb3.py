@@ -98,7 +98,7 @@ def _check_spaces(observation_space: Any, action_space: Any) -> None:
     for part in (*observed, action_space):
         kind = kind_of(part)
         if kind.is_nested or kind is Kind.TEXT or (kind is Kind.MULTI_DISCRETE and len(part.shape or ()) > 1):
-            raise rejected_space("to_sb3", part, "an array, or a Dict of arrays,", "flatten the others")
+            raise rejected_space("to_sb3", part, "an array, or Dict of arrays,", "SB3 has no buffer for it: flatten it")
 
 
 def _write(rows: Any, values: Any, name: str, report: LossReport) -> None:
