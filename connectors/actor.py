@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import torch
-from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from connectors.acting import EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
@@ -29,6 +28,7 @@ from episodes.errors import InvalidArgument, StateMismatch, WrongType
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import space_json
 from episodes.tracks import nested
+from episodes.tracks.space_kinds import map_items
 from episodes.tracks.spaces import as_rows
 
 if TYPE_CHECKING:
@@ -406,11 +406,7 @@ def _first_known(*spaces: gym.Space | None) -> gym.Space | None:
 
 def _first_action(actions: Any, space: gym.Space | None) -> Any:
     """Return the first action in a batch of actions, in the form that `env.step` accepts."""
-    if isinstance(space, spaces.Dict):
-        return {key: _first_action(actions[key], part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_first_action(action, part) for action, part in zip(actions, space.spaces, strict=True))
-    return nested.take(actions, 0) if space is None else actions[0]
+    return nested.take(actions, 0) if space is None else map_items(lambda part, _: part[0], actions, space)
 
 
 def _rows(observation: object, space: gym.Space) -> Any:

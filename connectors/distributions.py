@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from episodes.errors import InvalidArgument, ShapeMismatch
+from episodes.tracks.space_kinds import Kind, choices_of, joined_parts, kind_of, parts_of, rejected_space
 
 __all__ = [
     "ActionDistribution",
@@ -329,25 +330,23 @@ def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDi
     Raises:
         InvalidArgument: the space has no distribution.
     """
-    match space:
-        case spaces.Discrete():
-            return Categorical(int(space.n), int(space.start))
-        case spaces.MultiDiscrete():
-            return MultiCategorical(space.nvec, space.start)
-        case spaces.MultiBinary():
-            return Bernoulli(space.shape)
-        case spaces.Box() if np.issubdtype(space.dtype, np.floating):
-            return SquashedGaussian(space.shape) if squashed else DiagonalGaussian(space.shape)
-        case spaces.Dict() if space.spaces:
-            parts = {key: distribution_for(part, squashed=squashed) for key, part in space.spaces.items()}
-            return JointDistribution(parts)
-        case spaces.Tuple() if space.spaces:
-            return JointDistribution(tuple(distribution_for(part, squashed=squashed) for part in space.spaces))
-    raise InvalidArgument(
-        f"distribution_for({space}): this space has no action distribution (Discrete, MultiDiscrete, MultiBinary, Box "
-        "of floats, and non-empty Dict and Tuple of these have); let the policy return 'actions' instead of "
-        "'action_dist_inputs'."
-    )
+    match kind_of(space):
+        case Kind.DISCRETE:
+            first, count = map(int, choices_of(space))
+            return Categorical(count, first)
+        case Kind.MULTI_DISCRETE:
+            firsts, counts = choices_of(space)
+            return MultiCategorical(counts, firsts)
+        case Kind.MULTI_BINARY:
+            return Bernoulli(space.shape or ())
+        case Kind.BOX if np.issubdtype(space.dtype, np.floating):
+            return (SquashedGaussian if squashed else DiagonalGaussian)(space.shape or ())
+        case Kind.DICT | Kind.TUPLE if parts := parts_of(space):
+            joined = (distribution_for(part, squashed=squashed) for part in parts.values())
+            return JointDistribution(joined_parts(space, joined))
+    allowed = "a Discrete, MultiDiscrete, MultiBinary, Box of floats, or non-empty Dict or Tuple of these"
+    advice = "this space has no action distribution: let the policy return 'actions', not 'action_dist_inputs'"
+    raise rejected_space("distribution_for", space, allowed, advice)
 
 
 class _DeviceConstant:

@@ -26,6 +26,7 @@ from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.returns import discounted_returns, gae
 from episodes.single_agent import SingleAgentEpisode
+from episodes.tracks.space_kinds import Kind, choices_of, kind_of
 
 if TYPE_CHECKING:
     from connectors.policy import Policy
@@ -175,7 +176,10 @@ def _outputs(batch: Mapping[str, Any], policy: Policy, action_space: gym.Space |
         }
         if Columns.ACTION_LOGP in batch:
             columns["logp_difference"] = batch[Columns.ACTION_LOGP] - columns["action_prob"].log()
-        if isinstance(action_space, gym.spaces.Discrete) and inputs.shape[-1] == action_space.n <= MOST_PROBABILITIES:
+        if (
+            kind_of(action_space) is Kind.DISCRETE
+            and inputs.shape[-1] == choices_of(action_space).counts <= MOST_PROBABILITIES
+        ):
             columns["action_probs"] = inputs.softmax(-1)
     rows = np.flatnonzero(numbers.ravel() >= 0)
     order = rows[np.argsort(numbers.ravel()[rows], kind="stable")]

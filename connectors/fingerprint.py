@@ -31,6 +31,7 @@ import torch
 from gymnasium import spaces
 
 from episodes.errors import StateMismatch, UnreadableData
+from episodes.tracks.space_kinds import is_box, is_dict, is_nested, parts_of
 
 if TYPE_CHECKING:
     from connectors.acting import EnvToModule, ModuleToEnv
@@ -142,13 +143,14 @@ def _words(code: CodeType) -> Iterator[str]:
 
 def describe_space(space: spaces.Space | None, *, bounds: bool = False) -> str:
     """Return a space as text, for comparison. The bounds of Boxes are included only with `bounds=True`."""
-    if isinstance(space, spaces.Box) and not bounds:
+    if is_box(space) and not bounds:
         return f"Box({space.shape}, {space.dtype})"
-    if isinstance(space, spaces.Dict):
-        return "Dict(" + ", ".join(f"{k}: {describe_space(part, bounds=bounds)}" for k, part in space.items()) + ")"
-    if isinstance(space, spaces.Tuple):
-        return "Tuple(" + ", ".join(describe_space(part, bounds=bounds) for part in space.spaces) + ")"
-    return str(space)
+    if not is_nested(space):
+        return str(space)
+    parts = {key: describe_space(part, bounds=bounds) for key, part in parts_of(space).items()}
+    if is_dict(space):
+        return "Dict(" + ", ".join(f"{key}: {part}" for key, part in parts.items()) + ")"
+    return "Tuple(" + ", ".join(parts.values()) + ")"
 
 
 def stamp(policy: Policy | None, fingerprint: dict[str, Any] | None) -> None:

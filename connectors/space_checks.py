@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from episodes.tracks import nested
+from episodes.tracks.space_kinds import Kind, kind_of, parts_of
 
 
 def describe_mismatch(rows: object, space: gym.Space | None, num_rows: int) -> str | None:
@@ -23,14 +23,14 @@ def describe_mismatch(rows: object, space: gym.Space | None, num_rows: int) -> s
     Returns:
         text, or None if the batch fits the space or the space cannot be checked.
     """
-    if isinstance(space, spaces.Dict) and isinstance(rows, Mapping):
-        parts = (describe_mismatch(rows.get(key), part, num_rows) for key, part in space.spaces.items())
-    elif isinstance(space, spaces.Tuple) and isinstance(rows, tuple) and len(rows) == len(space.spaces):
-        pairs = zip(rows, space.spaces, strict=True)
-        parts = (describe_mismatch(part, part_space, num_rows) for part, part_space in pairs)
-    elif isinstance(space, (spaces.Dict, spaces.Tuple)) and not isinstance(rows, list):
+    kind, spaces = kind_of(space), parts_of(space)
+    if kind is Kind.DICT and isinstance(rows, Mapping):
+        parts = (describe_mismatch(rows.get(key), part, num_rows) for key, part in spaces.items())
+    elif kind is Kind.TUPLE and isinstance(rows, tuple) and len(rows) == len(spaces):
+        parts = (describe_mismatch(row, part, num_rows) for row, part in zip(rows, spaces.values(), strict=True))
+    elif kind.is_nested and not isinstance(rows, list):
         return f"are {nested.describe(rows)}"
-    elif not isinstance(space, _ARRAYS):
+    elif space is None or not kind.is_array:
         return None
     elif not nested.is_leaf(rows):
         return f"are {nested.describe(rows)}"
@@ -38,8 +38,5 @@ def describe_mismatch(rows: object, space: gym.Space | None, num_rows: int) -> s
         array = np.asarray(rows)
         if array.shape != (num_rows, *(space.shape or ())):
             return f"have shape {list(array.shape)}"
-        return f"are {array.dtype}" if array.dtype.kind == "f" and not isinstance(space, spaces.Box) else None
+        return f"are {array.dtype}" if array.dtype.kind == "f" and kind is not Kind.BOX else None
     return next((part for part in parts if part), None)
-
-
-_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)

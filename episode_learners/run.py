@@ -30,6 +30,7 @@ from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset
 from episodes.storage.files import local_path
 from episodes.storage.ledger import Ledger
+from episodes.tracks.space_kinds import is_box
 
 __all__ = ["ALGORITHMS", "NETWORKS", "Run", "presets"]
 
@@ -398,5 +399,5 @@ def flattening(space: gym.Space | None) -> list[Connector]:
     """Return the connectors that flatten observations of `space` for a perceptron. The list is empty if observations
     are float vectors already.
     """
-    is_ready = isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1
+    is_ready = is_box(space) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1
     return [] if is_ready else [FlattenObservations()]

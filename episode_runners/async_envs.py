@@ -11,12 +11,12 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
-from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AsyncVectorEnv
 
 from episodes.errors import EnvironmentLost, ShapeMismatch
 from episodes.tracks.fitting import check_fits
+from episodes.tracks.spaces import elementary_spaces
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -67,11 +67,7 @@ def check_is_not_cast(env: VectorEnv) -> None:
 
 def _has_whole_numbers(space: gym.Space) -> bool:
     """Return True if items of a space contain integers or flags."""
-    if isinstance(space, spaces.Dict):
-        return any(map(_has_whole_numbers, space.spaces.values()))
-    if isinstance(space, spaces.Tuple):
-        return any(map(_has_whole_numbers, space.spaces))
-    return space.dtype is not None and space.dtype.kind != "f"
+    return any(part.dtype is not None and part.dtype.kind != "f" for _, part in elementary_spaces(space))
 
 
 def raise_if_died(env: AsyncVectorEnv, error: BaseException) -> None:

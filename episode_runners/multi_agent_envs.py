@@ -10,6 +10,7 @@ import gymnasium as gym
 from episode_runners.dropped_envs import makes_envs
 from episodes.errors import EpisodeStateError, UnknownKey, WrongType
 from episodes.tracks.copies import copied
+from episodes.tracks.space_kinds import is_dict
 
 __all__ = ["DictEnv", "EnvStep", "MultiAgentEnv", "TurnBasedEnv", "as_multi_agent_env"]
 
@@ -69,7 +70,7 @@ class MultiAgentEnv:
         by_agent = getattr(env, f"{kind}s", None)
         if isinstance(by_agent, Mapping) and agent_id in by_agent:
             return by_agent[agent_id]
-        if isinstance(member, gym.spaces.Dict) and agent_id in member.spaces:
+        if is_dict(member) and agent_id in member.spaces:
             return member.spaces[agent_id]
         if isinstance(member, gym.Space):
             return member

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from episodes.tracks import nested
 from episodes.tracks.policy_box import without_huge_bounds
+from episodes.tracks.space_kinds import Kind, choices_of, is_dict, kind_of, parts_of
 from episodes.tracks.spaces import stacked
 
 MASK = "action_mask"  # key of the mask in `Dict` observations
@@ -24,10 +25,10 @@ def sample_random_actions(env: VectorEnv, observations: Any) -> Any:
     Discrete actions obey an "action_mask" in `Dict` observations.
     """
     space = env.single_observation_space
-    if not (isinstance(space, spaces.Dict) and MASK in space.spaces):
+    if not (is_dict(space) and MASK in space.spaces):
         return without_huge_bounds(env.action_space).sample()
     masks, single = observations[MASK], env.single_action_space
-    if isinstance(single, spaces.Discrete):
+    if kind_of(single) is Kind.DISCRETE:
         return env.action_space.sample(mask=tuple(map(_legal, np.asarray(masks))))
     single = deepcopy(single)  # the batched space takes no masks
     single.seed(int(env.action_space.np_random.integers(2**31)))
@@ -52,14 +53,16 @@ def _mask_of(space: gym.Space, mask: Any) -> Any:
         mask: bool or int [n] for a `Discrete`, the masks of all choices concatenated for a `MultiDiscrete`, and for
             `Dict` and `Tuple` spaces a mask for each part: the masks that the policies of this library take.
     """
-    if isinstance(space, spaces.Discrete):
-        return _legal(mask)
-    if isinstance(space, spaces.MultiDiscrete):
-        return _nested(list(map(_legal, np.split(np.asarray(mask), space.nvec.cumsum()[:-1]))), space.nvec.shape)
-    if isinstance(space, spaces.Dict):
-        return {key: _mask_of(part, mask[key]) if key in mask else None for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(map(_mask_of, space.spaces, mask))
+    match kind_of(space):
+        case Kind.DISCRETE:
+            return _legal(mask)
+        case Kind.MULTI_DISCRETE:
+            counts = choices_of(space).counts
+            return _nested(list(map(_legal, np.split(np.asarray(mask), counts.cumsum()[:-1]))), counts.shape)
+        case Kind.DICT:
+            return {key: _mask_of(part, mask[key]) if key in mask else None for key, part in parts_of(space).items()}
+        case Kind.TUPLE:
+            return tuple(map(_mask_of, parts_of(space).values(), mask))
     return None
 
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
@@ -18,6 +17,7 @@ from episodes.errors import EpisodeStateError, TrackMismatch, WrongType
 from episodes.tracks.casting import REAL_TYPES, checked_reward
 from episodes.tracks.copies import copied
 from episodes.tracks.fitting import check_fits
+from episodes.tracks.space_kinds import Kind, exact_kind_of, kind_of
 
 _BOOLS = (bool, np.bool_)
 _STEP = "(observation, a number, bool, bool, dict)"
@@ -108,8 +108,8 @@ class SerialVectorEnv(SyncVectorEnv):
             places = [EnvPlace(i, make, self.replacements) for i, make in enumerate(env_fns)]
             env_fns = [partial(RestartedEnv, make, place) for make, place in zip(env_fns, places, strict=True)]
         super().__init__(env_fns, **kwargs)
-        self._is_plain = type(self.single_observation_space) is spaces.Box and self.copy
-        self._acts_plain = isinstance(self.single_action_space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete)
+        self._is_plain = exact_kind_of(self.single_observation_space) is Kind.BOX and self.copy
+        self._acts_plain = kind_of(self.single_action_space).is_array
 
     def step(self, actions: Any) -> Any:
         """Step each environment.

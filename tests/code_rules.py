@@ -13,8 +13,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import gymnasium
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("episodes", "connectors", "episode_runners", "episode_learners")
+SPACE_CLASSES = frozenset(name for name in gymnasium.spaces.__all__ if name[0].isupper()) - {"Space"}
 NAMED_TUPLE = frozenset({"_replace", "_fields", "_make", "_asdict"})  # public despite the underscore
 
 
@@ -158,6 +161,49 @@ def _imports(file: Path) -> dict[str, tuple[str, str]]:
         for node in nodes(file, ast.ImportFrom)
         for alias in node.names  # type: ignore[attr-defined]
     }
+
+
+def tests_of_space_classes() -> dict[str, list[int]]:
+    """Return the lines that compare a value with a class of spaces of Gymnasium, by file.
+
+    These are `isinstance`, `issubclass`, `is`, `==`, `in`, `case`, dictionaries by class, and assigned
+    tuples of such classes. `Space` itself is no kind of space.
+    """
+    found: dict[str, list[int]] = {}
+    for file in sources():
+        names = _names_of_space_classes(file)
+        for node in ast.walk(parsed(file)):
+            if any(_is_space_class(part, names) for part in _compared_classes(node)):
+                found.setdefault(str(file.relative_to(ROOT)), []).append(node.lineno)  # type: ignore[attr-defined]
+    return found
+
+
+def _names_of_space_classes(file: Path) -> frozenset[str]:
+    """Return the names by which a file refers to classes of spaces directly: `from gymnasium.spaces import Text`."""
+    imports = (node for node in nodes(file, ast.ImportFrom) if (node.module or "").startswith("gymnasium.spaces"))  # type: ignore[attr-defined]
+    return frozenset(alias.asname or alias.name for node in imports for alias in node.names)  # type: ignore[attr-defined]
+
+
+def _compared_classes(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions in a node with which a value is compared, and the elements of tuples and unions of them."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+        yield from (part for part in ast.walk(node.args[1]) if isinstance(part, ast.expr))
+    elif isinstance(node, ast.Compare):
+        yield from node.comparators
+    elif isinstance(node, ast.MatchClass):
+        yield node.cls
+    elif isinstance(node, ast.Dict):
+        yield from (key for key in node.keys if key is not None)
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.List | ast.Set):
+        yield from node.value.elts
+
+
+def _is_space_class(node: ast.expr, names: frozenset[str]) -> bool:
+    if isinstance(node, ast.Attribute):
+        owner = node.value
+        is_module = isinstance(owner, ast.Name | ast.Attribute) and ast.unparse(owner) in ("spaces", "gym.spaces")
+        return is_module and node.attr in SPACE_CLASSES
+    return isinstance(node, ast.Name) and node.id in names & SPACE_CLASSES
 
 
 def foreign_private_reads() -> list[str]:

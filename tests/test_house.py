@@ -81,6 +81,10 @@ def test_modules_read_no_private_names_of_others() -> None:
     assert not code_rules.foreign_private_reads()
 
 
+def test_classes_of_spaces_are_tested_in_the_table_alone() -> None:
+    assert not code_rules.tests_of_space_classes(), "ask episodes/tracks/space_kinds.py"
+
+
 def test_few_parameters_have_any_type() -> None:
     assert code_rules.share_of_any() < 0.06, "name the type of what comes, or take any `object`"
 

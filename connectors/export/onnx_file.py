@@ -8,13 +8,12 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium import spaces
 
 from connectors.actor import Actor
 from connectors.export.actor_graph import ActorGraph, explained
@@ -25,7 +24,7 @@ from episodes.errors import NotExportable, needing
 from episodes.format_versions import EXPORTED_MODEL
 from episodes.storage import space_json
 from episodes.tracks import nested
-from episodes.tracks.spaces import dtypes_of, empty_items
+from episodes.tracks.spaces import dtypes_of, empty_items, keys_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto
@@ -107,7 +106,7 @@ def _check_space(name: str, space: gym.Space | None) -> None:
     """
     if space is None:
         raise NotExportable(f"the actor's {name} is not known; give it to Actor")
-    keys = [key for key in _keys_of(space) if not isinstance(key, str)]
+    keys = [key for key in keys_of(space) if not isinstance(key, str)]
     if keys:
         raise NotExportable(
             f"{name} has the key {keys[0]!r} in a Dict space, and the names in a file are strings; use strings as keys "
@@ -118,16 +117,6 @@ def _check_space(name: str, space: gym.Space | None) -> None:
         raise NotExportable(
             f"{name} {space} has parts that are not arrays of numbers; an exported file takes only these"
         )
-
-
-def _keys_of(space: gym.Space) -> Iterator[Any]:
-    """Yield the keys of all Dict spaces that are nested in `space`."""
-    if isinstance(space, spaces.Dict):
-        yield from space.spaces
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        for part in parts:
-            yield from _keys_of(part)
 
 
 def _has_distribution_inputs(graph: ActorGraph, inputs: tuple[Any, ...]) -> bool:

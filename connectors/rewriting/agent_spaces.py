@@ -8,6 +8,7 @@ from typing import Any, cast
 import gymnasium as gym
 
 from connectors.pipeline import ConnectorPipeline
+from episodes.tracks.space_kinds import is_dict, parts_of
 
 ByAgent = Mapping[Any, Any]  # agent -> space
 
@@ -51,7 +52,7 @@ class AgentSpaces:
 
 def spaces_by_agent(space: gym.Space | None) -> dict[Any, Any]:
     """Return the spaces in a Dict space by agent, empty for any other space."""
-    return dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
+    return parts_of(space) if is_dict(space) else {}
 
 
 def _changed_spaces(known: ByAgent, new: ByAgent | None) -> dict[Any, Any]:

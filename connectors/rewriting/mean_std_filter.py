@@ -16,6 +16,7 @@ from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, ShapeMismatch, StateMismatch
 from episodes.tracks import nested
 from episodes.tracks.nested import as_any_array
+from episodes.tracks.space_kinds import is_box, is_nested, joined_parts, map_space, parts_of
 from episodes.tracks.validation import checked_flag, checked_number
 
 if TYPE_CHECKING:
@@ -249,25 +250,21 @@ class MeanStdFilter(ObservationRewriter):
 def _boxes(space: gym.Space) -> dict[str, tuple[int, ...]]:
     """Return the shape of each Box in a nested space, by its path."""
     parts = nested.flatten(_structure(space))
-    return {path: part.shape for path, part in parts.items() if isinstance(part, spaces.Box)}
+    return {path: part.shape for path, part in parts.items() if is_box(part)}
 
 
 def _structure(space: gym.Space) -> Any:
     """Return a space as nested dicts and tuples of its parts, like the structure of its items."""
-    if isinstance(space, spaces.Dict):
-        return {key: _structure(part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_structure(part) for part in space.spaces)
-    return space
+    return joined_parts(space, map(_structure, parts_of(space).values())) if is_nested(space) else space
 
 
 def _normalize_space(space: gym.Space, bound: float) -> gym.Space:
     """Return a space in which each Box is replaced by a float32 Box with the bounds -`bound` and `bound`."""
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _normalize_space(part, bound) for key, part in space.spaces.items()})
-    if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([_normalize_space(part, bound) for part in space.spaces])
-    return spaces.Box(-bound, bound, space.shape, np.float32) if isinstance(space, spaces.Box) else space
+
+    def normalized(part: gym.Space) -> gym.Space:
+        return spaces.Box(-bound, bound, part.shape, np.float32) if is_box(part) else part
+
+    return map_space(normalized, space)
 
 
 def merge_statistics(parts: Sequence[Mapping[K, Moments]]) -> dict[K, Moments]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium as gym
-
 from connectors.connector import ColumnDict, Connector
+from connectors.rewriting.agent_spaces import spaces_by_agent
 from episodes.errors import InvalidArgument, rejected_type
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
@@ -132,7 +131,5 @@ def _with_observations(
     part.tracks = part.tracks.replaced(
         ArrayTrack.of(nested.stack(observations), episode.lookback, part.observations.field)
     )
-    space = pieces[-1].observation_space
-    known = isinstance(space, gym.spaces.Dict) and episode.agent_id in space.spaces
-    part.observation_space = space.spaces[episode.agent_id] if known else None
+    part.observation_space = spaces_by_agent(pieces[-1].observation_space).get(episode.agent_id)
     return part

@@ -18,6 +18,7 @@ from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
 from episodes.tracks.flattening import Flattener
+from episodes.tracks.space_kinds import is_box
 from episodes.tracks.validation import checked_flag, checked_items, checked_number_dtype
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         flattened space.
         """
         flat = spaces.flatten_space(input_observation_space)
-        if not isinstance(flat, spaces.Box) or self.dtype is None:
+        if not is_box(flat) or self.dtype is None:
             return flat
         return spaces.Box(flat.low.astype(self.dtype), flat.high.astype(self.dtype), dtype=self.dtype)
 

@@ -11,9 +11,9 @@ from gymnasium import spaces
 
 from connectors.views.piece import ViewPiece
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
 from episodes.tracks import nested
+from episodes.tracks.space_kinds import is_box, is_nested, map_space, rejected_space
 from episodes.tracks.validation import checked_count, checked_flag
 
 __all__ = ["FrameStacking"]
@@ -80,13 +80,10 @@ def stacked_space(space: gym.Space, num_frames: int, axis: int) -> gym.Space:
     Raises:
         InvalidArgument: a part is not a Box, or lacks the axis.
     """
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: stacked_space(part, num_frames, axis) for key, part in space.spaces.items()})
-    if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([stacked_space(part, num_frames, axis) for part in space.spaces])
-    if not isinstance(space, spaces.Box) or not -len(space.shape) <= axis < len(space.shape):
-        raise InvalidArgument(
-            f"frames of {space} cannot be joined along axis {axis}; give Box observations with that axis"
-        )
+    if is_nested(space):
+        return map_space(lambda part: stacked_space(part, num_frames, axis), space)
+    if not is_box(space) or not -len(space.shape) <= axis < len(space.shape):
+        advice = f"other frames cannot be joined along axis {axis}: encode them as a Box first"
+        raise rejected_space("FrameStacking", space, f"a Box with axis {axis}", advice)
     low, high = (np.concatenate([bound] * num_frames, axis) for bound in (space.low, space.high))
     return spaces.Box(low, high, dtype=space.dtype.type)

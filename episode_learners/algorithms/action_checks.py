@@ -7,12 +7,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
 from episodes.tracks.fitting import space_mismatches
 from episodes.tracks.nested import first_leaf, host_array, map_leaves
+from episodes.tracks.space_kinds import bounds_of, is_box, parts_of
 
 
 def check_actions(
@@ -50,21 +50,12 @@ def check_actions(
 
 def _outside(space: gym.Space, actions: Any, name: str) -> Iterator[tuple[str, int, Any]]:
     """Yield name, row and value of the first action of each part of a space that is out of its range."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, part in parts:
-            yield from _outside(part, actions[key], f"{name}[{key!r}]")
+    for key, part in parts_of(space).items():
+        yield from _outside(part, actions[key], f"{name}[{key!r}]")
+    bounds = bounds_of(space)
+    if bounds is None or (is_box(space) and actions.dtype.kind != "b"):
         return
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        first = np.asarray(space.start)
-        last = first + (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
-    elif isinstance(space, spaces.MultiBinary):
-        first, last = np.zeros((), np.int64), np.ones((), np.int64)
-    elif isinstance(space, spaces.Box) and actions.dtype.kind == "b":
-        first, last = np.ones((), np.int64), np.zeros((), np.int64)  # truth values are no numbers
-    else:
-        return
-    is_inside = (actions >= first) & (actions <= last)
+    is_inside = (actions >= bounds.low) & (actions <= bounds.high) & (not is_box(space))  # truth values are no numbers
     if actions.dtype.kind == "f":
         is_inside &= actions == np.floor(actions)
     if not is_inside.all():

@@ -9,13 +9,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from episodes.errors import InvalidArgument
 from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.sampling.sampler import Sampler
 from episodes.tracks.policy_box import bounded_parts, has_env_actions, policy_space_of
+from episodes.tracks.space_kinds import is_box, is_nested, parts_of
+from episodes.tracks.spaces import elementary_spaces
 
 
 def to_policy_units(
@@ -96,21 +97,17 @@ def _mappings_of(space: gym.Space | None) -> set[str]:
     """Return the names of the action mappings, such as "normalize", in an action space and its parts. The set is empty
     if the space is not of a policy.
     """
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return set().union(*map(_mappings_of, parts))
-    mapping = getattr(space, "mapping", None)
-    return set() if mapping is None else {mapping}
+    mappings = (getattr(part, "mapping", None) for _, part in elementary_spaces(space))
+    return {mapping for mapping in mappings if mapping is not None}
 
 
 def _is_same_in_all_units(space: gym.Space | None) -> bool:
     """Return True if an action has the same numbers in the policy's and the environment's units, because each bounded
     Box has float bounds of -1 and 1.
     """
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return all(map(_is_same_in_all_units, parts))
-    if not isinstance(space, spaces.Box) or not has_env_actions(space):
+    if is_nested(space):
+        return all(map(_is_same_in_all_units, parts_of(space).values()))
+    if not is_box(space) or not has_env_actions(space):
         return True
     below, above = bounded_parts(space)
     is_unit = np.where(below & above, (space.low == -1) & (space.high == 1), True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import torch
 
 from connectors.policy import module_of
@@ -16,6 +15,7 @@ from episodes.columns import Columns
 from episodes.data_types import Index
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.tracks.nested import first_leaf, map_leaves
+from episodes.tracks.space_kinds import is_box, kind_of
 
 if TYPE_CHECKING:
     pass
@@ -41,7 +41,7 @@ def selected(batch: Mapping[str, Any], names: Iterable[str], algorithm: str) -> 
     return TrainBatch({name: batch[name] for name in names}, getattr(batch, "lazy_origin", None))
 
 
-def rows_of(columns: Mapping[str, Any], rows: Index | torch.Tensor) -> dict[str, Any]:
+def rows_of(columns: Mapping[str, Any], rows: Index | torch.Tensor | tuple[torch.Tensor, ...]) -> dict[str, Any]:
     """Return a train batch with only the rows that an index, mask or slice selects, in all columns."""
     indexed = {name: map_leaves(lambda leaf: leaf[rows], column) for name, column in columns.items()}
     return TrainBatch(indexed, select_rows_lazily(getattr(columns, "lazy_origin", None), rows))
@@ -74,8 +74,7 @@ def check_sees_rollouts(policy: Policy, algorithm: str) -> None:
     """
     observation_space, actions = policy.observation_space, policy.action_space
     is_recurrent = module_of(policy).is_recurrent
-    kinds = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-    if not isinstance(observation_space, gym.spaces.Box) or not isinstance(actions, kinds) or is_recurrent:
+    if not is_box(observation_space) or not kind_of(actions).is_array or is_recurrent:
         raise InvalidArgument(
             f"{algorithm}.update_from_rollout: a block has rows of floats, and {type(policy).__name__} sees "
             f"{observation_space}, acts in {actions}{' and is recurrent' if is_recurrent else ''}: "
@@ -91,6 +90,6 @@ def steps_of_rollout(policy: Policy, steps: Mapping[str, torch.Tensor]) -> dict[
     recorded_actions = steps["action"].reshape(-1, *(actions.shape or ()))
     return {
         Columns.OBS: steps["obs"].reshape(-1, *(observation_space.shape or ())),
-        Columns.ACTIONS: recorded_actions if isinstance(actions, gym.spaces.Box) else recorded_actions.long(),
+        Columns.ACTIONS: recorded_actions if is_box(actions) else recorded_actions.long(),
         Columns.ACTION_LOGP: steps["sample_log_prob"],
     }

@@ -210,10 +210,10 @@ class PPO(Algorithm):
         mask = minibatch.get(Columns.LOSS_MASK)
         sequences = minibatch
         if mask is not None:  # remove padding: from here on all rows are real steps
-            rows = mask.nonzero(as_tuple=True)  # once for all columns
+            real = mask.nonzero(as_tuple=True)  # once for all columns
             names = (*_STEP_COLUMNS, Columns.VF_PREDS)
-            minibatch = rows_of({name: minibatch[name] for name in names if name in minibatch}, rows)
-            outputs = {name: outputs[name][rows] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
+            minibatch = rows_of({name: minibatch[name] for name in names if name in minibatch}, real)
+            outputs = {name: outputs[name][real] for name in (Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS)}
         rows: Measured | None = {} if self.measures_rows else None
         result = ppo_loss(self.policy.distribution, outputs, minibatch, self.config, rows)
         if rows is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from connectors.distributions import ActionDistribution, distribution_for
 from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.heads import action_head
 from episode_learners.networks.layers import HIDDEN_GAIN, in_full_precision, linear
-from episodes.errors import InvalidArgument
+from episodes.tracks.space_kinds import Kind, choices_of, is_nested, joined_parts, kind_of, parts_of, rejected_space
 
 __all__ = ["Autoregressive"]
 
@@ -93,19 +94,15 @@ class Autoregressive(nn.Module, ActionDistribution):
     def _combine_parts(self, actions: list[Any], inputs: Tensor) -> Any:
         """Combine the values of all action parts into actions of the action space: the inverse of `_split_parts`."""
         space = self.action_space
-        if isinstance(space, spaces.Dict):
-            return dict(zip(space.spaces, actions, strict=True))
-        if isinstance(space, spaces.Tuple):
-            return tuple(actions)
+        if is_nested(space):
+            return joined_parts(space, actions)
         return torch.stack(actions, -1).reshape(*inputs.shape[:-1], *(space.shape or ()))
 
     def _split_parts(self, actions: Any) -> list[Any]:
         """Split actions of the action space into a list with the values of each part."""
         space = self.action_space
-        if isinstance(space, spaces.Dict):
-            return [actions[key] for key in space.spaces]
-        if isinstance(space, spaces.Tuple):
-            return list(actions)
+        if is_nested(space):
+            return [actions[key] for key in parts_of(space)]
         return list(actions.flatten(actions.ndim - len(space.shape or ())).unbind(-1))
 
 
@@ -115,16 +112,12 @@ def _part_spaces(space: gym.Space) -> Iterator[gym.Space]:
     Raises:
         InvalidArgument: the space has no parts.
     """
-    match space:
-        case spaces.Dict() if space.spaces:
-            yield from space.spaces.values()
-        case spaces.Tuple() if space.spaces:
-            yield from space.spaces
-        case spaces.MultiDiscrete():
-            for count, start in zip(space.nvec.ravel(), space.start.ravel(), strict=True):
-                yield spaces.Discrete(int(count), start=int(start))
+    match kind_of(space):
+        case Kind.DICT | Kind.TUPLE if parts := parts_of(space):
+            yield from parts.values()
+        case Kind.MULTI_DISCRETE:
+            for first, count in zip(*map(np.ravel, choices_of(space)), strict=True):
+                yield spaces.Discrete(int(count), start=int(first))
         case _:
-            raise InvalidArgument(
-                f"Autoregressive: {space} has no parts that could know of each other; it takes a Dict, a Tuple or a "
-                "MultiDiscrete"
-            )
+            allowed = "a non-empty Dict or Tuple, or a MultiDiscrete,"
+            raise rejected_space("Autoregressive", space, allowed, "take distribution_for(space)")

@@ -17,6 +17,7 @@ from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.layers import HIDDEN_GAIN, linear
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument
+from episodes.tracks.space_kinds import is_box, is_nested, map_space, parts_of, rejected_space
 
 __all__ = ["ContextEncoder", "step_space"]
 
@@ -104,15 +105,13 @@ def step_space(space: gym.Space) -> tuple[int, gym.Space]:
     Raises:
         InvalidArgument: the space has no axis of steps.
     """
-    if isinstance(space, spaces.Dict):
-        parts = {key: step_space(part) for key, part in space.spaces.items()}
-        return next(iter(parts.values()))[0], spaces.Dict({key: part for key, (_, part) in parts.items()})
-    if isinstance(space, spaces.Tuple):
-        listed = [step_space(part) for part in space.spaces]
-        return listed[0][0], spaces.Tuple([part for _, part in listed])
-    if not isinstance(space, spaces.Box) or not space.shape:
-        raise InvalidArgument(
-            f"observation_space {space}: a context has an axis of steps; put TransformerContext into the env-to-module "
-            "pipeline and give the policy the pipeline's observation_space"
+    if is_nested(space) and space.spaces:
+        first = next(iter(parts_of(space).values()))
+        return step_space(first)[0], map_space(lambda part: step_space(part)[1], space)
+    if not is_box(space) or not space.shape:
+        advice = (
+            "put TransformerContext into the env-to-module pipeline and give the policy the pipeline's "
+            "observation_space"
         )
+        raise rejected_space("observation_space", space, "a Box with an axis of steps", advice)
     return space.shape[0], spaces.Box(space.low[0], space.high[0], space.shape[1:], space.dtype)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from episode_learners.networks.heads import ACTION_MASK
 from episode_learners.networks.layers import HIDDEN_GAIN, flat, hidden_layers
 from episodes.errors import InvalidArgument
+from episodes.tracks.space_kinds import Kind, choices_of, is_box, kind_of, parts_of, rejected_space
 
 __all__ = ["ChoiceEncoder", "FlatEncoder", "ImageEncoder", "LeafEncoders", "encoder_for", "is_image"]
 
@@ -64,8 +65,8 @@ class ChoiceEncoder(nn.Module):
         generator: torch.Generator | None,
     ) -> None:
         super().__init__()
-        counts, starts = (np.atleast_1d(bounds).ravel() for bounds in (_counts(space), space.start))
-        values = np.concatenate([start + np.arange(count) for start, count in zip(starts, counts, strict=True)])
+        firsts, counts = map(np.ravel, choices_of(space))
+        values = np.concatenate([first + np.arange(count) for first, count in zip(firsts, counts, strict=True)])
         self.register_buffer("values", torch.from_numpy(values.astype(np.int64)), persistent=False)
         places = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
         self.register_buffer("places", places, persistent=False)
@@ -134,7 +135,7 @@ class LeafEncoders(nn.Module):
         generator: torch.Generator | None,
     ) -> None:
         super().__init__()
-        parts: dict[Any, Any] = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+        parts = parts_of(space)
         self.keys = [key for key in parts if key != ACTION_MASK]
         if not self.keys:
             raise InvalidArgument(f"observation_space {space}: it has no numbers; give a space with at least one")
@@ -177,32 +178,27 @@ def encoder_for(
     >>> encoder({"eye": torch.zeros(5, 2, 84, 84, 3, dtype=torch.uint8), "room": torch.zeros(5, 2)}).shape
     torch.Size([5, 2, 64])
     """
-    match space:
-        case spaces.Dict() | spaces.Tuple():
-            return LeafEncoders(space, hidden_sizes, activation, generator)
-        case spaces.Discrete() | spaces.MultiDiscrete():
-            return ChoiceEncoder(space, hidden_sizes, activation, generator)
-        case spaces.Box() if is_image(space):
-            return ImageEncoder(space, hidden_sizes, activation, generator)
-        case spaces.Box() | spaces.MultiBinary():
+    known: Any = space
+    match kind_of(space):
+        case Kind.DICT | Kind.TUPLE:
+            return LeafEncoders(known, hidden_sizes, activation, generator)
+        case Kind.DISCRETE | Kind.MULTI_DISCRETE:
+            return ChoiceEncoder(known, hidden_sizes, activation, generator)
+        case Kind.BOX if is_image(space):
+            return ImageEncoder(known, hidden_sizes, activation, generator)
+        case Kind.BOX | Kind.MULTI_BINARY:
             return FlatEncoder(space, hidden_sizes, activation, generator)
-    raise InvalidArgument(
-        f"observation_space {space}: there are encoders for Box, Discrete, MultiDiscrete, MultiBinary, and Dict and "
-        "Tuple of these; put an ObservationPreprocessor into the env-to-module pipeline that makes one of them"
-    )
+    allowed = "a Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of these"
+    advice = "put an ObservationPreprocessor into the env-to-module pipeline that makes one of them"
+    raise rejected_space("observation_space", space, allowed, advice)
 
 
 def is_image(space: gym.Space) -> bool:
     """Return True if a space contains images: a Box with three axes, bytes or numbers from 0 to 1, and sides of at
     least 5.
     """
-    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+    if not is_box(space) or len(space.shape) != 3:
         return False
     sides = space.shape[1:] if space.shape[0] < space.shape[-1] else space.shape[:-1]
     of_bytes = space.dtype == np.uint8
     return min(sides) >= _SMALL_SIDE and bool(of_bytes or (space.low.min() >= 0 and space.high.max() <= 1))
-
-
-def _counts(space: spaces.Discrete | spaces.MultiDiscrete) -> Any:
-    """Return the number of values of a Discrete, or of each element of a MultiDiscrete."""
-    return space.n if isinstance(space, spaces.Discrete) else space.nvec

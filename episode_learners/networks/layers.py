@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from episodes.errors import InvalidArgument
+from episodes.tracks.space_kinds import is_box, rejected_space
 
 __all__ = [
     "ACTION_GAIN",
@@ -72,11 +73,12 @@ def flat_size(space: gym.Space) -> int:
     Raises:
         InvalidArgument: the space is not a Box.
     """
-    if not isinstance(space, gym.spaces.Box):
-        raise InvalidArgument(
-            f"observation_space {space}: this policy reads arrays of numbers (a Box); put FlattenObservations into the "
-            "env-to-module pipeline and give the policy the pipeline's observation_space, or take an EncoderPolicy."
+    if not is_box(space):
+        advice = (
+            "put FlattenObservations into the env-to-module pipeline and give the policy the pipeline's "
+            "observation_space, or take an EncoderPolicy"
         )
+        raise rejected_space("observation_space", space, "a Box", advice)
     return math.prod(space.shape)
 
 

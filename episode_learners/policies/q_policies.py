@@ -16,8 +16,8 @@ from episode_learners.networks.layers import VALUE_GAIN, in_full_precision, line
 from episode_learners.networks.recurrent_encoders import LSTMMemory
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
 from episodes.tracks.nested import first_leaf, map_leaves
+from episodes.tracks.space_kinds import Kind, choices_of, is_dict, kind_of, rejected_space
 
 __all__ = ["LSTMQPolicy", "QPolicy"]
 
@@ -61,12 +61,13 @@ class QPolicy(Policy):
         body: nn.Module | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not isinstance(action_space, gym.spaces.Discrete):
-            raise InvalidArgument(f"{type(self).__name__} chooses one of n actions; {action_space} is not Discrete")
+        if kind_of(action_space) is not Kind.DISCRETE:
+            name = type(self).__name__
+            raise rejected_space(name, action_space, "a Discrete action space", "take a policy that has other actions")
         super().__init__(observation_space, action_space)
         self.epsilon = epsilon
-        self.has_mask = isinstance(observation_space, gym.spaces.Dict) and ACTION_MASK in observation_space.spaces
-        self.start, self.num_actions = int(action_space.start), int(action_space.n)
+        self.has_mask = is_dict(observation_space) and ACTION_MASK in observation_space.spaces
+        self.start, self.num_actions = map(int, choices_of(action_space))
         self.body: Any = encoder_for(observation_space, hidden_sizes, activation, generator) if body is None else body
         num_features = self.body.num_features
         self.head = linear(num_features, self.num_actions, VALUE_GAIN, generator)

@@ -21,8 +21,8 @@ from episode_learners.networks.layers import (
 )
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
-from episodes.errors import InvalidArgument
 from episodes.tracks.policy_box import bounded_parts
+from episodes.tracks.space_kinds import is_box, rejected_space
 
 __all__ = ["SACPolicy"]
 
@@ -53,8 +53,9 @@ class SACPolicy(Policy):
         activation: type[nn.Module] = nn.ReLU,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not (isinstance(action_space, gym.spaces.Box) and np.logical_and(*bounded_parts(action_space)).all()):
-            raise InvalidArgument(f"{type(self).__name__} needs a Box with finite bounds to act in, not {action_space}")
+        if not (is_box(action_space) and np.logical_and(*bounded_parts(action_space)).all()):
+            name, advice = type(self).__name__, "take a policy that has other actions, or give the Box bounds"
+            raise rejected_space(name, action_space, "a Box with finite bounds", advice)
         super().__init__(observation_space, action_space)
         self.distribution = self.squashed = SquashedGaussian(action_space.shape)
         num_seen, num_actions = flat_size(observation_space), self.squashed.num_inputs // 2

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey, needing
 from episodes.tracks import nested
+from episodes.tracks.space_kinds import Kind, is_box, is_nested, kind_of, map_space
 from episodes.tracks.validation import checked_count, checked_items, checked_mapping, checked_seed
 
 __all__ = ["EnvPoolVectorEnv"]
@@ -85,7 +86,7 @@ class EnvPoolVectorEnv(VectorEnv):
             self.single_action_space = _with_true_bounds(spec.gymnasium_action_space)
             self.observation_space = batch_space(self.single_observation_space, num_envs)
             self.action_space = batch_space(self.single_action_space, num_envs)
-        self._is_discrete = isinstance(self.single_observation_space, spaces.Discrete)
+        self._is_discrete = kind_of(self.single_observation_space) is Kind.DISCRETE
         self._action_shape = (num_envs, *(self.single_action_space.shape or ()))
         self._info_keys = tuple(checked_items("info_keys", info_keys, "names of EnvPool's infos"))
         self._late: np.ndarray | None = None  # bool [N]: stopped only by the time limit in the newest row
@@ -203,9 +204,9 @@ def _with_true_bounds(space: spaces.Space) -> spaces.Space:
     """Return the space with infinite bounds for unbounded numbers,
     which EnvPool marks by the smallest and largest positive float.
     """
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _with_true_bounds(part) for key, part in space.items()})
-    if not isinstance(space, spaces.Box) or not issubclass(space.dtype.type, np.floating):
+    if is_nested(space):
+        return map_space(_with_true_bounds, space)
+    if not is_box(space) or not issubclass(space.dtype.type, np.floating):
         return space
     numbers = np.finfo(space.dtype.type)
     unbounded = (space.low > 0) & (space.low < 1.01 * numbers.tiny) & (space.high > 0.99 * numbers.max)

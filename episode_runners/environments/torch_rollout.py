@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from connectors.rollout.buffer import final_observations
 from episode_runners.environments.torch_simulator import TorchVectorEnv, outside_inference
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch
+from episodes.tracks.space_kinds import is_box, rejected_space
 from episodes.tracks.spaces import elementary_spaces
 
 if TYPE_CHECKING:
@@ -144,11 +144,9 @@ class _FlatWriter:
     def __init__(self, env: TorchVectorEnv) -> None:
         self._paths: list[tuple[Any, ...]] = []
         for path, space in elementary_spaces(env.single_observation_space):
-            if not isinstance(space, gym.spaces.Box):
-                raise InvalidArgument(
-                    f"fill_rollout: {env} observes {space}; a rollout has rows of floats, so let the simulator return "
-                    "Boxes, or sample with a runner"
-                )
+            if not is_box(space):
+                advice = f"let the simulator of {env} return Boxes, or sample with a runner"
+                raise rejected_space("fill_rollout", space, "a Box", advice)
             self._paths.append(path)
 
     def write(self, observations: Any, place: Tensor) -> None:

@@ -24,7 +24,7 @@ from episodes.converters.format import OTHER_KIND, YES, Format, Recognition
 from episodes.converters.info_arrays import info_arrays, infos_from
 from episodes.converters.loss_report import LossReport, having_steps, report_dropped_facts, report_other_spaces
 from episodes.converters.source_ids import checked_prefix, prefix_of_files, prefixed
-from episodes.data_types import NestedArrays, Space
+from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
@@ -32,6 +32,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside, local_path
 from episodes.tracks import nested
 from episodes.tracks.infos.msgpack_codec import is_json
+from episodes.tracks.spaces import keys_of
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -331,16 +332,9 @@ def _check_spaces(known: dict[str, Any], dataset_id: str) -> None:
     for name, space in known.items():
         if space is None:
             raise InvalidArgument(f"to_minari({dataset_id!r}): the first episode has no {name}; give {name}=")
-        for key in nested.flatten(_keys_of(space)).values():
-            if "/" in key:
+        for key in keys_of(space):
+            if "/" in str(key):
                 raise InvalidArgument(f"to_minari: {name} has a key {key!r}; Minari takes none with a slash, rename it")
-
-
-def _keys_of(space: Space) -> Any:
-    """Return all keys of the Dict spaces in a space, as nested tuples."""
-    if isinstance(space, spaces.Dict):
-        return tuple((key, _keys_of(sub)) for key, sub in space.spaces.items())
-    return tuple(_keys_of(sub) for sub in space.spaces) if isinstance(space, spaces.Tuple) else ""
 
 
 def _buffer_of(minari: ModuleType, episode: SingleAgentEpisode, report: LossReport) -> Any:

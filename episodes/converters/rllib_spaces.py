@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
-from episodes.data_types import Space
 from episodes.errors import UnreadableData
+from episodes.tracks.space_kinds import Kind, kind_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -26,29 +26,29 @@ def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
         return None
 
 
-def _to_dict(space: Space | None) -> dict[str, Any] | None:
+def _to_dict(space: Any) -> dict[str, Any] | None:
     """Return a space as RLlib's dict, or None if RLlib has no form for the space or a part of it."""
-    match space:
-        case spaces.Box():
+    match kind_of(space):
+        case Kind.BOX:
             bounds = {"low": _packed(space.low), "high": _packed(space.high)}
             return {"space": "box", **bounds, "shape": space.shape, "dtype": space.dtype.str}
-        case spaces.Discrete():
+        case Kind.DISCRETE:
             return {"space": "discrete", "n": int(space.n), "start": int(space.start)}
-        case spaces.MultiDiscrete():
+        case Kind.MULTI_DISCRETE:
             return {"space": "multi-discrete", "nvec": _packed(space.nvec), "dtype": space.dtype.str}
-        case spaces.MultiBinary():
+        case Kind.MULTI_BINARY:
             return {"space": "multi-binary", "n": space.n if isinstance(space.n, int) else tuple(space.shape)}
-        case spaces.Text():
+        case Kind.TEXT:
             fields = {
                 "min_length": space.min_length,
                 "max_length": space.max_length,
                 "charset": "".join(sorted(space.character_set)),
             }
             return {"space": "text", **fields}
-        case spaces.Tuple():
+        case Kind.TUPLE:
             parts = [_to_dict(part) for part in space.spaces]
             return None if None in parts else {"space": "tuple", "spaces": parts}
-        case spaces.Dict():
+        case Kind.DICT:
             named = {key: _to_dict(part) for key, part in space.spaces.items()}
             return None if None in named.values() else {"space": "dict", "spaces": named}
     return None

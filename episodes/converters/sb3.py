@@ -18,6 +18,7 @@ from episodes.data_types import NestedArrays, Space
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
+from episodes.tracks.space_kinds import Kind, is_dict, kind_of, rejected_space
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -77,7 +78,7 @@ def to_sb3(
     num = len(steps.rewards)
     if buffer_size is not None and buffer_size < num:
         raise InvalidArgument(f"buffer_size={buffer_size}: there are {num} steps; give at least {num}")
-    kind: Any = DictReplayBuffer if isinstance(seen_space, spaces.Dict) else ReplayBuffer
+    kind: Any = DictReplayBuffer if is_dict(seen_space) else ReplayBuffer
     buffer = kind(buffer_size or num, seen_space, act_space, device, n_envs=1)
     for name, (rows, values) in {
         "observations": (buffer.observations, steps.observations),
@@ -97,14 +98,12 @@ def _check_spaces(observation_space: Space | None, action_space: Space | None) -
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if space is None:
             raise InvalidArgument(f"to_sb3: the first episode has no {name}; give {name}=")
-    is_dict = isinstance(observation_space, spaces.Dict)
-    observed = observation_space.spaces.values() if is_dict else [observation_space]
+    observed = observation_space.spaces.values() if is_dict(observation_space) else [observation_space]
     for part in (*observed, action_space):
-        has_axes = isinstance(part, spaces.MultiDiscrete) and len(part.shape) > 1
-        if has_axes or isinstance(part, (spaces.Dict, spaces.Tuple, spaces.Text)):
-            raise InvalidArgument(
-                f"SB3 has no buffer for {part} in there; its observations are arrays, or a Dict of them"
-            )
+        kind = kind_of(part)
+        shape = getattr(part, "shape", None) or ()
+        if kind.is_nested or kind is Kind.TEXT or (kind is Kind.MULTI_DISCRETE and len(shape) > 1):
+            raise rejected_space("to_sb3", part, "an array, or Dict of arrays,", "SB3 has no buffer for it: flatten it")
 
 
 def _write(rows: NestedArrays, values: NestedArrays, name: str, report: LossReport) -> None:

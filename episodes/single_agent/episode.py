@@ -37,7 +37,8 @@ from episodes.tracks.infos.infos import EmptyInfos, same_info
 from episodes.tracks.levels import DEEPEST, check_levels
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
-from episodes.tracks.spaces import as_item, as_items, is_nested
+from episodes.tracks.space_kinds import is_nested
+from episodes.tracks.spaces import as_item, as_items
 from episodes.tracks.validation import reading_state
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from episodes.errors import UnreadableData, WrongType
 from episodes.format_versions import checked_integer, checked_shape
 from episodes.tracks.policy_box import PolicyBox
+from episodes.tracks.space_kinds import Kind, exact_kind_of, parts_of
 
 Json = dict[str, Any]
 
@@ -24,21 +25,22 @@ def to_json(space: spaces.Space | None, name: str) -> Json | None:
     """
     if space is None:
         return None
-    kind = type(space)
-    if kind is spaces.Dict:
-        parts = [[key, to_json(sub, f"{name}[{key!r}]")] for key, sub in space.spaces.items()]  # type: ignore[attr-defined]
+    kind = exact_kind_of(space)
+    if kind.is_nested:
+        parts = [[key, to_json(part, f"{name}[{key!r}]")] for key, part in parts_of(space).items()]
+        if kind is Kind.TUPLE:
+            return {"type": "Tuple", "spaces": [part for _, part in parts]}
         if not all(isinstance(key, (str, int)) for key, _ in parts):
             raise WrongType(f"{name}: keys of a Dict space are strings or ints on disk; there are {list(parts)}")
         return {"type": "Dict", "spaces": parts}
-    if kind is spaces.Tuple:
-        return {"type": "Tuple", "spaces": [to_json(sub, f"{name}[{i}]") for i, sub in enumerate(space.spaces)]}  # type: ignore[attr-defined]
-    if kind is spaces.Sequence:
+    if kind is Kind.SEQUENCE:
         item: Any = space
         return {"type": "Sequence", "space": to_json(item.feature_space, f"{name}[...]"), "stack": bool(item.stack)}
-    if kind not in _WRITERS:
-        known = ", ".join(sorted(k.__name__ for k in (*_WRITERS, spaces.Dict, spaces.Tuple, spaces.Sequence)))
-        raise WrongType(f"{name}: a {kind.__name__} space cannot be written to disk; these can: {known}")
-    return {"type": kind.__name__, **_WRITERS[kind](space)}
+    label = "PolicyBox" if type(space) is PolicyBox else kind.label
+    if label not in _WRITERS:
+        known = ", ".join(sorted((*_WRITERS, "Dict", "Tuple", "Sequence")))
+        raise WrongType(f"{name}: a {type(space).__name__} space cannot be written to disk; these can: {known}")
+    return {"type": label, **_WRITERS[label](space)}
 
 
 def from_json(value: Json | None) -> spaces.Space | None:
@@ -117,12 +119,12 @@ def _read_text(value: Json) -> spaces.Text:
 
 
 _WRITERS = {
-    spaces.Box: _box,
-    PolicyBox: _policy_box,
-    spaces.Discrete: lambda s: {"n": int(s.n), "start": int(s.start), "dtype": s.dtype.str},
-    spaces.MultiDiscrete: _multi_discrete,
-    spaces.MultiBinary: lambda s: {"n": list(s.shape) if isinstance(s.n, (tuple, list, np.ndarray)) else int(s.n)},
-    spaces.Text: _text,
+    "Box": _box,
+    "PolicyBox": _policy_box,
+    "Discrete": lambda s: {"n": int(s.n), "start": int(s.start), "dtype": s.dtype.str},
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": lambda s: {"n": list(s.shape) if isinstance(s.n, (tuple, list, np.ndarray)) else int(s.n)},
+    "Text": _text,
 }
 _READERS = {
     "Box": lambda v: spaces.Box(_array_of(v["low"]), _array_of(v["high"]), dtype=np.dtype(v["dtype"]).type),

@@ -9,14 +9,13 @@ import gymnasium as gym
 import numpy as np
 
 from episodes.testing.contract import brief
+from episodes.tracks.space_kinds import Kind, bounds_of, kind_of, map_items, parts_of
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 # Makes the violation of the row at hand: broken(expected, found, advice="", **where).
 Broken = Callable[..., Exception]
-
-_ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
 
 def check_observations(space: gym.Space, rows: Any, num_envs: int, broken: Broken) -> None:
@@ -33,35 +32,24 @@ def check_observations(space: gym.Space, rows: Any, num_envs: int, broken: Broke
 
 def _all_inside(space: gym.Space, rows: Any) -> bool:
     """Return True if a fast check proves that all N items are inside the space. False means that it is unknown."""
-    if isinstance(space, gym.spaces.Dict):
-        return all(_all_inside(part, rows[key]) for key, part in space.spaces.items())
-    if isinstance(space, gym.spaces.Tuple):
-        return all(map(_all_inside, space.spaces, rows))
-    if isinstance(space, gym.spaces.Box):
-        return bool(((rows >= space.low) & (rows <= space.high)).all())
-    if isinstance(space, gym.spaces.Discrete):
-        return bool(((rows >= space.start) & (rows < space.start + space.n)).all())
-    return False
+    if kind_of(space).is_nested:
+        return all(_all_inside(part, rows[key]) for key, part in parts_of(space).items())
+    bounds = bounds_of(space)
+    return bounds is not None and bool(((rows >= bounds.low) & (rows <= bounds.high)).all())
 
 
 def item_of(space: gym.Space, rows: Any, env: int) -> Any:
     """Return the item of environment `env` from nested arrays [N, ...]."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: item_of(part, rows[key], env) for key, part in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(item_of(part, row, env) for part, row in zip(space.spaces, rows, strict=True))
-    return rows[env]
+    return map_items(lambda part, _: part[env], rows, space)
 
 
 def check_item(space: gym.Space, item: Any, name: str, broken: Broken, **place: object) -> None:
     """Raise `ContractViolation` unless each array of a nested item is inside its subspace."""
-    if isinstance(space, gym.spaces.Dict):
-        for key, part in space.spaces.items():
+    kind = kind_of(space)
+    if kind.is_nested:
+        for key, part in parts_of(space).items():
             check_item(part, item[key], f"{name}[{key!r}]", broken, **place)
-    elif isinstance(space, gym.spaces.Tuple):
-        for i, part in enumerate(space.spaces):
-            check_item(part, item[i], f"{name}[{i}]", broken, **place)
-    elif not space.contains(np.asarray(item) if isinstance(space, _ARRAYS) else item):
+    elif not space.contains(np.asarray(item) if kind.is_array else item):
         value = (
             f"{item!r}" if np.size(item) <= 8 else f"{brief(np.asarray(item))} from {np.min(item)} to {np.max(item)}"
         )
@@ -75,18 +63,16 @@ def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken:
         name: name of the rows in the error.
         broken: function from what was expected and what was given to an error.
     """
-    if isinstance(space, gym.spaces.Dict):
-        if not isinstance(rows, dict) or rows.keys() != space.spaces.keys():
-            raise broken(f"{name} to be a dict with the keys {list(space.spaces)}", brief(rows))
-        for key, part in space.spaces.items():
+    kind, parts = kind_of(space), parts_of(space)
+    if kind is Kind.DICT and (not isinstance(rows, dict) or rows.keys() != parts.keys()):
+        raise broken(f"{name} to be a dict with the keys {list(parts)}", brief(rows))
+    if kind is Kind.TUPLE and (not isinstance(rows, tuple) or len(rows) != len(parts)):
+        raise broken(f"{name} to be a tuple of {len(parts)}", brief(rows))
+    if kind.is_nested:
+        for key, part in parts.items():
             _check_leaves(part, rows[key], num_envs, f"{name}[{key!r}]", broken)
-    elif isinstance(space, gym.spaces.Tuple):
-        if not isinstance(rows, tuple) or len(rows) != len(space.spaces):
-            raise broken(f"{name} to be a tuple of {len(space.spaces)}", brief(rows))
-        for i, part in enumerate(space.spaces):
-            _check_leaves(part, rows[i], num_envs, f"{name}[{i}]", broken)
-    elif isinstance(space, _ARRAYS):
-        check_array(rows, name, (num_envs, *space.shape), space.dtype, broken)  # type: ignore[misc]
+    elif kind.is_array:
+        check_array(rows, name, (num_envs, *(space.shape or ())), space.dtype, broken)
     elif not hasattr(rows, "__len__") or len(rows) != num_envs:
         raise broken(f"{name} to be {num_envs} items of {space}", brief(rows))
 

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.tracks.nested import as_any_array, is_foreign_array
+from episodes.tracks.space_kinds import choices_of, is_nested, joined_parts, kind_of, parts_of
 from episodes.tracks.spaces import elementary_spaces
 
 if TYPE_CHECKING:
@@ -120,25 +121,19 @@ def _part_of(space: gym.Space, path: Path, start: int) -> _Part:
     Box, MultiBinary, Discrete and MultiDiscrete are flattened item by item.
     """
     size = spaces.flatdim(space)
-    match space:
-        case spaces.Box() | spaces.MultiBinary():
-            return _Raveled(space, path, start, size)
-        case spaces.Discrete():
-            return _OneHot(space, path, start, size, np.array([start - space.start]))
-        case spaces.MultiDiscrete():
-            counts = space.nvec.ravel()
-            return _OneHot(space, path, start, size, start + np.cumsum(counts) - counts - space.start.ravel())
-    return _Part(space, path, start, size)
+    kind = kind_of(space)
+    if kind.has_choices:
+        firsts, counts = (numbers.ravel() for numbers in choices_of(space))
+        return _OneHot(space, path, start, size, start + np.cumsum(counts) - counts - firsts)
+    return (_Raveled if kind.is_array else _Part)(space, path, start, size)
 
 
 def _flatten_irregular(space: gym.Space, rows: Any) -> Any:
     """Flatten each subspace of a space that has no fixed vector length, such as one with a Graph.
     The result is nested like the space."""
-    match space:
-        case spaces.Dict():
-            return {key: _flatten_irregular(part, rows[key]) for key, part in space.spaces.items()}
-        case spaces.Tuple():
-            return tuple(_flatten_irregular(part, _subarray(rows, (i,))) for i, part in enumerate(space.spaces))
-        case spaces.Graph() | spaces.Sequence():
-            return tuple(spaces.flatten(space, item) for item in rows)
-    return Flattener(space)(rows)
+    if is_nested(space):
+        parts = (_flatten_irregular(part, _subarray(rows, (key,))) for key, part in parts_of(space).items())
+        return joined_parts(space, parts)
+    if space.is_np_flattenable:
+        return Flattener(space)(rows)
+    return tuple(spaces.flatten(space, item) for item in rows)

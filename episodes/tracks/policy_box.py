@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch
 from episodes.tracks import nested
+from episodes.tracks.space_kinds import is_box, is_dict, is_nested, map_space
 from episodes.tracks.spaces import elementary_spaces
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def to_env_items(space: gym.Space | None, items: Items) -> Any:
 
 def _bounded_boxes(space: gym.Space | None) -> list[spaces.Box]:
     """Return all Box spaces with bounds in a nested space. The list is empty for None and for spaces without bounds."""
-    return [part for _, part in elementary_spaces(space) if isinstance(part, spaces.Box) and _is_bounded(part)]
+    return [part for _, part in elementary_spaces(space) if is_box(part) and _is_bounded(part)]
 
 
 def _is_bounded(box: spaces.Box) -> bool:
@@ -210,24 +211,17 @@ def _map_boxes(
     """Return a copy of an action space in which each box for which `changes(box)` is True, by default each bounded
     one, is replaced by `change(box)`, or the space itself if nothing changes.
     """
-    if isinstance(space, spaces.Dict):
-        parts = {key: _map_boxes(part, change, changes) for key, part in space.spaces.items()}
-        changed = any(part is not space.spaces[key] for key, part in parts.items())
-        return spaces.Dict(parts) if changed else space
-    if isinstance(space, spaces.Tuple):
-        items = [_map_boxes(part, change, changes) for part in space.spaces]
-        changed = any(new is not old for new, old in zip(items, space.spaces, strict=True))
-        return spaces.Tuple(items) if changed else space
-    return change(space) if isinstance(space, spaces.Box) and changes(space) else space
+    return map_space(lambda part: change(part) if is_box(part) and changes(part) else part, space)
 
 
 def _map_items(space: gym.Space | None, actions: Any, change: Callable[[PolicyBox, Any], Any]) -> Any:
     """Apply `change` to the parts of nested actions whose space is a `PolicyBox`. Other parts stay as they are."""
     if isinstance(space, PolicyBox):
         return change(space, actions)
-    if isinstance(space, spaces.Dict):
+    if not is_nested(space):
+        return actions
+    if is_dict(space):
         return {key: _map_items(part, actions[key], change) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        pairs = zip(space.spaces, actions, strict=True)
-        return nested.rebuild(actions, [_map_items(part, action, change) for part, action in pairs])
-    return actions
+    known: Any = space
+    pairs = zip(known.spaces, actions, strict=True)
+    return nested.rebuild(actions, [_map_items(part, action, change) for part, action in pairs])

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tracks import nested
+from episodes.tracks.space_kinds import Kind, choices_of, is_dict, is_nested, joined_parts, kind_of, map_items, parts_of
 from episodes.tracks.stacking import check_strings, object_array
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
-
-_ONE_ARRAY = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-NESTED = (spaces.Dict, spaces.Tuple)
-_IRREGULAR = (spaces.OneOf, spaces.Sequence, spaces.Graph)
-
-
-def is_nested(space: spaces.Space | None) -> TypeGuard[spaces.Dict | spaces.Tuple]:
-    """Return True for `Dict` and `Tuple` spaces, whose items are dicts and tuples of arrays."""
-    return not isinstance(space, _ONE_ARRAY) and isinstance(space, NESTED)  # the second `isinstance` takes 1 us
 
 
 def elementary_spaces(space: Space | None, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -37,8 +29,20 @@ def elementary_spaces(space: Space | None, path: tuple[Any, ...] = ()) -> Iterat
     if not is_nested(space):
         yield path, space
         return
-    for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+    for key, part in parts_of(space).items():
         yield from elementary_spaces(part, (*path, key))
+
+
+def keys_of(space: spaces.Space | None) -> Iterator[Any]:
+    """Yield the keys of all `Dict` spaces in a nested space.
+
+    >>> list(keys_of(spaces.Tuple([spaces.Dict(at=spaces.Discrete(3)), spaces.Discrete(2)])))
+    ['at']
+    """
+    if is_dict(space):
+        yield from space.spaces
+    for part in parts_of(space).values():
+        yield from keys_of(part)
 
 
 def as_item(item: object, space: spaces.Space | None) -> Any:
@@ -48,15 +52,18 @@ def as_item(item: object, space: spaces.Space | None) -> Any:
     >>> as_item({"at": [1, 2]}, spaces.Dict(at=spaces.Tuple([spaces.Discrete(3)] * 2)))
     {'at': (1, 2)}
     """
-    if space is None:
+    if not is_nested(space):
         return item
-    if isinstance(space, spaces.Tuple) and isinstance(item, (list, tuple)) and len(item) == len(space.spaces):
-        parts = [as_item(part, sub) for part, sub in zip(item, space.spaces, strict=True)]
-        same = type(item) is not list and all(map(is_, parts, item))
-        return item if same else nested.rebuild(item, parts)
-    if isinstance(space, spaces.Dict) and isinstance(item, dict):
+    if is_dict(space):
+        if not isinstance(item, dict):
+            return item
         changed = {key: as_item(part, space.spaces.get(key)) for key, part in item.items()}
         return item if all(map(is_, changed.values(), item.values())) else changed
+    known: Any = space.spaces
+    if isinstance(item, (list, tuple)) and len(item) == len(known):
+        parts = [as_item(part, sub) for part, sub in zip(item, known, strict=True)]
+        same = type(item) is not list and all(map(is_, parts, item))
+        return item if same else nested.rebuild(item, parts)
     return item
 
 
@@ -72,34 +79,40 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
     `Text` parts become arrays of strings. Items of `OneOf`, `Sequence` and `Graph` parts, which have no common shape,
     become arrays of objects.
     """
-    if isinstance(space, spaces.Tuple) and isinstance(rows, (list, tuple)) and len(rows) == len(space.spaces):
-        return tuple(map(as_rows, rows, space.spaces))
-    if isinstance(space, spaces.Dict) and isinstance(rows, dict):
-        return {key: as_rows(part, space.spaces.get(key)) for key, part in rows.items()}
-    if isinstance(space, spaces.Text) and isinstance(rows, (list, tuple)):
+    kind = kind_of(space)
+    if kind.is_array:
+        return rows
+    if is_dict(space):
+        parts = space.spaces
+        return {key: as_rows(part, parts.get(key)) for key, part in rows.items()} if isinstance(rows, dict) else rows
+    if not isinstance(rows, (list, tuple)):
+        return rows
+    if is_nested(space):
+        known: Any = space.spaces
+        return tuple(map(as_rows, rows, known)) if len(rows) == len(known) else rows
+    if kind is Kind.TEXT:
         check_strings(rows, "a row of Text")
         return np.array(rows)
-    if isinstance(space, _IRREGULAR) and isinstance(rows, (list, tuple)):
-        return object_array(rows)
-    return rows
+    return object_array(rows) if kind.is_irregular else rows
 
 
 def stacked(items: Sequence[Any], space: spaces.Space | None) -> Any:
     """Stack items of a space to nested arrays [len(items), ...]. Items without a common shape,
     such as graphs, become object arrays."""
-    if isinstance(space, spaces.Tuple):
-        items = as_items(list(items), space)
-        return tuple(stacked([item[i] for item in items], sub) for i, sub in enumerate(space.spaces))
-    if isinstance(space, spaces.Dict):
+    if not is_nested(space):
+        return object_array(items) if kind_of(space).is_irregular else nested.stack(items)
+    if is_dict(space):
         return {key: stacked([item[key] for item in items], space.spaces.get(key)) for key in items[0]}
-    return object_array(items) if isinstance(space, _IRREGULAR) else nested.stack(items)
+    items = as_items(list(items), space)
+    known: Any = space.spaces
+    return tuple(stacked([item[i] for item in items], part) for i, part in enumerate(known))
 
 
 def irregular_part(space: spaces.Space | None) -> tuple[str, spaces.Space] | None:
     """Return (path, subspace) of the first subspace whose items vary in shape, such as a `Graph`,
     or None if all subspaces are regular."""
     for path, part in elementary_spaces(space):
-        if isinstance(part, _IRREGULAR):
+        if kind_of(part).is_irregular:
             return "".join(f"/{nested.escape(str(key))}" for key in path), part
     return None
 
@@ -110,7 +123,7 @@ def varying_shapes_error(name: str, part: tuple[str, spaces.Space]) -> ShapeMism
     """
     path, space = part
     advice = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
-    if isinstance(space, spaces.OneOf):
+    if kind_of(space) is Kind.ONE_OF:
         advice = "FlattenObservations, before all views, make vectors of them"
     return ShapeMismatch(
         f"{name}{path}: items of a {type(space).__name__} space have no shape in common, and no array holds them; let "
@@ -121,29 +134,20 @@ def varying_shapes_error(name: str, part: tuple[str, spaces.Space]) -> ShapeMism
 
 def dtypes_of(space: spaces.Space | None) -> Any:
     """Return the dtypes of a space's items, nested like the items, or None if some subspace has no dtype."""
-    if space is None:
-        return None
-    if isinstance(space, _ONE_ARRAY):  # avoids two `isinstance` calls of 1 us each
-        return space.dtype
-    if isinstance(space, spaces.Dict):
-        return _all_or_none({key: dtypes_of(sub) for key, sub in space.spaces.items()})
-    if isinstance(space, spaces.Tuple):
-        return _all_or_none(tuple(dtypes_of(sub) for sub in space.spaces))
+    kind = kind_of(space)
+    if kind.is_array:
+        return space.dtype  # type: ignore[union-attr]
+    if is_nested(space):
+        dtypes = [dtypes_of(part) for part in parts_of(space).values()]
+        return None if any(dtype is None for dtype in dtypes) else joined_parts(space, dtypes)
     dtype = getattr(space, "dtype", None)
-    return np.dtype(dtype) if dtype is not None and not isinstance(space, spaces.Text) else None
-
-
-def _all_or_none(dtypes: object) -> Any:
-    """Return nested dtypes unchanged, or None if the dtype of any part is unknown."""
-    return None if any(leaf is None for leaf in nested.leaves(dtypes)) else dtypes
+    return np.dtype(dtype) if dtype is not None and kind is not Kind.TEXT else None
 
 
 def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:
     """Return nested arrays of zeros [num_items, ...] with the structure, shapes and dtypes of the space's items."""
-    if isinstance(space, spaces.Dict):
-        return {key: empty_items(sub, num_items) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(empty_items(sub, num_items) for sub in space.spaces)
+    if is_nested(space):
+        return joined_parts(space, [empty_items(part, num_items) for part in parts_of(space).values()])
     if space is None or space.shape is None or dtypes_of(space) is None:
         return np.zeros(num_items, np.float32)
     return np.zeros((num_items, *space.shape), space.dtype)
@@ -161,15 +165,18 @@ def one_hot(values: Any, space: spaces.Space | None) -> Any:
         raise InvalidArgument(
             "one_hot_discrete=True needs the episode's space; give observation_space and action_space"
         )
-    if isinstance(space, spaces.Dict):
-        return {key: one_hot(values[key], sub) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(one_hot(value, sub) for value, sub in zip(values, space.spaces, strict=True))
-    if isinstance(space, spaces.Discrete):
-        return _one_hot(np.asarray(values) - space.start, int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        return _multi_one_hot(np.asarray(values), space)
-    return values
+    return map_items(_one_hot_part, values, space)
+
+
+def _one_hot_part(values: Any, space: spaces.Space) -> Any:
+    """Return items of a space that is not nested as concatenated one-hot vectors, one per choice."""
+    if not kind_of(space).has_choices:
+        return values
+    firsts, counts = choices_of(space)
+    indices = np.asarray(values) - firsts
+    indices = indices.reshape(*indices.shape[: indices.ndim - counts.ndim], counts.size)
+    parts = [_one_hot(indices[..., i], int(count)) for i, count in enumerate(counts.ravel())]
+    return np.concatenate(parts, axis=-1)
 
 
 def _one_hot(indices: np.ndarray, size: int) -> np.ndarray:
@@ -181,11 +188,3 @@ def _one_hot(indices: np.ndarray, size: int) -> np.ndarray:
     out = np.zeros((*indices.shape, size), np.float32)
     np.put_along_axis(out, indices[..., None].astype(np.int64), 1.0, axis=-1)
     return out
-
-
-def _multi_one_hot(values: np.ndarray, space: spaces.MultiDiscrete) -> np.ndarray:
-    """Return items of a MultiDiscrete space as concatenated one-hot vectors, one per dimension of the space."""
-    sizes = space.nvec.reshape(-1)
-    batch = values.shape[: values.ndim - space.nvec.ndim]
-    indices = (values - space.start).reshape(*batch, len(sizes))
-    return np.concatenate([_one_hot(indices[..., i], int(size)) for i, size in enumerate(sizes)], axis=-1)

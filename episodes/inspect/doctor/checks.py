@@ -16,6 +16,7 @@ from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import Trial, array_of, digest, exceeds_bounds
 from episodes.tracks import nested
 from episodes.tracks.ragged import RaggedKind
+from episodes.tracks.space_kinds import Kind, bounds_of, kind_of, parts_of
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
@@ -81,19 +82,20 @@ def _like(item: object, ragged: Kinds | None) -> Any:
     return spaces.Space()  # contains anything
 
 
-def _space_mismatches(space: Space, item: Any, path: str) -> Iterator[tuple[str, str, str]]:
+def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, str, str]]:
     """Yield (problem kind, evidence, path) for each array of the nested item that does not fit its space."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else dict(enumerate(space))
+    kind = kind_of(space)
+    if kind.is_nested:
+        parts = parts_of(space)
         keys = list(item) if isinstance(item, dict) else list(range(len(item))) if isinstance(item, tuple) else []
         if set(parts) != set(keys):
             yield "outside_space", f"{path} has {keys}, and its space {list(parts)}"[:200], path
             return
         for key, part in parts.items():
             yield from _space_mismatches(part, item[key], f"{path}/{key}")
-    elif isinstance(space, spaces.Box):
+    elif kind is Kind.BOX:
         yield from _box_mismatches(space, item, path)
-    elif isinstance(space, spaces.Sequence) and isinstance(item, np.ndarray):  # an item of a ragged track
+    elif kind is Kind.SEQUENCE and isinstance(item, np.ndarray):  # an item of a ragged track
         for value in item:
             yield from _space_mismatches(space.feature_space, value, path)
     elif type(space) is not spaces.Space and not space.contains(item):
@@ -406,14 +408,9 @@ def constants(trials: Trials) -> Iterator[Finding]:
 
 
 def _has_one_item(space: Space | None) -> bool:
-    """Return True if a Discrete, Box or MultiDiscrete space contains a single item, and False for other spaces."""
-    if isinstance(space, spaces.Discrete):
-        return space.n == 1
-    if isinstance(space, spaces.Box):
-        return bool((space.low == space.high).all())
-    if isinstance(space, spaces.MultiDiscrete):
-        return bool((space.nvec == 1).all())
-    return False
+    """Return True if an array space contains a single item, and False for other spaces."""
+    bounds = bounds_of(space)
+    return bounds is not None and bool((bounds.low == bounds.high).all())
 
 
 ALL: tuple[Callable[[Trials], Iterator[Finding]], ...] = (

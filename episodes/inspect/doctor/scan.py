@@ -9,7 +9,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
 
 from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import array_of, digest, exceeds_bounds
@@ -17,6 +16,7 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.ragged import Ragged
+from episodes.tracks.space_kinds import Kind, bounds_of, kind_of, parts_of
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
@@ -148,7 +148,7 @@ class OutsideBounds(NamedTuple):
 
 
 def outside_bounds(items: object, space: Space | None, name: str) -> Iterator[OutsideBounds]:
-    """Yield the numbers in a batch of items that lie outside the bounds of their Box or Discrete (sub)space.
+    """Yield the numbers in a batch of items that lie outside the bounds of their array (sub)space.
 
     Leaves with another shape than their space are skipped. Other checks compare keys, dtypes and shapes.
 
@@ -160,18 +160,16 @@ def outside_bounds(items: object, space: Space | None, name: str) -> Iterator[Ou
         array = array_of(leaf)
         if array.dtype.kind not in "biuf":
             continue
-        if isinstance(part, spaces.Box) and array.shape[1:] == part.shape:
-            low, high = part.low, part.high
-        elif isinstance(part, spaces.Discrete) and array.ndim == 1:
-            low, high = np.asarray(part.start), np.asarray(part.start + part.n - 1)
-        else:
+        bounds = bounds_of(part)
+        if bounds is None or array.shape[1:] != part.shape:
             continue
+        low, high = bounds
         if not array.size or (array.min() >= np.max(low) and array.max() <= np.min(high)):
             continue  # in little memory, as for images
         for at in np.argwhere(exceeds_bounds(array, low, high)):
             index = tuple(int(i) for i in at[1:])
-            bounds = f"bounds {low[index]:.7g} to {high[index]:.7g}"
-            yield OutsideBounds(path, int(at[0]), index, array.shape[1:], array[tuple(at)], bounds)
+            words = f"bounds {low[index]:.7g} to {high[index]:.7g}"
+            yield OutsideBounds(path, int(at[0]), index, array.shape[1:], array[tuple(at)], words)
 
 
 def _varies(observations: object) -> bool:
@@ -184,10 +182,11 @@ def _varies(observations: object) -> bool:
 
 def _leaves_with_spaces(space: Space | None, items: object, path: str) -> list[tuple[str, Any, Any]]:
     """Return the arrays in nested items as a list of (key path, space of the array, array)."""
-    if isinstance(space, spaces.Dict) and isinstance(items, Mapping):
-        pairs = [(key, part, items[key]) for key, part in space.items() if key in items]
-    elif isinstance(space, spaces.Tuple) and isinstance(items, tuple):
-        pairs = [(k, part, item) for k, (part, item) in enumerate(zip(space, items, strict=False))]
+    kind, parts = kind_of(space), parts_of(space)
+    if kind is Kind.DICT and isinstance(items, Mapping):
+        pairs = [(key, part, items[key]) for key, part in parts.items() if key in items]
+    elif kind is Kind.TUPLE and isinstance(items, tuple):
+        pairs = [(k, part, item) for (k, part), item in zip(parts.items(), items, strict=False)]
     else:
         return [] if isinstance(items, (Mapping, tuple)) else [(path, space, items)]
     return [leaf for key, part, item in pairs for leaf in _leaves_with_spaces(part, item, f"{path}/{key}")]
