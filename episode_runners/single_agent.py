@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import DTypeLike
 
@@ -474,7 +473,7 @@ class SingleAgentEnvRunner(EnvRunner):
         if call.explore and self.num_envs == 1 and isinstance(sink, ReplayRecorder) and not sink.keys:
             call.random_share = random_action_probability_of(self.policy)
         try:
-            with torch.inference_mode():
+            with self._pipelines.inference:
                 if num_timesteps is not None:
                     return self._run_steps(num_timesteps, act)
                 call.quotas, self._turn = quotas(call.num_episodes or 0, self.num_envs, self._turn)
