@@ -39,7 +39,12 @@ def check_distinct(envs: Sequence[Any], others: Sequence[Any] = ()) -> None:
 
 
 def raise_or_annotate(
-    error: BaseException, env: VectorEnv, row: object, get_ages: Callable[[], np.ndarray], runner: object, sink: object
+    error: BaseException,
+    env: VectorEnv,
+    row: object,
+    get_ages: Callable[[], np.ndarray],
+    readers: Sequence[object],
+    sink: object,
 ) -> None:
     """Explain an error of a vector step: raise `TrackMismatch` if an environment returned invalid data,
     else note the failed environment on `error`.
@@ -49,8 +54,8 @@ def raise_or_annotate(
         env: the vector environment.
         row: the newest result of `step`, or (observations, infos) of a reset.
         get_ages: returns the number of steps [N] of the ongoing episodes before the failed step.
-        runner: the runner, which reads the row.
-        sink: the recorder of the row. Only errors of the runner and the recorder are checked against the row.
+        readers: the objects that read the row: the runner and its parts.
+        sink: the recorder of the row. Only errors of the readers and the recorder are checked against the row.
 
     Raises:
         TrackMismatch: an environment returned a value that does not match its space.
@@ -68,7 +73,7 @@ def raise_or_annotate(
         error.add_note(_where(env, index, get_ages()))
     elif index is not None:
         _name_environment(error, env, index, get_ages(), raised_itself=_owner(frames[-1]) is vector_env)
-    elif _owner(frames[-1]) is runner or any(_owner(frame) is sink for frame in frames):
+    elif any(_owner(frames[-1]) is reader for reader in readers) or any(_owner(frame) is sink for frame in frames):
         location = f"{env}, the vector step after steps {get_ages().tolist()[:8]} of its episodes"
         for mismatch in _row_mismatches(env, row):
             raise TrackMismatch(f"{location}: {mismatch}") from error

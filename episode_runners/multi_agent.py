@@ -14,22 +14,22 @@ from connectors.actor import Actor
 from connectors.multi_agent_pipelines import MultiAgentEnvToModule, MultiAgentModuleToEnv
 from connectors.policy import check_interface, module_of
 from episode_runners.dropped_envs import close_when_dropped, makes_envs
+from episode_runners.env_use import EnvUse
 from episode_runners.environment_errors import check_distinct
-from episode_runners.multi_agent_envs import EnvStep
+from episode_runners.multi_agent_chunks import NewEpisodes, SampledChunks
+from episode_runners.multi_agent_envs import EnvStep, MultiAgentEnv
 from episode_runners.multi_agent_pipelines import Answers, ByAgent, RunnerPipelines, checked_pipelines, split_actors
 from episode_runners.multi_agent_restarts import EnvCopies
-from episode_runners.multi_agent_stats import MultiAgentCollectStats, ReturnCounter, stats_of
+from episode_runners.multi_agent_stats import MultiAgentCollectStats, stats_of
 from episode_runners.multi_agent_versions import carry_versions, checked_versions, switch_versions, write_versions
 from episode_runners.restarts import EnvReplacement, advised
 from episode_runners.runner import EnvRunner, check_counts, copy_pipeline, quotas
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.data_types import ModuleID
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
-from episodes.facts.facts import new_id
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.episode import ALL
 from episodes.multi_agent.timeline import RESTS
-from episodes.recorder.env_turns import EnvTurns
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
@@ -40,6 +40,25 @@ if TYPE_CHECKING:
     from episode_runners.multi_agent_versions import Versions
 
 __all__ = ["MultiAgentEnvRunner"]
+
+
+class MultiAgentCall:
+    """One call of `sample`.
+
+    Attributes:
+        updates: whether connectors with statistics learn.
+        resuming: (copy, agent) that had no step of this chunk before the call, and did not act in the call yet.
+    """
+
+    __slots__ = ("resuming", "updates")
+
+    def __init__(self, updates: bool) -> None:
+        self.updates = updates
+        self.resuming: set[tuple[int, Any]] = set()
+
+    def forget_agents(self, i: int) -> None:
+        """Forget the agents of copy `i`, whose episode is over."""
+        self.resuming = {place for place in self.resuming if place[0] != i}
 
 
 class MultiAgentEnvRunner(EnvRunner):
@@ -109,45 +128,58 @@ class MultiAgentEnvRunner(EnvRunner):
         num_envs = 1 if num_envs is None else checked_count("num_envs", num_envs)
         if num_envs > 1 and not makes_envs(env):
             raise InvalidArgument(f"num_envs={num_envs}: give a callable that makes an environment for several copies")
-        self.env_to_module = checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
-        self.module_to_env = checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
+        seeing = checked_pipelines("env_to_module", MultiAgentEnvToModule, env_to_module)
+        acting = checked_pipelines("module_to_env", MultiAgentModuleToEnv, module_to_env)
         if not (policies is None or isinstance(policies, Mapping)):
             policies = {DEFAULT_MODULE_ID: policies}
-        self.policies = split_actors(policies, self.env_to_module, self.module_to_env, seed)
+        self.policies = split_actors(policies, seeing, acting, seed)
         for policy in (self.policies or {}).values():
             check_interface(policy, "MultiAgentEnvRunner")
-        self._made_of = env
-        self.num_envs = num_envs
         self._copies = EnvCopies(env, num_envs, vectorization, restart_failed, env_timeout_s)
-        self._care = {"vectorization": vectorization, "restart_failed": restart_failed, "env_timeout_s": env_timeout_s}
-        self.envs = self._copies.envs
-        self._open = self.envs
-        self._turns = EnvTurns(self.envs)
-        if makes_envs(env):
-            self._keep_env = close_when_dropped(self, self.envs)
+        self._copies.seeds = [None if seed is None else seed + i for i in range(num_envs)]
+        forget = close_when_dropped(self, self.envs) if makes_envs(env) else None
+        self._use = EnvUse(self.envs, forget)
         if not (agent_to_module_mapping_fn is None or callable(agent_to_module_mapping_fn)):
             raise WrongType(f"agent_to_module_mapping_fn={agent_to_module_mapping_fn!r}: give a function, or None")
         checks = checked_flag("check_pipeline", check_pipeline)
-        self._pipelines = RunnerPipelines(
-            self.policies, self.env_to_module, self.module_to_env, self.envs, seed, checks
-        )
+        self._pipelines = RunnerPipelines(self.policies, seeing, acting, self.envs, seed, checks)
         self.stats = MultiAgentCollectStats()
         self.episodes: list[MultiAgentEpisode] = []  # ongoing episodes
-        self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
-        self._missing = checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
-        self._lookback = checked_lookback(len_lookback_buffer, "env steps")
+        missing = checked_choice("missing_final_observation", missing_final_observation, ("raise", "repeat"))
+        self._new_episodes = NewEpisodes(agent_to_module_mapping_fn, missing, np.random.default_rng(seed))
+        self._chunks = SampledChunks(num_envs, checked_lookback(len_lookback_buffer, "env steps"))
         self.reward_dtype = None if reward_dtype is None else checked_number_dtype("reward_dtype", reward_dtype)
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
-        self._interrupted: list[MultiAgentEpisode] = []  # chunks of calls that failed or were interrupted
-        self._failed = False  # the last call failed, and its steps are not in `_interrupted` yet
-        self._restarted: dict[int, tuple[dict[Any, Any], dict[Any, Any]]] = {}  # first observations of new copies
-        self._in_step: list[tuple[int, int]] = []  # (copy, env step before it) for each step that is being recorded
-        self._counters = [ReturnCounter() for _ in self.envs]
-        self._taken: list[MultiAgentEpisode] = []  # chunks that ended or were cut in this call
-        self._resuming: set[tuple[int, Any]] = set()  # (copy, agent) that had no step of this chunk before the call
-        self._shared_data: dict[str, Any] = {}
-        self._id_generator = np.random.default_rng(seed)
-        self._seeds: list[int | None] = [None if seed is None else seed + i for i in range(num_envs)]
+        self._call = MultiAgentCall(False)
+
+    @property
+    def envs(self) -> list[MultiAgentEnv]:
+        """Copies of the environment."""
+        return self._copies.envs
+
+    @property
+    def num_envs(self) -> int:
+        """Number of copies of the environment."""
+        return len(self._copies.envs)
+
+    @property
+    def env_to_module(self) -> MultiAgentEnvToModule:
+        """Pipelines from observations to batches, by module."""
+        return self._pipelines.env_to_module
+
+    @property
+    def module_to_env(self) -> MultiAgentModuleToEnv:
+        """Pipelines from the policies' outputs to actions, by module."""
+        return self._pipelines.module_to_env
+
+    @property
+    def agent_to_module_mapping_fn(self) -> Callable[[Any, Any], Any] | None:
+        """Function `(agent_id, episode) -> module_id` of episodes that start from now on."""
+        return self._new_episodes.mapping_fn
+
+    @agent_to_module_mapping_fn.setter
+    def agent_to_module_mapping_fn(self, mapping_fn: Callable[[Any, Any], Any] | None) -> None:
+        self._new_episodes.mapping_fn = mapping_fn
 
     # --- sampling ------------------------------------------------------------------------------------------------
 
@@ -180,21 +212,20 @@ class MultiAgentEnvRunner(EnvRunner):
             StateMismatch: a filter has no statistics, and this call does not update them.
         """
         check_counts(num_timesteps, num_episodes)
-        self._check_may_sample()
+        use = self._use
+        use.check_may_sample()
+        if self.policies is None and not random_actions:
+            raise InvalidArgument("this runner has no policies; give policies=, or pass random_actions=True")
         try:
-            self._is_sampling = True
-            if self.policies is None and not random_actions:
-                raise InvalidArgument("this runner has no policies; give policies=, or pass random_actions=True")
-            self._needs_reset |= not self._turns.begin()
-            with self._interrupts as interrupts:
+            use.begin()
+            with use.interrupts as interrupts:
                 chunks = self._sample(num_timesteps, num_episodes, explore, random_actions, force_reset)
             if interrupts.pending:
-                self._interrupted += chunks
+                self._chunks.interrupted += chunks
                 interrupts.raise_pending()
             return chunks
         finally:
-            self._is_sampling = False
-            self._turns.end()
+            use.end()
 
     def _sample(
         self,
@@ -205,17 +236,17 @@ class MultiAgentEnvRunner(EnvRunner):
         force_reset: bool,
     ) -> list[MultiAgentEpisode]:
         """Sample for `sample`, count the steps, and call the hooks. If this fails, `take` returns the steps."""
-        began = perf_counter()
-        self._updates = self._updates_if(explore)
+        began, sampled = perf_counter(), self._chunks
+        self._call = MultiAgentCall(self._updates_if(explore))
         self._store_interrupted()
-        if self._needs_reset or force_reset or num_episodes is not None:
+        if self._use.needs_reset or force_reset or num_episodes is not None:
             self._reset_all()
         act = self._random_actions if random_actions else self._policy_actions
-        if self._updates and not random_actions:
+        if self._call.updates and not random_actions:
             self._pipelines.stamp()
         elif not random_actions:
             self._pipelines.check_statistics()
-        self._resuming = {
+        self._call.resuming = {
             (i, agent_id)
             for i, episode in enumerate(self.episodes)
             for agent_id, line in episode.agents.timelines.items()
@@ -224,20 +255,20 @@ class MultiAgentEnvRunner(EnvRunner):
         try:
             with torch.inference_mode():
                 self._run(num_timesteps, num_episodes, act, explore)
-            if self._interrupts.pending:  # these steps count when they are returned
-                chunks, self._taken = list(map(self._finalize, self._taken)), []
+            if self._use.interrupts.pending:  # these steps count when they are returned
+                chunks, sampled.taken = list(map(self._finalize, sampled.taken)), []
                 return chunks
-            left = self._interrupted if self.returns_interrupted and num_timesteps is not None else []
-            chunks = [*left, *map(self._finalize, self._taken)]
-            self.stats = stats_of(chunks, self._counters, perf_counter() - began)
+            left = sampled.interrupted if self.returns_interrupted and num_timesteps is not None else []
+            chunks = [*left, *map(self._finalize, sampled.taken)]
+            self.stats = stats_of(chunks, sampled.counters, perf_counter() - began)
             self._num_steps += self.stats.num_env_steps
             self.num_episodes += self.stats.num_episodes
-            chunks = self._call_sample_end_hooks(chunks)
-            later = self._interrupted[len(left) :]
+            chunks = self._hooks.call_on_sample_end(self, chunks)
+            later = sampled.interrupted[len(left) :]
         except BaseException:
-            self._needs_reset = self._failed = True
+            self._use.needs_reset = sampled.has_failed = True
             raise
-        self._taken, self._interrupted = [], later
+        sampled.taken, sampled.interrupted = [], later
         return chunks
 
     def _run(
@@ -245,23 +276,23 @@ class MultiAgentEnvRunner(EnvRunner):
     ) -> None:
         """Step the environment copies until there are enough steps or episodes, and collect the episode chunks.
 
-        The chunks are stored in `_taken`. `act` computes the actions of all copies. After Ctrl-C the method stops
+        The chunks are added to `_chunks`. `act` computes the actions of all copies. After Ctrl-C the method stops
         early.
         """
         num_envs = len(self.envs)
         if num_timesteps is not None:
             num_steps = 0
-            while num_steps < num_timesteps and not self._interrupts.pending:
+            while num_steps < num_timesteps and not self._use.interrupts.pending:
                 num_steps += self._step_all(range(num_envs), *act(explore))
             self._cut_all()
             return
         missing = quotas(num_episodes or 0, num_envs)[0].tolist()
         while going := [i for i in range(num_envs) if missing[i] > 0]:
             self._step_all(going, *act(explore), missing=missing)
-            if self._interrupts.pending:
+            if self._use.interrupts.pending:
                 self._cut_all()
                 break
-        self._needs_reset = True
+        self._use.needs_reset = True
 
     def _finalize(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
         """Convert the lists of an episode chunk to arrays, record policy versions,
@@ -297,24 +328,25 @@ class MultiAgentEnvRunner(EnvRunner):
         Raises:
             EpisodeStateError: the runner is sampling (a hook called this method).
         """
-        self._check_not_sampling("take")
+        self._use.check_not_sampling("take")
         self._store_interrupted()
-        chunks = self._interrupted
-        self._interrupted = []
+        chunks = self._chunks.interrupted
+        self._chunks.interrupted = []
         return chunks
 
     def _store_interrupted(self) -> None:
-        """Move the chunks of a failed call to `_interrupted`, without the steps that were only partly recorded."""
-        if not self._failed:
+        """Move the chunks of a failed call to `_chunks.interrupted`, without steps that were only partly recorded."""
+        sampled = self._chunks
+        if not sampled.has_failed:
             return
-        for i, env_t in self._in_step:
+        for i, env_t in sampled.in_step:
             self.episodes[i] = self.episodes[i][: env_t - self.episodes[i].env_t_started]
+        taken = sampled.taken
         waiting = [
-            episode for episode in self.episodes if len(episode) and not any(episode is chunk for chunk in self._taken)
+            episode for episode in self.episodes if len(episode) and not any(episode is chunk for chunk in taken)
         ]
-        left = [*self._interrupted, *map(self._finalize_if_possible, [*self._taken, *waiting])]
-        self._interrupted = left
-        self._failed, self._taken, self.episodes, self._in_step = False, [], [], []
+        left = [*sampled.interrupted, *map(self._finalize_if_possible, [*taken, *waiting])]
+        sampled.interrupted, sampled.has_failed, sampled.taken, self.episodes, sampled.in_step = left, False, [], [], []
 
     def _finalize_if_possible(self, chunk: MultiAgentEpisode) -> MultiAgentEpisode:
         """Finalize an episode chunk. If its items do not fit together in arrays, return it unconverted."""
@@ -324,7 +356,7 @@ class MultiAgentEnvRunner(EnvRunner):
             return chunk
 
     def _cut_all(self) -> None:
-        """Cut all ongoing episodes: collect the chunks in `_taken`, and continue the episodes in new chunks."""
+        """Cut all ongoing episodes: add the chunks to `_chunks`, and continue the episodes in new chunks."""
         for i, episode in enumerate(self.episodes):
             if len(episode):
                 successor = episode.cut(self._lookback_of(episode))
@@ -333,52 +365,34 @@ class MultiAgentEnvRunner(EnvRunner):
                 for part, later in ((episode, successor), *parts):  # hooks keep the dict that they write to
                     part.custom_data, later.custom_data = later.custom_data, part.custom_data
                 carry_versions(episode, successor)
-                self._counters[i].add(episode)
-                self._taken.append(episode)
+                self._chunks.add(i, episode)
                 self.episodes[i] = successor
 
     def _lookback_of(self, episode: MultiAgentEpisode) -> int:
         """Return the number of an episode's last env steps that its next chunk must repeat as lookback."""
-        return max(self._lookback, episode.env_steps_back(self.env_to_module.lookback))
+        return max(self._chunks.lookback, episode.env_steps_back(self.env_to_module.lookback))
 
     def _reset_all(self) -> None:
         """Reset all environment copies, start new episodes in place of the ongoing ones, and call the hooks."""
-        self._needs_reset = True  # stays True if one reset fails
-        self._taken = []
-        self._counters = [ReturnCounter() for _ in self.envs]
+        self._use.needs_reset = True  # stays True if one reset fails
+        self._chunks.begin()
         self.episodes = [self._reset_copy(i) for i in range(len(self.envs))]
-        self._needs_reset = False
+        self._use.needs_reset = False
         for i in range(len(self.envs)):
             self._call_start_hooks(i)
 
     def _reset_copy(self, i: int) -> MultiAgentEpisode:
         """Reset environment copy `i`, and return the new episode with its first observations."""
-        seed, self._seeds[i] = self._seeds[i], None
-        return self._begin_episode(i, *self._copies.reset(i, seed))
+        return self._begin_episode(i, *self._copies.reset(i))
 
     def _begin_episode(self, i: int, observations: dict[Any, Any], infos: dict[Any, Any]) -> MultiAgentEpisode:
         """Return the new episode of environment copy `i`, which was reset."""
-        episode = self._new_episode()
+        episode = self._new_episodes.make(self.seed is not None)
         rows = [(i, episode, observations)]
         self._pipelines.add_agents(rows)
         episode.add_env_reset(observations=observations, infos=infos)
-        self._pipelines.rewrite(rows, self._updates)
+        self._pipelines.rewrite(rows, self._call.updates)
         return episode
-
-    def _new_episode(self) -> MultiAgentEpisode:
-        """Return an episode without observations, whose spaces are added when its agents appear.
-
-        With a seed, the first half of its id follows from the seed, so that functions that choose modules by it are
-        reproducible. The other half is random, so that ids never repeat.
-        """
-        number = self._id_generator.integers(2**64, dtype=np.uint64)
-        return MultiAgentEpisode(
-            id_=None if self.seed is None else f"{number:016x}{new_id()[16:]}",
-            observation_space={},
-            action_space={},
-            agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
-            missing_final_observation=self._missing,
-        )
 
     # --- acting --------------------------------------------------------------------------------------------------
 
@@ -386,11 +400,11 @@ class MultiAgentEnvRunner(EnvRunner):
         """Run the policies for all agents that must act,
         and return their actions and other outputs by copy and agent.
         """
-        for i, agent_id in self._resuming:
+        for i, agent_id in self._call.resuming:
             line = self.episodes[i].agents.timelines[agent_id]
             if line.phase == RESTS:  # it acts now
                 self._set_initial_state(line.episode)
-        policies, context = self.policies, {"explore": explore, "shared_data": self._shared_data}
+        policies, context = self.policies, {"explore": explore, "shared_data": self._pipelines.shared_data}
         batch = self.env_to_module(rl_module=policies, episodes=self.episodes, **context)
         outputs = {module_id: policies[module_id](columns, explore=explore) for module_id, columns in batch.items()}  # type: ignore[index]
         result = self.module_to_env(rl_module=policies, batch=outputs, episodes=self.episodes, **context)
@@ -422,7 +436,7 @@ class MultiAgentEnvRunner(EnvRunner):
             outputs: other outputs of the policies, in the same form.
             missing: number of episodes that each copy still has to contribute, updated in place. None: no limit.
         """
-        if self._resuming:
+        if self._call.resuming:
             self._match_recorded_outputs(actions, outputs)
         for i in going:
             self.envs[i].begin_step(for_env[i])
@@ -431,14 +445,14 @@ class MultiAgentEnvRunner(EnvRunner):
         failed = [i for i, step in results if step is None]
         rows = [(i, self.episodes[i], step.observations) for i, step in steps]
         self._pipelines.add_agents(rows)
-        self._in_step = [(i, episode.env_t) for i, episode, _ in rows]
+        self._chunks.in_step = [(i, episode.env_t) for i, episode, _ in rows]
         for i, step in steps:
             self._record(self.episodes[i], step, actions[i], outputs[i])
-        self._pipelines.rewrite(rows, self._updates)
-        self._in_step = []
+        self._pipelines.rewrite(rows, self._call.updates)
+        self._chunks.in_step = []
         for i in failed:
             self._begin_again(i, keeps=missing is None)
-        for call in self._on_step:
+        for call in self._hooks.on_step:
             call(self)
         for i, _ in steps:
             if self.episodes[i].is_done:
@@ -461,7 +475,7 @@ class MultiAgentEnvRunner(EnvRunner):
             except Exception as error:
                 if not self._copies.restart_failed:
                     raise advised(error) from error.__cause__
-                self._restarted[i] = self._copies.replace(i, error)
+                self._copies.restarted[i] = self._copies.replace(i, error)
                 return None
         except Exception as error:
             error.add_note(f"environment {i}, env step {self.episodes[i].env_t + 1} of its episode")
@@ -476,10 +490,10 @@ class MultiAgentEnvRunner(EnvRunner):
         """
         episode = self.episodes[i]
         if keeps and len(episode):
-            self._taken.append(episode)
-        self._counters[i].so_far = {}
-        self._resuming = {place for place in self._resuming if place[0] != i}
-        self.episodes[i] = self._begin_episode(i, *self._restarted.pop(i))
+            self._chunks.taken.append(episode)
+        self._chunks.counters[i].so_far = {}
+        self._call.forget_agents(i)
+        self.episodes[i] = self._begin_episode(i, *self._copies.restarted.pop(i))
         self._call_start_hooks(i)
 
     def _match_recorded_outputs(self, actions: list[ByAgent], outputs: list[ByAgent]) -> None:
@@ -489,8 +503,9 @@ class MultiAgentEnvRunner(EnvRunner):
         outputs. Outputs that the policy no longer returns are dropped. In earlier steps new outputs are zeros, and
         new recurrent states are the initial state, with which the policy and learners start.
         """
-        for i, agent_id in [place for place in self._resuming if place[1] in actions[place[0]]]:
-            self._resuming.remove((i, agent_id))
+        resuming = self._call.resuming
+        for i, agent_id in [place for place in resuming if place[1] in actions[place[0]]]:
+            resuming.remove((i, agent_id))
             episode, items = self.episodes[i].agent_episodes[agent_id], outputs[i].get(agent_id) or {}
             known = dict(episode.extra_model_outputs)
             if known.keys() == items.keys():
@@ -533,26 +548,21 @@ class MultiAgentEnvRunner(EnvRunner):
 
     def _end(self, i: int, episode: MultiAgentEpisode) -> None:
         self._copies.note_end(i)
-        self._counters[i].add(episode)
-        self._taken.append(episode)
-        self._resuming = {place for place in self._resuming if place[0] != i}
-        for call in self._on_episode_end:
+        self._chunks.add(i, episode)
+        self._call.forget_agents(i)
+        for call in self._hooks.on_episode_end:
             call(self, i, episode)
 
     def _call_start_hooks(self, i: int) -> None:
-        for call in self._on_episode_start:
+        for call in self._hooks.on_episode_start:
             call(self, i, self.episodes[i])
 
     def for_evaluation(
         self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
     ) -> MultiAgentEnvRunner:
-        if not makes_envs(self._made_of):
-            raise InvalidArgument(
-                f"{self._made_of} is one environment: give the runner a callable that makes it, or call "
-                "evaluate(env, runner.actors, ...) with one for evaluation"
-            )
+        env, options = self._copies.like()
         runner = MultiAgentEnvRunner(
-            self._made_of,
+            env,
             self.policies,
             num_envs=self.num_envs if num_envs is None else num_envs,
             agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
@@ -563,8 +573,8 @@ class MultiAgentEnvRunner(EnvRunner):
             update_stats=False,
             reward_dtype=self.reward_dtype,
             check_pipeline=self._pipelines.checks,
-            missing_final_observation=self._missing,
-            **self._care,
+            missing_final_observation=self._new_episodes.missing_final_observation,
+            **options,
         )
         check_distinct(runner._copies.unadapted(), self._copies.unadapted())
         return runner
@@ -574,10 +584,9 @@ class MultiAgentEnvRunner(EnvRunner):
         """Policies with their pipelines, as actors by module id.
         Modules whose pipelines do not exist yet are left out.
         """
-        pipelines = self.env_to_module.modules, self.module_to_env.modules
-        known = [module_id for module_id in self.policies or {} if all(module_id in modules for modules in pipelines)]
-        policies = self.policies or {}
-        return {name: Actor.of_parts(policies[name], *(modules[name] for modules in pipelines)) for name in known}
+        readers, writers, policies = self.env_to_module.modules, self.module_to_env.modules, self.policies or {}
+        known = [name for name in policies if name in readers and name in writers]
+        return {name: Actor.of_parts(policies[name], readers[name], writers[name]) for name in known}
 
     def set_module(self, module_id: ModuleID, policy: Policy | Actor) -> None:
         """Add a module with its policy or actor, or replace the policy or actor of an existing module.
@@ -591,11 +600,11 @@ class MultiAgentEnvRunner(EnvRunner):
             EpisodeStateError: the runner is sampling (a hook called this method).
             WrongType: the policy cannot be called as `policy(batch, explore=...)`.
         """
-        self._check_not_sampling("set_module")
+        self._use.check_not_sampling("set_module")
         if not isinstance(self.policies, MutableMapping):
             raise InvalidArgument("set_module: this runner has no dict of policies; create it with {module_id: policy}")
         check_interface(policy.policy if isinstance(policy, Actor) else policy, "MultiAgentEnvRunner")
-        self._needs_reset |= self._pipelines.set_module(module_id, policy)
+        self._use.needs_reset |= self._pipelines.set_module(module_id, policy)
 
     def remove_module(self, module_id: ModuleID) -> None:
         """Remove a module with its policy and pipelines. Other modules do not change.
@@ -605,8 +614,8 @@ class MultiAgentEnvRunner(EnvRunner):
         Raises:
             EpisodeStateError: the runner is sampling (a hook called this method).
         """
-        self._check_not_sampling("remove_module")
-        self._needs_reset |= self._pipelines.remove_module(module_id)
+        self._use.check_not_sampling("remove_module")
+        self._use.needs_reset |= self._pipelines.remove_module(module_id)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -653,34 +662,27 @@ class MultiAgentEnvRunner(EnvRunner):
 
         The next `sample` resets the environments with the same seeds, and filters learn nothing here.
         """
-        if not self.episodes and not self._closed:
-            before = self._id_generator.bit_generator.state
-            self._turns.begin()
+        if not self.episodes and not self._use.is_closed:
+            before = self._new_episodes.generator.bit_generator.state
+            self._use.turns.begin()
             try:
-                for i in range(len(self.envs)):
-                    observations, _ = self._copies.reset(i, self._seeds[i])
-                    self._pipelines.add_agents([(i, self._new_episode(), observations)])
+                for i in range(self.num_envs):
+                    observations, _ = self._copies.reset(i, keep_seed=True)
+                    episode = self._new_episodes.make(self.seed is not None)
+                    self._pipelines.add_agents([(i, episode, observations)])
             finally:
-                self._turns.end()
-            self._id_generator.bit_generator.state = before
+                self._use.turns.end()
+            self._new_episodes.generator.bit_generator.state = before
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
-        self._id_generator = np.random.default_rng(sequence)
-        *seeds, spaces_seed = (int(seed) for seed in sequence.generate_state(len(self.envs) + 1) >> 1)
-        self._seeds = list(seeds)
+        self._new_episodes.generator = np.random.default_rng(sequence)
+        *seeds, spaces_seed = (int(seed) for seed in sequence.generate_state(self.num_envs + 1) >> 1)
+        self._copies.seeds = list(seeds)
         self._pipelines.reseed_spaces(spaces_seed)
 
     def _close(self) -> None:
-        """Close all environments, also if one fails, and raise the first error afterwards."""
-        errors = []
-        self._copies.close_processes()
-        while self._open:  # close all, also if one fails
-            try:
-                self._open[0].close()
-            except Exception as error:
-                errors.append(error)
-            self._open = self._open[1:]
-        self._keep_env()
+        errors = self._copies.close()
+        self._use.forget()
         if errors:
             raise errors[0]
 

@@ -107,6 +107,7 @@ class RunnerPipelines:
         self.env_to_module, self.module_to_env = env_to_module, module_to_env
         self._agents = AgentSpaces(self.env_to_module.joint)
         self._num_seeded = 0  # number of seeded action spaces
+        self.shared_data: dict[str, Any] = {}  # of all connectors
         # states of pipelines that have not been made yet, by module
         self.later_states: dict[str, dict[Any, Any]] = {"env_to_module": {}, "module_to_env": {}}
 

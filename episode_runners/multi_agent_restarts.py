@@ -1,4 +1,4 @@
-"""Copies of a multi-agent environment in processes of their own, and copies that are replaced when they fail."""
+"""Copies of a multi-agent environment: in processes of their own, replaced when they fail, reset with seeds, closed."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ class EnvCopies:
 
     Attributes:
         envs: the copies. A replaced one is replaced in this list.
+        seeds: the seed of the next reset of each copy, or None.
+        restarted: first observations and infos of new copies that no episode has yet, by index.
         replacements: all replacements.
 
     Raises:
@@ -103,6 +105,8 @@ class EnvCopies:
         self.replacements: list[EnvReplacement] = []
         self._places = [EnvPlace(i, partial(self._make, i), self.replacements) for i in range(num_envs)]
         self.envs: list[MultiAgentEnv] = []
+        self.seeds: list[int | None] = [None] * num_envs
+        self.restarted: dict[int, tuple[dict[Any, Any], dict[Any, Any]]] = {}
         try:
             for i in range(num_envs):
                 self.envs.append(self._make(i))
@@ -111,6 +115,22 @@ class EnvCopies:
             for made in self.envs:
                 made.close()
             raise
+        self._open = self.envs  # copies that were not closed yet
+
+    def like(self) -> tuple[Any, dict[str, Any]]:
+        """Return the arguments of a runner for copies that are made like these: `env` and other ones by name.
+
+        Raises:
+            InvalidArgument: there is one environment, and no callable that makes it.
+        """
+        if not makes_envs(self._env):
+            raise InvalidArgument(
+                f"{self._env} is one environment: give the runner a callable that makes it, or call "
+                "evaluate(env, runner.actors, ...) with one for evaluation"
+            )
+        vectorization = "async" if self._is_async else "sync"
+        options = {"vectorization": vectorization, "restart_failed": self.restart_failed}
+        return self._env, options | {"env_timeout_s": self._timeout_s}
 
     def unadapted(self) -> list[Any]:
         """Return the environments without the adapters that were made for them here."""
@@ -122,8 +142,14 @@ class EnvCopies:
             return ProcessMultiAgentEnv(self._env, f"environment {i}", self._timeout_s)
         return as_multi_agent_env(self._env)
 
-    def reset(self, i: int, seed: int | None) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Reset copy `i`, or a new one in its place, and return its first observations and infos."""
+    def reset(self, i: int, *, keep_seed: bool = False) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Reset copy `i`, or a new one in its place, and return its first observations and infos.
+
+        Its seed is used once, unless `keep_seed` is True.
+        """
+        seed = self.seeds[i]
+        if not keep_seed:
+            self.seeds[i] = None
         self._places[i].note_reset(seed)
         env = self.envs[i]
         if isinstance(env, ProcessMultiAgentEnv) and env.env.is_torn:  # by a second Ctrl-C
@@ -145,9 +171,17 @@ class EnvCopies:
         self.envs[i], first = self._places[i].replace(error, self.envs[i].close, lambda env, seed: env.reset(seed))
         return first
 
-    def close_processes(self) -> None:
-        """Close all copies that have processes of their own, at the same time."""
+    def close(self) -> list[Exception]:
+        """Close all copies, also if one fails, and return the errors."""
+        errors = []
         close_processes([env.env for env in self.envs if isinstance(env, ProcessMultiAgentEnv)])
+        while self._open:
+            try:
+                self._open[0].close()
+            except Exception as error:
+                errors.append(error)
+            self._open = self._open[1:]
+        return errors
 
     def note_end(self, i: int) -> None:
         """Note that an episode of copy `i` has ended."""

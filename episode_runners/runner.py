@@ -13,10 +13,9 @@ from connectors.editable_episodes import EditableEpisodes
 from connectors.pipeline import set_states
 from episode_runners.callbacks import as_hook, check_unwritten
 from episode_runners.closeable import Closeable
-from episode_runners.interrupts import DeferredInterrupt
+from episode_runners.env_use import EnvUse
 from episode_runners.metrics_logger import MetricsLogger
-from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, WrongType
-from episodes.recorder.env_turns import EnvTurns
+from episodes.errors import InvalidArgument, StateMismatch, WrongType
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed
@@ -108,7 +107,61 @@ class _AsStepped(Sequence[Any]):
         return self._ended[env] if env in self._ended else self._ongoing[env]
 
 
-def hook_methods(hooks: Iterable[object], name: str) -> tuple[Any, ...]:
+class HookMethods:
+    """Methods of a runner's hooks by event, without methods that a hook lacks or inherits from `Hook`.
+
+    Args:
+        hooks: the hooks of the runner.
+
+    Attributes:
+        shown: the episodes that the methods `on_step` see while they run, else None.
+    """
+
+    __slots__ = ("follow_steps", "on_episode_end", "on_episode_start", "on_sample_end", "on_step", "shown")
+
+    def __init__(self, hooks: Sequence[object]) -> None:
+        self.on_episode_start = _methods(hooks, "on_episode_start")
+        self.on_step = _methods(hooks, "on_step")
+        self.on_episode_end = _methods(hooks, "on_episode_end")
+        self.on_sample_end = _methods(hooks, "on_sample_end")
+        self.follow_steps = bool(self.on_episode_start or self.on_step or self.on_episode_end)
+        self.shown: ShownEpisodes | None = None
+
+    def call_on_step(self, runner: object, shown: ShownEpisodes) -> None:
+        """Call the `on_step` method of all hooks. During the calls, `runner.episodes` is `shown`.
+
+        Raises:
+            InvalidArgument: a hook changed something other than `custom_data`.
+        """
+        self.shown = shown
+        try:
+            for call in self.on_step:
+                call(runner)
+        finally:
+            self.shown = None
+        check_unwritten(shown)
+
+    def call_on_sample_end(self, runner: object, sampled: Sampled) -> Any:
+        """Call the `on_sample_end` method of all hooks with the sample. Return the sample, or the last object that a
+        hook returned instead.
+
+        Raises:
+            WrongType: a hook returned an object of another type.
+        """
+        for call in self.on_sample_end:
+            replaced = call(runner, sampled)
+            if replaced is None:
+                continue
+            if type(replaced) is not type(sampled):
+                raise WrongType(
+                    f"a hook's on_sample_end returned a {type(replaced).__name__}; return None, or a "
+                    f"{type(sampled).__name__} that sample is to return"
+                )
+            sampled = replaced
+        return sampled
+
+
+def _methods(hooks: Iterable[object], name: str) -> tuple[Any, ...]:
     """Return the bound methods `name` of the hooks, without hooks that lack the method or inherit it from `Hook`."""
     methods = [getattr(hook, name, None) for hook in hooks]
     empty = getattr(Hook, name)
@@ -126,71 +179,28 @@ class EnvRunner(Closeable):
     """
 
     steps_counted: ClassVar[str] = "num_steps"  # name of the step count in metrics and states
-    num_envs: int
-    env_to_module: Any
-    module_to_env: Any
     stats: Any
-    _turns: EnvTurns
+    _pipelines: Any
+    _use: EnvUse
 
     def __init__(self, hooks: Sequence[Any], seed: int | None, update_stats: bool | Literal["always"]) -> None:
         self.seed = checked_seed(seed)
         self.update_stats = update_stats if update_stats == "always" else checked_flag("update_stats", update_stats)
         self._policy_version: Any = None
-        self._updates = bool(update_stats)  # in this call of sample
         self.num_episodes = 0
         self._num_steps = 0
         self.metrics_logger = MetricsLogger()
         self.worker_index = 0
-        hooks = [as_hook(hook) for hook in checked_items("hooks", hooks, "hooks")]
-        self._on_episode_start = hook_methods(hooks, "on_episode_start")
-        self._on_step = hook_methods(hooks, "on_step")
-        self._on_episode_end = hook_methods(hooks, "on_episode_end")
-        self._on_sample_end = hook_methods(hooks, "on_sample_end")
-        self._has_hooks = bool(self._on_episode_start or self._on_step or self._on_episode_end)
-        self._shown: ShownEpisodes | None = None  # set while hooks are called
-        self._needs_reset = True
-        self._closed = False  # `close` was called
-        self._is_shut = False  # the environments are closed
-        self._is_sampling = False
-        self._interrupts = DeferredInterrupt()
-        self._keep_env: Callable[[], Any] = lambda: None  # cancels the closing of environments of a dropped runner
+        self._hooks = HookMethods([as_hook(hook) for hook in checked_items("hooks", hooks, "hooks")])
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments."""
+        raise NotImplementedError
 
     def _updates_if(self, explore: bool) -> bool:
         """Return True if connectors with statistics learn in a call of `sample` with this `explore`."""
         return self.update_stats == "always" or (explore and bool(self.update_stats))
-
-    def _call_on_step(self, shown: ShownEpisodes) -> None:
-        """Call the `on_step` method of all hooks. During the calls, `runner.episodes` is `shown`.
-
-        Raises:
-            InvalidArgument: a hook changed something other than `custom_data`.
-        """
-        self._shown = shown
-        try:
-            for call in self._on_step:
-                call(self)
-        finally:
-            self._shown = None
-        check_unwritten(shown)
-
-    def _call_sample_end_hooks(self, sampled: Sampled) -> Any:
-        """Call the `on_sample_end` method of all hooks with the sample. Return the sample, or the last object that a
-        hook returned instead.
-
-        Raises:
-            WrongType: a hook returned an object of another type.
-        """
-        for call in self._on_sample_end:
-            replaced = call(self, sampled)
-            if replaced is None:
-                continue
-            if type(replaced) is not type(sampled):
-                raise WrongType(
-                    f"a hook's on_sample_end returned a {type(replaced).__name__}; return None, or a "
-                    f"{type(sampled).__name__} that sample is to return"
-                )
-            sampled = replaced
-        return sampled
 
     @property
     def policy_version(self) -> Any:
@@ -205,19 +215,6 @@ class EnvRunner(Closeable):
     @policy_version.setter
     def policy_version(self, version: Any) -> None:
         raise NotImplementedError
-
-    def _check_may_sample(self) -> None:
-        """Raise `EpisodeStateError` if the runner is closed, or is sampling already."""
-        if self._closed:
-            raise EpisodeStateError("sample after close(); make a new runner")
-        self._check_not_sampling("sample")
-
-    def _check_not_sampling(self, call: str) -> None:
-        if self._is_sampling:
-            raise EpisodeStateError(
-                f"{call} while this runner samples: a hook, a policy or an environment called it; call it after sample "
-                "has returned, or call evaluate(runner), which uses separate environments"
-            )
 
     def metrics(self) -> dict[str, Any]:
         """Return numbers to log: statistics of the last `sample`, total counts, and values that hooks have logged."""
@@ -249,8 +246,8 @@ class EnvRunner(Closeable):
         counts and the seed, without environments.
         """
         return {
-            "env_to_module": self.env_to_module.get_state(),
-            "module_to_env": self.module_to_env.get_state(),
+            "env_to_module": self._pipelines.env_to_module.get_state(),
+            "module_to_env": self._pipelines.module_to_env.get_state(),
             "seed": self.seed,
             self.steps_counted: self._num_steps,
             "num_episodes": self.num_episodes,
@@ -268,8 +265,9 @@ class EnvRunner(Closeable):
             raise StateMismatch(
                 f"{type(self).__name__}.set_state: a state without {missing}; give a state of get_state"
             )
-        self._needs_reset = True
-        pipelines: dict[str, Any] = {"env_to_module": self.env_to_module, "module_to_env": self.module_to_env}
+        self._use.needs_reset = True
+        both = self._pipelines
+        pipelines = {"env_to_module": both.env_to_module, "module_to_env": both.module_to_env}
         seed, num_steps = state["seed"], state[self.steps_counted]
         sequence = None if seed is None else np.random.SeedSequence((seed, num_steps))
         before = {name: pipeline.get_state() for name, pipeline in pipelines.items()}
@@ -286,14 +284,7 @@ class EnvRunner(Closeable):
 
     def close(self) -> None:
         """Close the environments. Further calls do nothing."""
-        self._closed = True
-        if not self._is_shut:
-            try:
-                self._close()
-            except Exception:
-                self._is_shut = True
-                raise
-            self._is_shut = True
+        self._use.close(self._close)
 
     def _close(self) -> None:
         raise NotImplementedError

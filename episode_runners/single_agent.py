@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import DTypeLike
 
-from connectors import env_to_module_pipeline, module_to_env_pipeline
-from connectors.acting import Acted, EnvToModule, ModuleToEnv, check_pipeline, fingerprint_of
+from connectors.acting import Acted, EnvToModule, ModuleToEnv
 from connectors.actor import Actor
-from connectors.fingerprint import (
-    check_fingerprint,
-    check_spaces,
-    check_statistics,
-    stamp,
-)
-from connectors.policy import Policy, check_interface, module_of, random_action_probability_of
-from episode_runners.dropped_envs import close_when_dropped, makes_envs
+from connectors.policy import Policy, module_of, random_action_probability_of
+from episode_runners.acting_pipelines import ActingPipelines
+from episode_runners.env_use import EnvUse
 from episode_runners.environment_errors import check_distinct, raise_or_annotate
-from episode_runners.process_envs import ProcessVectorEnv
 from episode_runners.random_actions import sample_random_actions
+from episode_runners.recordings import Recordings
 from episode_runners.restarts import EnvReplacement
 from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
-from episode_runners.serial_envs import SerialVectorEnv
-from episode_runners.stats import CollectStats, RunningReturns
-from episode_runners.vector_envs import EnvLike, autoreset_mode_of, close_vector_env, env_like, envs_of, make_vector_env
+from episode_runners.runner_envs import RunnerEnvs
+from episode_runners.stats import CollectStats
+from episode_runners.vector_envs import EnvLike, envs_of
 from episodes.columns import Columns
 from episodes.data_types import NestedArrays
-from episodes.errors import InvalidArgument, WrongType
+from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
-from episodes.recorder.boundaries import Boundaries, final_observations_of, infos_at_ends
-from episodes.recorder.env_turns import EnvTurns
+from episodes.recorder.boundaries import Boundaries, infos_at_ends
 from episodes.recorder.incoming import IncomingEpisodes
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.recorder.vector_recorder import VectorRecorder
@@ -44,13 +37,36 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.replay.replay_recorder import ReplayRecorder
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from episodes.tracks.copies import copied
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.policy_box import has_policy_actions, to_env_actions, to_policy_actions
-from episodes.tracks.spaces import as_rows
 from episodes.tracks.validation import checked_flag
 
 __all__ = ["SingleAgentEnvRunner"]
+
+
+@dataclass(slots=True)
+class SampleCall:
+    """One call of `sample` or `sample_into`: its arguments, and what holds until it returns.
+
+    Attributes:
+        explore: whether the policy explores.
+        updates: whether connectors with statistics learn.
+        random_actions: whether actions are random.
+        began: time of the beginning, in seconds of `perf_counter`.
+        num_episodes: number of whole episodes to sample, or None.
+        quotas: number of whole episodes per environment, int [N], or None.
+        rewrites: whether observations are rewritten before they are recorded.
+        random_share: probability of a random action, see `connectors.Policy`.
+    """
+
+    explore: bool
+    updates: bool
+    random_actions: bool
+    began: float = 0.0
+    num_episodes: int | None = None
+    quotas: np.ndarray | None = None
+    rewrites: bool = False
+    random_share: float = 0.0
 
 
 class SingleAgentEnvRunner(EnvRunner):
@@ -122,7 +138,8 @@ class SingleAgentEnvRunner(EnvRunner):
         seed = self.seed
         options = {"vectorization": vectorization, "env_kwargs": env_kwargs}
         options |= {"restart_failed": restart_failed, "env_timeout_s": env_timeout_s}
-        self._make_envs(env, num_envs, autoreset_mode, options)
+        self._envs = RunnerEnvs(self, env, num_envs, autoreset_mode, options)
+        self._use = EnvUse([self.env], self._envs.forget)
         if isinstance(policy, Actor):
             if env_to_module is not None or module_to_env is not None:
                 raise InvalidArgument(
@@ -130,105 +147,64 @@ class SingleAgentEnvRunner(EnvRunner):
                 )
             policy.module_to_env.seed(seed)
             policy, env_to_module, module_to_env = policy.policy, policy.env_to_module, policy.module_to_env
-        self.policy: Any = policy  # without the pipelines of an actor
+        self.policy: Policy | None = cast(Policy | None, policy)
         self.returns_interrupted = checked_flag("returns_interrupted", returns_interrupted)
-        self._interrupted: list[EpisodePack] = []  # steps of calls that failed or were interrupted
         self.stats = CollectStats()
-        self._last_rows = np.zeros(0, np.intp)
-        self._make_pipelines(env_to_module, module_to_env, check_pipeline)
-        self._recorder = VectorRecorder(
-            self.num_envs,
-            self.env_to_module.recorded_observation_space,
-            self._policy_action_space(),
-            autoreset_mode=self.autoreset_mode,
-            len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
-            reward_dtype=reward_dtype,
-        )
-        self._sink: VectorRecorder | ReplayRecorder = self._recorder  # records the rows of this call
-        self._buffer: EpisodeReplayBuffer | None = None  # the buffer behind the sink
-        self._stores_log_probs = False
-        self._running = RunningReturns(self.num_envs, self.autoreset_mode)
-        self._all = np.arange(self.num_envs)
-        self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # classifies rows before they are recorded
-        self._is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        self._resets_itself = self.autoreset_mode is AutoresetMode.DISABLED
-        self._explores = True  # in this call
-        self._was_greedy = np.zeros((0, 0), bool)  # [N, L] whether the newest steps took the most likely actions
-        self._random_share = 0.0  # probability of a random action in this call, see `connectors.Policy`
-        self._shared_data: dict[str, Any] = {}
-        self._observations: Any = None  # the newest row, rewritten
-        self._raw_observations: Any = None  # the newest row as the environments returned it
-        self._row: Any = None  # the environments' last result
-        self._inference = torch.inference_mode()
-        self._reset_seed = seed
-        self._turn = 0  # the next environment that contributes an additional episode
-        self._quotas = np.zeros(self.num_envs, int)  # episodes per environment in the last call for whole episodes
-        self.env.action_space.seed(seed)
-
-    def _make_envs(
-        self, env: EnvLike, num_envs: int | None, mode: AutoresetMode | str | None, options: dict[str, Any]
-    ) -> None:
-        """Create the vector environment from `env`, or use it if it is one, and determine its autoreset mode."""
-        self._made_of: tuple[EnvLike, dict[str, Any]] = (env, {**options, "autoreset_mode": mode})
-        wanted_mode = None if isinstance(env, gym.vector.VectorEnv) else mode
-        self.env = make_vector_env(env, num_envs, autoreset_mode=wanted_mode, **options)
-        if isinstance(env, str) or makes_envs(env):
-            self._keep_env = close_when_dropped(self, [self.env])
-        self.autoreset_mode = autoreset_mode_of(self.env, mode)
-        self.num_envs = self.env.num_envs
-        self._turns = EnvTurns([self.env])
-        inner = self.env.unwrapped
-        self._restarting: ProcessVectorEnv | SerialVectorEnv | None = (
-            None  # the environments, if failed ones are replaced
-        )
-        if isinstance(inner, (ProcessVectorEnv, SerialVectorEnv)) and inner.restart_failed:
-            if inner is not self.env:
-                raise InvalidArgument(
-                    f"restart_failed=True below {self.env}: a vector wrapper takes the first observation of a new "
-                    "environment for a step; wrap each environment in the callable instead"
-                )
-            self._restarting = inner
-
-    def _make_pipelines(
-        self, env_to_module: EnvToModule | None, module_to_env: ModuleToEnv | None, checks: bool
-    ) -> None:
-        """Set both pipelines, bind them to the spaces and the policy, and check that they fit.
-
-        A pipeline of None is replaced by the default one.
-        """
         spaces = (self.env.single_observation_space, self.env.single_action_space)
-        if self.policy is not None:
-            check_interface(self.policy, "SingleAgentEnvRunner")
-        if env_to_module is None:
-            env_to_module = env_to_module_pipeline(*spaces, device=module_of(self.policy).device)
-        if module_to_env is None:
-            module_to_env = module_to_env_pipeline(*spaces, seed=self.seed, log_probs=False)
-        check_pipeline(env_to_module, EnvToModule, "env_to_module")
-        check_pipeline(module_to_env, ModuleToEnv, "module_to_env")
-        env_to_module.bind(*spaces)
-        module_to_env.bind(*spaces)
-        if self.policy is not None:
-            env_to_module.bind_policy(self.policy)
-            module_to_env.bind_policy(self.policy)
-        self._fingerprint = fingerprint_of(env_to_module, module_to_env)
-        self._checks = checked_flag("check_pipeline", checks)
-        if self._checks:
-            check_spaces(env_to_module, module_to_env, *spaces)
-            check_fingerprint(self.policy, self._fingerprint)
-        self.env_to_module = env_to_module
-        self.module_to_env = module_to_env
-        self._rewrite = env_to_module.rewrite
+        self._pipelines = ActingPipelines(env_to_module, module_to_env, self.policy, spaces, seed, check_pipeline)
+        self._recordings = Recordings(
+            VectorRecorder(
+                self.num_envs,
+                self.env_to_module.recorded_observation_space,
+                self._policy_action_space(),
+                autoreset_mode=self.autoreset_mode,
+                len_lookback_buffer=max(checked_lookback(len_lookback_buffer), self.env_to_module.lookback),
+                reward_dtype=reward_dtype,
+            )
+        )
+        self._boundaries = Boundaries(self.num_envs, self.autoreset_mode)  # classifies rows before they are recorded
+        self._observations: Any = None  # the newest row, rewritten
+        self._last_rows = np.zeros(0, np.intp)  # of the chunks that `sample` returned, see `ending_order`
+        self._call = SampleCall(True, bool(update_stats), False)
+        self._turn = 0  # the next environment that contributes an additional episode
+        self._envs.seed(seed)
 
     def _policy_action_space(self) -> gym.Space:
         """Return the space of the actions that episodes record, which are in the policy's units."""
         return self.module_to_env.policy_action_space(self.env.single_action_space)
 
     @property
+    def env(self) -> gym.vector.VectorEnv:
+        """Vector environment that the runner steps."""
+        return self._envs.env
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments."""
+        return self._envs.env.num_envs
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """Autoreset mode of the environments."""
+        return self._envs.mode
+
+    @property
+    def env_to_module(self) -> EnvToModule:
+        """Pipeline from observations to the policy's batch."""
+        return self._pipelines.env_to_module
+
+    @property
+    def module_to_env(self) -> ModuleToEnv:
+        """Pipeline from the policy's outputs to actions."""
+        return self._pipelines.module_to_env
+
+    @property
     def episodes(self) -> OngoingEpisodes | ShownEpisodes:
         """Ongoing episodes, one per environment.
         While `on_step` hooks run, episodes that ended in this step are included.
         """
-        return self._sink.episodes if self._shown is None else self._shown
+        shown = self._hooks.shown
+        return self._recordings.sink.episodes if shown is None else shown
 
     @property
     def actor(self) -> Actor:
@@ -253,7 +229,7 @@ class SingleAgentEnvRunner(EnvRunner):
     @property
     def replacements(self) -> Sequence[EnvReplacement]:
         """All failed environments that were replaced (`restart_failed=True`), with the reasons."""
-        return () if self._restarting is None else self._restarting.replacements
+        return () if self._envs.restarting is None else self._envs.restarting.replacements
 
     @property
     def num_steps(self) -> int:
@@ -297,32 +273,35 @@ class SingleAgentEnvRunner(EnvRunner):
             StateMismatch: a filter has no statistics, and this call does not update them.
         """
         check_counts(num_timesteps, num_episodes)
-        if self._closed or self._is_sampling:
-            self._check_may_sample()
+        use = self._use
+        use.check_may_sample()
         try:
-            self._is_sampling = True
-            self._needs_reset |= not self._turns.begin()
-            with self._interrupts as interrupts:
-                began = perf_counter()
-                if num_episodes is not None or not self.returns_interrupted or explore != self._explores:
+            use.begin()
+            with use.interrupts:
+                if num_episodes is not None or not self.returns_interrupted or explore != self._call.explore:
                     self._store_interrupted()
-                self._explores = explore
-                self._updates = self._updates_if(explore)
-                self._record_into_packs()
-                self._recorder.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
-                if self._needs_reset or force_reset or num_episodes is not None:
+                call = self._begin_call(explore, random_actions)
+                call.num_episodes = num_episodes
+                recordings = self._recordings
+                use.needs_reset = recordings.record_into_packs(use.needs_reset)
+                recordings.packs.stand_ins[Columns.STATE_OUT] = module_of(self.policy).initial_state() or None
+                if use.needs_reset or force_reset or num_episodes is not None:
                     self._start_episodes()
                 if num_episodes is not None:
-                    self._recorder.take()  # steps before the reset do not count
-                self._run(num_timesteps, num_episodes, explore, random_actions)
-                pack = self._take_interrupted_steps() if interrupts.pending else self._take(num_episodes, began)
-            if interrupts.pending:
-                self._interrupted.append(pack)
-                interrupts.raise_pending()
+                    recordings.packs.take()  # steps before the reset do not count
+                self._run(num_timesteps)
+                pack = self._take_interrupted_steps() if use.interrupts.pending else self._take()
+            if use.interrupts.pending:
+                recordings.interrupted.append(pack)
+                use.interrupts.raise_pending()
             return pack
         finally:
-            self._is_sampling = False
-            self._turns.end()
+            use.end()
+
+    def _begin_call(self, explore: bool, random_actions: bool) -> SampleCall:
+        """Begin a call of `sample` or `sample_into`."""
+        self._call = call = SampleCall(explore, self._updates_if(explore), random_actions, perf_counter())
+        return call
 
     def sample_into(
         self,
@@ -358,24 +337,19 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         if type(num_timesteps) is not int or num_timesteps < 1:
             check_counts(num_timesteps, None)
-        if self._closed or self._is_sampling:
-            self._check_may_sample()
+        use = self._use
+        use.check_may_sample()
         try:
-            self._is_sampling = True
-            self._needs_reset |= not self._turns.begin()
+            use.begin()
+            arguments = buffer, num_timesteps, explore, random_actions, force_reset, extra_model_outputs
             if num_timesteps <= self.num_envs:  # one vector step: an interrupt loses that step in any case
-                return self._sample_into(
-                    buffer, num_timesteps, explore, random_actions, force_reset, extra_model_outputs
-                )
-            with self._interrupts as interrupts:
-                stats = self._sample_into(
-                    buffer, num_timesteps, explore, random_actions, force_reset, extra_model_outputs
-                )
-            interrupts.raise_pending()
+                return self._sample_into(*arguments)
+            with use.interrupts:
+                stats = self._sample_into(*arguments)
+            use.interrupts.raise_pending()
             return stats
         finally:
-            self._is_sampling = False
-            self._turns.end()
+            use.end()
 
     def _sample_into(
         self,
@@ -389,16 +363,18 @@ class SingleAgentEnvRunner(EnvRunner):
         """Sample for `sample_into`: select the recorder, start episodes if needed,
         count the steps, and call the hooks.
         """
-        began = perf_counter()
-        self._updates, self._explores = self._updates_if(explore), explore
-        self._was_greedy[...] = not explore
-        continues = self._record_into(buffer, keys)
-        if force_reset or self._needs_reset or not continues:
+        self._begin_call(explore, random_actions)
+        recordings = self._recordings
+        recordings.was_greedy[...] = not explore
+        continues = recordings.continues_in(buffer, keys)
+        if not continues:
+            self._store_interrupted()
+            recordings.record_into(buffer, keys)
+        if force_reset or self._use.needs_reset or not continues:
             self._start_episodes()
-        num_steps = self._run(num_timesteps, None, explore, random_actions)
-        stats = self._count(num_steps, perf_counter() - began)
-        if self._on_sample_end:
-            self._call_sample_end_hooks(stats)
+        stats = self._count(self._run(num_timesteps))
+        if self._hooks.on_sample_end:
+            self._hooks.call_on_sample_end(self, stats)
         return stats
 
     @property
@@ -407,9 +383,9 @@ class SingleAgentEnvRunner(EnvRunner):
 
     @policy_version.setter
     def policy_version(self, version: int | None) -> None:
-        self._recorder.policy_version = version
+        self._recordings.packs.policy_version = version
         self._policy_version = version
-        self._sink.policy_version = version
+        self._recordings.sink.policy_version = version
 
     def take(self) -> EpisodePack:
         """Return the steps of failed or interrupted calls of `sample` as a pack, which may be empty.
@@ -420,12 +396,13 @@ class SingleAgentEnvRunner(EnvRunner):
             EpisodeStateError: `sample` was never called, or failed before its first reset; or the runner is sampling (a
                 hook called this method).
         """
-        self._check_not_sampling("take")
+        self._use.check_not_sampling("take")
         self._store_interrupted()
-        if not self._interrupted:
-            self._interrupted = [self._recorder.take()]
-        pack = self._concat_packs(self._interrupted)
-        self._interrupted = []
+        recordings = self._recordings
+        if not recordings.interrupted:
+            recordings.interrupted = [recordings.packs.take()]
+        pack = self._concat_packs(recordings.interrupted)
+        recordings.interrupted = []
         return pack
 
     def _concat_packs(self, packs: Sequence[EpisodePack]) -> EpisodePack:
@@ -439,181 +416,135 @@ class SingleAgentEnvRunner(EnvRunner):
         `envs` [n] are the environments of the chunks.
         """
         result = self.module_to_env.with_log_probs(self.policy, pack)
-        before = self._was_greedy
-        if result is pack or (self._explores and not before.any()):
+        recordings, explores = self._recordings, self._call.explore
+        before = recordings.was_greedy
+        if result is pack or (explores and not before.any()):
             return result
         if len(before) < self.num_envs:
-            before = np.zeros((self.num_envs, self._recorder.len_lookback_buffer), bool)
+            before = np.zeros((self.num_envs, recordings.packs.len_lookback_buffer), bool)
         after, greedy = before.copy(), []
         for env, length, lookback in zip(envs.tolist(), pack.lengths.tolist(), pack.lookbacks.tolist(), strict=True):
-            new = np.full(length, not self._explores)
+            new = np.full(length, not explores)
             greedy += [after[env, after.shape[1] - lookback :].copy(), new]
             after[env] = np.concatenate([after[env], new])[length:]
         log_probs = np.where(np.concatenate(greedy), 0, result.extra_model_outputs[Columns.ACTION_LOGP])
-        self._was_greedy = after
+        recordings.was_greedy = after
         log_probs = log_probs.astype(np.float32)
         return result.replace(extra_model_outputs={**result.extra_model_outputs, Columns.ACTION_LOGP: log_probs})
 
     def _store_interrupted(self) -> None:
-        if self._sink is self._recorder and self._needs_reset and self._recorder.count_steps():
-            recorded = self._recorder.take()
-            self._interrupted.append(self._with_log_probs(recorded, self._recorder.taken_envs))
-
-    def _record_into_packs(self) -> None:
-        """Record the next steps into packs. Ongoing episodes of a replay buffer continue if the buffer still stores
-        them.
-        """
-        if isinstance(self._sink, ReplayRecorder) and not self._needs_reset:
-            if self._sink.is_reset:
-                self._sink.hand_over_to(self._recorder)
-            else:
-                self._needs_reset = True
-        self._sink, self._buffer = self._recorder, None
-
-    def _record_into(self, buffer: EpisodeReplayBuffer, keys: Collection[str] | None) -> bool:
-        """Record the next steps into `buffer`. Return True if the ongoing episodes continue, False if they need a
-        reset.
-
-        Args:
-            buffer: the replay buffer.
-            keys: names of the policy outputs to store. None: those that the buffer stores already.
-
-        Raises:
-            WrongType: the object is not an `EpisodeReplayBuffer`.
-        """
-        if not isinstance(buffer, EpisodeReplayBuffer):
-            raise WrongType(
-                f"sample_into cannot write into a {type(buffer).__name__}; give an EpisodeReplayBuffer, "
-                "or add the pack of sample()"
-            )
-        keys = buffer.extra_model_outputs if keys is None else keys
-        self._stores_log_probs = Columns.ACTION_LOGP in keys
-        sink = self._sink
-        if isinstance(sink, ReplayRecorder) and self._buffer is buffer and sink.is_reset:
-            sink.keys = list(keys)
-            return True
-        self._store_interrupted()
-        self._sink = buffer.recorder(
-            self.num_envs,
-            autoreset_mode=self.autoreset_mode,
-            observation_space=self._recorder.observation_space,
-            action_space=self._recorder.action_space,
-            len_lookback_buffer=self._recorder.len_lookback_buffer,
-            keys=keys,
-        )
-        self._buffer = buffer
-        return False
+        """Move the steps of a failed call out of the recorder into packs."""
+        recordings, packs = self._recordings, self._recordings.packs
+        if recordings.sink is packs and self._use.needs_reset and packs.count_steps():
+            recorded = packs.take()
+            recordings.interrupted.append(self._with_log_probs(recorded, packs.taken_envs))
 
     def _start_episodes(self) -> None:
         """Reset all environments to start new episodes. Errors are explained by `raise_or_annotate`."""
-        self._needs_reset = True  # stays True if the reset fails
+        self._use.needs_reset = True  # stays True if the reset fails
         try:
             self._reset()
         except Exception as error:
-            raise_or_annotate(error, self.env, self._row, lambda: np.full(self.num_envs, -1), self, self._sink)
+            self._explain(error, lambda: np.full(self.num_envs, -1))
             raise
 
-    def _run(self, num_timesteps: int | None, num_episodes: int | None, explore: bool, random_actions: bool) -> int:
-        """Step the environments until there are enough steps or episodes.
+    def _explain(self, error: BaseException, get_ages: Callable[[], np.ndarray]) -> None:
+        """Explain an error of a vector step by `raise_or_annotate`."""
+        readers = (self, self._envs, self._pipelines)
+        raise_or_annotate(error, self.env, self._envs.row, get_ages, readers, self._recordings.sink)
+
+    def _run(self, num_timesteps: int | None) -> int:
+        """Step the environments until there are enough steps, or the episodes of the call.
 
         Return the number of steps, or 0 for episodes. If an error occurs, all environments are reset before the next
         step.
 
         Raises:
-            InvalidArgument: there is no policy, and `random_actions` is False.
+            InvalidArgument: there is no policy, and the call does not take random actions.
         """
-        if self.policy is None and not random_actions:
+        call, sink = self._call, self._recordings.sink
+        if self.policy is None and not call.random_actions:
             raise InvalidArgument("this runner has no policy; give policy=, or pass random_actions=True")
-        act = self._random_actions if random_actions else self._policy_actions
-        self._sink.policy_version = None if random_actions else self._policy_version
-        self._sink.acting_pipeline = getattr(self.env_to_module, "acting_pipeline", None)  # unknown for other pipelines
-        if self._updates and not random_actions:
-            stamp(self.policy, self._fingerprint)
-        elif self._checks and not random_actions:
-            check_statistics(self.policy, self.env_to_module)
-        self._rewrites = self.env_to_module.rewrites
-        stores_alone = self.num_envs == 1 and isinstance(self._sink, ReplayRecorder) and not self._sink.keys
-        self._random_share = random_action_probability_of(self.policy) if explore and stores_alone else 0.0
+        act = self._random_actions if call.random_actions else self._policy_actions
+        sink.policy_version = None if call.random_actions else self._policy_version
+        sink.acting_pipeline = getattr(self.env_to_module, "acting_pipeline", None)  # unknown for other pipelines
+        if not call.random_actions:
+            self._pipelines.begin(self.policy, call.updates)
+        call.rewrites = self.env_to_module.rewrites
+        if call.explore and self.num_envs == 1 and isinstance(sink, ReplayRecorder) and not sink.keys:
+            call.random_share = random_action_probability_of(self.policy)
         try:
-            with self._inference:
+            with self._pipelines.inference:
                 if num_timesteps is not None:
-                    return self._run_steps(num_timesteps, act, explore)
-                self._quotas, self._turn = quotas(num_episodes or 0, self.num_envs, self._turn)
-                self._run_episodes(self._quotas, act, explore)
+                    return self._run_steps(num_timesteps, act)
+                call.quotas, self._turn = quotas(call.num_episodes or 0, self.num_envs, self._turn)
+                self._run_episodes(call.quotas, act)
                 return 0
         except BaseException as error:
-            self._needs_reset = True  # the environments may be a step ahead of the recorder
-            raise_or_annotate(error, self.env, self._row, lambda: self._sink.ages, self, self._sink)
+            self._use.needs_reset = True  # the environments may be a step ahead of the recorder
+            self._explain(error, lambda: sink.ages)
             raise
 
-    def _count(self, num_steps: int, seconds: float) -> CollectStats:
+    def _count(self, num_steps: int) -> CollectStats:
         """Update `stats` and the total counts by `num_steps` steps and the episodes that
         ended, and return the statistics.
         """
-        returns, lengths = self._running.take()
-        self.stats = stats = CollectStats(num_steps, seconds, returns, lengths)
+        returns, lengths = self._recordings.returns.take()
+        self.stats = stats = CollectStats(num_steps, perf_counter() - self._call.began, returns, lengths)
         self._num_steps += num_steps
         self.num_episodes += len(returns)
         return stats
 
     def _reset(self) -> None:
         """Reset all environments, record the first observations, and call the hooks. Ongoing episodes are cut."""
-        self._row = self.env.reset(seed=self._reset_seed)
-        observations, infos = self._row
-        self._reset_seed = None
-        self._raw_observations = observations = self._as_rows(observations)
-        self._observations = self._rewrite_rows(observations, self._all, self._all, infos=infos)
+        infos, everyone = self._envs.reset(), self._envs.all
+        self._observations = self._rewrite_rows(self._envs.observations, everyone, everyone, infos=infos)
         self._boundaries.reset(np.ones(self.num_envs, bool))
-        self._sink.reset(self._observations, infos)
-        if self._buffer is not None:
-            self._running.reset(np.ones(self.num_envs, bool))
-        self._needs_reset = False
-        self._call_start_hooks(self._all)
+        self._recordings.reset(self._observations, infos)
+        self._use.needs_reset = False
+        self._call_start_hooks(everyone)
 
-    def _run_steps(self, num_timesteps: int, act: Callable[..., Any], explore: bool) -> int:
+    def _run_steps(self, num_timesteps: int, act: Callable[[], Acted]) -> int:
         """Take at least `num_timesteps` steps in as few vector steps as possible, and return how many were taken.
 
         `act` computes the actions of a vector step. After Ctrl-C the method stops early.
         """
-        counted = self._sink if self._buffer is None else self._running
-        stop, missing, interrupts = counted.count_steps() + num_timesteps, num_timesteps, self._interrupts
+        recordings, interrupts, num_envs = self._recordings, self._use.interrupts, self.num_envs
+        stop, missing = recordings.count_steps() + num_timesteps, num_timesteps
         while missing > 0:
-            for _ in range(-(-missing // self.num_envs)):
-                self._step(*act(explore))
+            for _ in range(-(-missing // num_envs)):
+                self._step(*act())
                 if interrupts.pending:
-                    return num_timesteps - stop + counted.count_steps()
-            missing = stop - counted.count_steps()
+                    return num_timesteps - stop + recordings.count_steps()
+            missing = stop - recordings.count_steps()
         return num_timesteps - missing
 
-    def _run_episodes(self, quotas: np.ndarray, act: Callable[..., Any], explore: bool) -> None:
+    def _run_episodes(self, quotas: np.ndarray, act: Callable[[], Acted]) -> None:
         """Step the environments until each environment has ended as many episodes as its entry in `quotas` [N].
 
         `act` computes the actions of a vector step. After Ctrl-C the method stops early. The environments are reset
         before the next step.
         """
-        missing = quotas.copy()
-        while np.any(missing > 0) and not self._interrupts.pending:
-            self._step(*act(explore))
-            missing[self._sink.newest.ended] -= 1
-        self._needs_reset = True
+        missing, sink = quotas.copy(), self._recordings.sink
+        while np.any(missing > 0) and not self._use.interrupts.pending:
+            self._step(*act())
+            missing[sink.newest.ended] -= 1
+        self._use.needs_reset = True
 
-    def _policy_actions(self, explore: bool) -> Acted:
+    def _policy_actions(self) -> Acted:
         """Return the policy's actions for the newest observations,
         the actions for the environments, and its other outputs.
         """
-        policy: Any = self.policy
-        episodes, shared_data = self._sink.episodes, self._shared_data
-        if self._random_share:
-            if self.env.action_space.np_random.random() < self._random_share:
-                return self._random_actions(explore)
+        explore, random_share = self._call.explore, self._call.random_share
+        if random_share:
+            if self.env.action_space.np_random.random() < random_share:
+                return self._random_actions()
             explore = False
-        batch = self.env_to_module.see(policy, {Columns.OBS: self._observations}, episodes, explore, shared_data)
-        outputs = policy(batch, explore=explore)
-        return self.module_to_env.act(policy, outputs, episodes, explore, shared_data)
+        return self._pipelines.act(self.policy, self._observations, self._recordings.sink.episodes, explore)
 
-    def _random_actions(self, explore: bool) -> Acted:
+    def _random_actions(self) -> Acted:
         """Sample random actions. Return the actions to record, the actions for the environments, and extra outputs."""
-        space, sampled = self._recorder.action_space, sample_random_actions(self.env, self._raw_observations)
+        space, sampled = self._recordings.packs.action_space, sample_random_actions(self.env, self._envs.observations)
         if not has_policy_actions(space):
             return sampled, sampled, {}
         actions = to_policy_actions(space, sampled)
@@ -629,38 +560,38 @@ class SingleAgentEnvRunner(EnvRunner):
             actions_for_env: actions [N, ...] that are sent to the environments.
             outputs: other outputs of the policy by name, [N, ...].
         """
-        self._row = self.env.step(copied(actions_for_env))  # environments may clip or scale them in place
-        observations, rewards, terminateds, truncateds, infos = self._row
-        if self._restarting is not None and self._restarting.replaced:
-            self._cut(np.array(self._restarting.replaced))
-        last = self._last_observations(infos, np.logical_or(terminateds, truncateds)) if self._is_same_step else None
-        if type(observations) is not np.ndarray:
-            observations = self._as_rows(observations)
-        self._raw_observations = observations
-        if self._rewrites:
+        envs, recordings = self._envs, self._recordings
+        rewards, terminateds, truncateds, infos = envs.step(actions_for_env)
+        if envs.restarting is not None and envs.restarting.replaced:
+            self._cut(np.array(envs.restarting.replaced))
+        last, observations = None, envs.observations
+        if envs.mode is AutoresetMode.SAME_STEP:
+            last = envs.last_observations(infos, np.logical_or(terminateds, truncateds))
+        if self._call.rewrites:
             row = self._boundaries.classify(terminateds, truncateds)
             self._boundaries.commit(row)
             if last is not None:
                 final_infos, _ = infos_at_ends(infos)
                 last = self._rewrite_rows(last, row.ended, row.ended[:0], actions, rewards, final_infos)
-            observations = self._rewrite_rows(observations, self._all, row.begun, actions, rewards, infos)
+            observations = self._rewrite_rows(observations, envs.all, row.begun, actions, rewards, infos)
         self._observations = observations
         stored = outputs
-        if self._buffer is not None:
-            if self._stores_log_probs:
+        if recordings.buffer is not None:
+            if recordings.stores_log_probs:
                 stored = self._add_log_probs(outputs, actions)
-            rewards = np.asarray(rewards, self._recorder.reward_dtype)
-        self._sink.step(observations, actions, rewards, terminateds, truncateds, infos, stored, final_observations=last)
-        if self._buffer is not None:
-            self._running.add_row(rewards, terminateds, truncateds)
-        if self._has_hooks:
+            rewards = np.asarray(rewards, recordings.packs.reward_dtype)
+        ends = terminateds, truncateds
+        recordings.sink.step(observations, actions, rewards, *ends, infos, stored, final_observations=last)
+        if recordings.buffer is not None:
+            recordings.returns.add_row(rewards, terminateds, truncateds)
+        if self._hooks.follow_steps:
             self._call_step_hooks()
-        if self._resets_itself:
+        if envs.mode is AutoresetMode.DISABLED:
             self._reset_where(np.logical_or(terminateds, truncateds))
 
     def _cut(self, envs: np.ndarray) -> None:
         """Cut the episodes of environments `envs` [k], which failed: their row is the reset of new environments."""
-        for part in (self._sink, self._boundaries, self._running):
+        for part in (self._recordings.sink, self._boundaries, self._recordings.returns):
             part.cut(envs)
 
     # --- hooks -----------------------------------------------------------------------------------------------------
@@ -669,23 +600,26 @@ class SingleAgentEnvRunner(EnvRunner):
         """Call the hooks' methods after a vector step, for episodes that started,
         for the step, and for episodes that ended.
         """
-        row, sink = self._sink.newest, self._sink
-        if not self._is_same_step:
+        sink, hooks = self._recordings.sink, self._hooks
+        row, is_same_step = sink.newest, self.autoreset_mode is AutoresetMode.SAME_STEP
+        if not is_same_step:
             self._call_start_hooks(row.begun)
-        if self._on_step:
-            at_once = self._is_same_step and len(row.ended)
-            self._call_on_step(ShownEpisodes(sink.episodes, self._ended_episodes if at_once else dict))
-        if self._on_episode_end and len(row.ended):
-            call_hooks(self._on_episode_end, self, row.ended, sink.ended_episodes())
-        if self._is_same_step:
+        if hooks.on_step:
+            at_once = is_same_step and len(row.ended)
+            hooks.call_on_step(self, ShownEpisodes(sink.episodes, self._ended_episodes if at_once else dict))
+        if hooks.on_episode_end and len(row.ended):
+            call_hooks(hooks.on_episode_end, self, row.ended, sink.ended_episodes())
+        if is_same_step:
             self._call_start_hooks(row.begun)
 
     def _ended_episodes(self) -> dict[int, SingleAgentEpisode]:
-        return dict(zip(self._sink.newest.ended.tolist(), self._sink.ended_episodes(), strict=True))
+        sink = self._recordings.sink
+        return dict(zip(sink.newest.ended.tolist(), sink.ended_episodes(), strict=True))
 
     def _call_start_hooks(self, envs: np.ndarray) -> None:
-        if self._on_episode_start and len(envs):
-            call_hooks(self._on_episode_start, self, envs, [self._sink.episodes[env] for env in envs.tolist()])
+        if self._hooks.on_episode_start and len(envs):
+            episodes = [self._recordings.sink.episodes[env] for env in envs.tolist()]
+            call_hooks(self._hooks.on_episode_start, self, envs, episodes)
 
     # --- recording -------------------------------------------------------------------------------------------------
 
@@ -694,17 +628,9 @@ class SingleAgentEnvRunner(EnvRunner):
         if the module-to-env pipeline has left them out.
         """
         log_probs = self.module_to_env.log_probs(self.policy, outputs, actions)
-        if log_probs is not None and not self._explores:
+        if log_probs is not None and not self._call.explore:
             log_probs = np.zeros_like(log_probs)
         return outputs if log_probs is None else {**outputs, Columns.ACTION_LOGP: log_probs}
-
-    def _last_observations(self, infos: dict[str, Any], done: np.ndarray) -> Any:
-        envs = np.flatnonzero(done)
-        return final_observations_of(infos, envs, self.env.single_observation_space) if len(envs) else None
-
-    def _as_rows(self, observations: NestedArrays) -> Any:
-        """Convert observations of the vector environment to nested arrays [N, ...]."""
-        return as_rows(observations, self.env.single_observation_space)
 
     def _rewrite_rows(
         self,
@@ -726,8 +652,9 @@ class SingleAgentEnvRunner(EnvRunner):
             rewards: the rewards [N] of these actions.
             infos: infos of the vector environment that came with the observations.
         """
-        episodes = IncomingEpisodes(self._sink.episodes, observations, envs, begun, actions, rewards, infos)
-        rewritten = self._rewrite(observations, episodes, self._updates)
+        ongoing = self._recordings.sink.episodes
+        episodes = IncomingEpisodes(ongoing, observations, envs, begun, actions, rewards, infos)
+        rewritten = self.env_to_module.rewrite(observations, episodes, self._call.updates)
         episodes.close()
         return rewritten
 
@@ -737,78 +664,75 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         if not np.count_nonzero(done):
             return
-        observations, infos = self.env.reset(options={"reset_mask": done.copy()})
-        envs = np.flatnonzero(done)
-        self._raw_observations = observations = self._as_rows(observations)
-        first_observations = self._rewrite_rows(nested.take(observations, envs), envs, envs, infos=infos)
+        infos, envs = self._envs.reset_where(done), np.flatnonzero(done)
+        observations = nested.take(self._envs.observations, envs)
+        first_observations = self._rewrite_rows(observations, envs, envs, infos=infos)
         self._boundaries.reset(done)
-        if self._buffer is not None:
-            self._running.reset(done)
         self._observations = nested.with_rows(self._observations, envs, first_observations)
-        self._sink.reset(self._observations, infos, done)
+        self._recordings.reset(self._observations, infos, done)
         self._call_start_hooks(envs)
 
     def _take_interrupted_steps(self) -> EpisodePack:
         """Return the recorded steps of an interrupted call as a pack, and count its episode returns.
         No hooks are called.
         """
-        recorded = self._recorder.take()
-        return self._select_and_count(self._with_log_probs(recorded, self._recorder.taken_envs), None)
+        packs = self._recordings.packs
+        recorded = packs.take()
+        return self._select_and_count(self._with_log_probs(recorded, packs.taken_envs), None)
 
-    def _take(self, num_episodes: int | None, began: float) -> EpisodePack:
-        """Return the recorded episodes as a pack, after they were counted and hooks were called.
+    def _take(self) -> EpisodePack:
+        """Return the recorded episodes of the call as a pack, after they were counted and hooks were called.
 
-        `began` is the `perf_counter()` at the start of the call. If this fails, `take` returns the episodes.
+        If this fails, `take` returns the episodes.
         """
-        recorded = self._recorder.take()
+        recordings, call = self._recordings, self._call
+        recorded = recordings.packs.take()
         try:
-            recorded = self._with_log_probs(recorded, self._recorder.taken_envs)
-            pack = self._select_and_count(recorded, num_episodes)
-            left = self._interrupted if self.returns_interrupted and num_episodes is None else []
+            recorded = self._with_log_probs(recorded, recordings.packs.taken_envs)
+            pack = self._select_and_count(recorded, call.quotas)
+            left = recordings.interrupted if self.returns_interrupted and call.num_episodes is None else []
             if left:
                 pack = EpisodePack.concat([self._concat_packs(left), pack])
-            self._count(pack.num_steps, perf_counter() - began)
-            pack = self._call_sample_end_hooks(pack)
+            self._count(pack.num_steps)
+            pack = self._hooks.call_on_sample_end(self, pack)
         except BaseException:
-            self._interrupted.append(recorded)
+            recordings.interrupted.append(recorded)
             raise
-        self._interrupted = self._interrupted[len(left) :]
+        recordings.interrupted = recordings.interrupted[len(left) :]
         return pack
 
-    def _select_and_count(self, pack: EpisodePack, num_episodes: int | None) -> EpisodePack:
+    def _select_and_count(self, pack: EpisodePack, quotas: np.ndarray | None) -> EpisodePack:
         """Select the chunks that `sample` returns, add them to the running episode returns, and return them as a pack.
 
         Args:
             pack: all recorded chunks.
-            num_episodes: if given, only the first whole episodes of each environment are selected.
+            quotas: if given, only the first whole episodes of each environment are selected, as many as its entry [N].
         """
-        envs, self._last_rows = self._recorder.taken_envs, self._recorder.taken_rows
-        if num_episodes is not None:
+        envs, last_rows = self._recordings.packs.taken_envs, self._recordings.packs.taken_rows
+        if quotas is not None:
             whole = pack.terminated | pack.truncated
             num_before = np.concatenate([[0], np.cumsum(whole)])[:-1]  # whole episodes before each chunk
             ranks = num_before - num_before[np.searchsorted(envs, envs)]
-            whole &= ranks < self._quotas[envs]
-            pack, envs, self._last_rows = pack.select(whole), envs[whole], self._last_rows[whole]
-        self._running.add_pack(pack, envs)
+            whole &= ranks < quotas[envs]
+            pack, envs, last_rows = pack.select(whole), envs[whole], last_rows[whole]
+        self._last_rows = last_rows
+        self._recordings.returns.add_pack(pack, envs)
         return pack
 
     def for_evaluation(
         self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()
     ) -> SingleAgentEnvRunner:
-        env, options = self._made_of
-        num_envs = self.num_envs if num_envs is None else num_envs
-        made_anew = env_like(env, num_envs)
+        env, options = self._envs.like(num_envs)
         runner = SingleAgentEnvRunner(
-            made_anew,
+            env,
             self.policy,
-            num_envs=None if isinstance(made_anew, gym.vector.VectorEnv) else num_envs,
             env_to_module=copy_pipeline(self.env_to_module),
             module_to_env=copy_pipeline(self.module_to_env),
             hooks=hooks,
             seed=seed,
-            reward_dtype=self._recorder.reward_dtype,
+            reward_dtype=self._recordings.packs.reward_dtype,
             update_stats=False,
-            check_pipeline=self._checks,
+            check_pipeline=self._pipelines.checks,
             **options,
         )
         check_distinct(envs_of(runner.env), envs_of(self.env))
@@ -833,12 +757,11 @@ class SingleAgentEnvRunner(EnvRunner):
         self._turn = state["turn"] % self.num_envs
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
-        self._reset_seed = int(sequence.generate_state(1)[0] >> 1)
-        self.env.action_space.seed(self._reset_seed)
+        self._envs.seed(int(sequence.generate_state(1)[0] >> 1))
 
     def _close(self) -> None:
-        close_vector_env(self.env)
-        self._keep_env()
+        self._envs.close()
+        self._use.forget()
 
     def __repr__(self) -> str:
         mode = self.autoreset_mode.value

@@ -206,6 +206,32 @@ def _is_space_class(node: ast.expr, names: frozenset[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in names & SPACE_CLASSES
 
 
+def class_attributes() -> dict[str, frozenset[str]]:
+    """Return the names that each class and its base classes in the library assign on `self`, by the class's name."""
+    own: dict[str, set[str]] = {}
+    bases: dict[str, list[str]] = {}
+    for file in sources():
+        for node in nodes(file, ast.ClassDef):
+            stores = [part for part in ast.walk(node) if isinstance(part, ast.Attribute) and _is_stored(part)]
+            own.setdefault(node.name, set()).update(part.attr for part in stores)  # type: ignore[attr-defined]
+            bases[node.name] = [_last_name(base) for base in node.bases]  # type: ignore[attr-defined]
+
+    def assigned(name: str) -> set[str]:
+        return own.get(name, set()).union(*(assigned(base) for base in bases.get(name, []) if base != name))
+
+    return {name: frozenset(assigned(name)) for name in own}
+
+
+def _is_stored(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return the last name of a base class: `Generic` of `typing.Generic[T]`."""
+    node = node.value if isinstance(node, ast.Subscript) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
 def foreign_private_reads() -> list[str]:
     """Return the reads of `x._name`, where x is not self and the file defines no `_name`, as `file:line name`.
 

@@ -18,6 +18,24 @@ from tests.code_rules import PACKAGES, ROOT
 
 PUBLIC_API = ROOT / "tests" / "public_api.txt"
 HEAVY = {"torch", "pandas", "ray", "pyarrow", "zmq", "matplotlib", "pettingzoo", "typer", "jinja2", "duckdb", "fsspec"}
+MOST_ATTRIBUTES = 20  # of a class, with those of its base classes
+LARGER = {
+    "EpisodeSender": 34,
+    "EpisodeReceiver": 33,
+    "OfflineTrainer": 32,
+    "OffPolicyTrainer": 30,
+    "OnPolicyTrainer": 29,
+    "Trainer": 28,
+    "LinkedRing": 23,
+    "RayRunnerGroup": 23,
+    "RecordedRows": 23,
+    "VectorRecorder": 23,
+    "ContinuousCQL": 21,
+    "EnvToModulePipeline": 21,
+    "PrioritizedEpisodeReplayBuffer": 21,
+    "ProcessVectorEnv": 21,
+    "SAC": 21,
+}
 # Packages of `episodes`.
 LAZY = {"multi_agent", "recorder", "returns", "storage", "replay", "inspect", "converters", "tokens"}
 
@@ -83,6 +101,14 @@ def test_modules_read_no_private_names_of_others() -> None:
 
 def test_classes_of_spaces_are_tested_in_the_table_alone() -> None:
     assert not code_rules.tests_of_space_classes(), "ask episodes/tracks/space_kinds.py"
+
+
+def test_classes_have_few_attributes() -> None:
+    counts = {name: len(attributes) for name, attributes in code_rules.class_attributes().items()}
+    larger = {name: count for name, count in counts.items() if count > MOST_ATTRIBUTES}
+    assert larger == LARGER, (
+        "give what belongs together to a part with a name of its own; a smaller one leaves the list"
+    )
 
 
 def test_few_parameters_have_any_type() -> None:

@@ -40,7 +40,8 @@ class GroupRunner(Closeable):
 
     def __init__(self, local: SingleAgentEnvRunner, group: RayRunnerGroup, *, is_asynchronous: bool = False) -> None:
         self.local, self.group, self.is_asynchronous = local, group, is_asynchronous
-        self.policy, self.env_to_module, self.module_to_env = local.policy, local.env_to_module, local.module_to_env
+        self.policy: Any = local.policy
+        self.env_to_module, self.module_to_env = local.env_to_module, local.module_to_env
         self.num_envs = local.num_envs
         self.stats = CollectStats()
         self.num_steps = self.num_episodes = 0

@@ -13,7 +13,7 @@ from episodes.facts import Ending, EpisodeFacts
 from episodes.facts.facts import HasEnding
 from episodes.multi_agent import queries
 from episodes.multi_agent.agents import ALL, Agents
-from episodes.multi_agent.queries import AgentTrack, Request
+from episodes.multi_agent.queries import AgentTrack, ItemKind, Request
 from episodes.multi_agent.timeline import RESTS, WAITS, Timeline
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import ListTrack
@@ -210,7 +210,7 @@ class MultiAgentGetters(HasEnding):
         if is_plain and type(indices) is int and indices == -1 and not neg_index_as_lookback:
             return queries.newest_observations(self.agents.timelines.items(), self.env_t)
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
-        return self._read(Request("observations", *options), queries.observation_track)
+        return self._read(queries.OBSERVATIONS, *options)
 
     def get_infos(
         self,
@@ -226,8 +226,7 @@ class MultiAgentGetters(HasEnding):
 
         By env steps, infos without an observation are included. By agents' steps, there is one info per observation.
         """
-        request = Request("infos", indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
-        return self._read(request, queries.info_track)
+        return self._read(queries.INFOS, indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
 
     def _with_loose_infos(
         self, agent_tracks: dict[Any, AgentTrack | None], agent_ids: AgentIds
@@ -264,7 +263,7 @@ class MultiAgentGetters(HasEnding):
     ) -> Any:
         """Return a dict from agent to actions, including an action whose next observation has not arrived yet."""
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list, one_hot_discrete
-        return self._read(Request("actions", *options), queries.action_track)
+        return self._read(queries.ACTIONS, *options)
 
     def get_env_actions(
         self,
@@ -304,8 +303,7 @@ class MultiAgentGetters(HasEnding):
 
         The reward of a pending step is the sum so far.
         """
-        request = Request("rewards", indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
-        return self._read(request, queries.reward_track)
+        return self._read(queries.REWARDS, indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list)
 
     def get_extra_model_outputs(
         self,
@@ -329,10 +327,8 @@ class MultiAgentGetters(HasEnding):
         if key is not None and checked_key("key", key) not in keys:
             raise UnknownKey(f"episode {self.id_}: no agent has an extra model output {key!r}; there are {keys}")
         options = indices, agent_ids, env_steps, neg_index_as_lookback, fill, return_list
-        answers = {
-            name: self._read(Request(f"extra_model_outputs[{name!r}]", *options), queries.output_track(name))
-            for name in (keys if key is None else [key])
-        }
+        names = keys if key is None else [key]
+        answers = {name: self._read(queries.extra_output(name), *options) for name in names}
         return answers[key] if key is not None else _by_agent(answers, return_list)
 
     def _extra_keys(self) -> list[str]:
@@ -368,21 +364,22 @@ class MultiAgentGetters(HasEnding):
             raise WrongType(f"agent_ids: {unhashable!r} cannot be an agent's id; give an agent, or a list of agents")
         return agent_ids
 
-    def _read(self, request: Request, track_of: Callable[[Timeline], AgentTrack | None]) -> Any:
-        """Return the items that a getter such as `get_actions` was asked for, by agent or by env step.
+    def _read(self, kind: ItemKind, *options: Any) -> Any:
+        """Return the items of a kind that a getter was asked for, by agent or by env step.
 
-        `track_of` returns an agent's items of this kind.
+        `options` are the fields of a `Request` after its kind.
 
         Raises:
             StepOutOfRange: there is no such step. The message names the episode.
         """
-        agent_tracks: Any = self._columns(track_of, request.agent_ids)
-        if request.name == "infos" and request.env_steps and self.agents.loose_infos:
+        request = Request(kind, *options)
+        agent_tracks: Any = self._columns(kind.track_of, request.agent_ids)
+        if kind is queries.INFOS and request.env_steps and self.agents.loose_infos:
             agent_tracks = self._with_loose_infos(dict(agent_tracks), request.agent_ids).items()
         read = queries.per_env_step if request.return_list else queries.per_agent
-        begin, is_observed = self._facts.t_started, request.name in ("observations", "infos")
+        begin = self._facts.t_started
         try:
-            return read(request, agent_tracks, (begin, self.lookback), self.env_t - begin + is_observed)
+            return read(request, agent_tracks, (begin, self.lookback), self.env_t - begin + kind.per_observation)
         except StepOutOfRange as error:
             raise StepOutOfRange(f"episode {self.id_}: {error}") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,11 +89,29 @@ def output_track(key: str) -> Callable[[Timeline], AgentTrack | None]:
     return agent_track
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class ItemKind(NamedTuple):
+    """Kind of items that a getter of `MultiAgentEpisode` returns, such as actions."""
+
+    name: str  # as error messages write it
+    track_of: Callable[[Timeline], AgentTrack | None]
+    per_observation: bool = False  # an env step more than actions have
+
+
+OBSERVATIONS = ItemKind("observations", observation_track, per_observation=True)
+INFOS = ItemKind("infos", info_track, per_observation=True)
+ACTIONS = ItemKind("actions", action_track)
+REWARDS = ItemKind("rewards", reward_track)
+
+
+def extra_output(key: str) -> ItemKind:
+    """Return the kind of the extra model output `key`."""
+    return ItemKind(f"extra_model_outputs[{key!r}]", output_track(key))
+
+
+class Request(NamedTuple):
     """Arguments of one call of a getter of `MultiAgentEpisode`, such as `get_actions`."""
 
-    name: str  # of the track, as error messages write it
+    kind: ItemKind
     indices: Indices
     agent_ids: Any
     env_steps: bool
@@ -134,7 +151,9 @@ def _positions(request: Request, lookback: int, size: int) -> int | range | np.n
     """
     if request.fill is not None:
         return indexing.positions(request.indices, lookback, size, request.neg_index_as_lookback)
-    return indexing.existing_positions(request.indices, lookback, size, request.neg_index_as_lookback, request.name)
+    return indexing.existing_positions(
+        request.indices, lookback, size, request.neg_index_as_lookback, request.kind.name
+    )
 
 
 def by_env_step(request: Request, agent_track: AgentTrack, steps: EnvSteps) -> tuple[Any, ...]:

@@ -24,17 +24,13 @@ from episodes.recorder.recent_rows import RecentRows
 from episodes.recorder.row_blocks import as_numbers
 from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.replay.read_episodes import episode_at
-from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NO_FACTS, NONE
 from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LinkedRing
-from episodes.replay.ring.step_links import NUM_LINKS
-from episodes.replay.row_links import EnvTails
 from episodes.replay.staged_rows import StagedRows, cast_to_space
 from episodes.replay.staged_steps import Continuation, StagedRow, StagedSteps
 from episodes.replay.stored_outputs import checked_extra, chosen_outputs
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.spaces import as_rows, dtypes_of
 from episodes.tracks.validation import checked_count, checked_items, checked_space
 
@@ -194,32 +190,23 @@ class ReplayRecorder:
         """Begin episodes of the environments in `mask`, bool [N]: write their first observations to the ring. Staged
         rows must have been written before.
         """
-        ring, envs, everyone = self._ring, np.flatnonzero(mask), bool(mask.all())
+        ring, everyone = self._ring, bool(mask.all())
         if not everyone:
             self._check_other_writes(0)
         ring.check(observations, {})
         slot = self._staged.infos.add(infos)
         ring.create_missing(observations, {})
-        reservation = ring.reserve(0, len(envs))
-        tails = self._staged.tails
-        rows, previous, boundaries = tails.rows.copy(), tails.previous.copy(), tails.boundaries.copy()
-        rows[envs], previous[envs] = reservation.rows_head + np.arange(len(envs)), NONE
-        boundaries.reset(mask)
-        head = reservation.rows_head + len(envs)
-        dealt = self._staged.infos.gather(slot * self.num_envs + envs) if slot else EmptyInfos(len(envs))
-        after = EnvTails(previous, rows, tails.entries, reservation.head, head, boundaries)
-        ring.widen(max(int((self._environments + head - rows).max()), 2 * self.num_envs))
-        unstarted = {env: data for env, data in self._staged.unstarted.items() if not mask[env]}
-        links = np.zeros((NUM_LINKS, 0), np.int64)
-        block = Block(observations, None if everyone else envs, len(envs), {}, {}, None, links, dealt)
-        ring.add(Addition(reservation, ring.table.change(reservation.closed, 0), block))
-        self._staged.proceed(Continuation(after, self._staged.classified.newest, unstarted))
+        addition, continuation = self._staged.build_reset(ring, observations, slot, mask)
+        after = continuation.tails
+        ring.widen(max(int((self._environments + after.rows_head - after.rows).max()), 2 * self.num_envs))
+        ring.add(addition)
+        self._staged.proceed(continuation)
         self._generation = ring.generation
         recent = self._recent_rows()
         if everyone:
             recent.begin(observations, infos)
         else:
-            recent.replace(observations, infos, envs)
+            recent.replace(observations, infos, np.flatnonzero(mask))
 
     def cut(self, envs: np.ndarray) -> None:
         """Cut the ongoing episodes of the environments `envs`, as `VectorRecorder.cut` does.
@@ -229,14 +216,7 @@ class ReplayRecorder:
         """
         with self._ring.lock:
             self._ring.flush_staged()
-            tails = self._staged.tails
-            previous, boundaries = tails.previous.copy(), tails.boundaries.copy()
-            boundaries.cut(envs)
-            previous[envs] = NONE
-            cut = {int(env) for env in envs}
-            unstarted = {env: data for env, data in self._staged.unstarted.items() if env not in cut}
-            after = tails._replace(previous=previous, boundaries=boundaries)
-            self._staged.proceed(Continuation(after, self._staged.classified.newest, unstarted))
+            self._staged.proceed(self._staged.continuation_of_cut(envs))
 
     def _checked_mask(self, reset_mask: np.ndarray | None) -> np.ndarray:
         """Return the environments to reset, bool [N]. Raise `EpisodeStateError` if the first reset is not of all."""

@@ -23,7 +23,7 @@ from episodes.recorder.info_rows import InfoRows
 from episodes.replay.ring.addition import Addition, Block
 from episodes.replay.ring.episode_table import NO_FACTS, NONE, TableChange
 from episodes.replay.ring.linked_ring import FLAGS, TERMINATEDS, TRUNCATEDS, LinkedRing
-from episodes.replay.ring.step_links import ENTRY, NEXT
+from episodes.replay.ring.step_links import ENTRY, NEXT, NUM_LINKS
 from episodes.replay.row_links import EnvTails, LinkedRows, LinkedRun
 from episodes.replay.staged_rows import StagedRows
 from episodes.tracks import nested
@@ -143,6 +143,45 @@ class StagedSteps:
         last = steps.newest
         addition = Addition(reservation, episodes, block, (links[ENTRY][last], links[NEXT][last]))
         return addition, Continuation(after, newest, unstarted)
+
+    def build_reset(
+        self, ring: LinkedRing, observations: Any, info: int, mask: np.ndarray
+    ) -> tuple[Addition, Continuation]:
+        """Plan the writes of first observations to the ring. Return the plan and the state after these writes.
+
+        No steps may be staged.
+
+        Args:
+            ring: the ring.
+            observations: nested arrays [N, ...].
+            info: slot of the infos.
+            mask: environments that were reset, bool [N].
+        """
+        envs, tails = np.flatnonzero(mask), self.tails
+        reservation = ring.reserve(0, len(envs))
+        boundaries, rows, previous = tails.boundaries.copy(), tails.rows.copy(), tails.previous.copy()
+        boundaries.reset(mask)
+        rows[envs], previous[envs] = reservation.rows_head + np.arange(len(envs)), NONE
+        rows_head = reservation.rows_head + len(envs)
+        after = EnvTails(previous, rows, tails.entries, reservation.head, rows_head, boundaries)
+        infos = self.infos.gather(info * len(mask) + envs) if info else EmptyInfos(len(envs))
+        written, links = None if len(envs) == len(mask) else envs, np.zeros((NUM_LINKS, 0), np.int64)
+        block = Block(observations, written, len(envs), {}, {}, None, links, infos)
+        addition = Addition(reservation, ring.table.change(reservation.closed, 0), block)
+        return addition, Continuation(after, self.classified.newest, self._unstarted_without(envs))
+
+    def continuation_of_cut(self, envs: np.ndarray) -> Continuation:
+        """Return the state after a cut of the episodes of the environments `envs`, int [k]. No steps may be staged."""
+        previous, boundaries = self.tails.previous.copy(), self.tails.boundaries.copy()
+        boundaries.cut(envs)
+        previous[envs] = NONE
+        after = self.tails._replace(previous=previous, boundaries=boundaries)
+        return Continuation(after, self.classified.newest, self._unstarted_without(envs))
+
+    def _unstarted_without(self, envs: np.ndarray) -> Unstarted:
+        """Return `unstarted` without the environments `envs`, int [k], whose episodes ended."""
+        ended = set(envs.tolist())
+        return {env: data for env, data in self.unstarted.items() if env not in ended}
 
     def _is_run(self, stage: StagedRows, count: int) -> bool:
         """Return True if the same environments step in all rows, and only the last row ends episodes (`LinkedRun`)."""
