@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
-from episodes.storage.sampling.draws import StepDraw
+from episodes.storage.sampling.located_items import LocatedItems
 from episodes.storage.sampling.stored_tracks import StoredTracks
 
 Find = Callable[[np.ndarray], np.ndarray]  # uniform numbers [n] in [0, 1) to numbers [n]
@@ -155,7 +155,7 @@ def _column_weights(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], n
     place = tracks.structure[name]
 
     def read(numbers: np.ndarray) -> np.ndarray:
-        return StepDraw(tracks, tracks.table.located(numbers)).items(place)
+        return LocatedItems(tracks, tracks.table.located(numbers)).items(place)
 
     return read
 
