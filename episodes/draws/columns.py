@@ -5,8 +5,7 @@ A new column of samples is one line in `DERIVED`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,28 +45,18 @@ DERIVED: dict[str, Callable[[Draw], Any]] = {
 """Columns that can be sampled in addition to stored ones, by name: functions that compute them from a draw."""
 
 
-def columns_of(
-    draw: Draw,
-    keys: Sequence[str],
-    views: BoundViews | None = None,
-    known: Mapping[str, np.ndarray] = MappingProxyType({}),
-) -> dict[str, Any]:
+def columns_of(draw: Draw, keys: Sequence[str], views: BoundViews | None = None) -> dict[str, Any]:
     """Return the columns `keys` of a batch of sampled steps.
 
     Args:
         draw: the sampled steps.
         keys: names of the columns.
         views: functions that compute the policy's columns. They replace "obs" and "new_obs".
-        known: columns that need not be computed.
     """
     if views is not None:
         viewed = _view_columns(draw, keys, views)
-        return columns_of(draw, [key for key in keys if key not in OBSERVED], None, known) | viewed
-    if known:
-        columns: dict[str, Any] = {key: known[key] for key in keys if key in known}
-        columns |= draw.stored([key for key in keys if key not in known])
-    else:
-        columns = draw.stored(keys)
+        return columns_of(draw, [key for key in keys if key not in OBSERVED]) | viewed
+    columns = draw.stored(keys)
     if len(columns) < len(keys):
         for key in keys:
             if key == INFO_COLUMNS:
@@ -115,7 +104,10 @@ def transition_columns(
         columns[Columns.N_STEP] = ones(len(draw.slots), np.int32)
         return columns
     draw.last, sums, counts = n_step_sums(draw, n_step, gamma)
-    columns = columns_of(draw, keys, views, {Columns.REWARDS: sums})
+    others = [key for key in keys if key != Columns.REWARDS]
+    columns = columns_of(draw, others, views)
+    if len(others) < len(keys):
+        columns.setdefault(Columns.REWARDS, sums)
     columns[Columns.N_STEP] = counts
     return columns
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,8 +91,8 @@ class StepsDraw(Draw):
         """Return by how many steps the positions `later` [n] are after `positions` [n]."""
 
     @abstractmethod
-    def rewards(self, positions: np.ndarray) -> np.ndarray:
-        """Return the rewards at positions [n] as a new float array."""
+    def reward_reader(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that returns the rewards at positions [n] as a new float array."""
 
 
 class WindowsDraw(Draw):

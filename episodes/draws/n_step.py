@@ -41,16 +41,17 @@ def _sums(draw: StepsDraw, path: Sequence[np.ndarray], num_later: np.ndarray, ga
     If all rewards are finite, those after the end are multiplied by 0, which is fast. Otherwise they are left out,
     since 0 * inf is NaN.
     """
-    total = draw.rewards(path[0])
+    rewards = draw.reward_reader()
+    total = rewards(path[0])
     if draw.rewards_are_finite:
         for positions, weights in zip(path[1:], _discounts(len(path), gamma, total.dtype.char), strict=True):
-            later = draw.rewards(positions)
+            later = rewards(positions)
             later *= weights[num_later]
             total += later
     else:
         with np.errstate(invalid="ignore"):  # inf - inf
             for k, positions in enumerate(path[1:], 1):
-                total += np.where(num_later >= k, draw.rewards(positions), 0) * total.dtype.type(gamma**k)
+                total += np.where(num_later >= k, rewards(positions), 0) * total.dtype.type(gamma**k)
     return total
 
 

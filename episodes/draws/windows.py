@@ -18,12 +18,14 @@ class WindowLayout(NamedTuple):
         before: number of known steps before the sampled steps, int64 [B].
         stops: column after the last step, int64 [B].
         left: number of columns before the sampled step.
+        columns: the numbers 0 to W - 1, int64 [W].
     """
 
     there: np.ndarray
     before: np.ndarray
     stops: np.ndarray
     left: int
+    columns: np.ndarray
 
     @staticmethod
     def of(before: np.ndarray, onward: np.ndarray, left: int, length: int) -> WindowLayout:
@@ -42,7 +44,7 @@ class WindowLayout(NamedTuple):
         there = columns < stops[:, None]
         if left:
             there &= columns >= (left - before)[:, None]
-        return WindowLayout(there, before, stops, left)
+        return WindowLayout(there, before, stops, left, columns)
 
     @property
     def begins(self) -> np.ndarray:
@@ -60,7 +62,7 @@ class WindowLayout(NamedTuple):
     def is_first(self, t: np.ndarray) -> np.ndarray:
         """Return a mask of the first steps of episodes, bool [B, W], for sampled steps at the times `t` [B]."""
         if self.left:
-            return (np.arange(self.there.shape[1]) == (self.left - t)[:, None]) & self.there
+            return (self.columns == (self.left - t)[:, None]) & self.there
         first = np.zeros(self.there.shape, bool)
         first[:, 0] = t == 0
         return first

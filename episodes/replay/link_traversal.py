@@ -110,13 +110,12 @@ def windows(
         entry = ring.links.entry[slots]
         before = before + context.counts[entry]
     layout = WindowLayout.of(before, extents.onward, left, length)
-    columns = np.arange(left + length)
-    runs = (slots - left if left else slots)[:, None] + columns
+    runs = (slots - left if left else slots)[:, None] + layout.columns
     if np.count_nonzero(extents.in_a_row) < len(slots):
         _follow(ring.links, runs, slots, extents, np.minimum(extents.onward, length), left)
     if context is not None:
         stored = (left - extents.before)[:, None]
-        np.copyto(runs, context.newest[entry][:, None] - (stored - 1 - columns), where=columns < stored)
+        np.copyto(runs, context.newest[entry][:, None] - (stored - 1 - layout.columns), where=layout.columns < stored)
     np.copyto(runs, ring.capacity, where=~layout.there)
     return runs, layout
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -100,8 +100,8 @@ class RingSteps(StepsDraw):
         t = self.ring.links.t
         return t[later] - t[positions]
 
-    def rewards(self, positions: np.ndarray) -> np.ndarray:
-        return self.ring.tracks[REWARDS].data[positions]
+    def reward_reader(self) -> Callable[[np.ndarray], np.ndarray]:
+        return self.ring.tracks[REWARDS].data.__getitem__
 
 
 class RingWindows(RingSteps, WindowsDraw):

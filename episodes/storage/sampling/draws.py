@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -130,8 +130,9 @@ class StepDraw(_Draw, StepsDraw):
     def num_between(self, positions: np.ndarray, later: np.ndarray) -> np.ndarray:
         return later - positions
 
-    def rewards(self, positions: np.ndarray) -> np.ndarray:
-        return as_summable(self.at(self.tracks.structure[Columns.REWARDS], positions))
+    def reward_reader(self) -> Callable[[np.ndarray], np.ndarray]:
+        track = self.tracks.structure[Columns.REWARDS]
+        return lambda positions: as_summable(self.at(track, positions))
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
         """Return two masks, bool [n]: whether the episode is terminated, and whether it is truncated,

@@ -40,5 +40,4 @@ class WindowGrid(NamedTuple):
         """Return, for each step of the k windows in the mask `apart`, the index in its window of the nearest step that
         is not padding, int64 [k, W]."""
         layout = self.layout
-        columns = np.arange(layout.there.shape[1])
-        return np.clip(columns, layout.begins[self.apart, None], layout.stops[self.apart, None] - 1)
+        return np.clip(layout.columns, layout.begins[self.apart, None], layout.stops[self.apart, None] - 1)
