@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episodes.columns import TRANSITION_KEYS, Columns
-from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, UnknownKey, WrongType
+from episodes.columns import Columns
+from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, WrongType
 from episodes.tracks.validation import checked_number
 
 if TYPE_CHECKING:
@@ -18,19 +18,6 @@ if TYPE_CHECKING:
 INDICES = "indices"
 LARGEST_COUNT = 1 << 40
 """Largest accepted batch size, sequence length or other count. Larger numbers are mistakes of the caller."""
-INFO_COLUMNS = "infos/columns"
-"""Key for the infos as separate columns instead of the column "infos"."""
-_OF_STEPS = (
-    Columns.INFOS,
-    Columns.T,
-    Columns.POLICY_VERSION,
-    Columns.IS_FIRST,
-    Columns.EPS_ID,
-    Columns.AGENT_ID,
-    Columns.MODULE_ID,
-)
-"""Names of further columns that can be sampled, in addition to those of transitions and extra model outputs."""
-_ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
 def check_counts(least: int = 1, **counts: Any) -> None:
@@ -84,41 +71,6 @@ def check_sequences(
         check_counts(period=period)
         if boundary == "stop":
             raise InvalidArgument("boundary='stop' moves sequences off the grid of a period; give one of both")
-
-
-def checked_keys(keys: Sequence[str] | None, include_infos: bool | str, tracks: Collection[str]) -> Sequence[str]:
-    """Return the names of the columns to sample: `keys`, or by default the transition columns, and the infos if
-    requested.
-
-    Args:
-        tracks: names of the stored extra model outputs, which can be columns.
-
-    Raises:
-        UnknownKey: there is no such column, or every batch has it anyway, such as "weights".
-        WrongType: `keys` is not a collection of names, for example a single str.
-        InvalidArgument: `include_infos` is neither a bool nor "columns".
-    """
-    if not isinstance(include_infos, bool) and not (isinstance(include_infos, str) and include_infos == "columns"):
-        raise InvalidArgument(f"include_infos={include_infos!r}: give True for dicts, or 'columns'")
-    if keys is None:
-        keys = TRANSITION_KEYS
-    else:
-        _check_keys(keys, tracks)
-    if include_infos == "columns":
-        return (*(key for key in keys if key != Columns.INFOS), INFO_COLUMNS)
-    return (*keys, Columns.INFOS) if include_infos and Columns.INFOS not in keys else keys
-
-
-def _check_keys(keys: object, tracks: Collection[str]) -> None:
-    """Raise an error unless `keys` are names of columns that can be sampled. `checked_keys` describes the arguments."""
-    if not isinstance(keys, Collection) or isinstance(keys, (str, bytes)) or not all(type(k) is str for k in keys):
-        raise WrongType(f"keys={keys!r}: give a list of column names")
-    known = (*TRANSITION_KEYS, *_OF_STEPS)
-    for key in keys:
-        if key not in known and key not in tracks:
-            if key in _ALWAYS:
-                raise UnknownKey(f"the column {key!r} always comes; leave it out of keys")
-            raise UnknownKey(f"no column {key!r} to draw; there are {list(dict.fromkeys((*known, *tracks)))}")
 
 
 def checked_step_indices(indices: ArrayLike, ndim: int | None = None) -> np.ndarray:

@@ -20,13 +20,13 @@ from episodes.batch.sampling_checks import (
     check_counts,
     check_sample,
     check_sequences,
-    checked_keys,
     checked_step_indices,
     is_int,
     reach_of,
     unknown_steps,
 )
 from episodes.columns import Columns
+from episodes.draws.columns import checked_keys, transition_columns, window_columns
 from episodes.errors import (
     ChunkMismatch,
     EpisodeStateError,
@@ -54,7 +54,7 @@ from episodes.replay.ring.mapped_files import MappedFiles
 from episodes.replay.ring.resume_point import ResumePoint
 from episodes.replay.ring.saving import ring_of_state, ring_state
 from episodes.replay.ring.track_ring import Allocator, numbers_at, positions
-from episodes.replay.ring_columns import columns_of, n_step_columns, states_before
+from episodes.replay.ring_draw import RingSteps, RingWindows
 from episodes.replay.samples_per_insert import SampleCounts, SamplesPerInsert, checked_limit
 from episodes.replay.sequence_grid import SequenceGrid
 from episodes.replay.stored_outputs import chosen_outputs
@@ -553,16 +553,9 @@ class EpisodeReplayBuffer(SampleCounts):
         ring = self._ring
         if ring.ragged:
             check_rows(ring, keys)
-        if n_step == 1:
-            columns = columns_of(ring, keys, slots, slots, views=views)
-            columns[Columns.N_STEP] = ones(len(slots), np.int32)
-        else:
-            max_steps: Any = n_step
-            if isinstance(n_step, tuple):
-                max_steps = self.generator.integers(*n_step, len(slots), endpoint=True)
-            last, sums = n_step_columns(ring, slots, max_steps, gamma)
-            columns = columns_of(ring, keys, slots, last, sums, views)
-            columns[Columns.N_STEP] = sums[Columns.N_STEP]
+        is_random = isinstance(n_step, tuple)
+        num_steps = self.generator.integers(*n_step, len(slots), endpoint=True) if is_random else n_step
+        columns = transition_columns(RingSteps(ring, slots), keys, num_steps, gamma, views)
         columns[Columns.WEIGHTS] = weights
         columns[INDICES] = indices = numbers_at(slots, ring.head, ring.capacity)
         return make_batch(columns, ring, indices)
@@ -632,21 +625,16 @@ class EpisodeReplayBuffer(SampleCounts):
             slots, extents = begins, link_traversal.extents(ring, begins)
             if boundary == "stop":
                 slots, extents = link_traversal.shift_starts_back(ring, slots, extents, length, reach)
-            windows = link_traversal.windows(ring, slots, extents, length, lookback + burn_in)
-            slots = windows.slots
+            slots, layout = link_traversal.windows(ring, slots, extents, length, lookback + burn_in)
             if ring.ragged:
                 check_rows(ring, keys)
-            columns = columns_of(ring, keys, slots, slots, views=views)
+            draw = RingWindows(ring, slots, layout, extents.t)
+            columns = window_columns(draw, keys, views, lookback, Columns.STATE_OUT in ring.tracks)
             indices = numbers_at(slots, ring.head, ring.capacity)
             np.copyto(indices, NONE, where=slots >= self.capacity)  # padding and context
-            columns[Columns.LOSS_MASK] = windows.learned
-            columns[Columns.SEQ_LENS] = windows.stops - lookback if lookback else windows.stops
-            columns[Columns.IS_FIRST] = windows.first
             columns[Columns.WEIGHTS] = weights
             columns[INDICES] = indices if self.unit == "transition" else ring.slot_numbers(begins)
-            if Columns.STATE_OUT in ring.tracks:
-                columns[Columns.STATE_IN] = states_before(ring, slots[:, lookback])
-            self.num_sampled += int(np.count_nonzero(windows.learned))
+            self.num_sampled += int(np.count_nonzero(columns[Columns.LOSS_MASK]))
             return make_batch(columns, ring, indices)
 
     # --- whole episodes ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from episodes.draws import windows
 from episodes.pack import EpisodePack
 from episodes.replay.adding import addition_of, step_tracks_of
 from episodes.replay.ring.linked_ring import LinkedRing
@@ -71,21 +72,10 @@ def begins(ring: LinkedRing, entries: np.ndarray) -> np.ndarray:
 
 
 def are_complete(ring: LinkedRing, slots: np.ndarray, reach: int | None) -> np.ndarray:
-    """Return whether the steps that a row reads before its own are known, for the steps at `slots`, bool [n].
-
-    A row is complete if the `reach` steps before it are stored or context. If the episode has fewer, all of them must
-    be: zeros before the first step of an episode are what the policy saw.
-
-    Args:
-        ring: ring of the steps.
-        slots: positions of stored steps, [n].
-        reach: number of steps that are read before each step. None for all steps of the episode.
+    """Return whether the steps that a row reads before its own are stored or context, for the steps at `slots` [n],
+    bool [n]. `draws.windows.are_complete` has the rule, and describes `reach`.
     """
-    begin = begins(ring, ring.links.entry[slots])
-    known = begin <= 0
-    if reach is not None and np.count_nonzero(known) < len(known):
-        known |= ring.links.t[slots] - begin >= reach
-    return known
+    return windows.are_complete(begins(ring, ring.links.entry[slots]), ring.links.t[slots], reach)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

@@ -10,17 +10,15 @@ A link that points at its own step ends a walk (see `step_links`), so each walk 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from episodes.draws.windows import WindowLayout, most_steps_back
 from episodes.replay.context_steps import begins, context_of
 from episodes.replay.ring.linked_ring import LinkedRing
 from episodes.replay.ring.step_links import StepLinks
 
-_FEW = 256  # weights of more steps are not cached
 _STRIDE = 16  # links between two tests whether all walks have reached an end
 
 
@@ -43,56 +41,6 @@ def walk_to_ends(links: np.ndarray, slots: np.ndarray, most_steps: int) -> list[
     while len(path) <= most_steps and (path[-1] != path[-2]).any():
         path += walk(links, path[-1], min(most_steps + 1 - len(path), _STRIDE))[1:]
     return path
-
-
-def discounted(rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float) -> np.ndarray:
-    """Return the discounted sum of the rewards of each n-step window, float [n]. `path` has the positions of its steps.
-
-    Args:
-        rewards: rewards by position.
-        path: positions [n] of the first steps and of the steps after them.
-        num_later: how many steps after the first count, [n].
-        gamma: discount factor.
-    """
-    total = rewards[path[0]]
-    for step, weights in zip(path[1:], _discounts(len(path), gamma, total.dtype.char), strict=True):
-        later = rewards[step]
-        later *= weights[num_later]
-        total += later
-    return total
-
-
-def discounted_infinite(
-    rewards: np.ndarray, path: Sequence[np.ndarray], num_later: np.ndarray, gamma: float
-) -> np.ndarray:
-    """Return the same sums as `discounted`, but avoid NaN if rewards after the end of a window are infinite.
-
-    A reward that does not count must not be multiplied by 0, since the product would be NaN.
-    """
-    total = rewards[path[0]]
-    with np.errstate(invalid="ignore"):  # inf - inf
-        for k, step in enumerate(path[1:], 1):
-            total += np.where(num_later >= k, rewards[step], 0) * gamma**k
-    return total
-
-
-def _discounts(num_steps: int, gamma: float, dtype: str) -> Iterable[np.ndarray]:
-    """Yield for k = 1, 2, ... the weight of the reward k steps later: gamma^k, or 0 in windows that end before."""
-    if num_steps <= _FEW:
-        return _few_discounts(num_steps, gamma, dtype)
-    return (_weights(k, num_steps, gamma, dtype) for k in range(1, num_steps))
-
-
-@lru_cache(maxsize=8)
-def _few_discounts(num_steps: int, gamma: float, dtype: str) -> tuple[np.ndarray, ...]:
-    return tuple(_weights(k, num_steps, gamma, dtype) for k in range(1, num_steps))
-
-
-def _weights(k: int, num_steps: int, gamma: float, dtype: str) -> np.ndarray:
-    """Return the weights [num_steps] of the reward of step `k` in the return of 1, 2, ... steps: 0, then gamma**k."""
-    weights = np.zeros(num_steps, dtype)
-    weights[k:] = gamma**k
-    return weights
 
 
 class StepsAround(NamedTuple):
@@ -134,66 +82,42 @@ def shift_starts_back(
         The new starts, and the numbers of steps before and after them.
     """
     back = np.minimum(np.maximum(length - extents.onward, 0), extents.before)
-    if reach and back.any():
+    if reach != 0 and back.any():
         begin = begins(ring, ring.links.entry[slots])
-        back = np.where(begin <= 0, back, np.minimum(back, extents.t - begin - reach))
+        back = np.minimum(back, most_steps_back(begin, extents.t, reach))
     if back.any():
         path = walk(ring.links.previous, slots, int(back.max()))
         slots = np.stack(path)[back, np.arange(len(slots))]
     return slots, StepsAround(extents.before - back, extents.onward + back, extents.in_a_row, extents.t - back)
 
 
-class Windows(NamedTuple):
-    """B sampled sequences of W steps: ring positions, padding mask, and mask of the steps that the loss uses.
+def windows(
+    ring: LinkedRing, slots: np.ndarray, extents: StepsAround, length: int, left: int
+) -> tuple[np.ndarray, WindowLayout]:
+    """Return the ring positions [B, W] of windows, and their layout. Padding has the position `capacity`, context steps
+    have larger ones.
 
-    Attributes:
-        slots: positions of the steps, [B, W]. Padding has the position `capacity`, context steps have larger ones.
-        padding: True for padding, bool [B, W].
-        learned: True for steps after the columns on the left, bool [B, W].
-        first: True for the first step of an episode, bool [B, W].
-        stops: column after the last step, [B].
+    Args:
+        ring: ring of the steps.
+        slots: positions of the sampled steps, [B].
+        extents: numbers of steps before and after these.
+        length: number of columns from the sampled steps on.
+        left: number of columns before them.
     """
-
-    slots: np.ndarray
-    padding: np.ndarray
-    learned: np.ndarray
-    first: np.ndarray
-    stops: np.ndarray
-
-
-def windows(ring: LinkedRing, slots: np.ndarray, extents: StepsAround, length: int, left: int) -> Windows:
-    """Return B sequences of ring positions: `left` context steps, then `length` steps from `slots` [B] on.
-
-    Columns on the left are padding if the episode begins later:
-
-        left = 3, length = 3    . . 5 | 6 7 8     the first step of the episode is 5
-                                2 3 4 | 5 6 .     its last step is 6
-    """
-    columns = np.arange(left + length)
-    ahead = np.minimum(extents.onward, length)
-    runs = (slots - left if left else slots)[:, None] + columns
+    context = context_of(ring) if left else None
+    before, entry = extents.before, None
+    if context is not None:
+        entry = ring.links.entry[slots]
+        before = before + context.counts[entry]
+    layout = WindowLayout.of(before, extents.onward, left, length)
+    runs = (slots - left if left else slots)[:, None] + layout.columns
     if np.count_nonzero(extents.in_a_row) < len(slots):
-        _follow(ring.links, runs, slots, extents, ahead, left)
-    if not left:
-        padding = columns >= ahead[:, None]
-        learned, stops = ~padding, ahead
-        first = np.zeros(padding.shape, bool)
-        first[:, 0] = extents.t == 0
-    else:
-        stops, begin = left + ahead, (left - extents.before)[:, None]
-        padding = columns >= stops[:, None]
-        learned = columns >= left
-        learned = learned & ~padding
-        first = (columns == left - extents.t[:, None]) & ~padding
-        context = context_of(ring)
-        if context is not None:
-            entry = ring.links.entry[slots]
-            at = context.newest[entry][:, None] - (begin - 1 - columns)
-            np.copyto(runs, at, where=columns < begin)
-            begin = begin - context.counts[entry][:, None]
-        padding |= columns < begin
-    np.copyto(runs, ring.capacity, where=padding)
-    return Windows(runs, padding, learned, first, stops)
+        _follow(ring.links, runs, slots, extents, np.minimum(extents.onward, length), left)
+    if context is not None:
+        stored = (left - extents.before)[:, None]
+        np.copyto(runs, context.newest[entry][:, None] - (stored - 1 - layout.columns), where=layout.columns < stored)
+    np.copyto(runs, ring.capacity, where=~layout.there)
+    return runs, layout
 
 
 def _follow(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from episodes.columns import Columns
+from episodes.draws.n_step import as_summable
 from episodes.errors import EpisodeStateError, ShapeMismatch, TrackMismatch
 from episodes.replay.ring.addition import Addition, Block, Reservation, StagedSource
 from episodes.replay.ring.episode_table import EpisodeTable
@@ -29,7 +30,6 @@ from episodes.replay.ring.step_records import Fields, StepRecords, fits_in_a_lin
 from episodes.replay.ring.step_versions import StepVersions
 from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, numbers_at, positions, put
 from episodes.storage.ownership import OwnedLock
-from episodes.storage.sampling.n_step import as_summable
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos.column_infos import ColumnInfos

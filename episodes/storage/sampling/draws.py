@@ -1,76 +1,116 @@
-"""Sampled steps, or sampled windows of steps, of a data set on disk. Any array of the data set can be read at them."""
+"""Sampled steps, or sampled windows of steps, of a data set on disk, from which `episodes.draws` computes columns."""
 
 from __future__ import annotations
 
-from functools import cached_property
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
+from episodes.columns import Columns
+from episodes.draws.draw import Draw, StepsDraw, WindowsDraw
+from episodes.draws.n_step import as_summable
+from episodes.draws.windows import WindowLayout
+from episodes.history import HistorySpaces
+from episodes.storage.sampling.infos import StoredInfos
+from episodes.storage.sampling.located_items import LocatedItems, take_items
 from episodes.storage.sampling.step_index import (
     AFTER,
     BEFORE,
     CHUNK_END,
     CHUNK_LENGTH,
     CHUNK_LOOKBACK,
-    END,
     FIRST_BASE,
     FLAGS,
     LENGTH,
-    LOOKBACK,
-    T_STARTED,
     LocatedSteps,
 )
+from episodes.storage.sampling.stored_history import StoredHistory
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.window_grid import WindowGrid
+from episodes.tracks import nested
+from episodes.tracks.infos.dicts import as_object_array
+
+_FLAGS = (Columns.TERMINATEDS, Columns.TRUNCATEDS)
+_FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
 
 
-class _Draw:
-    """Base class of sampled steps and sampled windows, with the position and the chunk of
-    each of the n sampled steps."""
+class _Draw(LocatedItems, Draw):
+    """Base class of sampled steps and sampled windows, with what a `Draw` reads for both."""
 
-    def __init__(self, tracks: StoredTracks, steps: LocatedSteps) -> None:
-        self.tracks, self.steps = tracks, steps
-        self.numbers, self.episodes = steps.numbers, steps.episodes  # [n] each
+    @abstractmethod
+    def endings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return two masks: whether the episode is terminated, and whether it is truncated, at the last steps."""
 
-    @property
-    def ends(self) -> np.ndarray:
-        """Position after the last step of each sampled step's episode, int64 [n]."""
-        return self.steps.known(END)
+    @abstractmethod
+    def step_indices(self) -> np.ndarray:
+        """Return the step indices (numbers among all steps of the data set) of the steps."""
 
-    @cached_property
-    def before(self) -> np.ndarray:
-        """Number of steps stored before each sampled step in its episode, with the lookback, int64 [n]."""
-        return self.numbers - self.ends + self.steps.known(LENGTH) + self.steps.known(LOOKBACK)
+    @abstractmethod
+    def of_episodes(self, values: np.ndarray) -> np.ndarray:
+        """Return for each step the value of its chunk, given `values`, an array with one value per chunk."""
 
-    @cached_property
-    def t(self) -> np.ndarray:
-        """Time index of each sampled step in its episode, int64 [n]."""
-        steps_of_chunk = self.numbers - self.steps.known(CHUNK_END) + self.steps.known(CHUNK_LENGTH)
-        return steps_of_chunk + self.steps.known(T_STARTED)
+    @abstractmethod
+    def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return position, position of the last of the n steps, and chunk of each step that is not padding."""
 
-    def are_complete(self, reach: int | None) -> np.ndarray:
-        """Return whether the `reach` steps before each sampled step, or all if its episode has fewer, are stored,
-        bool [n]. None stands for all steps of the episode."""
-        known = self.before >= self.t
-        return known if reach is None else known | (self.before >= reach)
+    def stored(self, keys: Sequence[str]) -> dict[str, Any]:
+        tracks, columns, endings = self.tracks, {}, {}
+        for key in keys:
+            if key in tracks.plain:
+                place, after = tracks.plain[key]
+                columns[key] = self.items(place, after=after)
+            elif key in _FLAGS:
+                endings = endings or dict(zip(_FLAGS, self.endings(), strict=True))
+                columns[key] = endings[key]
+            elif key == Columns.REWARDS:
+                columns[key] = as_summable(self.items(tracks.structure[key]))
+            elif key == Columns.NEXT_OBS:
+                columns[key] = nested.map_leaves(partial(self.items, after=True), tracks.structure[Columns.OBS])
+            elif key in tracks.structure:
+                columns[key] = nested.map_leaves(self.items, tracks.structure[key])
+        return columns
 
-    def earliest_complete(self, reach: int | None) -> np.ndarray:
-        """Return the position of the first step of each sampled step's episode for which `are_complete` is True."""
-        begin = self.numbers - self.before
-        return begin if reach is None else np.where(self.before >= self.t, begin, begin + reach)
+    def versions(self) -> np.ndarray:
+        return self.tracks.versions_at(self.step_indices())
+
+    def facts(self, name: str) -> np.ndarray:
+        return self.of_episodes(self.tracks.facts(_FACTS[name]))
+
+    def infos(self) -> np.ndarray:
+        _, last, episodes = self.places()
+        result = self.arrange(as_object_array(StoredInfos.of(self.tracks).dicts(last + 1, episodes)))
+        flat = result.reshape(-1)
+        flat[:] = [{} if info is None else info for info in flat.tolist()]
+        return result
+
+    def info_columns(self) -> dict[str, np.ndarray]:
+        _, last, episodes = self.places()
+        columns = StoredInfos.of(self.tracks).columns(last + 1, episodes)
+        return {path: self.arrange(values) for path, values in columns.items()}
+
+    def history(
+        self, before: bool, after: bool, spaces: HistorySpaces, lookback: int | None
+    ) -> tuple[StoredHistory, int]:
+        steps, last, episodes = self.places()
+        parts = [numbers for numbers, is_read in ((steps, before), (last + 1, after)) if is_read]
+        numbers, owners = np.concatenate(parts), np.tile(episodes, len(parts))
+        return StoredHistory(self.tracks, numbers, owners, spaces, lookback), len(steps) if before else 0
 
 
-class StepDraw(_Draw):
+class StepDraw(_Draw, StepsDraw):
     """Sampled steps [n], at which items can be read. For n-step returns, next observations and endings are those
     of the last of the n steps."""
 
-    def __init__(self, tracks: StoredTracks, steps: LocatedSteps, last: np.ndarray | None = None) -> None:
+    def __init__(self, tracks: StoredTracks, steps: LocatedSteps) -> None:
         super().__init__(tracks, steps)
-        self.last = self.numbers if last is None else last
+        self.slots = self.last = self.numbers
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.numbers.shape
+    def rewards_are_finite(self) -> bool:
+        return False  # files do not say
 
     def items(self, track: int, *, after: bool = False) -> np.ndarray:
         """Return the sampled steps' items [n, ...] of the array with the index `track`, or with
@@ -80,19 +120,19 @@ class StepDraw(_Draw):
         """
         if after and self.last is not self.numbers:
             return self.at(track, self.last + 1)
-        return _take_items(self.tracks, track, self.steps.units(track, after=after), self.episodes)
+        return super().items(track, after=after)
 
-    def at(self, track: int, numbers: np.ndarray) -> np.ndarray:
-        """Return items [n, ...] or [n, k, ...] of the array with the index `track`, at other positions `numbers` in
-        the sampled steps' episodes."""
-        table, step = self.tracks.table, self.tracks.columns[track].step
-        if table.is_joined:
-            chunks = self.episodes if numbers.ndim == 1 else self.episodes[:, None]
-            owners = table.owners(numbers, chunks)
-            return _take_items(self.tracks, track, table.known[FIRST_BASE + track][owners] + numbers * step, owners)
-        base = self.steps.known(FIRST_BASE + track)
-        units = (base if numbers.ndim == 1 else base[:, None]) + numbers * step
-        return _take_items(self.tracks, track, units, self.episodes)
+    def path(self, num_steps: int) -> list[np.ndarray]:
+        last = self.ends - 1
+        longest = int((last - self.numbers).max(initial=0))
+        return [self.numbers, *(np.minimum(self.numbers + k, last) for k in range(1, min(num_steps, longest + 1)))]
+
+    def num_between(self, positions: np.ndarray, later: np.ndarray) -> np.ndarray:
+        return later - positions
+
+    def reward_reader(self) -> Callable[[np.ndarray], np.ndarray]:
+        track = self.tracks.structure[Columns.REWARDS]
+        return lambda positions: as_summable(self.at(track, positions))
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
         """Return two masks, bool [n]: whether the episode is terminated, and whether it is truncated,
@@ -129,7 +169,7 @@ class StepDraw(_Draw):
         return values
 
 
-class WindowDraw(_Draw):
+class WindowDraw(_Draw, WindowsDraw):
     """Sampled windows of W steps [B, W]: each has `left` steps as context, then the sampled
     step, then the steps after it."""
 
@@ -137,15 +177,16 @@ class WindowDraw(_Draw):
         super().__init__(tracks, steps)
         self.left = left
         around = steps.known(BEFORE), steps.known(AFTER)
-        self.grid = WindowGrid.of(self.before, self.ends - self.numbers, left, length, around)
-        self._chunk_grid, self._others = self.grid, None
+        onward = self.ends - self.numbers
+        self.layout = WindowLayout.of(self.before, onward, left, length)
+        self._chunk_grid, self._others = WindowGrid.of(self.layout, around), None
         if tracks.table.is_joined:
             onward = steps.known(CHUNK_END) - self.numbers
             before = steps.known(CHUNK_LENGTH) - onward + steps.known(CHUNK_LOOKBACK)
-            grid = WindowGrid.of(np.minimum(before, self.before), onward, left, length, around)
-            cells = self.grid.there & ~grid.there
+            layout = WindowLayout.of(np.minimum(before, self.before), onward, left, length)
+            cells = self.layout.there & ~layout.there
             if cells.any():
-                self._chunk_grid, self._others = grid, cells
+                self._chunk_grid, self._others = WindowGrid.of(layout, around), cells
 
     @cached_property
     def _positions(self) -> np.ndarray:
@@ -154,7 +195,7 @@ class WindowDraw(_Draw):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.grid.there.shape
+        return self.layout.there.shape
 
     def items(self, track: int, *, after: bool = False) -> np.ndarray:
         """Return the windows' items [B, W, ...] of the array with the index `track`, or with `after` the items
@@ -162,7 +203,7 @@ class WindowDraw(_Draw):
         column = self.tracks.columns[track]
         if self.tracks.unwritten[track] is not None:
             result = np.zeros((*self.shape, *column.shape), column.dtype)
-            result[self.grid.there] = self._items_of(track, self.grid.there, after)
+            result[self.layout.there] = self._items_of(track, self.layout.there, after)
             return result
         units = self.steps.units(track, after=after)
         if self.left:
@@ -179,14 +220,14 @@ class WindowDraw(_Draw):
         table, positions = self.tracks.table, self._positions[cells]
         owners = table.owners(positions, np.repeat(self.episodes, cells.sum(1)))
         units = table.known[FIRST_BASE + track][owners] + (positions + after) * self.tracks.columns[track].step
-        return _take_items(self.tracks, track, units, owners)
+        return take_items(self.tracks, track, units, owners)
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
         """Return two masks, bool [B, W]: whether the episode is terminated, and whether it is
         truncated, at each window step."""
-        grid, (num, width) = self.grid, self.shape
-        last = np.arange(0, num * width, width) + grid.stops - 1
-        ended = self.ends == self.numbers - self.left + grid.stops
+        stops, (num, width) = self.layout.stops, self.shape
+        last = np.arange(0, num * width, width) + stops - 1
+        ended = self.ends == self.numbers - self.left + stops
         flags = self.steps.known(FLAGS)
         flags_at = np.zeros((2, num * width), bool)
         flags_at[0, last] = ended & (flags & 1 != 0)
@@ -194,13 +235,17 @@ class WindowDraw(_Draw):
         return flags_at[0].reshape(num, width), flags_at[1].reshape(num, width)
 
     def is_first(self) -> np.ndarray:
-        """Return a mask of the window steps that are the first step of their episode (t = 0), bool [B, W]."""
-        return self.grid.there & (np.arange(self.shape[1]) == (self.left - self.t)[:, None])
+        return self.layout.is_first(self.t)
+
+    def history_at(self, column: int) -> StoredHistory:
+        first = self.numbers - self.before  # a position left of it would be in another episode
+        numbers = np.maximum(self.numbers - self.left + column, first)
+        return StoredHistory(self.tracks, numbers, self.episodes, HistorySpaces())
 
     def step_indices(self) -> np.ndarray:
         """Return the step index (number among all steps of the data set) of each window step, int64 [B, W]. It is -1
         for padding and lookback steps."""
-        positions, stored = self._positions, self.grid.there
+        positions, stored = self._positions, self.layout.there
         if self.left:
             stored = stored & (positions >= (self.ends - self.steps.known(LENGTH))[:, None])
         table = self.tracks.table
@@ -212,20 +257,20 @@ class WindowDraw(_Draw):
         """Return for each window step the value of its chunk, [B, W], given `values`, an array with one value per
         chunk. Padding is 0 or None."""
         result = np.repeat(values[self.episodes][:, None], self.shape[1], axis=1)
-        result[~self.grid.there] = None if result.dtype == object else np.zeros((), result.dtype)
+        result[~self.layout.there] = None if result.dtype == object else np.zeros((), result.dtype)
         return result
 
     def times(self) -> np.ndarray:
         """Return the time index of each window step in its episode, int64 [B, W]. Padding is 0."""
-        return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.grid.there
+        return ((self.t - self.left)[:, None] + np.arange(self.shape[1])) * self.layout.there
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return position, last position and chunk of each of the k window steps that are not padding, int64 [k] each.
 
         The last positions, which `StepDraw.places` returns for n-step returns, are equal to the positions.
         """
-        numbers = self._positions[self.grid.there]
-        return numbers, numbers, np.repeat(self.episodes, self.grid.there.sum(1))
+        numbers = self._positions[self.layout.there]
+        return numbers, numbers, np.repeat(self.episodes, self.layout.there.sum(1))
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
         """Return `values` [k, ...], which belong to the k window steps that are not padding, as a column [B, W, ...].
@@ -233,22 +278,5 @@ class WindowDraw(_Draw):
         result = np.zeros((*self.shape, *values.shape[1:]), values.dtype)
         if result.dtype == object:
             result[...] = None
-        result[self.grid.there] = values
+        result[self.layout.there] = values
         return result
-
-
-Draw = StepDraw | WindowDraw
-
-
-def _take_items(tracks: StoredTracks, track: int, units: np.ndarray, chunks: np.ndarray) -> np.ndarray:
-    """Return items [..., *shape] of the array with the index `track` at the memory offsets `units` [...]. Chunks
-    without the array give its default item."""
-    take, unwritten = tracks.columns[track].take, tracks.unwritten[track]
-    if unwritten is None:
-        return take(units)
-    chunks_without, item = unwritten
-    missing = chunks_without[chunks]
-    result = np.empty((*units.shape, *item.shape), item.dtype)
-    result[missing] = item
-    result[~missing] = take(units[~missing])
-    return result

@@ -17,13 +17,13 @@ from episodes.batch.sampling_checks import (
     check_counts,
     check_sample,
     check_sequences,
-    checked_keys,
     checked_step_indices,
     reach_of,
     unknown_steps,
 )
 from episodes.columns import Columns, check_extra_output_names
 from episodes.data_types import Indices
+from episodes.draws.columns import checked_keys, transition_columns, window_columns
 from episodes.errors import (
     EpisodeStateError,
     InvalidArgument,
@@ -42,7 +42,7 @@ from episodes.storage.sampling.batch_kinds import ChunkBatches, EpisodeBatches, 
 from episodes.storage.sampling.dataset_steps import DatasetSteps
 from episodes.storage.sampling.decoded_columns import DecodedColumn
 from episodes.storage.sampling.draws import StepDraw, WindowDraw
-from episodes.storage.sampling.n_step import n_step_returns
+from episodes.storage.sampling.located_items import LocatedItems
 from episodes.storage.sampling.order_cursor import OrderCursor
 from episodes.storage.sampling.orders import (
     Blocks,
@@ -55,7 +55,6 @@ from episodes.storage.sampling.orders import (
     uniforms,
 )
 from episodes.storage.sampling.step_index import LocatedSteps, shift_back
-from episodes.storage.sampling.stored_columns import columns_of, states_before
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.storage.sampling.time_windows import TimeWindows
 from episodes.storage.sampling.weights import find_episodes, find_steps
@@ -268,7 +267,7 @@ class Sampler:
     def _items_around(self, kind: TimeWindows, num: int) -> Batch:
         """Return a batch of items at the times that `kind` specifies, before and after the next `num` sampled steps."""
         steps = self._ahead.take(num)
-        columns = kind.columns(StepDraw(self._tracks, steps))
+        columns = kind.columns(LocatedItems(self._tracks, steps))
         columns[INDICES] = indices = steps.indices.copy()
         return batch_of(columns, (self.source, indices))
 
@@ -296,26 +295,26 @@ class Sampler:
         with self._lock:
             start = self._ahead.position
             steps = self._ahead.take(n)
-            self._check_complete(StepDraw(self._tracks, steps), reach_of(views, names), start)
+            self._check_complete(LocatedItems(self._tracks, steps), reach_of(views, names), start)
             self.num_sampled += n
         return self._transitions(steps, self._num_steps_of(n_step, start, n), gamma, views, names)
 
-    def _check_complete(self, draw: StepDraw | WindowDraw, reach: int | None, start: int | None = None) -> None:
+    def _check_complete(self, steps: LocatedItems, reach: int | None, start: int | None = None) -> None:
         """Raise `StepOutOfRange` if steps that are read before the sampled steps are not stored.
 
         Args:
-            draw: the sampled steps.
+            steps: the sampled steps.
             reach: number of steps before each, None for all of its episode.
             start: position of the order to return to before the error is raised.
         """
-        if reach != 0 and not (complete := draw.are_complete(reach)).all():
+        if reach != 0 and not (complete := steps.are_complete(reach)).all():
             if start is not None:
                 self._ahead.position = start
             i = int(complete.argmin())
-            episode = self._tracks.facts("ids")[draw.episodes[i]]
+            episode = self._tracks.facts("ids")[steps.episodes[i]]
             advice = "keep the chunks before it, leave its chunk out with dataset.select, or record chunks"
             raise StepOutOfRange(
-                f"step {int(draw.steps.indices[i])} (t={int(draw.t[i])} of episode {episode}): the data set does not "
+                f"step {int(steps.steps.indices[i])} (t={int(steps.t[i])} of episode {episode}): the data set does not "
                 f"hold {unknown_steps(reach, advice)}"
             )
 
@@ -337,14 +336,7 @@ class Sampler:
         keys: Sequence[str],
     ) -> Batch:
         """Return a batch of n-step transitions from the located steps. All weights are 1."""
-        draw, known = StepDraw(self._tracks, steps), {}
-        if isinstance(n_step, int) and n_step == 1:
-            counts = ones(len(steps.numbers), np.int32)
-        else:
-            draw, sums, counts = n_step_returns(draw, n_step, gamma)
-            known = {Columns.REWARDS: sums}
-        columns = columns_of(draw, keys, known, views)
-        columns[Columns.N_STEP] = counts
+        columns = transition_columns(StepDraw(self._tracks, steps), keys, n_step, gamma, views)
         columns[Columns.WEIGHTS] = ones(len(steps.numbers), np.float32)
         columns[INDICES] = indices = steps.indices.copy()
         return batch_of(columns, (self.source, indices))
@@ -379,7 +371,7 @@ class Sampler:
         num_steps_ahead = self._num_steps_of(n_step, 0, len(numbers))
         padded = numbers == PADDING
         self._check_complete(
-            StepDraw(self._tracks, self._tracks.table.located(numbers[~padded])), reach_of(views, names)
+            LocatedItems(self._tracks, self._tracks.table.located(numbers[~padded])), reach_of(views, names)
         )
         located = self._tracks.table.located(np.where(padded, 0, numbers))
         batch = self._transitions(located, num_steps_ahead, gamma, views, names)
@@ -428,24 +420,15 @@ class Sampler:
         with self._lock:
             start = self._ahead.position
             steps = self._ahead.take(batch_size)
-            self._check_complete(StepDraw(self._tracks, steps), reach, start)
+            self._check_complete(LocatedItems(self._tracks, steps), reach, start)
         if boundary == "stop":
-            earliest = StepDraw(self._tracks, steps).earliest_complete(reach)
+            earliest = LocatedItems(self._tracks, steps).earliest_complete(reach)
             steps = shift_back(steps, self._tracks.table, length, earliest)
         draw = WindowDraw(self._tracks, steps, lookback + burn_in, length)
-        columns = columns_of(draw, names, views=views)
-        grid = draw.grid
-        learned = grid.there
-        if draw.left:
-            learned = learned & (np.arange(draw.shape[1]) >= draw.left)
+        columns = window_columns(draw, names, views, lookback, Columns.STATE_OUT in self._tracks.structure)
         with self._lock:
-            self.num_sampled += int(np.count_nonzero(learned))
-        columns[Columns.LOSS_MASK] = learned
-        columns[Columns.SEQ_LENS] = grid.stops - lookback
+            self.num_sampled += int(np.count_nonzero(columns[Columns.LOSS_MASK]))
         columns[INDICES] = indices = draw.step_indices()
-        if Columns.STATE_OUT in self._tracks.structure:
-            columns[Columns.STATE_IN] = states_before(draw, burn_in)
-        columns[Columns.IS_FIRST] = draw.is_first()
         columns[Columns.WEIGHTS] = ones(batch_size, np.float32)
         return batch_of(columns, (self.source, indices))
 

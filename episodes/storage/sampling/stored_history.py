@@ -10,8 +10,8 @@ import numpy as np
 from episodes.columns import Columns
 from episodes.history import History, HistorySpaces, back, zeroed
 from episodes.single_agent import SingleAgentEpisode
-from episodes.storage.sampling.draws import StepDraw
 from episodes.storage.sampling.infos import StoredInfos
+from episodes.storage.sampling.located_items import LocatedItems
 from episodes.storage.sampling.step_index import LocatedSteps
 from episodes.storage.sampling.stored_tracks import StoredTracks
 from episodes.tracks import nested
@@ -35,7 +35,7 @@ class StoredHistory(History):
     ) -> None:
         super().__init__(spaces, lookback)
         self._tracks = tracks
-        self._draw = StepDraw(tracks, LocatedSteps(tracks.table, numbers, episodes, numbers))
+        self._draw = LocatedItems(tracks, LocatedSteps(tracks.table, numbers, episodes, numbers))
 
     @cached_property
     def depth(self) -> np.ndarray:

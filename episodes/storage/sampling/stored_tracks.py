@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from episodes.columns import Columns
+from episodes.draws.n_step import SUMS
 from episodes.errors import ChunkMismatch, TrackMismatch
 from episodes.facts.chunk_order import (
     ChunkOrder,
@@ -43,9 +44,6 @@ from episodes.storage.sampling.step_index import (
 from episodes.storage.sampling.window_grid import WindowGrid
 from episodes.storage.track_schema import TrackField, assemble, is_observed
 from episodes.tracks.indexing import ranges
-
-SUMS = (np.dtype(np.float32), np.dtype(np.float64))
-"""Dtypes that sums of rewards fit into."""
 
 _COMPARED = ("observations", "actions", "rewards")
 _COMPARED_BYTES = 1 << 24  # of items that are compared at a time

@@ -12,7 +12,7 @@ import numpy as np
 from episodes.batch.sampling_checks import check_counts
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
-from episodes.storage.sampling.draws import StepDraw
+from episodes.storage.sampling.located_items import LocatedItems
 from episodes.storage.sampling.stored_tracks import Column, StoredTracks
 from episodes.tracks import nested
 
@@ -69,7 +69,7 @@ class TimeWindows:
             if self.fps is not None:
                 self._to_steps(name, times)
 
-    def columns(self, draw: StepDraw) -> dict[str, Any]:
+    def columns(self, draw: LocatedItems) -> dict[str, Any]:
         """Return the batch columns for the sampled steps `draw`.
 
         Raises:
@@ -109,7 +109,7 @@ class TimeWindows:
             )
         return steps.astype(np.int64)
 
-    def _nearest(self, name: str, draw: StepDraw, times: np.ndarray) -> np.ndarray:
+    def _nearest(self, name: str, draw: LocatedItems, times: np.ndarray) -> np.ndarray:
         """Return the positions of the steps with the nearest time stamps, [n, k], for k requested times
         relative to n sampled steps.
 

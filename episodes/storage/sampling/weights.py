@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
-from episodes.storage.sampling.draws import StepDraw
+from episodes.storage.sampling.located_items import LocatedItems
 from episodes.storage.sampling.stored_tracks import StoredTracks
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _column_weights(name: str, tracks: StoredTracks) -> Callable[[np.ndarray], n
     place = tracks.structure[name]
 
     def read(numbers: np.ndarray) -> np.ndarray:
-        return StepDraw(tracks, tracks.table.located(numbers)).items(place)
+        return LocatedItems(tracks, tracks.table.located(numbers)).items(place)
 
     return read
 
