@@ -66,8 +66,6 @@ class Algorithm(nn.Module, ABC):
 
     Attributes:
         measures_rows: whether updates measure each row of their train batch, for `explain_update`. False at first.
-        row_measurements: measurements of the newest update by name, float32 [B], or [B, T] if rows are sequences; for
-            example "loss", the row's part of the loss, summed over the gradient steps.
     """
 
     stored_outputs: tuple[str, ...] = ()  # extra model outputs that a replay buffer must store
@@ -168,6 +166,10 @@ class Algorithm(nn.Module, ABC):
 
     @property
     def row_measurements(self) -> dict[str, np.ndarray]:
+        """Measurements of the newest update that measured rows, by name: float32 [B], or [B, T] if rows are sequences,
+        in the shape of "loss_mask" for tokens. For example, "loss" is the row's part of the loss, summed over the
+        gradient steps.
+        """
         return self._rows.newest
 
     def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
