@@ -238,7 +238,6 @@ class TokenGRPO(Algorithm):
         """Return the log-probability that the trained model gives to each learned token of a token batch, in the shape
         of "loss_mask" and 0 elsewhere. At most `max_tokens` tokens are in one forward pass.
         """
-        mask = batch[Columns.LOSS_MASK].bool()
         log_probs = torch.zeros_like(batch[Columns.ACTION_LOGP])
         for part in self._parts({**batch, _PLACES: _places_of(batch)}):
             values = label_log_probs(self.policy(part), part)
