@@ -130,12 +130,8 @@ class EnvRunner(Closeable):
         self._num_steps = 0
         self.metrics_logger = MetricsLogger()
         self.worker_index = 0
-        hooks = [as_hook(hook) for hook in checked_items("hooks", hooks, "hooks")]
-        self._on_episode_start = hook_methods(hooks, "on_episode_start")
-        self._on_step = hook_methods(hooks, "on_step")
-        self._on_episode_end = hook_methods(hooks, "on_episode_end")
-        self._on_sample_end = hook_methods(hooks, "on_sample_end")
-        self._has_hooks = bool(self._on_episode_start or self._on_step or self._on_episode_end)
+        self._hooks: list[Any] = []
+        self._add_hooks(checked_items("hooks", hooks, "hooks"))
         self._shown: ShownEpisodes | None = None  # set while hooks are called
         self._needs_reset = True
         self._closed = False  # `close` was called
@@ -147,6 +143,23 @@ class EnvRunner(Closeable):
     def _updates_if(self, explore: bool) -> bool:
         """Return True if connectors with statistics learn in a call of `sample` with this `explore`."""
         return self.update_stats == "always" or (explore and bool(self.update_stats))
+
+    def add_hook(self, hook: Any) -> None:
+        """Add a hook, whose methods later steps call after those of the other hooks.
+
+        Args:
+            hook: an object with methods of `Hook`, or a callback (`RLlibCallback`).
+        """
+        self._add_hooks([hook])
+
+    def _add_hooks(self, hooks: Sequence[Any]) -> None:
+        """Add hooks, and find the methods that they have."""
+        self._hooks += map(as_hook, hooks)
+        self._on_episode_start = hook_methods(self._hooks, "on_episode_start")
+        self._on_step = hook_methods(self._hooks, "on_step")
+        self._on_episode_end = hook_methods(self._hooks, "on_episode_end")
+        self._on_sample_end = hook_methods(self._hooks, "on_sample_end")
+        self._has_hooks = bool(self._on_episode_start or self._on_step or self._on_episode_end)
 
     def _call_on_step(self, shown: ShownEpisodes) -> None:
         """Call the `on_step` method of all hooks. During the calls, `runner.episodes` is `shown`.
