@@ -339,7 +339,7 @@ class TokenGRPO(Algorithm):
         if origin is None:
             return {}
         source, steps = origin[0], resolved(origin).numbers
-        turns, tokens = np.full((2, *steps.shape), np.nan, np.float32)
+        turns, tokens = (np.full(steps.shape, np.nan, np.float32) for _ in range(2))
         turns[steps >= 0] = source.places(steps[steps >= 0]).t
         order = np.argsort(steps, axis=None, kind="stable")  # the tokens of a turn are next to each other
         ordered = steps.ravel()[order]

@@ -220,7 +220,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
         """Return the row of `by` for one group."""
         columns = {key: column[rows] for key, column in self.columns.items() if key not in _FACTS}
         means = {key: _mean(column) for key, column in columns.items()}
-        heads = dict(zip(("episode", "t"), name, strict=True)) if group == _TURN else {group: name}
+        heads = {"episode": name[0], "t": name[1]} if group == _TURN else {group: name}
         result = {**heads, "steps": len(rows), "share": float(np.nansum(self.columns["share"][rows])), **means}
         if "first_ratio" in columns:
             with np.errstate(divide="ignore"):

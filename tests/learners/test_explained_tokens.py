@@ -11,11 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors import NumpyToTensor
+from connectors.learner import LearnerPipeline, TokenColumns
+from connectors.pipeline import ConnectorPipeline
 from episode_learners import TokenGRPO, TokenGRPOConfig
 from episodes import EpisodePack
 from episodes.errors import InvalidArgument
 from episodes.inspect import explain_update
 from episodes.storage.ledger import Ledger
+from episodes.tokens import token_batch
 from tests.learners.test_token_grpo import Recurrent, pack_of, recorded
 
 CONFIGS = st.fixed_dictionaries(
@@ -127,6 +131,37 @@ def _counts(pack: EpisodePack) -> tuple[int, dict[str, int]]:
     """Return the number of learned tokens of a pack, and of each episode that has some."""
     counts = {e.id_: sum(int(np.sum(x)) for x in e.get_extra_model_outputs("learned")) for e in pack}
     return sum(counts.values()), {id_: count for id_, count in counts.items() if count}
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("path", ["token_batch", "pipeline", "learner pipeline", "algorithm"])
+def test_origin_of_a_token_batch_is_the_turn_of_each_token(layout: Any, path: str) -> None:
+    for seed in range(4):
+        pack = pack_of(recorded(4, seed))
+        columns = [TokenColumns(layout=layout), NumpyToTensor()]
+        batch: Any
+        if path == "token_batch":
+            batch = token_batch(pack, layout=layout)
+        elif path == "pipeline":
+            batch = ConnectorPipeline(connectors=columns)(batch={}, episodes=pack)
+        elif path == "learner pipeline":
+            batch = LearnerPipeline(connectors=columns)(batch={}, episodes=pack)
+        else:
+            batch = TokenGRPO(Recurrent(), TokenGRPOConfig(layout=layout, group_size=4)).preprocess(pack)
+        labels, mask = (np.asarray(batch[name]) for name in ("labels", "loss_mask"))
+        origin, learned = batch.origin, []
+        assert origin.numbers.shape == mask.shape
+        for index in np.argwhere(mask):
+            place = origin[tuple(index)]
+            learned.append((place.id_, place.t, int(labels[tuple(index)])))
+            assert origin.episode(tuple(index)).id_ == place.id_
+        expected = [
+            (episode.id_, t, int(token))
+            for episode in pack
+            for t in range(len(episode))
+            for token in episode.get_actions(t)[np.asarray(episode.get_extra_model_outputs("learned", t)) != 0]
+        ]
+        assert sorted(learned) == sorted(expected)
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
