@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -87,7 +89,9 @@ def recording(size: Size, make: Callable[[Size], Any], measures: bool) -> Timed:
 
     algorithm, update = make(size)
     algorithm.measures_rows = measures
-    ledger = Ledger(tempfile.mkdtemp())
+    folder = tempfile.mkdtemp()
+    ledger = Ledger(folder)
+    weakref.finalize(algorithm, lambda: (ledger.close(), shutil.rmtree(folder)))  # of the ledger alone
 
     def note(batch: Any) -> None:
         ledger.note(algorithm.num_updates, batch, measured=algorithm.row_measurements if measures else None)
