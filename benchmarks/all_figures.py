@@ -18,6 +18,7 @@ from benchmarks import (
     infos,
     learning,
     looking,
+    measuring_rows,
     memory,
     multi_agent,
     ragged,
@@ -61,6 +62,7 @@ FIGURES: tuple[Figure, ...] = (
     *actors.FIGURES,
     *export.FIGURES,
     *looking.FIGURES,
+    *measuring_rows.FIGURES,
 )
 
 

@@ -11,6 +11,7 @@ import torch
 from connectors.connector import ColumnDict, Connector
 from connectors.ragged_checks import check_policy_columns
 from connectors.staging import StagingBuffer, checked_device
+from episodes.batch.train_batch import TrainBatch
 from episodes.data_types import NestedArrays
 from episodes.tracks import nested
 
@@ -64,7 +65,8 @@ class NumpyToTensor(Connector):
         if {*map(type, batch.values())} != {np.ndarray}:
             check_policy_columns(batch)
         if self._staging is not None:
-            return _copy_to_device(batch, self._staging)
+            moved = _copy_to_device(batch, self._staging)
+            return TrainBatch(moved, batch.lazy_origin) if isinstance(batch, TrainBatch) else moved
         for name, column in batch.items():
             batch[name] = tensor_of(column) if type(column) is np.ndarray else nested.map_leaves(tensor_of, column)
         return batch

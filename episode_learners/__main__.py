@@ -388,7 +388,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "--keep-episodes",
         type=_parse_rate,
         metavar="N/h",
-        help=f"add the worst, best and a random episode to FOLDER/{KEPT}, N times an hour and at the end (on-policy)",
+        help=f"add the worst, best and a random episode to FOLDER/{KEPT}, N times an hour and at the end",
     )
     train.add_argument(
         "--explain",

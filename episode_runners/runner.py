@@ -117,15 +117,21 @@ class HookMethods:
         shown: the episodes that the methods `on_step` see while they run, else None.
     """
 
-    __slots__ = ("follow_steps", "on_episode_end", "on_episode_start", "on_sample_end", "on_step", "shown")
+    __slots__ = ("_hooks", "follow_steps", "on_episode_end", "on_episode_start", "on_sample_end", "on_step", "shown")
 
-    def __init__(self, hooks: Sequence[object]) -> None:
-        self.on_episode_start = _methods(hooks, "on_episode_start")
-        self.on_step = _methods(hooks, "on_step")
-        self.on_episode_end = _methods(hooks, "on_episode_end")
-        self.on_sample_end = _methods(hooks, "on_sample_end")
-        self.follow_steps = bool(self.on_episode_start or self.on_step or self.on_episode_end)
+    def __init__(self, hooks: Iterable[object]) -> None:
+        self._hooks: list[object] = []
         self.shown: ShownEpisodes | None = None
+        self.add(*hooks)
+
+    def add(self, *hooks: object) -> None:
+        """Add hooks, whose methods are called after those of the other hooks."""
+        self._hooks += hooks
+        self.on_episode_start = _methods(self._hooks, "on_episode_start")
+        self.on_step = _methods(self._hooks, "on_step")
+        self.on_episode_end = _methods(self._hooks, "on_episode_end")
+        self.on_sample_end = _methods(self._hooks, "on_sample_end")
+        self.follow_steps = bool(self.on_episode_start or self.on_step or self.on_episode_end)
 
     def call_on_step(self, runner: object, shown: ShownEpisodes) -> None:
         """Call the `on_step` method of all hooks. During the calls, `runner.episodes` is `shown`.
@@ -191,7 +197,7 @@ class EnvRunner(Closeable):
         self._num_steps = 0
         self.metrics_logger = MetricsLogger()
         self.worker_index = 0
-        self._hooks = HookMethods([as_hook(hook) for hook in checked_items("hooks", hooks, "hooks")])
+        self._hooks = HookMethods(map(as_hook, checked_items("hooks", hooks, "hooks")))
 
     @property
     def num_envs(self) -> int:
@@ -201,6 +207,14 @@ class EnvRunner(Closeable):
     def _updates_if(self, explore: bool) -> bool:
         """Return True if connectors with statistics learn in a call of `sample` with this `explore`."""
         return self.update_stats == "always" or (explore and bool(self.update_stats))
+
+    def add_hook(self, hook: object) -> None:
+        """Add a hook, whose methods later steps call after those of the other hooks.
+
+        Args:
+            hook: an object with methods of `Hook`, or a callback (`RLlibCallback`).
+        """
+        self._hooks.add(as_hook(hook))
 
     @property
     def policy_version(self) -> Any:

@@ -144,6 +144,8 @@ def _origin(
     """
     same = pack is first or (np.array_equal(pack.lengths, first.lengths) and np.array_equal(pack.ids, first.ids))
     source = PackSteps(first, episodes) if same else PackSteps(pack)
+    if isinstance(batch, TrainBatch) and batch.lazy_origin is not None:  # of a connector whose rows are no steps
+        return source, batch.lazy_origin[1]
     mask = batch.get(Columns.LOSS_MASK)
     first_column: Any = next(iter(batch.values()), None)
     shape = getattr(first_column, "shape", None)

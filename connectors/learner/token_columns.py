@@ -12,6 +12,7 @@ from connectors.connector import ColumnDict, Connector
 from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.pack import EpisodePack
+from episodes.pack.steps import PackSteps
 from episodes.tokens import token_batch
 from episodes.tokens.batch import Layout
 from episodes.tracks.validation import checked_items
@@ -80,4 +81,5 @@ class TokenColumns(Connector):
             infos=self.infos,
             with_last_observation=self.with_last_observation,
         )
-        return TrainBatch({**batch, **dict(columns.items())})
+        origin = PackSteps(pack, episodes), columns.origin.numbers
+        return TrainBatch({**batch, **dict(columns.items())}, origin)

@@ -66,8 +66,6 @@ class Algorithm(nn.Module, ABC):
 
     Attributes:
         measures_rows: whether updates measure each row of their train batch, for `explain_update`. False at first.
-        row_measurements: measurements of the newest update by name, float32 [B], or [B, T] if rows are sequences; for
-            example "loss", the row's part of the loss, summed over the gradient steps.
     """
 
     stored_outputs: tuple[str, ...] = ()  # extra model outputs that a replay buffer must store
@@ -96,8 +94,7 @@ class Algorithm(nn.Module, ABC):
         self._to_tensors = NumpyToTensor()  # of samples; for CUDA it keeps a page-locked buffer
         self.witness: Callable[[Mapping[str, Any]], object] | None = None  # is called with what was learned from
         self.measures_rows = False
-        self.row_measurements: dict[str, np.ndarray] = {}
-        self._measuring: RowMeasurements | None = None  # during an update that measures rows
+        self._rows = RowMeasurements()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         """Move or convert the parameters, as `to(device)` of torch does, and make the algorithm create its later
@@ -165,8 +162,15 @@ class Algorithm(nn.Module, ABC):
             columns: a tensor of n values for each name, the same names in each gradient step.
             mask: bool [B, T], the n steps of sequences that are measured; None: the n rows themselves.
         """
-        if self._measuring is not None:
-            self._measuring.add(minibatch, mask, self.row_measurements_of, columns)
+        self._rows.add(minibatch, mask, columns)
+
+    @property
+    def row_measurements(self) -> dict[str, np.ndarray]:
+        """Measurements of the newest update that measured rows, by name: float32 [B], or [B, T] if rows are sequences,
+        in the shape of "loss_mask" for tokens. For example, "loss" is the row's part of the loss, summed over the
+        gradient steps.
+        """
+        return self._rows.newest
 
     def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the measurements [N] of the rows of all gradient steps, given the columns [N] that `measure_rows`
@@ -280,17 +284,16 @@ class Algorithm(nn.Module, ABC):
             num_steps == len(self.optimizers) == 1 and next(iter(self.optimizers.values())).knows_norm_before_step
         )
         before = None if checks_gradient_first else self._snapshot()
-        progress = self.get_progress()
+        progress, measures = self.get_progress(), self.measures_rows
         try:
-            if self.measures_rows:
-                self._measuring = RowMeasurements(batch)
-            metrics = self.learn(batch if self._measuring is None else self._measuring.batch)
+            metrics = self.learn(self._rows.begin(batch) if measures else batch)
             if not _are_finite(metrics):
                 raise _NotFinite
             for name, optimizer in self.optimizers.items():
                 rate = optimizer.learning_rate
                 metrics["learning_rate" if len(self.optimizers) == 1 else f"{name}_learning_rate"] = rate
             self.postprocess(batch, metrics)
+            measured = {**self._rows.collect(self.row_measurements_of), **self._row_facts(batch)} if measures else {}
         except BaseException as error:  # also Ctrl-C and a lack of memory
             for optimizer in self.optimizers.values():
                 optimizer.zero_grad()
@@ -301,12 +304,12 @@ class Algorithm(nn.Module, ABC):
                 raise InvalidArgument(_describe_not_finite(type(self).__name__, batch)) from None
             raise
         finally:
-            measuring, self._measuring = self._measuring, None
+            self._rows.end()
         for scheduler in self.schedulers.values():
             scheduler.step()
         self.num_updates += 1
-        if measuring is not None:
-            self.row_measurements = {**measuring.collect(), **self._row_facts(batch)}
+        if measures:
+            self._rows.newest = measured
         if self.witness is not None:
             self.witness(batch)
         return metrics

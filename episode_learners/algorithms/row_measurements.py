@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,68 +34,101 @@ class RowMeasurements:
     "first_" are those of the row's first gradient step, and all others are means over the steps. A row without gradient
     steps has NaN.
 
-    Args:
-        batch: the train batch. Rows of its column "loss_mask" [B, T] are sequences of steps, which are measured one by
-            one.
+    An update keeps references to tensors that its losses have computed. They are joined, turned into measurements and
+    copied from the device once, when the update has ended.
 
     Attributes:
-        batch: the same columns, in which each row (or step of a sequence) is numbered. Minibatches of it keep the
-            numbers.
+        newest: measurements of the newest complete update, see `Algorithm.row_measurements`.
     """
 
-    def __init__(self, batch: Mapping[str, Any]) -> None:
-        mask = batch.get(Columns.LOSS_MASK)
-        self._shape = tuple(mask.shape) if mask is not None else (len(first_leaf(dict(batch))),)
-        numbers = np.arange(np.prod(self._shape, dtype=int)).reshape(self._shape)
-        # numbers of rows take the place of the origin, since minibatches select rows of both alike
-        self.batch = TrainBatch(batch, (None, numbers))  # type: ignore[arg-type]
-        self._notes: dict[Derive, list[tuple[Any, Tensor | None, Mapping[str, Tensor]]]] = {}
+    def __init__(self) -> None:
+        self.newest: dict[str, np.ndarray] = {}
+        self._shape: tuple[int, ...] | None = None  # of the rows, during an update
+        self._notes: list[tuple[Any, Tensor | None, Mapping[str, Tensor]]] = []
 
-    def add(
-        self, minibatch: Mapping[str, Any], mask: Tensor | None, derive: Derive, columns: Mapping[str, Tensor]
-    ) -> None:
-        """Store columns of the rows of a minibatch. Nothing is computed or copied from the device yet.
+    def begin(self, batch: Mapping[str, Any]) -> TrainBatch:
+        """Begin an update. Return the same columns, in which each row (or step of a sequence) is numbered. Minibatches
+        keep the numbers.
 
         Args:
-            minibatch: rows of `batch`. Rows whose numbers were lost are not measured.
+            batch: the train batch. Rows of its column "loss_mask" [B, T] are sequences of steps, which are measured one
+                by one.
+        """
+        mask = batch.get(Columns.LOSS_MASK)
+        self._notes = []
+        self._shape = (len(first_leaf(batch)),) if mask is None else tuple(mask.shape)
+        numbers = np.arange(prod(self._shape)).reshape(self._shape)
+        # numbers of rows take the place of the origin, since minibatches select rows of both alike
+        return TrainBatch(batch, (None, numbers))  # type: ignore[arg-type]
+
+    def add(self, minibatch: Mapping[str, Any], mask: Tensor | None, columns: Mapping[str, Tensor]) -> None:
+        """Store columns of the rows of a minibatch, if an update has begun. Nothing is computed or copied from the
+        device yet.
+
+        Args:
+            minibatch: rows of the batch that `begin` returned. Rows whose numbers were lost are not measured.
             mask: bool [B, T], the steps that were measured; None: the rows themselves.
-            derive: function that turns the columns of all gradient steps, [N] each, into measurements [N].
             columns: a tensor of n values for each name, where n is the number of rows, or of True values in `mask`.
         """
-        origin = getattr(minibatch, "lazy_origin", None)
+        origin = None if self._shape is None else getattr(minibatch, "lazy_origin", None)
         if origin is not None:
-            parts = {name: column.detach() for name, column in columns.items()}  # without the graph, which takes memory
-            self._notes.setdefault(derive, []).append((origin, mask, parts))
+            # without the graph, which takes memory
+            parts = {name: column.detach() if column.requires_grad else column for name, column in columns.items()}
+            self._notes.append((origin, mask, parts))
+
+    def end(self) -> None:
+        """End an update. The notes of one that failed are dropped."""
+        self._shape, self._notes = None, []
 
     @torch.no_grad()
-    def collect(self) -> dict[str, np.ndarray]:
-        """Return each measurement as an array float32 [B], or [B, T] of sequences."""
-        result: dict[str, np.ndarray] = {}
-        for derive, notes in self._notes.items():
-            rows = np.concatenate([_numbers_of(origin, mask) for origin, mask, _ in notes])
-            counts = np.bincount(rows, minlength=int(np.prod(self._shape, dtype=int)))
-            names = notes[0][2]
-            columns = {name: torch.cat([part[name].reshape(-1) for _, _, part in notes]) for name in names}
-            for name, values in derive(columns).items():
-                column = _combined(name, rows, counts, as_numpy(values.float()))
-                result[name] = column.astype(np.float32).reshape(self._shape)
-        return result
+    def collect(self, derive: Derive) -> dict[str, np.ndarray]:
+        """Return each measurement of the update as an array float32 [B], or [B, T] of sequences.
+
+        Args:
+            derive: function that turns the columns of all gradient steps, [N] each, into measurements [N].
+        """
+        notes, shape = self._notes, self._shape or (0,)
+        if not notes:
+            return {}
+        rows = np.concatenate([_numbers_of(origin, mask) for origin, mask, _ in notes])
+        measured = derive({name: _joined([part[name] for _, _, part in notes]) for name in notes[0][2]})
+        values = as_numpy(torch.stack(list(measured.values())).float())  # one copy from the device
+        columns = _combined(list(measured), rows, values, prod(shape))
+        return {name: column.reshape(shape) for name, column in zip(measured, columns, strict=True)}
 
 
-def _combined(name: str, rows: np.ndarray, counts: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return one value per row of the batch [B], given the values [N] of all gradient steps, and NaN for others.
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return the values of several tensors as one tensor [N]."""
+    flat = [part if part.ndim == 1 else part.reshape(-1) for part in parts]
+    return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def _combined(names: list[str], rows: np.ndarray, values: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return one value per measurement and row of the batch, float32 [M, B], given the values of all gradient steps,
+    float32 [M, N], and NaN for rows without values.
 
     Args:
-        name: name of the measurement.
+        names: names of the measurements.
         rows: the row of each value, int [N].
-        counts: the number of values of each row, int [B].
+        values: values of each measurement.
+        num_rows: the number B of rows.
     """
-    if name.startswith(_FIRST) or len(rows) == np.count_nonzero(counts):
-        first = np.full(len(counts), np.nan)
-        first[rows[::-1]] = values[::-1]  # of repeated rows numpy keeps the last assignment
-        return first
-    sums = np.bincount(rows, values, minlength=len(counts))
-    return sums / np.where(counts, 1 if name == _SUMMED else counts, np.nan)
+    if len(rows) == num_rows and (rows == np.arange(num_rows)).all():
+        return values
+    combined = np.full((len(names), num_rows), np.nan, np.float32)
+    counts = np.bincount(rows, minlength=num_rows)
+    is_once = len(rows) == np.count_nonzero(counts)
+    divisors = np.where(counts, counts, np.nan)
+    first = np.full(num_rows, -1)
+    first[rows[::-1]] = np.arange(len(rows))[::-1]  # of repeated rows numpy keeps the last assignment
+    known = first >= 0
+    for name, column, result in zip(names, values, combined, strict=True):
+        if is_once or name.startswith(_FIRST):
+            result[known] = column[first[known]]
+        else:
+            sums = np.bincount(rows, column, minlength=num_rows)
+            result[:] = sums / (np.minimum(divisors, 1) if name == _SUMMED else divisors)
+    return combined
 
 
 def _numbers_of(origin: LazyOrigin, mask: Tensor | None) -> np.ndarray:

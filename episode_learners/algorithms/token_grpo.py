@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -27,9 +28,12 @@ from episode_learners.algorithms.token_losses import (
     token_divisors,
     token_mean,
 )
+from episodes.batch.origin import resolved
+from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, UnknownKey
 from episodes.pack import EpisodePack
+from episodes.pack.steps import PackSteps
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tokens.arguments import as_numpy
 from episodes.tokens.batch import Layout
@@ -202,6 +206,8 @@ class TokenGRPO(Algorithm):
                 "chunk: join its chunks with concat_episode, or set terminated or truncated in its last turn"
             )
         batch = self.pipeline(rl_module=self.policy, batch={}, episodes=pack)
+        if isinstance(batch, TrainBatch) and batch.lazy_origin is not None:
+            batch.lazy_origin = PackSteps(pack, episodes), batch.lazy_origin[1]
         if Columns.ACTION_LOGP not in batch:
             raise UnknownKey("TokenGRPO: the episodes have no output 'logp'; record turns with logp=")
         return batch
@@ -216,6 +222,8 @@ class TokenGRPO(Algorithm):
             InvalidArgument: a sequence is longer than `max_length`, or all are.
         """
         config, counts = self.config, {}
+        if self.measures_rows:
+            batch = {**batch, _PLACES: _places_of(batch)}
         if config.max_length is not None:
             limited, report = limit_sequences(batch, config.max_length, longer=config.longer)
             batch = limited.to_dict()
@@ -230,10 +238,8 @@ class TokenGRPO(Algorithm):
         """Return the log-probability that the trained model gives to each learned token of a token batch, in the shape
         of "loss_mask" and 0 elsewhere. At most `max_tokens` tokens are in one forward pass.
         """
-        mask = batch[Columns.LOSS_MASK].bool()
         log_probs = torch.zeros_like(batch[Columns.ACTION_LOGP])
-        places = torch.arange(mask.numel(), device=mask.device).reshape(mask.shape)
-        for part in self._parts({**batch, _PLACES: places}):
+        for part in self._parts({**batch, _PLACES: _places_of(batch)}):
             values = label_log_probs(self.policy(part), part)
             log_probs.view(-1)[part[_PLACES][part[Columns.LOSS_MASK].bool()]] = values.to(log_probs.dtype)
         return log_probs
@@ -288,6 +294,7 @@ class TokenGRPO(Algorithm):
         log_probs = label_log_probs(self.policy(minibatch), minibatch)
         divisors = minibatch[DIVISORS] if DIVISORS in minibatch else token_divisors(minibatch, config.mean)
         divisors = divisors[minibatch[Columns.LOSS_MASK].bool()]
+        rows: Measured | None = {} if _PLACES in minibatch else None
         loss, measured = clipped_token_loss(
             log_probs,
             minibatch,
@@ -296,11 +303,52 @@ class TokenGRPO(Algorithm):
             clip_high=config.clip_high,
             ratio=config.ratio,
             max_correction=config.max_correction,
+            rows=rows,
         )
         if config.kl_coefficient:
             with torch.no_grad():
                 reference = label_log_probs(cast(Tensor, self._target("reference")(minibatch)), minibatch)
             log_ratios = reference - log_probs
-            kl = token_mean(log_ratios.exp() - 1 - log_ratios, divisors)
+            kls = log_ratios.exp() - 1 - log_ratios
+            kl = token_mean(kls, divisors)
+            if rows is not None:
+                rows["reference_kl"] = kls
             loss, measured = loss + config.kl_coefficient * kl, {**measured, "reference_kl": kl.detach()}
+        if rows is not None:
+            places = TrainBatch({}, (None, partial(as_numpy, minibatch[_PLACES])))  # type: ignore[arg-type]
+            self.measure_rows(places, rows, minibatch[Columns.LOSS_MASK].bool())
         return loss, measured
+
+    def row_measurements_of(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
+        sizes = columns["objective"].abs() + self.config.kl_coefficient * columns.get("reference_kl", 0.0)
+        ratio = columns["ratio"]
+        return {
+            "loss": sizes / columns["divisors"],
+            "advantage": columns["advantage"],
+            "ratio": ratio,
+            "first_ratio": ratio,
+            "clipped": columns["clipped"].float(),
+            "first_logp_difference": columns[Columns.ACTION_LOGP] - columns["log_prob"],
+        }
+
+    def _row_facts(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the turn of each predicted token, and its index among the sampled tokens of the turn, float32 in the
+        shape of "loss_mask", with NaN at other positions.
+        """
+        origin = getattr(batch, "lazy_origin", None)
+        if origin is None:
+            return {}
+        source, steps = origin[0], resolved(origin).numbers
+        turns, tokens = (np.full(steps.shape, np.nan, np.float32) for _ in range(2))
+        turns[steps >= 0] = source.places(steps[steps >= 0]).t
+        order = np.argsort(steps, axis=None, kind="stable")  # the tokens of a turn are next to each other
+        ordered = steps.ravel()[order]
+        tokens.ravel()[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+        tokens[steps < 0] = np.nan
+        return {"turn": turns, "token": tokens}
+
+
+def _places_of(batch: Mapping[str, Any]) -> Tensor:
+    """Return the index of each position of a token batch, int64 in the shape of "loss_mask"."""
+    mask = batch[Columns.LOSS_MASK]
+    return torch.arange(mask.numel(), device=mask.device).reshape(mask.shape)

@@ -119,6 +119,7 @@ def clipped_token_loss(
     clip_high: float,
     ratio: TokenMean,
     max_correction: float | None = None,
+    rows: dict[str, Tensor] | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the clipped policy gradient loss of sampled tokens, a scalar, as in PPO and GRPO, and a dict of scalars to
     log.
@@ -136,6 +137,7 @@ def clipped_token_loss(
             this largest weight C. The batch has the column "trainer_logp", the log-probabilities p of the trained model
             before the update. Ratios are relative to p, and the objective of each token is multiplied by
             min(exp(p - action_logp), C), without a gradient. None: ratios are relative to "action_logp".
+        rows: dict to which columns [A] for measurements of the tokens are added.
     """
     mask = batch[Columns.LOSS_MASK].bool()
     sampler = batch[Columns.ACTION_LOGP][mask]
@@ -151,9 +153,14 @@ def clipped_token_loss(
         objective = objective * weights.clamp(max=max_correction)
         measured["sampler_kl"] = token_mean(weights - 1 - mismatches, divisors)
         measured["truncated_fraction"] = token_mean((weights > max_correction).to(weights.dtype), divisors)
+    if rows is not None:
+        rows |= {"objective": objective, "ratio": ratios, "advantage": advantages, "divisors": divisors}
+        rows |= {"log_prob": log_probs, Columns.ACTION_LOGP: sampler}
     with torch.no_grad():
         is_clipped = ((ratios > 1 + clip_high) & (advantages > 0)) | ((ratios < 1 - clip_low) & (advantages < 0))
         measured["kl"] = token_mean(log_ratios.exp() - 1 - log_ratios, divisors)
+        if rows is not None:
+            rows["clipped"] = is_clipped
         measured["clip_fraction"] = token_mean(is_clipped.to(ratios.dtype), divisors)
     return -token_mean(objective, divisors), measured
 

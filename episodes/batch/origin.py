@@ -178,14 +178,19 @@ def select_rows_lazily(lazy_origin: LazyOrigin | None, rows: object) -> LazyOrig
     return None if lazy_origin is None else (lazy_origin[0], _SelectedIndices(lazy_origin, rows))
 
 
-class _SelectedIndices(NamedTuple):
-    """Function that computes the step indices of the selected rows of a batch."""
+class _SelectedIndices:
+    """Function that computes the step indices of the selected rows of a batch, once."""
 
-    lazy_origin: LazyOrigin
-    rows: Any
+    __slots__ = ("_indices", "_lazy_origin", "_rows")
+
+    def __init__(self, lazy_origin: LazyOrigin, rows: Any) -> None:
+        self._lazy_origin, self._rows = lazy_origin, rows
+        self._indices: np.ndarray | None = None
 
     def __call__(self) -> np.ndarray:
-        return resolved(self.lazy_origin).numbers[batch_leaves.as_numpy(self.rows)]
+        if self._indices is None:
+            self._indices = resolved(self._lazy_origin).numbers[batch_leaves.as_numpy(self._rows)]
+        return self._indices
 
 
 def concat_origins(

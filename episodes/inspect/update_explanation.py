@@ -16,6 +16,7 @@ import numpy as np
 from episodes.errors import InvalidArgument, StepOutOfRange, UnknownKey
 from episodes.inspect import formatting
 from episodes.storage.ledger import LedgerReader
+from episodes.tracks.stacking import object_array
 
 if TYPE_CHECKING:
     from episodes.single_agent.episode import SingleAgentEpisode
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
 
 LOSS = "loss"
-_GROUPS = ("episode", "agent")
+_GROUPS = ("episode", "agent", "turn")
+_TURN, _TOKEN = "turn", "token"  # measurements of algorithms whose rows are tokens
 _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedStep:
-    """A step from which an update learned.
+    """A step from which an update learned, or a sampled token of a conversation, whose turns are steps.
 
     Attributes:
         share: the step's share of the absolute loss of the update, in 0..1.
@@ -38,7 +40,7 @@ class LearnedStep:
         agent_id: id of its agent as text, or None.
         t: its time in the episode, modulo 2**32.
         stop: time after the last step of which the update used the reward: `t + n` of an n-step return.
-        times_learned: number of rows of this and earlier updates of the module in which the step was.
+        times_learned: number of rows of this and earlier updates of the module in which the step (or token) was.
         measurements: other measurements by name, such as "advantage".
         episode: the episode (or the agent's part of it), or None if the data set does not have it.
     """
@@ -61,6 +63,27 @@ class LearnedStep:
             StepOutOfRange: the episode does not have the step.
         """
         return self._in_episode().get_observations(self.t - self.episode.t_started)
+
+    @property
+    def token(self) -> int | None:
+        """Index of the sampled token in its turn `t`, or None if the update did not learn from tokens."""
+        index = self.measurements.get(_TOKEN)
+        return None if index is None else int(index)
+
+    @property
+    def token_id(self) -> int:
+        """Token that was sampled.
+
+        Raises:
+            InvalidArgument: the episode is not known, or the update did not learn from tokens.
+            StepOutOfRange: the episode does not have the token.
+        """
+        if self.token is None:
+            raise InvalidArgument("LearnedStep.token_id: the update learned from steps, not from tokens; read episode")
+        tokens = self._in_episode().get_actions(self.t - self.episode.t_started)
+        if self.token >= len(tokens):
+            raise StepOutOfRange(f"token {self.token}: the turn t={self.t} of {self.episode!r} has {len(tokens)}")
+        return int(tokens[self.token])
 
     @property
     def rewards(self) -> np.ndarray:
@@ -126,6 +149,9 @@ class UpdateExplanation(Sequence[LearnedStep]):
     | "ratio" | the same, as the mean over all gradient steps |
     | "clipped" | fraction of the gradient steps in which the ratio was clipped |
     | "n_step" | number of rewards in the target |
+    | "first_logp_difference" | of tokens: log-probability that the sampler recorded, minus that of the trained model at
+      the first gradient step |
+    | "token" | index of the token among the sampled tokens of its turn `t` |
     """
 
     update: int
@@ -172,31 +198,39 @@ class UpdateExplanation(Sequence[LearnedStep]):
         return self.columns["value_target"] - self.columns["first_value"]
 
     def by(self, group: str) -> list[dict[str, Any]]:
-        """Return one row for each episode or agent, with the largest share of the loss first.
+        """Return one row for each episode, agent or turn (the steps at one time of an episode), with the largest share
+        of the loss first.
 
         A row has the name of the group, the number of its steps, its share of the loss, and the means of all
         measurements. "ratio_distance" is the mean of |log(first_ratio)|: it is 0 if the policy that acted is the one
         that learns. "advantage_agreement" is the correlation of the advantages with value target minus value, over the
-        steps of the group: it is close to 1 unless the advantages of the group are wrong.
+        steps of the group: it is close to 1 unless the advantages of the group are wrong. "logp_distance" is the mean
+        of |first_logp_difference|: it is close to 0 if the trained model reads the tokens that the sampler read.
 
         Raises:
-            UnknownKey: `group` is not "episode" or "agent".
+            UnknownKey: `group` is not "episode", "agent" or "turn".
         """
         if group not in _GROUPS:
             raise UnknownKey(f"by({group!r}): no such group; give one of {', '.join(_GROUPS)}")
         names: dict[Any, list[int]] = {}
-        for row, name in enumerate(self.columns[group].tolist()):
+        of_rows = self.columns["episode" if group == _TURN else group].tolist()
+        if group == _TURN:
+            of_rows = list(zip(of_rows, self.columns["t"].tolist(), strict=True))
+        for row, name in enumerate(of_rows):
             names.setdefault(name, []).append(row)
         return sorted((self._summary(group, name, rows) for name, rows in names.items()), key=lambda row: -row["share"])
 
-    def _summary(self, group: str, name: object, rows: list[int]) -> dict[str, Any]:
+    def _summary(self, group: str, name: Any, rows: list[int]) -> dict[str, Any]:
         """Return the row of `by` for one group."""
         columns = {key: column[rows] for key, column in self.columns.items() if key not in _FACTS}
         means = {key: _mean(column) for key, column in columns.items()}
-        result = {group: name, "steps": len(rows), "share": float(np.nansum(self.columns["share"][rows])), **means}
+        heads = {"episode": name[0], "t": name[1]} if group == _TURN else {group: name}
+        result = {**heads, "steps": len(rows), "share": float(np.nansum(self.columns["share"][rows])), **means}
         if "first_ratio" in columns:
             with np.errstate(divide="ignore"):
                 result["ratio_distance"] = _mean(np.abs(np.log(columns["first_ratio"])))
+        if "first_logp_difference" in columns:
+            result["logp_distance"] = _mean(np.abs(columns["first_logp_difference"]))
         if "advantage" in columns and self.value_errors is not None:
             result["advantage_agreement"] = _correlation(columns["advantage"], self.value_errors[rows])
         return result
@@ -219,6 +253,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
         links = [self._link(page, row) for row in range(len(rows))]
         parts = [_html_table("Steps", names, rows, links, self.columns["share"][: len(rows)])]
         for group in _GROUPS:
+            if group == _TURN and _TOKEN not in self.columns:
+                continue
             summary = self.by(group)
             if len(summary) > 1 or group == "episode":
                 heads = list(summary[0]) if summary else []
@@ -323,13 +359,16 @@ def _steps(update: LedgerUpdate) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if update.measured:
         is_measured = np.isfinite(update.measured[LOSS]).ravel()
         rows, offsets = rows[is_measured], offsets[is_measured]
+        if _TURN in update.measured:  # rows are tokens, several of one turn
+            times = update.measured[_TURN].ravel()[is_measured]
+            return rows, update.episode[rows], np.where(np.isfinite(times), times, 0).astype(np.int64)
     return rows, update.episode[rows], update.t[rows].astype(np.int64) + offsets
 
 
 def _times_learned(reader: LedgerReader, index: int, module: str) -> np.ndarray:
     """Return how often each step of the update at `index` was learned from until then, int64 [n]."""
     steps = [_keyed_steps(reader[i]) for i, (_, name) in enumerate(reader.updates[: index + 1]) if name == module]
-    chosen, agents = steps[-1]
+    chosen, agents = steps[-1]  # of tokens, agent and token
     counts: Counter[Any] = Counter()
     for keys, of_agents in steps:
         rows = np.flatnonzero(np.isin(keys, chosen))
@@ -339,9 +378,14 @@ def _times_learned(reader: LedgerReader, index: int, module: str) -> np.ndarray:
 
 
 def _keyed_steps(update: LedgerUpdate) -> tuple[np.ndarray, np.ndarray]:
-    """Return a number for the episode and time of each measured step, negative if unknown, and the steps' agents."""
+    """Return a number for the episode and time of each measured step, negative if unknown, and the steps' agents. For
+    tokens, the second are pairs of agent and token.
+    """
     rows, episode, t = _steps(update)
     agents = np.full(len(rows), None, object) if update.agents is None else update.agents[rows]
+    if _TOKEN in update.measured:
+        tokens = update.measured[_TOKEN].ravel()[np.isfinite(update.measured[LOSS]).ravel()]
+        agents = object_array(list(zip(agents.tolist(), tokens.tolist(), strict=True)))
     return np.where(episode >= 0, (episode << 32) + t, -1), agents
 
 
@@ -350,6 +394,7 @@ def _columns(update: LedgerUpdate, ids: Sequence[str], times: np.ndarray) -> dic
     rows, episode, t = _steps(update)
     is_measured = np.isfinite(update.measured[LOSS]).ravel()
     measured = {name: column.ravel()[is_measured].astype(np.float64) for name, column in update.measured.items()}
+    measured.pop(_TURN, None)  # it is `t`
     total = np.abs(measured[LOSS]).sum()
     share = np.abs(measured[LOSS]) / total if total else np.zeros(len(rows))
     names = np.array([*ids, None], object)[episode]  # the last one is of unknown episodes, -1

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from episodes.batch import Batch
+from episodes.batch.train_batch import TrainBatch
 from episodes.columns import Columns
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.pack import EpisodePack
+from episodes.pack.steps import PackSteps
 from episodes.tokens import names
 from episodes.tokens.arguments import check_pack
 from episodes.tokens.sequences import TokenSequences
@@ -63,6 +65,8 @@ def token_batch(
     - "episodes": index in the pack of each sequence's episode, int64 [S].
     - a column per key in `infos`, objects [S]: the list of the values that the infos of the sequence's observations
       have for this key, in order. Values that are lists, such as the images of an observation, are joined.
+
+    The `origin` of the batch has the turn of the token that each position predicts, and -1 where it is no sampled one.
 
     Args:
         pack: episodes with ragged tokens, as a `Conversation` records.
@@ -127,7 +131,10 @@ def token_batch(
     else:
         columns[names.CU_SEQLENS] = sequences.cu_seqlens
         columns[names.MAX_SEQLEN] = np.array(sequences.lengths.max(initial=0), np.int32)
-    return Batch({**columns, **of_sequences, names.EPISODES: sequences.episodes})
+    columns |= {**of_sequences, names.EPISODES: sequences.episodes}
+    turns = sequences.place_per_turn(np.arange(1, pack.num_steps + 1)) - 1
+    origin = PackSteps(pack), turns.reshape(columns[names.LOSS_MASK].shape)
+    return Batch(TrainBatch(columns, origin))
 
 
 def _info_columns(sequences: TokenSequences, infos: Iterable[str] | None, taken: set[str]) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@
 | advantages of one agent with the wrong sign | `by("agent")`: "advantage_agreement" is negative |
 | a time limit stored as a termination | `value_calibration`: "last_value" of terminated episodes; the doctor |
 | a stale policy in one of four workers | `by("episode")`: "ratio_distance" of the worker's episodes |
-| a wrong token in a chat template | sampler's minus trainer's log-probabilities, `TokenGRPO.trainer_log_probs` |
+| a wrong token in a chat template | `by("turn")`: "logp_distance" of the turns after it |
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 import episode_runners as runners
 from connectors import compare_policies, explain_episode
 from episode_learners import PPO, MLPPolicy, PPOConfig, TokenGRPO, TokenGRPOConfig, ppo_pipeline
+from episode_learners.algorithms.algorithm import Algorithm
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect import explain_update, value_calibration
@@ -51,9 +52,8 @@ def sampled(policy: MLPPolicy, seed: int = 0, num_episodes: int = 6) -> list[Sin
         return list(runner.sample(num_episodes=num_episodes))
 
 
-def explanation_of(policy: MLPPolicy, episodes: Any, folder: Path, kind: type[PPO] = PPO) -> Any:
-    """Return the explanation of one update of PPO from the episodes."""
-    algorithm = kind(policy, CONFIG)
+def explanation_of(algorithm: Algorithm, episodes: Any, folder: Path) -> Any:
+    """Return the explanation of one update from the episodes."""
     algorithm.measures_rows = True
     with Ledger(folder) as ledger:
         algorithm.witness = lambda batch: ledger.note(1, batch, measured=algorithm.row_measurements)
@@ -77,7 +77,7 @@ def test_shifted_rewards_show_at_the_steps_with_the_largest_loss(is_shifted: boo
     rewards = np.zeros((6, 12))
     rewards[:, 0 if is_shifted else -1] = 50.0
     episodes = [rewarded(f"e{i}" + "x" * i, row) for i, row in enumerate(rewards)]
-    columns = explanation_of(policy_of(), EpisodePack.from_episodes(episodes), tmp_path).columns
+    columns = explanation_of(PPO(policy_of(), CONFIG), EpisodePack.from_episodes(episodes), tmp_path).columns
     shares = np.bincount(columns["t"], columns["share"])
     assert shares.argmax() == (0 if is_shifted else 11)
 
@@ -98,7 +98,7 @@ def test_filter_forgotten_at_acting_shows_in_all_ratios(tmp_path: Path) -> None:
                 "logp_difference"
             ]
             assert (np.abs(difference).max() > 1e-3) == is_wrong
-        rows = explanation_of(policy_of(), episodes, tmp_path / str(is_wrong)).by("episode")
+        rows = explanation_of(PPO(policy_of(), CONFIG), episodes, tmp_path / str(is_wrong)).by("episode")
         assert all((row["ratio_distance"] > 1e-4) == is_wrong for row in rows)
 
 
@@ -106,7 +106,7 @@ def test_stale_worker_shows_in_its_episodes(tmp_path: Path) -> None:
     now, before = policy_of(0), policy_of(1)
     workers = [sampled(before if i == 2 else now, seed=i, num_episodes=3) for i in range(4)]
     stale = {episode.id_ for episode in workers[2]}
-    rows = explanation_of(now, [e for worker in workers for e in worker], tmp_path).by("episode")
+    rows = explanation_of(PPO(now, CONFIG), [e for worker in workers for e in worker], tmp_path).by("episode")
     assert {row["episode"] for row in rows if row["ratio_distance"] > 0.01} == stale
 
 
@@ -124,7 +124,7 @@ class WrongSign(PPO):
 def test_wrong_sign_of_one_agent_shows_by_agent(kind: type[PPO], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     episodes = [rewarded("game", rng.normal(size=20), agent_id=agent, terminated=True) for agent in ("a", "b", "c")]
-    explanation = explanation_of(policy_of(), EpisodePack.from_episodes(episodes), tmp_path, kind)
+    explanation = explanation_of(kind(policy_of(), CONFIG), EpisodePack.from_episodes(episodes), tmp_path)
     agreement = {row["agent"]: round(row["advantage_agreement"], 3) for row in explanation.by("agent")}
     assert agreement == {"a": 1, "b": -1 if kind is WrongSign else 1, "c": 1}
     assert {step.agent_id for step in explanation} == {"a", "b", "c"}
@@ -185,7 +185,8 @@ def test_policies_disagree_where_their_probabilities_differ() -> None:
 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
-def test_wrong_token_of_a_template_shows_in_the_tokens_after_it(is_wrong: bool) -> None:
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_wrong_token_of_a_template_shows_in_the_turns_after_it(is_wrong: bool, layout: Any, tmp_path: Path) -> None:
     """The sampler saw token 3 between two turns, and the recorded conversation has token 4 there."""
     model = Recurrent()
     talks = []
@@ -202,10 +203,12 @@ def test_wrong_token_of_a_template_shows_in_the_tokens_after_it(is_wrong: bool) 
             talk.turn(ids, reply_ids=recorded, reward=float(k), terminated=turn == 1, logp=np.array(logp, "f4"))
             context += [*ids, 3, 2]
         talks.append(talk.episode)
-    algorithm = TokenGRPO(model, TokenGRPOConfig(layout="padded"))
-    batch = algorithm.preprocess(EpisodePack.from_episodes(talks))
-    mask = batch["loss_mask"].bool()
-    difference = (batch["action_logp"] - algorithm.trainer_log_probs(batch))[mask].abs().reshape(2, 2, 3)
-    assert difference[:, 0].max() < 1e-5
-    assert bool((difference[:, 1] > 1e-4).all()) == is_wrong
-    assert is_wrong or difference.max() < 1e-5
+    algorithm = TokenGRPO(model, TokenGRPOConfig(layout=layout, group_size=2))
+    explanation = explanation_of(algorithm, EpisodePack.from_episodes(talks), tmp_path)
+    distances = {(row["episode"], row["t"]): row["logp_distance"] for row in explanation.by("turn")}
+    assert set(distances) == {(f"e{k}", t) for k in range(2) for t in range(2)}
+    for (_, t), distance in distances.items():
+        assert (distance > 1e-3) == (is_wrong and t == 1)
+    for step in explanation:
+        assert step.token_id == 5 + step.token
+        assert (abs(step.measurements["first_logp_difference"]) > 1e-4) == (is_wrong and step.t == 1)

@@ -34,7 +34,8 @@ class LedgerUpdate(NamedTuple):
         content: hash of each row, uint64 [n].
         agents: agent id of each row as text, an object array [n], with None if unknown; or None without agents.
         measured: measurements of the rows by name, float32 [n, W]. The value at [i, j] is that of the step at time
-            `t[i] + j`. It is NaN if the step was not measured.
+            `t[i] + j`, unless "turn" is measured: then rows are tokens, and their times are in "turn". It is NaN if the
+            step was not measured.
     """
 
     update: int

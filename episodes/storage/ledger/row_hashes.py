@@ -10,6 +10,7 @@ import numpy as np
 
 from episodes.batch import Batch
 from episodes.batch.leaves import torch_of
+from episodes.columns import Columns
 from episodes.storage.checksums import digest_of
 from episodes.tracks import nested
 
@@ -26,7 +27,8 @@ def row_hashes(batch: Batch | Mapping[str, Any]) -> np.ndarray:
     digest = digest_of("xxh3")
     columns = batch.to_dict() if isinstance(batch, Batch) else batch
     leaves = [leaf for name in sorted(columns) if name not in _NOT_CONTENT for leaf in nested.leaves(columns[name])]
-    num_rows = next((len(leaf) for leaf in leaves if getattr(leaf, "ndim", 0)), 0)
+    of_rows = [columns[Columns.LOSS_MASK], *leaves] if Columns.LOSS_MASK in columns else leaves
+    num_rows = next((len(leaf) for leaf in of_rows if getattr(leaf, "ndim", 0)), 0)
     parts = [part for leaf in leaves if (part := _row_bytes(leaf, num_rows)) is not None]
     if not parts or not num_rows:
         return np.zeros(num_rows, np.uint64)
@@ -39,8 +41,9 @@ def _row_bytes(leaf: Any, num_rows: int) -> np.ndarray | None:
     or another number of rows."""
     torch = torch_of(leaf)
     if torch:
-        leaf = leaf.detach().cpu().contiguous()
-        leaf = leaf.reshape(-1).view(torch.uint8).numpy() if leaf.ndim and len(leaf) == num_rows else leaf[..., :0]
+        if not leaf.ndim or len(leaf) != num_rows:
+            return None
+        leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     elif not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject or leaf.shape[:1] != (num_rows,):
         return None
     return np.ascontiguousarray(leaf).reshape(num_rows, -1).view(np.uint8) if leaf.size else None
