@@ -21,6 +21,7 @@ Derive = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 _SUMMED = "loss"  # all other measurements are means over the gradient steps
 _FIRST = "first_"  # prefix of measurements of the first gradient step with the row
+_RATIO, _STEP = "first_ratio", "first_gradient_step"  # at step 0, all ratios are those of the policy before the update
 
 
 class RowMeasurements:
@@ -28,7 +29,7 @@ class RowMeasurements:
 
     A row takes part in several gradient steps. Its "loss" is summed over them. Measurements whose names begin with
     "first_" are those of the row's first gradient step, and all others are means over the steps. A row without gradient
-    steps has NaN.
+    steps has NaN. With "first_ratio" there is "first_gradient_step", the number of that gradient step in the update.
 
     Args:
         batch: the train batch. Rows of its column "loss_mask" [B, T] are sequences of steps, which are measured one by
@@ -75,6 +76,10 @@ class RowMeasurements:
             for name, values in derive(columns).items():
                 column = _combined(name, rows, counts, as_numpy(values.float()))
                 result[name] = column.astype(np.float32).reshape(self._shape)
+            if _RATIO in result:
+                sizes = [len(next(iter(part.values())).reshape(-1)) for _, _, part in notes]
+                steps = _combined(_STEP, rows, counts, np.repeat(np.arange(len(notes)), sizes))
+                result[_STEP] = steps.astype(np.float32).reshape(self._shape)
         return result
 
 
