@@ -217,9 +217,10 @@ def _other_policies(
     if not is_far.any() or rows_far.sum() < FEWEST_STEPS:
         return
     far = float(distances[known][rows_far].mean())
+    others = float(distances[known][~rows_far].mean()) if not rows_far.all() else 0.0
     update = int(columns["update"][known[rows_far]][-1])
     since = _since(columns["t"][known[rows_far]], distances[known][rows_far], limit)
-    if is_far.mean() >= NEARLY_ALL and len(ids) > 1:
+    if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > limit / 10):  # others differ too, but less
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
@@ -232,7 +233,6 @@ def _other_policies(
                 "by-time" if since else "by-episode",
             )
         return
-    others = float(distances[known][~rows_far].mean())
     yield RunFinding(
         "old_policy",
         f"{_share(is_far)} episodes were sampled by another policy than the one that learns{since}: mean |log ratio| "
@@ -303,6 +303,8 @@ def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[R
 
 def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Iterator[RunFinding]:
     """Find values at the last step of the longest episodes that differ from their targets far more than elsewhere."""
+    is_new = columns["update"] >= np.quantile(np.unique(columns["update"]), 0.75)  # with values as good as they are
+    columns, errors = {name: column[is_new] for name, column in columns.items()}, errors[is_new]
     last = columns["t"].max()
     is_last = columns["t"] == last
     ids = {(id_, agent) for id_, agent in zip(columns["episode"][is_last], columns["agent"][is_last], strict=True)}
@@ -311,13 +313,13 @@ def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Itera
     here, rest = errors[is_last], errors[~is_last]
     excess = abs(here.mean() - rest.mean())
     noise = max(rest.std(), 4 * here.std() / np.sqrt(len(ids)))
-    value = columns["first_value"][is_last]
-    if excess <= noise or abs(here.mean()) <= 0.5 * np.abs(value).mean():
+    value, target = (float(columns[name][is_last].mean()) for name in ("first_value", "value_target"))
+    if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
         return
     yield RunFinding(
         "value_at_limit",
-        f"{len(ids)} episodes end at the same step t={last}, where the value is {number(value.mean(), 3)} and its "
-        f"target {number(columns['value_target'][is_last].mean(), 3)}: a time limit counts as the end of the task",
+        f"{len(ids)} episodes end at the same step t={last}, where the value is {number(value, 3)} and its "
+        f"target {number(target, 3)}: a time limit counts as the end of the task",
         "store a time limit as truncated=True and terminated=False, so that the target has the value after it",
         int(columns["update"][is_last][-1]),
         module,
