@@ -145,7 +145,7 @@ def view_conversation(
             notes += [f"version {versions[t - 1]}"] if versions[t - 1] >= 0 else []
             if LOGP in values and TRAINER_LOGP in values and len(values[LOGP]):
                 mean = np.abs(np.subtract(values[LOGP], values[TRAINER_LOGP])).mean()
-                notes += [f"sampler − trainer {formatting.number(mean, 3)} on average"]
+                notes += [f"sampler and trainer differ by {formatting.number(mean, 3)}"]
             messages.append(_message("model", t - 1, episode.get_actions(t - 1), values, notes, decode, max_tokens))
         info = episode.get_infos(t)
         kept = [f"after the first {info[KEPT_TOKENS]} tokens"] if KEPT_TOKENS in info else []
@@ -202,7 +202,7 @@ def _message(
         share = logp / _COLDEST
         if is_compared:
             share = abs(logp - values[TRAINER_LOGP][k]) / _LARGEST
-            title += [f"sampler − trainer {logp - values[TRAINER_LOGP][k]:.3g}"]
+            title += [f"sampler minus trainer {logp - values[TRAINER_LOGP][k]:.3g}"]
         heat = min(max(share, 0.0), 1.0) if share == share else 0.0
         is_dim = LEARNED in values and not values[LEARNED][k]
         tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim, is_compared))

@@ -161,7 +161,11 @@ class LiveRuns:
             page = update_page(run, _number(update), module, lambda name: f"../../episodes/{number}/{name}/", "../../")
         except EpisodeError as error:  # no such update, or a damaged ledger
             back = '<nav><a href="../../">the run</a></nav>'
-            return 404, HTML, page_of("No such update", f"{back}<p>{escape(clipped(error, MOST_OF_ERROR))}</p>").encode()
+            return (
+                404,
+                HTML,
+                page_of("No such update", f"{back}<p>{escape(clipped(error, MOST_OF_ERROR))}</p>").encode(),
+            )
         return 200, HTML, page.encode()
 
     def _dataset(self, run: RunFiles, name: str) -> LiveDataset | None:

@@ -12,7 +12,15 @@ import numpy as np
 from episodes.errors import EpisodeError, MissingExtra
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped, counted, number
-from episodes.inspect.update_explanation import AGREES, FAR, LOSS, correlation, ratio_distances, step_columns, stored_episodes
+from episodes.inspect.update_explanation import (
+    AGREES,
+    FAR,
+    LOSS,
+    correlation,
+    ratio_distances,
+    step_columns,
+    stored_episodes,
+)
 from episodes.storage import EpisodeDataset
 from episodes.storage.catalog import SEALED, UNFINISHED
 from episodes.storage.ledger import LedgerReader

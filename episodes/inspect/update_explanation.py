@@ -22,6 +22,7 @@ __all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
 LOSS = "loss"
 _GROUPS = ("episode", "agent", "time")
 _MOST_SHOWN = 20
+_ORDER = (*_GROUPS, "steps", "share", "ratio_distance", "advantage_agreement")  # first columns on a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +173,13 @@ class UpdateExplanation(Sequence[LearnedStep]):
     def by(self, group: str) -> list[dict[str, Any]]:
         """Return one row for each episode, agent or time, with the largest share of the loss first.
 
-        Times are ranges of steps since the beginnings of the episodes: "0", "1", "2-3", "4-7" and so on, in their order.
+        Times are ranges of steps since the beginnings of the episodes: "0", "1", "2-3", "4-7" and so on, in order.
 
         A row has the name of the group, the number of its steps, its share of the loss, and the means of all
         measurements. "ratio_distance" is the mean of |log(first_ratio)| of the first gradient step, before which the
         policy was not changed: it is 0 if the policy that acted is the one that learns, and NaN if the first gradient
-        step had no row of the group. "advantage_agreement" is the correlation of the advantages with value target minus value, over the
-        steps of the group: it is close to 1 unless the advantages of the group are wrong.
+        step had no row of the group. "advantage_agreement" is the correlation of the advantages with value target minus
+        value, over the steps of the group: it is close to 1 unless the advantages of the group are wrong.
 
         Raises:
             UnknownKey: `group` is not "episode", "agent" or "time".
@@ -237,14 +238,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
         for group in ("time", "agent", "episode"):
             summary = self.by(group)
             if len(summary) > 1 or group == "episode":
-                if group == "episode":  # rows with a mark come first
-                    summary.sort(key=lambda row: not any(stands_out(name, value) for name, value in row.items()))
-                heads = list(summary[0]) if summary else []
-                cells = [[text_of(name, row[name]) for name in heads] for row in summary[:limit]]
-                shares = np.array([row["share"] for row in summary[:limit]])
-                links = [self._link(address, row["episode"]) if group == "episode" else None for row in summary[:limit]]
-                marks = [[stands_out(name, row[name]) for name in heads] for row in summary[:limit]]
-                parts.append((f"by-{group}", _html_table(f"By {group}", heads, cells, links, shares, marks)))
+                parts.append((f"by-{group}", self._group_table(group, summary, address, limit)))
         names, rows = self.table(limit)
         ids, agents, times = (self.columns[name] for name in ("episode", "agent", "t"))
         links = [self._link(address, ids[row], agents[row], int(times[row])) for row in range(len(rows))]
@@ -252,6 +246,22 @@ class UpdateExplanation(Sequence[LearnedStep]):
         left_out = len(self) - len(rows)
         note = f"<p>{left_out} steps with smaller shares are left out.</p>" if left_out else ""
         return "".join(f'<section id="{name}">{table}</section>' for name, table in parts) + note
+
+    def _group_table(
+        self, group: str, summary: list[dict[str, Any]], address: Callable[[str], str] | None, limit: int
+    ) -> str:
+        """Return the first `limit` rows of `by(group)` as HTML. Cells that stand out are marked. Of episodes, rows with
+        a mark come first.
+        """
+        if group == "episode":
+            summary = sorted(summary, key=lambda row: not any(stands_out(*item) for item in row.items()))
+        summary = summary[:limit]
+        names = list(summary[0]) if summary else []
+        names.sort(key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+        cells = [[text_of(name, row[name]) for name in names] for row in summary]
+        links = [self._link(address, row[group]) if group == "episode" else None for row in summary]
+        marks = [[stands_out(name, row[name]) for name in names] for row in summary]
+        return _html_table(f"By {group}", names, cells, links, np.array([row["share"] for row in summary]), marks)
 
     def _link(
         self, address: Callable[[str], str] | None, id_: str | None, agent: str | None = None, t: int | None = None
@@ -437,7 +447,7 @@ def time_ranges(times: np.ndarray) -> list[str]:
     return [str(n) if n < 2 else f"{1 << n - 1}-{(1 << n) - 1}" for n in lengths]
 
 
-FAR = 0.003  # mean |log ratio| of a policy that is another one; rounding of float32 gives 1e-6, of TF32 up to 1e-3
+FAR = 0.003  # mean |log ratio| of another policy; rounding of float32 gives 1e-6, of TF32 up to 1e-3
 AGREES = -0.3  # lowest correlation of advantages with value target minus value that is no sign of a defect
 
 
@@ -492,7 +502,9 @@ def _html_table(
                 tags.append(f"<td class=mark>{text}</td>")
             elif name == "share":
                 width = 100 * float(share) / most
-                tags.append(f'<td style="background:linear-gradient(to right,#60a5fa66 {width:.1f}%,#0000 0)">{text}</td>')
+                tags.append(
+                    f'<td style="background:linear-gradient(to right,#60a5fa66 {width:.1f}%,#0000 0)">{text}</td>'
+                )
             else:
                 tags.append(f"<td>{text}</td>")
         lines.append(f"<tr>{''.join(tags)}</tr>")
@@ -518,9 +530,10 @@ _STYLE = (
     "th,td{padding:2px 10px;text-align:right;white-space:nowrap}th{opacity:.7;font-weight:500}"
     "tr{border-bottom:1px solid #8883}h1{font-size:20px}h2{font-size:16px}.mark{background:#f59e0b55;font-weight:600}"
     "nav{display:flex;flex-wrap:wrap;gap:4px 16px}section:target>h2{text-decoration:underline #f59e0b 3px}"
-    "section h2{scroll-margin-top:8px}p{max-width:90ch}a{color:#2563eb}@media(prefers-color-scheme:dark){a{color:#60a5fa}}"
+    "section h2{scroll-margin-top:8px}p{max-width:90ch}a{color:#2563eb}"
+    "@media(prefers-color-scheme:dark){a{color:#60a5fa}}"
 )
 _PAGE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    "<title>{title}</title><style>{style}</style><h1>{title}</h1>{body}</html>"
+    '<link rel="icon" href="data:,"><title>{title}</title><style>{style}</style><h1>{title}</h1>{body}</html>'
 )

@@ -77,9 +77,27 @@ OFF_POLICY: dict[str, Callable[[], Algorithm]] = {
     "r2d2": lambda: R2D2(policy_of(LSTMQPolicy, CART), R2D2Config(batch_size=8, sequence_length=6, burn_in=2)),
 }
 MEASURED = {
-    "ppo": {"loss", "advantage", "ratio", "first_ratio", "first_gradient_step", "clipped", "first_value", "value_target"},
+    "ppo": {
+        "loss",
+        "advantage",
+        "ratio",
+        "first_ratio",
+        "first_gradient_step",
+        "clipped",
+        "first_value",
+        "value_target",
+    },
     "grpo": {"loss", "advantage", "ratio", "first_ratio", "first_gradient_step", "clipped"},
-    "impala": {"loss", "advantage", "ratio", "first_ratio", "first_gradient_step", "clipped", "first_value", "value_target"},
+    "impala": {
+        "loss",
+        "advantage",
+        "ratio",
+        "first_ratio",
+        "first_gradient_step",
+        "clipped",
+        "first_value",
+        "value_target",
+    },
     "bc": {"loss", "log_prob"},
     "dqn": {"loss", "first_value", "value_target"},
 }
