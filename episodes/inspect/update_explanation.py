@@ -530,7 +530,7 @@ _STYLE = (
     "th,td{padding:2px 10px;text-align:right;white-space:nowrap}th{opacity:.7;font-weight:500}"
     "tr{border-bottom:1px solid #8883}h1{font-size:20px}h2{font-size:16px}.mark{background:#f59e0b55;font-weight:600}"
     "nav{display:flex;flex-wrap:wrap;gap:4px 16px}section:target>h2{text-decoration:underline #f59e0b 3px}"
-    "section h2{scroll-margin-top:8px}p{max-width:90ch}a{color:#2563eb}"
+    "section h2{scroll-margin-top:8px}p{max-width:90ch}small{display:block}a{color:#2563eb}"
     "@media(prefers-color-scheme:dark){a{color:#60a5fa}}"
 )
 _PAGE = (

@@ -228,3 +228,18 @@ def test_a_run_without_records_says_what_to_record(tmp_path: Path) -> None:
         "what each update learned from",
         "episodes, for checks of rewards and endings",
     ]
+
+
+def test_report_of_a_run_has_what_stands_out_and_the_update(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from episodes.command.app import app
+
+    folder = shifted(tmp_path / "run", True)
+    (folder / "run.json").write_text("{}")
+    page = tmp_path / "page.html"
+    result = testing.CliRunner().invoke(app, ["report", str(folder), "--html", str(page)])
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    assert 'href="#update-1--by-time"' in text
+    assert 'id="update-1--by-time"' in text
+    assert "loss at start" in text
