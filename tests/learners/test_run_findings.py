@@ -26,18 +26,18 @@ from tests.learners.test_planted_faults import WrongSign, policy_of, rewarded, s
 CONFIG = PPOConfig(num_epochs=2, minibatch_size=128, standardize_advantages=True)
 
 
-def trained(folder: Path, *updates: Any, kind: type[PPO] = PPO, config: PPOConfig = CONFIG) -> Path:
+def trained(folder: Path, *updates: Callable[[Any], Any], kind: type[PPO] = PPO, config: PPOConfig = CONFIG) -> Path:
     """Train with one update of PPO for each item, and return the folder of the run.
 
-    Items are episodes, or functions that sample them with the policy.
+    Items are functions that sample episodes with the policy.
     """
     policy = policy_of()
     algorithm = kind(policy, config)
     algorithm.measures_rows = True
     with Ledger(folder / "ledger", measures_rows=True) as ledger:
         algorithm.witness = lambda batch: ledger.note(algorithm.num_updates, batch, measured=algorithm.row_measurements)
-        for episodes in updates:
-            algorithm.update(episodes(policy) if callable(episodes) else episodes)
+        for sample in updates:
+            algorithm.update(sample(policy))
     return folder
 
 

@@ -329,7 +329,6 @@ async function poll() {
     find("live").className = "lost";
     find("live").textContent = "the server is gone";
   }
-  document.body.dataset.ready = "yes";
   setTimeout(poll, 1000);
 }
 
@@ -357,5 +356,4 @@ find("whole").addEventListener("click", () => zoom(null));
 addEventListener("keydown", (event) => { if (event.key === "Escape" && state.zoom) zoom(null); });
 find("more").addEventListener("toggle", draw);
 load();
-poll();
-pollFindings();
+Promise.all([poll(), pollFindings()]).then(() => { document.body.dataset.ready = "yes"; });
