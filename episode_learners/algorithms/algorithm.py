@@ -227,6 +227,7 @@ class Algorithm(nn.Module, ABC):
         and return their norm in a dict to log.
         """
         norm = self.optimizers[optimizer].step()
+        self._rows.count_step()
         return {"gradient_norm" if len(self.optimizers) == 1 else f"{optimizer}_gradient_norm": norm}
 
     def after_step(self) -> None:

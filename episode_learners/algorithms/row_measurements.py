@@ -25,6 +25,7 @@ Derive = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 _SUMMED = "loss"  # all other measurements are means over the gradient steps
 _FIRST = "first_"  # prefix of measurements of the first gradient step with the row
+_RATIO, _STEP = "first_ratio", "first_gradient_step"  # at step 0, all ratios are those of the policy before the update
 
 
 class RowMeasurements:
@@ -32,7 +33,7 @@ class RowMeasurements:
 
     A row takes part in several gradient steps. Its "loss" is summed over them. Measurements whose names begin with
     "first_" are those of the row's first gradient step, and all others are means over the steps. A row without gradient
-    steps has NaN.
+    steps has NaN. With "first_ratio" there is "first_gradient_step", the number of that gradient step in the update.
 
     An update keeps references to tensors that its losses have computed. They are joined, turned into measurements and
     copied from the device once, when the update has ended.
@@ -44,7 +45,8 @@ class RowMeasurements:
     def __init__(self) -> None:
         self.newest: dict[str, np.ndarray] = {}
         self._shape: tuple[int, ...] | None = None  # of the rows, during an update
-        self._notes: list[tuple[Any, Tensor | None, Mapping[str, Tensor]]] = []
+        self._notes: list[tuple[Any, Tensor | None, Mapping[str, Tensor], int]] = []
+        self._num_steps = 0  # gradient steps of the update
 
     def begin(self, batch: Mapping[str, Any]) -> TrainBatch:
         """Begin an update. Return the same columns, in which each row (or step of a sequence) is numbered. Minibatches
@@ -55,7 +57,7 @@ class RowMeasurements:
                 by one.
         """
         mask = batch.get(Columns.LOSS_MASK)
-        self._notes = []
+        self._notes, self._num_steps = [], 0
         self._shape = (len(first_leaf(batch)),) if mask is None else tuple(mask.shape)
         numbers = np.arange(prod(self._shape)).reshape(self._shape)
         # numbers of rows take the place of the origin, since minibatches select rows of both alike
@@ -74,7 +76,11 @@ class RowMeasurements:
         if origin is not None:
             # without the graph, which takes memory
             parts = {name: column.detach() if column.requires_grad else column for name, column in columns.items()}
-            self._notes.append((origin, mask, parts))
+            self._notes.append((origin, mask, parts, self._num_steps))
+
+    def count_step(self) -> None:
+        """Count a gradient step. Rows that are added later belong to the next one."""
+        self._num_steps += 1
 
     def end(self) -> None:
         """End an update. The notes of one that failed are dropped."""
@@ -90,11 +96,17 @@ class RowMeasurements:
         notes, shape = self._notes, self._shape or (0,)
         if not notes:
             return {}
-        rows = np.concatenate([_numbers_of(origin, mask) for origin, mask, _ in notes])
-        measured = derive({name: _joined([part[name] for _, _, part in notes]) for name in notes[0][2]})
-        values = as_numpy(torch.stack(list(measured.values())).float())  # one copy from the device
-        columns = _combined(list(measured), rows, values, prod(shape))
-        return {name: column.reshape(shape) for name, column in zip(measured, columns, strict=True)}
+        numbers = [_numbers_of(origin, mask) for origin, mask, _, _ in notes]
+        measured = derive({name: _joined([part[name] for _, _, part, _ in notes]) for name in notes[0][2]})
+        names, values = (
+            list(measured),
+            as_numpy(torch.stack(list(measured.values())).float()),
+        )  # one copy from the device
+        if _RATIO in measured:
+            steps = np.repeat(np.array([step for *_, step in notes], np.float32), list(map(len, numbers)))
+            names, values = [*names, _STEP], np.concatenate((values, steps[None]))
+        columns = _combined(names, np.concatenate(numbers), values, prod(shape))
+        return {name: column.reshape(shape) for name, column in zip(names, columns, strict=True)}
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

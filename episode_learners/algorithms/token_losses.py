@@ -10,7 +10,7 @@ from torch import Tensor
 
 from episodes.columns import Columns
 from episodes.errors import ShapeMismatch, UnknownKey
-from episodes.tokens.names import EPISODES, WEIGHTS
+from episodes.tokens.names import EPISODES, TRAINER_LOGP, WEIGHTS
 
 __all__ = [
     "DIVISORS",
@@ -25,8 +25,6 @@ __all__ = [
 TokenMean = Literal["token", "sequence"]
 DIVISORS = "divisors"
 """Column of the divisor of each token's value in the mean over a minibatch, of which a batch is a part."""
-TRAINER_LOGP = "trainer_logp"
-"""Column of the log-probability of each sampled token under the trained model before an update."""
 
 
 def label_log_probs(logits: Tensor, batch: Mapping[str, Any]) -> Tensor:

@@ -15,6 +15,7 @@ from episodes.command.opening import data_path, data_path_or_same, local
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
 from episodes.command.terminal import say, visible
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
+from episodes.storage.header import NAME as DATASET_FILE
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -306,7 +307,9 @@ def record(
 
 
 def report(
-    directory: Directory,
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="A data set, also in another format, or the folder of a run.")
+    ],
     html: Annotated[Path, typer.Option(parser=local, help="The file to write.")],
     doctor: Annotated[bool, typer.Option("--doctor", help="List what `episodes doctor` finds on the page.")] = False,
     decode: Decode = None,
@@ -314,9 +317,18 @@ def report(
     """Write a single HTML page that shows all episodes: charts, a table, arrays and frames. It works offline.
 
     Of games whose agents are of several kinds, it shows the first 200, with a timeline for each agent. The progress is
-    shown on stderr. Ctrl-C leaves the file as it was.
+    shown on stderr. Ctrl-C leaves the file as it was. Of a training run, the page shows what stands out, and explains
+    the updates that show it.
     """
     _check_jinja2()
+    from episodes.inspect.training_page import is_run
+
+    if is_run(Path(directory)) and not (Path(directory) / DATASET_FILE).exists():
+        from episodes.inspect.run_findings_page import run_report
+
+        html.write_text(run_report(Path(directory)), encoding="utf-8")
+        say(f"{html}: run {Path(directory).name}")
+        return
     from episodes.inspect.doctor.examine import examine
     from episodes.inspect.html import games_page
     from episodes.inspect.html_report import write_report

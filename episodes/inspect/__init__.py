@@ -13,6 +13,7 @@ from episodes.inspect.doctor.examine import examine
 from episodes.inspect.frames import frames, video
 from episodes.inspect.lineage import explain_batch, link_batch
 from episodes.inspect.plots import plot_episode, plot_episodes, plot_returns
+from episodes.inspect.run_findings import examine_run
 from episodes.inspect.update_explanation import explain_update
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "view_conversation",
     "write_card",
     "examine",
+    "examine_run",
     "explain_batch",
     "link_batch",
     "explain_update",

@@ -11,7 +11,7 @@ import numpy as np
 from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch, WrongType, rejected_type
 from episodes.inspect import formatting
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, VERSION
+from episodes.tokens.names import KEPT_TOKENS, LEARNED, LOGP, TRAINER_LOGP, VERSION
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged import RaggedKind
 from episodes.tracks.validation import checked_count
@@ -25,6 +25,7 @@ Decode = Callable[[list[int]], str]
 MOST_TOKENS = 400  # of a message in a view
 MOST_MESSAGES = 200
 _COLDEST = -6.0  # log-probability with the strongest colour
+_LARGEST = 1.0  # difference of log-probabilities with the strongest colour
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,17 @@ class Token:
     Attributes:
         text: its text, or its id.
         title: id, log-probability and version.
-        heat: 0 for a log-probability of 0, up to 1 for -6 and below.
+        heat: 0 for a log-probability of 0, up to 1 for -6 and below. With trainer's log-probabilities, 0 if the
+            sampler's is equal, up to 1 for a difference of 1 and above.
         is_dim: whether it is a sampled token that is left out of the loss.
+        is_compared: whether `heat` is that of a difference between the sampler and the trainer.
     """
 
     text: str
     title: str
     heat: float = 0.0
     is_dim: bool = False
+    is_compared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,9 @@ def view_conversation(
     """Return a view of a token episode's turns as text or HTML. `decode` converts tokens to text.
 
     In HTML, sampled tokens have a background that is stronger the lower their log-probability is, and those that are
-    left out of the loss are dimmed. The title of a token has its id, log-probability and policy version.
+    left out of the loss are dimmed. The title of a token has its id, log-probability and policy version. If the episode
+    has an extra output "trainer_logp", such as `TokenGRPO.trainer_log_probs` computes, the background shows the
+    sampler's minus the trainer's log-probability instead, and each turn has their mean absolute difference.
 
     Args:
         episode: an episode of turns of tokens, growing or finalized.
@@ -135,7 +141,7 @@ def view_conversation(
     gains = None if advantages is None else _checked_advantages(advantages, len(episode))
     versions = episode.get_policy_versions().tolist()
     kinds: dict[str, Any] = episode.tracks.ragged_kinds()
-    outputs = [key for key in (LOGP, LEARNED, VERSION) if isinstance(kinds.get(key), RaggedKind)]
+    outputs = [key for key in (LOGP, TRAINER_LOGP, LEARNED, VERSION) if isinstance(kinds.get(key), RaggedKind)]
     outputs = [key for key in outputs if not kinds[key].value_shape]  # one number per token
     messages: list[Message] = []
     for t in range(len(episode) + 1):
@@ -144,6 +150,9 @@ def view_conversation(
             notes = [f"reward {formatting.number(float(episode.get_rewards(t - 1)))}"]
             notes += [] if gains is None else [f"advantage {formatting.number(float(gains[t - 1]))}"]
             notes += [f"version {versions[t - 1]}"] if versions[t - 1] >= 0 else []
+            if LOGP in values and TRAINER_LOGP in values and len(values[LOGP]):
+                mean = np.abs(np.subtract(values[LOGP], values[TRAINER_LOGP])).mean()
+                notes += [f"sampler and trainer differ by {formatting.number(mean, 3)}"]
             messages.append(_message("model", t - 1, episode.get_actions(t - 1), values, notes, decode, max_tokens))
         info = episode.get_infos(t)
         kept = [f"after the first {info[KEPT_TOKENS]} tokens"] if KEPT_TOKENS in info else []
@@ -181,7 +190,8 @@ def _message(
     decode: Decode | None,
     max_tokens: int,
 ) -> Message:
-    """Return a message of the first `max_tokens` tokens, coloured by log-probability if it is known.
+    """Return a message of the first `max_tokens` tokens, coloured by log-probability if it is known, or by its
+    difference from the trainer's.
 
     Args:
         step: index of the message's turn.
@@ -195,9 +205,14 @@ def _message(
         logp = values[LOGP][k] if LOGP in values else 0.0
         title += [f"log-probability {logp:.3g}"] if LOGP in values else []
         title += [f"version {values[VERSION][k]}"] if VERSION in values else []
-        heat = min(max(logp / _COLDEST, 0.0), 1.0) if logp == logp else 0.0
+        is_compared = LOGP in values and TRAINER_LOGP in values
+        share = logp / _COLDEST
+        if is_compared:
+            share = abs(logp - values[TRAINER_LOGP][k]) / _LARGEST
+            title += [f"sampler minus trainer {logp - values[TRAINER_LOGP][k]:.3g}"]
+        heat = min(max(share, 0.0), 1.0) if share == share else 0.0
         is_dim = LEARNED in values and not values[LEARNED][k]
-        tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim))
+        tokens.append(Token(_text(id_, decode), ", ".join(title), round(heat, 2), is_dim, is_compared))
     return Message(role, step, tokens, max(len(ids) - max_tokens, 0), notes)
 
 

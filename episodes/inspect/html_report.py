@@ -376,7 +376,7 @@ def _game_data(game: MultiAgentEpisode, window: tuple[int, int] | None, decode: 
             data["cameras"].append(camera | {"label": f"{name}/{camera['label']}", "at": at})
         ending = "pending" if line.phase == "waits" else ended(episode.ending, game.agents.passed_on is not None)
         turn = {"agent": name, "id": page_id(episode.id_), "observed": observed, "acted": acted, "ending": ending}
-        turn |= {"return": part["return"], "first": episode.t_started - lookback}
+        turn |= {"return": part["return"], "first": episode.t_started - lookback, "lookback": lookback}
         data["turns"].append(turn)
         data["left"] += part["left"]
         data["conversation"] += part["conversation"]

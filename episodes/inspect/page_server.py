@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
@@ -16,7 +17,9 @@ from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped
 from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, of_games, overview
 from episodes.inspect.page_messages import encode
+from episodes.inspect.run_findings_page import LiveFindings, update_page
 from episodes.inspect.training_page import RunFiles, TrainingFiles, file_sizes, is_run, training_page
+from episodes.inspect.update_explanation import page_of
 from episodes.storage import EpisodeDataset
 from episodes.storage.files import local_path
 from episodes.storage.games import GameDataset
@@ -128,9 +131,11 @@ class LiveRuns:
         self.files, self._decode = TrainingFiles(paths), decode
         self._lock = Lock()
         self._datasets: dict[Path, LiveDataset] = {}
+        self._findings = LiveFindings([run.path for run in self.files.runs])
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """Return the HTTP response to a request: the page, its curves, or the episodes of a run.
+        """Return the HTTP response to a request: the page, its curves, what stands out, an explained update, or the
+        episodes of a run.
 
         An unknown address gives status 404.
         """
@@ -140,14 +145,31 @@ class LiveRuns:
             with self._lock:
                 message = self.files.message(_version(query))
             return 204 if message is None else 200, BINARY, encode(message) if message else b""
+        if path == "findings":
+            return 200, HTML, self._findings.html().encode()
         name, _, agent_path = path.partition("/")
         number, _, agent_path = agent_path.partition("/")
         dataset_name, _, agent_path = agent_path.partition("/")
         runs = {str(i): run for i, run in enumerate(self.files.runs)}
+        if name == "updates" and number in runs and not agent_path:
+            return self._update(number, runs[number].path, dataset_name, query.get("module"))
         if name != "episodes" or number not in runs:
             return NOT_FOUND
         dataset = self._dataset(runs[number], unquote(dataset_name))
         return NOT_FOUND if dataset is None else dataset.answer(agent_path, query)
+
+    def _update(self, number: str, run: Path, update: str, module: str | None) -> Answer:
+        """Return the HTTP response with the page that explains an update of a run."""
+        try:
+            page = update_page(run, _number(update), module, lambda name: f"../../episodes/{number}/{name}/", "../../")
+        except EpisodeError as error:  # no such update, or a damaged ledger
+            back = '<nav><a href="../../">the run</a></nav>'
+            return (
+                404,
+                HTML,
+                page_of("No such update", f"{back}<p>{escape(clipped(error, MOST_OF_ERROR))}</p>").encode(),
+            )
+        return 200, HTML, page.encode()
 
     def _dataset(self, run: RunFiles, name: str) -> LiveDataset | None:
         """Return a data set of episodes of the run, opened at the first call, or None if the run has none."""

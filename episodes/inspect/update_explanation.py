@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
 
 LOSS = "loss"
-_GROUPS = ("episode", "agent", "turn")
+_GROUPS = ("episode", "agent", "time", "turn")
 _TURN, _TOKEN = "turn", "token"  # measurements of algorithms whose rows are tokens
 _MOST_SHOWN = 20
+_ORDER = (*_GROUPS, "steps", "share", "ratio_distance", "advantage_agreement")  # first columns on a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
     | "value_target" | its target, such as the return of GAE or the n-step target |
     | "first_ratio" | probability of the action under the policy that learns, divided by that under the policy that
       acted, at the first gradient step; 1 if both are the same |
+    | "first_gradient_step" | number of that gradient step in the update, 0 for the first one. At 0 the policy has not
+      changed yet |
     | "ratio" | the same, as the mean over all gradient steps |
     | "clipped" | fraction of the gradient steps in which the ratio was clipped |
     | "n_step" | number of rewards in the target |
@@ -198,27 +201,38 @@ class UpdateExplanation(Sequence[LearnedStep]):
         return self.columns["value_target"] - self.columns["first_value"]
 
     def by(self, group: str) -> list[dict[str, Any]]:
-        """Return one row for each episode, agent or turn (the steps at one time of an episode), with the largest share
-        of the loss first.
+        """Return one row for each episode, agent, time or turn, with the largest share of the loss first.
+
+        Times are ranges of steps since the beginnings of the episodes: "0", "1", "2-3", "4-7" and so on, in order. Turns
+        are the steps at one time of an episode, such as the tokens of a turn.
 
         A row has the name of the group, the number of its steps, its share of the loss, and the means of all
-        measurements. "ratio_distance" is the mean of |log(first_ratio)|: it is 0 if the policy that acted is the one
-        that learns. "advantage_agreement" is the correlation of the advantages with value target minus value, over the
-        steps of the group: it is close to 1 unless the advantages of the group are wrong. "logp_distance" is the mean
-        of |first_logp_difference|: it is close to 0 if the trained model reads the tokens that the sampler read.
+        measurements. "ratio_distance" is the mean of |log(first_ratio)| of the first gradient step, before which the
+        policy was not changed: it is 0 if the policy that acted is the one that learns, and NaN if the first gradient
+        step had no row of the group. "advantage_agreement" is the correlation of the advantages with value target minus
+        value, over the steps of the group: it is close to 1 unless the advantages of the group are wrong.
+        "logp_distance" is the mean of |first_logp_difference|: it is close to 0 if the trained model reads the tokens
+        that the sampler read.
 
         Raises:
-            UnknownKey: `group` is not "episode", "agent" or "turn".
+            UnknownKey: `group` is not "episode", "agent", "time" or "turn".
         """
         if group not in _GROUPS:
             raise UnknownKey(f"by({group!r}): no such group; give one of {', '.join(_GROUPS)}")
         names: dict[Any, list[int]] = {}
-        of_rows = self.columns["episode" if group == _TURN else group].tolist()
+        labels = (
+            time_ranges(self.columns["t"])
+            if group == "time"
+            else self.columns["episode" if group == _TURN else group].tolist()
+        )
         if group == _TURN:
-            of_rows = list(zip(of_rows, self.columns["t"].tolist(), strict=True))
-        for row, name in enumerate(of_rows):
+            labels = list(zip(labels, self.columns["t"].tolist(), strict=True))
+        for row, name in enumerate(labels):
             names.setdefault(name, []).append(row)
-        return sorted((self._summary(group, name, rows) for name, rows in names.items()), key=lambda row: -row["share"])
+        rows = [self._summary(group, name, rows) for name, rows in names.items()]
+        if group == "time":
+            return sorted(rows, key=lambda row: int(row[group].split("-")[0]))
+        return sorted(rows, key=lambda row: -row["share"])
 
     def _summary(self, group: str, name: Any, rows: list[int]) -> dict[str, Any]:
         """Return the row of `by` for one group."""
@@ -227,12 +241,11 @@ class UpdateExplanation(Sequence[LearnedStep]):
         heads = {"episode": name[0], "t": name[1]} if group == _TURN else {group: name}
         result = {**heads, "steps": len(rows), "share": float(np.nansum(self.columns["share"][rows])), **means}
         if "first_ratio" in columns:
-            with np.errstate(divide="ignore"):
-                result["ratio_distance"] = _mean(np.abs(np.log(columns["first_ratio"])))
+            result["ratio_distance"] = _mean(ratio_distances(columns))
         if "first_logp_difference" in columns:
             result["logp_distance"] = _mean(np.abs(columns["first_logp_difference"]))
         if "advantage" in columns and self.value_errors is not None:
-            result["advantage_agreement"] = _correlation(columns["advantage"], self.value_errors[rows])
+            result["advantage_agreement"] = correlation(columns["advantage"], self.value_errors[rows])
         return result
 
     def table(self, limit: int = _MOST_SHOWN) -> tuple[list[str], list[list[str]]]:
@@ -242,39 +255,68 @@ class UpdateExplanation(Sequence[LearnedStep]):
         return shown, rows
 
     def to_html(self, page: str | Path | None = None, limit: int = 1000) -> str:
-        """Return a page of its own with the first `limit` steps, and tables of the episodes and agents.
+        """Return a page of its own with the first `limit` steps, and tables of the episodes, agents and times.
 
         Args:
             page: address of the page of the data set, which `episodes report` and `episodes watch` make. Rows are then
                 links to their steps.
             limit: number of steps.
         """
-        names, rows = self.table(limit)
-        links = [self._link(page, row) for row in range(len(rows))]
-        parts = [_html_table("Steps", names, rows, links, self.columns["share"][: len(rows)])]
-        for group in _GROUPS:
-            if group == _TURN and _TOKEN not in self.columns:
-                continue
+        return page_of(self.title, self.tables(_address_of(page), limit))
+
+    @property
+    def title(self) -> str:
+        """Update, module and number of steps, as text."""
+        return f"Update {self.update}{f' of module {self.module}' if self.module else ''}: {len(self)} steps"
+
+    def tables(self, address: Callable[[str], str] | None, limit: int = 1000) -> str:
+        """Return the tables of groups and steps as HTML.
+
+        Args:
+            address: function that returns the address of the page with an episode, given its id; "" for no page.
+            limit: number of steps.
+        """
+        parts = []
+        for group in ("time", "agent", "episode", *((_TURN,) if _TOKEN in self.columns else ())):
             summary = self.by(group)
             if len(summary) > 1 or group == "episode":
-                heads = list(summary[0]) if summary else []
-                cells = [[text_of(name, row[name]) for name in heads] for row in summary]
-                shares = np.array([row["share"] for row in summary])
-                parts.append(_html_table(f"By {group}", heads, cells, [None] * len(cells), shares))
-        title = f"Update {self.update}{f' of module {self.module}' if self.module else ''}: {len(self)} steps"
-        left_out = f"<p>{len(self) - len(rows)} steps with smaller shares are left out.</p>" * (len(self) > len(rows))
-        return _PAGE.format(title=escape(title), style=_STYLE, body="".join(parts), note=left_out)
+                parts.append((f"by-{group}", self._group_table(group, summary, address, limit)))
+        names, rows = self.table(limit)
+        ids, agents, times = (self.columns[name] for name in ("episode", "agent", "t"))
+        links = [self._link(address, ids[row], agents[row], int(times[row])) for row in range(len(rows))]
+        parts.append(("steps", _html_table("Steps", names, rows, links, self.columns["share"][: len(rows)])))
+        left_out = len(self) - len(rows)
+        note = f"<p>{left_out} steps with smaller shares are left out.</p>" if left_out else ""
+        return "".join(f'<section id="{name}">{table}</section>' for name, table in parts) + note
 
-    def _link(self, page: str | Path | None, row: int) -> str | None:
-        """Return the address of a step on the page of the data set, or None."""
-        id_, agent = self.columns["episode"][row], self.columns["agent"][row]
-        if page is None or id_ is None:
+    def _group_table(
+        self, group: str, summary: list[dict[str, Any]], address: Callable[[str], str] | None, limit: int
+    ) -> str:
+        """Return the first `limit` rows of `by(group)` as HTML. Cells that stand out are marked. Of episodes and
+        turns, rows with a mark come first.
+        """
+        if summary and "episode" in summary[0]:
+            summary = sorted(summary, key=lambda row: not any(stands_out(*item) for item in row.items()))
+        summary = summary[:limit]
+        names = list(summary[0]) if summary else []
+        names.sort(key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+        cells = [[text_of(name, row[name]) for name in names] for row in summary]
+        links = [self._link(address, row["episode"], t=row.get("t")) if "episode" in row else None for row in summary]
+        marks = [[stands_out(name, row[name]) for name in names] for row in summary]
+        return _html_table(f"By {group}", names, cells, links, np.array([row["share"] for row in summary]), marks)
+
+    def _link(
+        self, address: Callable[[str], str] | None, id_: str | None, agent: str | None = None, t: int | None = None
+    ) -> str | None:
+        """Return the address of a step or of an episode on the page of the data set, or None if there is none."""
+        page = address(id_) if address is not None and id_ is not None else ""
+        if not page or id_ is None:
             return None
-        parts = {"id": formatting.page_id(id_), "t": int(self.columns["t"][row])}
+        first = int(self.columns["t"][self.columns["episode"] == id_].min()) if t is None else t
+        parts = {"id": formatting.page_id(id_), "t": first}
         if agent is not None:
             parts["agent"] = formatting.page_id(agent)
-        address = str(page) if "://" in str(page) else Path(page).resolve().as_uri()
-        return f"{address.split('#')[0]}#{urlencode(parts, quote_via=quote)}"
+        return f"{page.split('#')[0]}#{urlencode(parts, quote_via=quote)}"
 
     def _repr_html_(self) -> str:
         names, rows = self.table()
@@ -329,7 +371,7 @@ def explain_update(
             "or with Ledger(path, measures_rows=True)"
         )
     times = _times_learned(reader, index, name)
-    columns = _columns(chosen, reader.ids, times)
+    columns = step_columns(chosen, reader.ids, times)
     order = np.argsort(-columns["share"], kind="stable")
     in_order = {key: column[order] for key, column in columns.items()}
     return UpdateExplanation(chosen.update, name, in_order, _by_id(_opened(reader, episodes), in_order["episode"]))
@@ -389,9 +431,16 @@ def _keyed_steps(update: LedgerUpdate) -> tuple[np.ndarray, np.ndarray]:
     return np.where(episode >= 0, (episode << 32) + t, -1), agents
 
 
-def _columns(update: LedgerUpdate, ids: Sequence[str], times: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the columns of `UpdateExplanation`, in the order of the batch."""
+def step_columns(update: LedgerUpdate, ids: Sequence[str], times: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Return the columns of `UpdateExplanation` of a measured update, in the order of its batch.
+
+    Args:
+        update: the update, as a `LedgerReader` reads it.
+        ids: the reader's ids of episodes.
+        times: how often each step was learned from, int64 [n]; 1 by default.
+    """
     rows, episode, t = _steps(update)
+    times = np.ones(len(rows), np.int64) if times is None else times
     is_measured = np.isfinite(update.measured[LOSS]).ravel()
     measured = {name: column.ravel()[is_measured].astype(np.float64) for name, column in update.measured.items()}
     measured.pop(_TURN, None)  # it is `t`
@@ -400,6 +449,14 @@ def _columns(update: LedgerUpdate, ids: Sequence[str], times: np.ndarray) -> dic
     names = np.array([*ids, None], object)[episode]  # the last one is of unknown episodes, -1
     agents = np.full(len(rows), None, object) if update.agents is None else update.agents[rows]
     return dict(zip(_FACTS, (share, names, agents, t, times), strict=True)) | measured
+
+
+def stored_episodes(run: Path) -> dict[str, Any]:
+    """Return the data sets of episodes in the folder of a run, by the names of their folders."""
+    from episodes.storage import EpisodeDataset
+    from episodes.storage.header import NAME
+
+    return {file.parent.name: EpisodeDataset(file.parent) for file in sorted(run.glob(f"*/{NAME}"))}
 
 
 def _opened(reader: LedgerReader, episodes: Iterable[SingleAgentEpisode] | str | Path | None) -> Iterable[Any]:
@@ -427,13 +484,40 @@ def _by_id(episodes: Any, wanted: np.ndarray) -> dict[str, list[Any]]:
     return chunks
 
 
+def ratio_distances(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return |log(first_ratio)| of each step, or NaN if earlier gradient steps of the update had changed the policy."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distances = np.abs(np.log(columns["first_ratio"]))
+    steps = columns.get("first_gradient_step")
+    return distances if steps is None else np.where(steps == 0, distances, np.nan)
+
+
+def time_ranges(times: np.ndarray) -> list[str]:
+    """Return the range of each time, whose beginnings are 0 and the powers of 2.
+
+    >>> time_ranges(np.array([0, 1, 3, 4, 100]))
+    ['0', '1', '2-3', '4-7', '64-127']
+    """
+    lengths = [int(t).bit_length() for t in times.tolist()]
+    return [str(n) if n < 2 else f"{1 << n - 1}-{(1 << n) - 1}" for n in lengths]
+
+
+FAR = 0.003  # mean |log ratio| of another policy; rounding of float32 gives 1e-6, of TF32 up to 1e-3
+AGREES = -0.3  # lowest correlation of advantages with value target minus value that is no sign of a defect
+
+
+def stands_out(name: str, value: Any) -> bool:
+    """Return True for a summary of a group, such as "ratio_distance", that runs without defects do not have."""
+    return bool((name == "ratio_distance" and value > FAR) or (name == "advantage_agreement" and value < AGREES))
+
+
 def _mean(column: np.ndarray) -> float:
     """Return the mean of the numbers that are finite, or NaN."""
     finite = column[np.isfinite(column)]
     return float(finite.mean()) if len(finite) else float("nan")
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return the correlation of two columns, or NaN if one is constant."""
     known = np.isfinite(a) & np.isfinite(b)
     a, b = a[known], b[known]
@@ -452,30 +536,59 @@ def text_of(name: str, value: Any) -> str:
 
 
 def _html_table(
-    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], links: Sequence[str | None], shares: np.ndarray
+    title: str,
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    links: Sequence[str | None],
+    shares: np.ndarray,
+    marks: Sequence[Sequence[bool]] | None = None,
 ) -> str:
-    """Return a table as HTML. The bar behind a row's first cell has the length of its share."""
+    """Return a table as HTML. The bar behind a row's share has its length. `marks` are the cells that stand out."""
     most = max([float(share) for share in shares], default=0.0) or 1.0
     head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
     lines = []
-    for cells, link, share in zip(rows, links, shares, strict=True):
-        texts = [escape(cell) for cell in cells]
-        if link is not None and "episode" in names:
-            place = list(names).index("episode")
-            texts[place] = f'<a href="{escape(link)}">{texts[place]}</a>'
-        width = 100 * float(share) / most
-        bar = f'<td style="background:linear-gradient(to right,#60a5fa66 {width:.1f}%,transparent 0)">{texts[0]}</td>'
-        lines.append(f"<tr>{bar}{''.join(f'<td>{text}</td>' for text in texts[1:])}</tr>")
+    for number, (cells, link, share) in enumerate(zip(rows, links, shares, strict=True)):
+        tags = []
+        for place, (name, cell) in enumerate(zip(names, cells, strict=True)):
+            text = escape(cell)
+            if link is not None and name == "episode":
+                text = f'<a href="{escape(link)}">{text}</a>'
+            if marks is not None and marks[number][place]:
+                tags.append(f"<td class=mark>{text}</td>")
+            elif name == "share":
+                width = 100 * float(share) / most
+                tags.append(
+                    f'<td style="background:linear-gradient(to right,#60a5fa66 {width:.1f}%,#0000 0)">{text}</td>'
+                )
+            else:
+                tags.append(f"<td>{text}</td>")
+        lines.append(f"<tr>{''.join(tags)}</tr>")
     return f"<h2>{escape(title)}</h2><div class=wide><table><tr>{head}</tr>{''.join(lines)}</table></div>"
+
+
+def _address_of(page: str | Path | None) -> Callable[[str], str] | None:
+    """Return the function that `tables` needs, of one page with all episodes."""
+    if page is None:
+        return None
+    address = str(page) if "://" in str(page) else Path(page).resolve().as_uri()
+    return lambda _: address
+
+
+def page_of(title: str, body: str) -> str:
+    """Return a page of tables, given as HTML."""
+    return _PAGE.format(title=escape(title), style=_STYLE, body=body)
 
 
 _STYLE = (
     ":root{color-scheme:light dark}body{font:14px/1.45 system-ui,sans-serif;margin:16px;max-width:1200px}"
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     "th,td{padding:2px 10px;text-align:right;white-space:nowrap}th{opacity:.7;font-weight:500}"
-    "tr{border-bottom:1px solid #8883}h1{font-size:20px}h2{font-size:16px}"
+    "tr{border-bottom:1px solid #8883}h1{font-size:20px}h2{font-size:16px}.mark{background:#f59e0b55;font-weight:600}"
+    "nav{display:flex;flex-wrap:wrap;gap:4px 16px}section:target>h2{text-decoration:underline #f59e0b 3px}"
+    "section h2{scroll-margin-top:8px}p{max-width:90ch}small{display:block}a{color:#2563eb}"
+    "@media(prefers-color-scheme:dark){a{color:#60a5fa}}"
 )
 _PAGE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    "<title>{title}</title><style>{style}</style><h1>{title}</h1>{body}{note}</html>"
+    '<link rel="icon" href="data:,"><title>{title}</title><style>{style}</style><h1>{title}</h1>{body}</html>'
 )

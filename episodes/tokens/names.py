@@ -9,6 +9,8 @@ from episodes.columns import Columns
 
 LOGP: Final = "logp"
 """Extra output: the log-probability of each sampled token."""
+TRAINER_LOGP: Final = "trainer_logp"
+"""Extra output, and column of a batch: the trainer's log-probability of each sampled token."""
 LEARNED: Final = "learned"
 """Extra output: 0 for sampled tokens that are left out of the loss."""
 VERSION: Final = "version"

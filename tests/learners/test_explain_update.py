@@ -77,9 +77,27 @@ OFF_POLICY: dict[str, Callable[[], Algorithm]] = {
     "r2d2": lambda: R2D2(policy_of(LSTMQPolicy, CART), R2D2Config(batch_size=8, sequence_length=6, burn_in=2)),
 }
 MEASURED = {
-    "ppo": {"loss", "advantage", "ratio", "first_ratio", "clipped", "first_value", "value_target"},
-    "grpo": {"loss", "advantage", "ratio", "first_ratio", "clipped"},
-    "impala": {"loss", "advantage", "ratio", "first_ratio", "clipped", "first_value", "value_target"},
+    "ppo": {
+        "loss",
+        "advantage",
+        "ratio",
+        "first_ratio",
+        "first_gradient_step",
+        "clipped",
+        "first_value",
+        "value_target",
+    },
+    "grpo": {"loss", "advantage", "ratio", "first_ratio", "first_gradient_step", "clipped"},
+    "impala": {
+        "loss",
+        "advantage",
+        "ratio",
+        "first_ratio",
+        "first_gradient_step",
+        "clipped",
+        "first_value",
+        "value_target",
+    },
     "bc": {"loss", "log_prob"},
     "dqn": {"loss", "first_value", "value_target"},
 }
@@ -275,7 +293,7 @@ def test_command_explains_a_run(tmp_path: Path) -> None:
     page = tmp_path / "update.html"
     assert run(app, ["explain", str(folder), "--html", str(page), "--page", "http://x/"]).exit_code == 0
     drawn = page.read_text()
-    assert drawn.count("http://x/#id=") == len(explanation)
+    assert drawn.split('<section id="steps">')[1].count("http://x/#id=") == len(explanation)
     assert [step.id_ in drawn for step in explanation] == [True] * len(explanation)
     refused = run(app, ["explain", str(folder), "3"])
     assert refused.exit_code != 0

@@ -235,8 +235,13 @@ function overview() {
 let findings = null;
 
 function findingsOf(key) {  // with a step, of an episode whose id is that of no other row
-  if (table.columns.num_agents) return [];  // their steps are those of one agent
-  const rows = (findings?.rows ?? []).filter((one) => one.id === key.id && one.step !== null);
+  const known = (findings?.rows ?? []).filter((one) => one.step !== null);
+  if (table.columns.num_agents) {  // steps are those of one agent, whose turns have their env steps
+    const turns = shown?.turns ?? [], of = (one) => turns.filter((turn) => turn.id === one.id);
+    return known.flatMap((one) => (of(one).length === 1 && rowsOf(one.id).length === 1 ? [{ ...one, turn: of(one)[0] }] : []))
+      .map(({ turn, ...one }) => ({ ...one, step: turn.observed[one.step + turn.lookback] ?? null, evidence: `${turn.agent}: ${one.evidence}` })).filter((one) => one.step !== null);
+  }
+  const rows = known.filter((one) => one.id === key.id);
   return rows.length && rowsOf(key.id).length === 1 ? rows : [];
 }
 

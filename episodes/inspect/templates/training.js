@@ -8,7 +8,7 @@ const FIRST = [
 const TITLES = { "train/mean_return_100": "mean return of the newest 100 episodes", "train/mean_return": "mean return of the episodes of each sample" };
 const WIDTH = 600, HEIGHT = 150, EDGE = 6, MOST_POINTS = 400;
 let runs = [], groups = [], settings = {};
-let version = null, received = 0;
+let version = null, received = 0, findingsHtml = "";
 const state = { hidden: [], smooth: 0, at: null, x: "step", zoom: null, find: "", seeds: false };
 
 const colourOf = (run) => COLOURS[run % COLOURS.length];
@@ -329,8 +329,14 @@ async function poll() {
     find("live").className = "lost";
     find("live").textContent = "the server is gone";
   }
-  document.body.dataset.ready = "yes";
   setTimeout(poll, 1000);
+}
+
+async function pollFindings() {  // the list is HTML of the server, which escapes all texts of runs
+  const answer = await fetch("findings").catch(() => null), html = answer?.ok ? await answer.text() : null;
+  if (html !== null && html !== findingsHtml) find("findings").innerHTML = findingsHtml = html;
+  find("findings").dataset.ready = "yes";
+  setTimeout(pollFindings, 5000);
 }
 
 function change(id, event, apply) {
@@ -350,4 +356,4 @@ find("whole").addEventListener("click", () => zoom(null));
 addEventListener("keydown", (event) => { if (event.key === "Escape" && state.zoom) zoom(null); });
 find("more").addEventListener("toggle", draw);
 load();
-poll();
+Promise.all([poll(), pollFindings()]).then(() => { document.body.dataset.ready = "yes"; });

@@ -1,0 +1,419 @@
+"""`examine_run`: what stands out in the recorded updates and episodes of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from episodes.errors import EpisodeError, MissingExtra
+from episodes.inspect.doctor.examine import examine
+from episodes.inspect.formatting import clipped, counted, number
+from episodes.inspect.update_explanation import (
+    AGREES,
+    FAR,
+    LOSS,
+    correlation,
+    ratio_distances,
+    step_columns,
+    stored_episodes,
+)
+from episodes.storage import EpisodeDataset
+from episodes.storage.catalog import SEALED, UNFINISHED
+from episodes.storage.ledger import LedgerReader
+from episodes.storage.runs import is_run, read_run
+from episodes.tokens.names import LOGP, TRAINER_LOGP
+
+__all__ = ["RunFinding", "RunFindings", "examine_run"]
+
+MOST_UPDATES, MOST_ROWS = 256, 200_000  # the newest ones of a module
+MOST_EPISODES = 200  # of a data set, whose log-probabilities are compared
+MOST_NAMES = 3  # in a text
+FAR_OF_TOKENS = 0.1  # the same of a language model, whose sampler rounds otherwise than its trainer
+NEARLY_ALL = 0.9  # fraction
+FEWEST_ROWS, FEWEST_ENDS, FEWEST_STEPS = 32, 5, 4
+MUCH = 5.0  # times the loss of the next steps
+STALE_BY_DESIGN = ("impala",)  # algorithms that correct for policies of other versions
+WORKER = "custom_data/worker"
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinding:
+    """Something in a training run that runs without defects do not show.
+
+    Attributes:
+        kind: "acting_differs", "old_policy", "advantage_sign", "value_at_limit", "loss_at_start", "token_logp", or a
+            kind of the doctor's findings.
+        text: what was found, with numbers.
+        advice: where to look for the cause.
+        update: number of an update that shows it; None if it is not in an update.
+        module: module of the update, or "".
+        table: table on the page of the update that shows it: "steps", "by-episode", "by-agent" or "by-time".
+        data: name of the data set in the folder of the run that shows it, or "".
+        episode: id of an episode that shows it, or None.
+        t: time of the step that shows it, or None.
+    """
+
+    kind: str
+    text: str
+    advice: str
+    update: int | None = None
+    module: str = ""
+    table: str = "steps"
+    data: str = ""
+    episode: str | None = None
+    t: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFindings(Sequence[RunFinding]):
+    """Sequence of what stands out in a training run.
+
+    Attributes:
+        findings: the findings.
+        missing: what the run did not record, and how to record it, as texts.
+        extent: what was examined, as text.
+        updates: number and module of the measured updates, in their order.
+    """
+
+    findings: Sequence[RunFinding]
+    missing: Sequence[str]
+    extent: str
+    updates: Sequence[tuple[int, str]]
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.findings[index]
+
+    def __str__(self) -> str:
+        lines = [f"examined: {self.extent}"]
+        lines += [f"{finding.kind}: {finding.text}\n  do: {finding.advice}" for finding in self.findings]
+        return "\n".join([*lines, *(f"not recorded: {text}" for text in self.missing)])
+
+
+def examine_run(run: str | Path) -> RunFindings:
+    """Return what stands out in a training run: signs of defects in the updates of its ledger and in its episodes.
+
+    A ledger with measured rows (`episodes train --explain`) is searched for episodes of another policy than the one
+    that learns, advantages of the wrong sign, values at a time limit that are not those of an end, and a large loss at
+    first steps. The newest updates of each module are read. The doctor examines the data sets in the folder of the run
+    (`episodes train --keep-episodes`, `episodes play`).
+
+    Args:
+        run: the folder of a run.
+
+    Raises:
+        UnreadableData: the ledger is damaged.
+    """
+    path = Path(run)
+    algorithm = str(read_run(path).settings.get("algo", "")) if is_run(path) else ""
+    data = stored_episodes(path)
+    findings: list[RunFinding] = []
+    missing: list[str] = []
+    extent: list[str] = []
+    places: list[tuple[int, str]] = []
+    pools = _pools(path)
+    names: set[str] = set()
+    for module, (updates, columns) in pools.items():
+        places += [(update, module) for update in updates]
+        extent.append(
+            f"updates {updates[0]} to {updates[-1]}" + f" of {module}" * bool(module) + f", {len(columns['t']):,} steps"
+        )
+        findings += _of_updates(columns, module, algorithm, data)
+        names |= columns.keys()
+    for name, dataset in data.items():
+        found, words = _of_data(name, dataset)
+        findings += found
+        extent.append(f"{name}: {words}")
+    if not pools:
+        missing.append(
+            "what each update learned from; train with episodes train --explain, or with Ledger(RUN + '/ledger', "
+            "measures_rows=True)"
+        )
+    if "first_ratio" in names:
+        if "first_gradient_step" not in names:
+            missing.append("the gradient step of each row, in this older ledger; record the run again")
+        if not any(WORKER in dataset.metadata for dataset in data.values()):
+            missing.append(
+                "which worker sampled an episode; write custom_data['worker'] in an on_episode_end callback of each "
+                "worker, and keep its episodes"
+            )
+    if pools and "first_value" not in names:
+        missing.append(f"values, which {algorithm or 'the algorithm'} does not have; endings are checked in episodes")
+    if not data:
+        missing.append(
+            "episodes, for checks of rewards and endings; train with --keep-episodes 5/h, or episodes play RUN"
+        )
+    return RunFindings(findings, missing, "; ".join(extent) or "nothing", sorted(places))
+
+
+def has_ledger(run: Path) -> bool:
+    """Return True if the folder of a run has a ledger with updates."""
+    folder = run / "ledger"
+    return folder.is_dir() and any(file.suffix == SEALED or file.name.endswith(UNFINISHED) for file in folder.iterdir())
+
+
+def _pools(path: Path) -> dict[str, tuple[list[int], dict[str, np.ndarray]]]:
+    """Return by module the numbers of the newest measured updates, and the columns of all their steps. The column
+    "update" has the number of each step's update. Without a ledger there are none.
+    """
+    if not has_ledger(path):
+        return {}
+    try:
+        reader = LedgerReader(path)
+    except MissingExtra:
+        return {}
+    pools: dict[str, list[dict[str, np.ndarray]]] = {}
+    sizes: dict[str, int] = {}
+    places = reader.updates
+    for i in range(len(places) - 1, -1, -1):
+        number_, module = places[i]
+        parts = pools.setdefault(module, [])
+        if len(parts) >= MOST_UPDATES or sizes.get(module, 0) >= MOST_ROWS:
+            continue
+        update = reader[i]
+        if LOSS in update.measured:
+            columns = step_columns(update, reader.ids)
+            columns["update"] = np.full(len(columns["t"]), number_)
+            parts.append(columns)
+            sizes[module] = sizes.get(module, 0) + len(columns["t"])
+    result = {}
+    for module, parts in pools.items():
+        if sum(len(part["t"]) for part in parts):
+            shared = [name for name in parts[0] if all(name in part for part in parts)]
+            columns = {name: np.concatenate([part[name] for part in parts[::-1]]) for name in shared}
+            result[module] = (sorted(int(n) for n in np.unique(columns["update"])), columns)
+    return dict(sorted(result.items()))
+
+
+def _of_updates(
+    columns: Columns, module: str, algorithm: str, data: Mapping[str, EpisodeDataset]
+) -> Iterator[RunFinding]:
+    """Yield the findings in the newest updates of a module."""
+    if "first_ratio" in columns and "first_gradient_step" in columns:
+        yield from _other_policies(columns, module, algorithm, data)
+    if {"first_value", "value_target"} <= columns.keys():
+        errors = columns["first_value"] - columns["value_target"]
+        if "advantage" in columns:
+            yield from _wrong_signs(columns, -errors, module)
+        yield from _values_at_limit(columns, errors, module)
+        yield from _loss_at_start(columns, module)
+
+
+def _other_policies(
+    columns: Columns, module: str, algorithm: str, data: Mapping[str, EpisodeDataset]
+) -> Iterator[RunFinding]:
+    """Find episodes whose actions had other probabilities at acting than at the first gradient step on them."""
+    distances = ratio_distances(columns)
+    known = np.flatnonzero(np.isfinite(distances))
+    if len(known) < FEWEST_ROWS:
+        return
+    names = np.array([str(name) for name in columns["episode"][known].tolist()], object)
+    ids, of_row = np.unique(names, return_inverse=True)
+    counts = np.bincount(of_row)
+    means = np.bincount(of_row, distances[known]) / counts
+    limit = FAR_OF_TOKENS if algorithm.startswith("token") else FAR
+    is_far = means > limit
+    rows_far = is_far[of_row]
+    if not is_far.any() or rows_far.sum() < FEWEST_STEPS:
+        return
+    far = float(distances[known][rows_far].mean())
+    others = float(distances[known][~rows_far].mean()) if not rows_far.all() else 0.0
+    update = int(columns["update"][known[rows_far]][-1])
+    since = _since(columns["t"][known[rows_far]], distances[known][rows_far], limit)
+    if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > limit / 10):  # others differ too, but less
+        if algorithm not in STALE_BY_DESIGN:
+            yield RunFinding(
+                "acting_differs",
+                f"the policy that acted is not the one that learns, in {_share(is_far)} episodes{since}: mean |log "
+                f"ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same",
+                "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
+                "frame stacks, templates of chats, units of actions, weights that were not sent",
+                update,
+                module,
+                "by-time" if since else "by-episode",
+            )
+        return
+    yield RunFinding(
+        "old_policy",
+        f"{_share(is_far)} episodes were sampled by another policy than the one that learns{since}: mean |log ratio| "
+        f"{number(far, 2)} before the first gradient step, and {number(others, 2)} in the others "
+        f"({_list(ids[is_far].tolist())}){_common(ids, is_far, data)}",
+        "find what these episodes share, such as their worker, and whether it receives new weights",
+        update,
+        module,
+        "by-episode",
+        episode=str(ids[is_far][0]),
+    )
+
+
+def _since(times: np.ndarray, distances: np.ndarray, limit: float) -> str:
+    """Return from which time on the distances are large, as text; "" if they are large at first steps too."""
+    is_first = times == 0
+    if not is_first.any() or is_first.all() or distances[is_first].mean() > limit / 4:
+        return ""
+    first = int(times[distances > limit].min())
+    return f" from step {first} on (first steps agree)"
+
+
+def _common(ids: np.ndarray, is_far: np.ndarray, data: Mapping[str, EpisodeDataset]) -> str:
+    """Return which workers sampled the episodes with `is_far`, as text, if data sets of the run name them."""
+    workers: dict[str, str] = {}
+    for dataset in data.values():
+        if WORKER in dataset.metadata:
+            pairs = zip(dataset.metadata["id"].tolist(), dataset.metadata[WORKER].tolist(), strict=True)
+            workers |= {str(id_): str(worker) for id_, worker in pairs if worker is not None}
+    known = sorted({workers[id_] for id_ in ids[is_far].tolist() if id_ in workers})
+    return f", of worker {_list(known)}" if known else ""
+
+
+def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[RunFinding]:
+    """Find agents whose advantages correlate negatively with value target minus value."""
+    agents = np.array([str(agent) for agent in columns["agent"].tolist()], object)
+    steps = columns.get("first_gradient_step")
+    agreement, last = {}, {}
+    for agent in np.unique(agents).tolist():
+        of_updates = []
+        is_agent = agents == agent
+        for update in np.unique(columns["update"][is_agent]).tolist():
+            rows = np.flatnonzero(is_agent & (columns["update"] == update))
+            fresh = rows if steps is None else rows[steps[rows] == 0]  # before values changed
+            rows = fresh if len(fresh) >= FEWEST_STEPS else rows
+            value = correlation(columns["advantage"][rows], gains[rows])
+            if np.isfinite(value):
+                of_updates.append((value, len(rows), update))
+        if sum(n for _, n, _ in of_updates) >= FEWEST_ROWS // 2:
+            agreement[agent] = float(np.median([value for value, _, _ in of_updates]))
+            last[agent] = int(of_updates[-1][2])
+    wrong = [agent for agent, value in agreement.items() if value < AGREES]
+    if not wrong:
+        return
+    right = [agent for agent in agreement if agent not in wrong]
+    whose = "" if agents[0] == "None" else f" of {'agent' if len(wrong) == 1 else 'agents'} {_list(wrong)}"
+    beside = f"; of {_list(right)} it is {number(min(agreement[agent] for agent in right), 2)} or more" if right else ""
+    yield RunFinding(
+        "advantage_sign",
+        f"advantages{whose} have the wrong sign: their correlation with value target minus value is "
+        f"{number(max(agreement[agent] for agent in wrong), 2)}, and should be near 1{beside}",
+        "look at the step that standardizes or combines advantages, and at the rewards of the agent",
+        max(last[agent] for agent in wrong),
+        module,
+        "by-agent" if whose else "steps",
+    )
+
+
+def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Iterator[RunFinding]:
+    """Find values at the last step of the longest episodes that differ from their targets far more than elsewhere."""
+    is_new = columns["update"] >= np.quantile(np.unique(columns["update"]), 0.75)  # with values as good as they are
+    columns, errors = {name: column[is_new] for name, column in columns.items()}, errors[is_new]
+    last = columns["t"].max()
+    is_last = columns["t"] == last
+    ids = {(id_, agent) for id_, agent in zip(columns["episode"][is_last], columns["agent"][is_last], strict=True)}
+    if last < FEWEST_STEPS or len(ids) < FEWEST_ENDS or is_last.all():
+        return
+    here, rest = errors[is_last], errors[~is_last]
+    excess = abs(here.mean() - rest.mean())
+    noise = max(rest.std(), 4 * here.std() / np.sqrt(len(ids)))
+    value, target = (float(columns[name][is_last].mean()) for name in ("first_value", "value_target"))
+    if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
+        return
+    yield RunFinding(
+        "value_at_limit",
+        f"{len(ids)} episodes end at the same step t={last}, where the value is {number(value, 3)} and its "
+        f"target {number(target, 3)}: a time limit counts as the end of the task",
+        "store a time limit as truncated=True and terminated=False, so that the target has the value after it",
+        int(columns["update"][is_last][-1]),
+        module,
+        "by-time",
+        episode=next((str(id_) for id_ in columns["episode"][is_last] if id_ is not None), None),
+    )
+
+
+def _loss_at_start(columns: Columns, module: str) -> Iterator[RunFinding]:
+    """Find a loss at first steps that is much larger than at the steps after them."""
+    is_first, is_next = columns["t"] == 0, (columns["t"] > 0) & (columns["t"] < FEWEST_STEPS)
+    loss = np.abs(columns[LOSS])
+    if is_first.sum() < FEWEST_STEPS * 2 or is_next.sum() < FEWEST_STEPS * 2 or columns["t"].max() < FEWEST_STEPS:
+        return
+    share = loss[is_first].sum() / max(loss.sum(), 1e-30)
+    if loss[is_first].mean() <= MUCH * loss[is_next].mean() or share < 2 * is_first.mean() or share < 0.1:
+        return
+    yield RunFinding(
+        "loss_at_start",
+        f"first steps of episodes have {share:.0%} of the loss and are {is_first.mean():.0%} of the steps; a first "
+        f"step has {number(loss[is_first].mean() / loss[is_next].mean(), 2)} times the loss of the steps after it",
+        "look at the rewards of first steps: the reward of an episode's last step may arrive one step late",
+        int(columns["update"][is_first][-1]),
+        module,
+        "by-time",
+    )
+
+
+def _of_data(name: str, dataset: EpisodeDataset) -> tuple[list[RunFinding], str]:
+    """Return the findings in a data set of a run, and what was examined."""
+    try:
+        problems = examine(dataset)
+    except EpisodeError as error:
+        return [], f"not examined ({clipped(error)})"
+    findings = [
+        RunFinding(
+            each.kind,
+            clipped(each.evidence, 300) + (f" ({each.times:,} times)" if each.times > 1 else ""),
+            each.advice,
+            data=name,
+            episode=None if each.episode is None else str(each.episode),
+            t=each.step,
+        )
+        for each in problems
+    ]
+    return [*findings, *_token_differences(name, dataset)], f"{counted(len(dataset), 'episode')}, {problems.extent}"
+
+
+def _token_differences(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
+    """Find turns whose tokens have other log-probabilities at the sampler than at the trainer."""
+    turns: dict[int, list[np.ndarray]] = {}
+    worst: tuple[float, str | None] = (0.0, None)
+    for i in range(min(len(dataset), MOST_EPISODES)):
+        episode: Any = dataset[i]
+        if not {LOGP, TRAINER_LOGP} <= set(getattr(episode, "extra_model_outputs", {})):
+            continue
+        for t in range(len(episode)):
+            pair = [np.asarray(episode.get_extra_model_outputs(key, t), np.float64) for key in (LOGP, TRAINER_LOGP)]
+            difference = np.abs(pair[0] - pair[1])
+            difference = difference[np.isfinite(difference)]
+            turns.setdefault(episode.t_started + t, []).append(difference)
+            if len(difference) and difference.mean() > worst[0]:
+                worst = (float(difference.mean()), str(episode.id_))
+    means = {t: float(np.concatenate(parts).mean()) for t, parts in sorted(turns.items()) if any(map(len, parts))}
+    far = [t for t, mean in means.items() if mean > FAR_OF_TOKENS]
+    if not far:
+        return
+    near = [mean for t, mean in means.items() if t < far[0]]
+    before = f"; before it differs by {number(max(near), 2)}" if near else ""
+    yield RunFinding(
+        "token_logp",
+        f"from turn {far[0]} on the sampler's log-probability of a token differs from the trainer's by "
+        f"{number(max(means[t] for t in far), 2)} on average{before}",
+        "compare the token ids that the sampler saw with the recorded ones right before that turn: a chat template, a "
+        "tokenizer, or other weights",
+        data=name,
+        episode=worst[1],
+    )
+
+
+def _share(flags: np.ndarray) -> str:
+    """Return how many of the flags are set as text, such as "3 of 12"."""
+    return f"{int(flags.sum())} of {len(flags)}"
+
+
+def _list(names: Sequence[str]) -> str:
+    """Return the first names as text."""
+    shown = ", ".join(clipped(name, 24) for name in names[:MOST_NAMES])
+    return shown + f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)

@@ -1,0 +1,202 @@
+"""HTML of what stands out in training runs, and pages that explain their updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+
+from episodes.errors import EpisodeError
+from episodes.inspect.formatting import clipped, page_id
+from episodes.inspect.html import templates
+from episodes.inspect.run_findings import RunFinding, RunFindings, examine_run, has_ledger
+from episodes.inspect.training_page import file_sizes
+from episodes.inspect.update_explanation import explain_update, page_of, stored_episodes
+from episodes.storage.ledger.difference import Difference, difference
+
+Link = Callable[[RunFinding], str]
+TABLES = {
+    "steps": "the steps with the largest losses",
+    "by-episode": "the episodes",
+    "by-agent": "the agents",
+    "by-time": "the loss by time in the episode",
+}
+
+
+def stands_out_html(findings: RunFindings, link: Link, name: str = "", last: str = "") -> Markup:
+    """Return the list of what stands out in a run as HTML.
+
+    Args:
+        findings: what stands out.
+        link: function that returns the address of the view that shows a finding, "" for none.
+        name: name of the run, if there are several.
+        last: address of the explanation of the newest update, or "".
+    """
+    found = [
+        {
+            "kind": one.kind.replace("_", " "),
+            "text": clipped(one.text.rstrip("."), 500),
+            "advice": one.advice.rstrip("."),
+            "link": link(one),
+            "view": f"See update {one.update}: {TABLES[one.table]}" if one.update is not None else f"See {one.data}",
+        }
+        for one in findings
+    ]
+    template = templates().get_template("stands_out.html")
+    parts = {"name": clipped(name, 60), "extent": findings.extent, "missing": findings.missing, "last": last}
+    return Markup(template.render(found=found, **parts))
+
+
+def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
+    """Return the first difference of two runs as a bar with its cause, as HTML."""
+    a, b = (clipped(name, 40) for name in names)
+    if first is None:
+        return Markup(f"<p class=same>{escape(a)} and {escape(b)} learned the same in all updates.</p>")
+    equal = max(first.update - 1, 0)
+    share = 100 * equal / max(first.num_updates, first.update, 1)
+    words = first.bar().split("] ", 1)[1]
+    return Markup(
+        f'<figure class="divergence" data-update="{first.update}" data-cause="{first.cause}"><figcaption>'
+        f"<b>{escape(a)}</b> and <b>{escape(b)}</b>: {escape(words)}</figcaption>"
+        f'<div class="parting" role="img" aria-label="{escape(words)}"><i style="width:{share:.2f}%"></i></div>'
+        f"<small>{escape(str(first)).replace(chr(10), '<br>')}</small></figure>"
+    )
+
+
+def update_page(run: Path, update: int, module: str | None, address: Callable[[str], str], back: str) -> str:
+    """Return the page that explains one update of a run, with links to its neighbours.
+
+    Args:
+        run: folder of the run.
+        update: number of the update.
+        module: its module, if several learn.
+        address: function that returns the address of a data set's page, given its name.
+        back: address of the page of the run.
+
+    Raises:
+        UnreadableData: there is no ledger, or it is damaged.
+        StepOutOfRange: the ledger does not have the update.
+        InvalidArgument: several modules learned in the update, and none is given; or its rows were not measured.
+    """
+    sets = {str(id_): name for name, dataset in stored_episodes(run).items() for id_ in dataset.metadata["id"].tolist()}
+    explanation = explain_update(run, update, module=module, episodes=())
+    query = f"?{urlencode({'module': explanation.module}, quote_via=quote)}" if explanation.module else ""
+    neighbours = [
+        f'<a href="{number}{query}">{words}</a>'
+        for number, words in ((explanation.update - 1, "earlier"), (explanation.update + 1, "later"))
+        if number > 0
+    ]
+    shown = len(set(explanation.columns["episode"].tolist()) & set(sets))
+    note = (
+        f"<p>{shown} of the episodes are stored; their steps are links.</p>"
+        if shown
+        else "<p>Not recorded: the episodes of this update, so its steps are no links; train with --keep-episodes "
+        "5/h.</p>"
+    )
+    nav = f'<nav><a href="{escape(back)}">the run</a>{"".join(neighbours)}</nav>'
+    tables = explanation.tables(lambda id_: address(sets[id_]) if id_ in sets else "")
+    return page_of(explanation.title, nav + note + tables)
+
+
+class LiveFindings:
+    """What stands out in the runs of a live page, which is examined again when their files have changed.
+
+    Examining takes at most 1 % of the time: after it took `t` seconds, the next one waits 100 t.
+
+    Args:
+        runs: folders of the runs.
+    """
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self._runs = runs
+        self._lock = Lock()
+        self._files: Any = None
+        self._due = 0.0
+        self._html = ""
+
+    def html(self) -> str:
+        """Return the lists of what stands out in each run, and where it first differs from the first run, as HTML."""
+        with self._lock:
+            files = [_sizes(run) for run in self._runs]
+            begun = monotonic()
+            if self._html and (files == self._files or begun < self._due):
+                return self._html
+            parts = list(map(self._of_run, range(len(self._runs))))
+            parts += map(self._divergence, range(1, len(self._runs)))
+            self._files, self._html = files, "".join(parts)
+            self._due = monotonic() + 100 * (monotonic() - begun)
+            return self._html
+
+    def _of_run(self, number: int) -> str:
+        """Return the list of a run as HTML, or an error in its files."""
+        run = self._runs[number]
+        name = run.name if len(self._runs) > 1 else ""
+        try:
+            findings = examine_run(run)
+        except (OSError, EpisodeError) as error:  # a file was removed meanwhile, or is damaged
+            return f"<p class=problem>{escape(clipped(f'{run.name}: {error}', 500))}</p>"
+
+        def update_link(update: int, module: str) -> str:
+            query = f"?{urlencode({'module': module}, quote_via=quote)}" if module else ""
+            return f"updates/{number}/{update}{query}"
+
+        def link(one: RunFinding) -> str:
+            if one.update is not None:
+                return f"{update_link(one.update, one.module)}#{one.table}"
+            step = {} if one.episode is None else {"id": page_id(one.episode), "t": one.t or 0}
+            return f"episodes/{number}/{quote(one.data)}/" + f"#{urlencode(step, quote_via=quote)}" * bool(step)
+
+        last = update_link(*findings.updates[-1]) if findings.updates else ""
+        return stands_out_html(findings, link, name, last)
+
+    def _divergence(self, number: int) -> str:
+        """Return where a run first differs from the first one as HTML, or how to record it."""
+        runs = self._runs[0], self._runs[number]
+        without = [run.name for run in runs if not has_ledger(run)]
+        if without:
+            names = escape(clipped(" and ".join(without), 100))
+            return f"<small class=missing>Not recorded: what {names} learned from; train with --ledger.</small>"
+        try:
+            return divergence_html(difference(*runs), (runs[0].name, runs[1].name))
+        except (OSError, EpisodeError):  # the list of the run has the error
+            return ""
+
+
+def _sizes(run: Path) -> list[Any]:
+    """Return the names and sizes of the files of a run's ledger and data sets."""
+    folders = [folder for folder in sorted(run.iterdir()) if folder.is_dir()] if run.is_dir() else []
+    return [(folder.name, file_sizes(folder)) for folder in folders]
+
+
+def run_report(run: Path) -> str:
+    """Return a page of what stands out in a run, with the explanation of each update that shows a finding and of the
+    newest one. It works without a server.
+
+    Raises:
+        UnreadableData: the ledger is damaged.
+    """
+    findings = examine_run(run)
+    newest = {module: update for update, module in findings.updates}
+    shown = {(one.update, one.module) for one in findings if one.update is not None}
+    shown |= {(update, module) for module, update in newest.items()}
+
+    def anchor(update: int, module: str) -> str:
+        return f"update-{update}-{quote(module)}"
+
+    parts = []
+    for update, module in sorted(shown):
+        explanation = explain_update(run, update, module=module, episodes=())
+        tables = explanation.tables(None).replace('<section id="', f'<section id="{anchor(update, module)}-')
+        parts.append(f'<h1 id="{anchor(update, module)}">{escape(explanation.title)}</h1>{tables}')
+
+    def link(one: RunFinding) -> str:
+        return "" if one.update is None else f"#{anchor(one.update, one.module)}-{one.table}"
+
+    last = f"#{anchor(*findings.updates[-1])}" if findings.updates else ""
+    return page_of(f"Run {run.name}", stands_out_html(findings, link, last=last) + Markup("".join(parts)))

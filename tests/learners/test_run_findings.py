@@ -1,0 +1,245 @@
+"""What stands out in a training run: each planted fault by name, and nothing in runs without faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from episode_learners import PPO, PPOConfig
+from episode_learners.run import Run
+from episodes import SingleAgentEpisode
+from episodes.inspect import examine_run
+from episodes.inspect.run_findings_page import LiveFindings, run_report
+from episodes.pack import EpisodePack
+from episodes.storage.ledger import Ledger, LedgerReader
+from episodes.tokens import Conversation
+from tests.inspection.data import write
+from tests.learners.test_planted_faults import WrongSign, policy_of, rewarded, sampled
+
+CONFIG = PPOConfig(num_epochs=2, minibatch_size=128, standardize_advantages=True)
+
+
+def trained(folder: Path, *updates: Callable[[Any], Any], kind: type[PPO] = PPO, config: PPOConfig = CONFIG) -> Path:
+    """Train with one update of PPO for each item, and return the folder of the run.
+
+    Items are functions that sample episodes with the policy.
+    """
+    policy = policy_of()
+    algorithm = kind(policy, config)
+    algorithm.measures_rows = True
+    with Ledger(folder / "ledger", measures_rows=True) as ledger:
+        algorithm.witness = lambda batch: ledger.note(algorithm.num_updates, batch, measured=algorithm.row_measurements)
+        for sample in updates:
+            algorithm.update(sample(policy))
+    return folder
+
+
+def made(policy: Any, id_: str, rewards: np.ndarray, **facts: Any) -> SingleAgentEpisode:
+    """Return an episode with these rewards, whose actions have the policy's log-probabilities."""
+    blank = rewarded(id_, rewards, **facts)
+    observations, actions = blank.get_observations(), blank.get_actions()
+    with torch.no_grad():
+        inputs = policy({"obs": torch.tensor(observations[:-1])})["action_dist_inputs"]
+    logp = inputs.log_softmax(-1)[torch.arange(len(rewards)), torch.tensor(actions)].numpy()
+    facts = {"terminated": True} | facts
+    outputs = {"action_logp": logp}
+    return SingleAgentEpisode.from_arrays(
+        observations, actions, blank.get_rewards(), extra_model_outputs=outputs, id_=id_, **facts
+    )
+
+
+def with_logp_of(episode: SingleAgentEpisode, scale: float) -> SingleAgentEpisode:
+    """Return the episode with other observations than those that its actions were chosen at."""
+    arrays = episode.get_observations() * np.float32(scale), episode.get_actions(), episode.get_rewards()
+    outputs = {"action_logp": episode.get_extra_model_outputs("action_logp")}
+    facts = {"id_": episode.id_, "terminated": episode.is_terminated, "truncated": episode.is_truncated}
+    return SingleAgentEpisode.from_arrays(*arrays, extra_model_outputs=outputs, **facts)
+
+
+def acting(folder: Path, is_wrong: bool) -> Path:
+    """A filter that scales observations is forgotten at acting."""
+    scale = 5.0 if is_wrong else 1.0
+    return trained(
+        folder, *[lambda policy, n=n: [with_logp_of(e, scale) for e in sampled(policy, n)] for n in range(3)]
+    )
+
+
+def workers(folder: Path, is_wrong: bool) -> Path:
+    """One of four workers acts with an old policy."""
+
+    def sample(policy: Any) -> list[SingleAgentEpisode]:
+        acted = [policy_of(1) if is_wrong and i == 2 else policy for i in range(4)]
+        return [episode for i in range(4) for episode in sampled(acted[i], seed=i, num_episodes=3)]
+
+    return trained(folder, sample, sample)
+
+
+def signs(folder: Path, is_wrong: bool) -> Path:
+    """Advantages of agent "b" have the wrong sign."""
+    rng = np.random.default_rng(0)
+
+    def sample(policy: Any, n: int) -> EpisodePack:
+        return EpisodePack.from_episodes(
+            [made(policy, f"game{n}", rng.normal(size=30), agent_id=agent) for agent in ("a", "b", "c")]
+        )
+
+    return trained(folder, *[partial(sample, n=n) for n in range(2)], kind=WrongSign if is_wrong else PPO)
+
+
+def limits(folder: Path, is_wrong: bool) -> Path:
+    """A time limit of 40 steps is stored as a termination. Values are learned in 30 updates."""
+    facts = {"terminated": is_wrong, "truncated": not is_wrong}
+
+    def sample(policy: Any, n: int) -> EpisodePack:
+        return EpisodePack.from_episodes([made(policy, f"e{n}.{i}", np.ones(40), **facts) for i in range(8)])
+
+    config = replace(CONFIG, gamma=0.9, learning_rate=0.01, num_epochs=4)
+    return trained(folder, *[partial(sample, n=n) for n in range(30)], config=config)
+
+
+def shifted(folder: Path, is_wrong: bool) -> Path:
+    """The reward of the last step arrives at the first step of the next episode."""
+    rewards = np.zeros((12, 12))
+    rewards[:, 0 if is_wrong else -1] = 50.0
+    return trained(
+        folder,
+        lambda policy: EpisodePack.from_episodes([made(policy, f"e{i}", row) for i, row in enumerate(rewards)]),
+    )
+
+
+def tokens(folder: Path, is_wrong: bool) -> Path:
+    """The second turn was sampled after another token than the recorded one."""
+    talks = []
+    for k in range(3):
+        talk = Conversation(f"e{k}", outputs={"logp": "f4", "trainer_logp": "f4"})
+        talk.begin([1, 2])
+        for turn in range(2):
+            logp = np.array([-0.5, -1.0, -2.0], "f4")
+            other = logp - np.float32(1.5 if is_wrong and turn else 0.01)
+            talk.turn([5, 6, 7], [8], 1.0, terminated=turn == 1, logp=logp, trainer_logp=other)
+        talks.append(talk.episode)
+    write(folder / "training", talks)
+    return folder
+
+
+FAULTS: dict[str, Callable[[Path, bool], Path]] = {
+    "acting_differs": acting,
+    "old_policy": workers,
+    "advantage_sign": signs,
+    "value_at_limit": limits,
+    "loss_at_start": shifted,
+    "token_logp": tokens,
+}
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+@pytest.mark.parametrize("kind", FAULTS)
+def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(kind: str, is_wrong: bool, tmp_path: Path) -> None:
+    folder = FAULTS[kind](tmp_path, is_wrong)
+    findings = examine_run(folder)
+    assert [finding.kind for finding in findings] == [kind] * is_wrong, str(findings)
+    page = LiveFindings([folder]).html()
+    assert (kind.replace("_", " ") in page) == is_wrong
+    assert ("Nothing: no sign of a defect" in page) == (not is_wrong)
+    for finding in findings:
+        assert finding.advice in str(findings)
+        if finding.update is not None:
+            assert f"updates/0/{finding.update}#{finding.table}" in page
+            assert f"update-{finding.update}--{finding.table}" in run_report(folder)
+        else:
+            assert f"episodes/0/training/#id={finding.episode}" in page
+
+
+def test_texts_name_the_episodes_agents_and_turns(tmp_path: Path) -> None:
+    old = examine_run(workers(tmp_path / "old", True))[0]
+    assert old.text.startswith("6 of 24 episodes")
+    reader = LedgerReader(tmp_path / "old")
+    assert len(list(reader)) == 2
+    assert old.episode in reader.ids
+    sign = examine_run(signs(tmp_path / "sign", True))[0]
+    assert "of agent b have the wrong sign" in sign.text
+    assert "of a, c it is" in sign.text
+    token = examine_run(tokens(tmp_path / "token", True))[0]
+    assert token.text == (
+        "from turn 1 on the sampler's log-probability of a token differs from the trainer's by 1.5 on average; before "
+        "it differs by 0.01"
+    )
+
+
+def test_worker_is_named_if_episodes_have_it(tmp_path: Path) -> None:
+    folder = workers(tmp_path, True)
+    assert any("which worker" in text for text in examine_run(folder).missing)
+    reader = LedgerReader(folder)
+    assert len(reader)
+    _ = list(reader)
+    stale = examine_run(folder)[0]
+    talks = [rewarded("x", np.ones(5)) for _ in reader.ids]
+    named = [
+        SingleAgentEpisode.from_arrays(
+            each.get_observations(),
+            each.get_actions(),
+            each.get_rewards(),
+            id_=id_,
+            terminated=True,
+            custom_data={"worker": "seven" if id_ == stale.episode else "other"},
+        )
+        for each, id_ in zip(talks, reader.ids, strict=True)
+    ]
+    write(folder / "training", named)
+    findings = examine_run(folder)
+    assert "worker" in next(one for one in findings if one.kind == "old_policy").text
+    assert "seven" in next(one for one in findings if one.kind == "old_policy").text
+    assert not any("which worker" in text for text in findings.missing)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "num_steps"),
+    [
+        ("ppo", "CartPole-v1", 2048),
+        ("grpo", "CartPole-v1", 1024),
+        ("dqn", "CartPole-v1", 512),
+        ("sac", "Pendulum-v1", 600),
+        ("impala", "CartPole-v1", 1024),
+        ("recurrent-ppo", "CartPole-v1", 512),
+    ],
+)
+def test_nothing_stands_out_in_a_healthy_run(algorithm: str, env: str, num_steps: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = Run.of_preset(algorithm, env)
+    run.explain = True
+    run.trainer |= {"max_epochs": 1, "steps_per_epoch": num_steps, "num_test_episodes": 1, "shows_progress": False}
+    run.make(folder=folder).run()
+    findings = examine_run(folder)
+    assert findings.updates
+    assert list(findings) == []
+
+
+def test_a_run_without_records_says_what_to_record(tmp_path: Path) -> None:
+    findings = examine_run(tmp_path)
+    assert (list(findings), findings.extent, findings.updates) == ([], "nothing", [])
+    assert [text.split(";")[0] for text in findings.missing] == [
+        "what each update learned from",
+        "episodes, for checks of rewards and endings",
+    ]
+
+
+def test_report_of_a_run_has_what_stands_out_and_the_update(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from episodes.command.app import app
+
+    folder = shifted(tmp_path / "run", True)
+    (folder / "run.json").write_text("{}")
+    page = tmp_path / "page.html"
+    result = testing.CliRunner().invoke(app, ["report", str(folder), "--html", str(page)])
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    assert 'href="#update-1--by-time"' in text
+    assert 'id="update-1--by-time"' in text
+    assert "loss at start" in text
