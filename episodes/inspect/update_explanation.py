@@ -203,8 +203,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
     def by(self, group: str) -> list[dict[str, Any]]:
         """Return one row for each episode, agent, time or turn, with the largest share of the loss first.
 
-        Times are ranges of steps since the beginnings of the episodes: "0", "1", "2-3", "4-7" and so on, in order. Turns
-        are the steps at one time of an episode, such as the tokens of a turn.
+        Times are ranges of steps since the beginnings of the episodes: "0", "1", "2-3", "4-7" and so on, in order.
+        Turns are the steps at one time of an episode, such as the tokens of a turn.
 
         A row has the name of the group, the number of its steps, its share of the loss, and the means of all
         measurements. "ratio_distance" is the mean of |log(first_ratio)| of the first gradient step, before which the
@@ -220,13 +220,12 @@ class UpdateExplanation(Sequence[LearnedStep]):
         if group not in _GROUPS:
             raise UnknownKey(f"by({group!r}): no such group; give one of {', '.join(_GROUPS)}")
         names: dict[Any, list[int]] = {}
-        labels = (
-            time_ranges(self.columns["t"])
-            if group == "time"
-            else self.columns["episode" if group == _TURN else group].tolist()
-        )
-        if group == _TURN:
-            labels = list(zip(labels, self.columns["t"].tolist(), strict=True))
+        if group == "time":
+            labels = time_ranges(self.columns["t"])
+        elif group == _TURN:
+            labels = list(zip(self.columns["episode"].tolist(), self.columns["t"].tolist(), strict=True))
+        else:
+            labels = self.columns[group].tolist()
         for row, name in enumerate(labels):
             names.setdefault(name, []).append(row)
         rows = [self._summary(group, name, rows) for name, rows in names.items()]
