@@ -29,7 +29,7 @@ def number(value: float | np.number, digits: int = 4) -> str:
     value = float(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    return f"{value:.{digits}g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.{digits - 3}e}"
+    return f"{value:.{digits}g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.{max(digits - 3, 0)}e}"
 
 
 def finite_or_text(value: float) -> float | str:
