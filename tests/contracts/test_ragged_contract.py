@@ -664,7 +664,7 @@ WITHOUT_TRACKS: dict[str, set[str]] = {
         for name in ("d4rl", "lerobot", "minari", "parquet", "rllib_parquet", "sb3", "tensordict", "tianshou")
     },
     "tables with a value, or a list of one length, in each row": {"episodes.converters.from_table"},
-    "files and folders of runs": {"episodes.inspect.explain_update"},
+    "files and folders of runs": {"episodes.inspect.explain_update", "episodes.inspect.examine_run"},
     "strategies of other data": {
         f"episodes.testing.strategies.{name}"
         for name in ("infos", "items", "multi_agent_histories", "spaces", "vector_rows")

@@ -81,7 +81,7 @@ def test_run_is_trained_resumed_evaluated_and_played(settings: Path, tmp_path: P
         ("train --config nowhere --algo dqn", "--algo cannot be combined with --config"),
         ("evaluate nowhere --episodes 0", "0 is not a count"),
         ("train --env NoSuchEnvironment-v0 --quiet", "NoSuchEnvironment"),
-        ("train --algo dqn --env Pendulum-v1 --quiet", "not Discrete"),
+        ("train --algo dqn --env Pendulum-v1 --quiet", "a Discrete action space is allowed"),
         ("train --quiet --algo bc", "bc learns from a data set"),
         ("train --quiet --algo ppo --data EPISODES", "ppo samples for itself"),
         ("train --quiet --algo bc --data EPISODES --env Acrobot-v1", "contains observations of Box"),

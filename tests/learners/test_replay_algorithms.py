@@ -303,7 +303,7 @@ def test_r2d2_without_recorded_states_raises():
 
 
 def test_algorithms_reject_policies_of_other_kinds():
-    with pytest.raises(InvalidArgument, match="not Discrete"):
+    with pytest.raises(InvalidArgument, match="a Discrete action space is allowed"):
         QPolicy(OBSERVATIONS, BOX)
     with pytest.raises(InvalidArgument, match="finite bounds"):
         SACPolicy(OBSERVATIONS, spaces.Box(-np.inf, np.inf, (1,)))
