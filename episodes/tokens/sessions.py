@@ -472,7 +472,9 @@ class Session:
             return self._finite_sum(call, float(values.sum()), 0.0)
 
     def _finite_sum(self, call: str, a: Any, b: Any) -> Any:
-        """Return `a + b`, two numbers or two arrays. Raise `InvalidArgument`, for the public method `call`, if it overflows."""
+        """Return `a + b`, two numbers or two arrays, for the public method `call`. Raise `InvalidArgument` if it
+        overflows.
+        """
         with np.errstate(over="ignore"):
             total = a + b
         if not np.isfinite(total).all():
