@@ -249,6 +249,7 @@ def page_bytes(size: Size, num_episodes: int) -> Counted:
 def keeping(size: Size, keeps: bool) -> Timed:
     """Time 2,000 steps of DQN on CartPole, in episodes of about 20 steps, with or without an `EpisodeKeeper`."""
     import gymnasium as gym
+    import torch
 
     from episode_learners import DQN, QPolicy
     from episode_learners.trainers import EpisodeKeeper, OffPolicyConfig, OffPolicyTrainer
@@ -256,10 +257,11 @@ def keeping(size: Size, keeps: bool) -> Timed:
     from episodes.replay import EpisodeReplayBuffer
 
     folder, env = tempfile.mkdtemp(), gym.make_vec("CartPole-v1", 8)
-    policy = QPolicy(env.single_observation_space, env.single_action_space)
+    weights = torch.Generator().manual_seed(0)  # the episodes of both sides are equally long
+    policy = QPolicy(env.single_observation_space, env.single_action_space, generator=weights)
     keeper, number = EpisodeKeeper(folder), size(2000)
     trainer = OffPolicyTrainer(
-        DQN(policy),
+        DQN(policy, seed=0),
         SingleAgentEnvRunner(env, policy, seed=0),
         EpisodeReplayBuffer(50_000, seed=0),
         OffPolicyConfig(steps_per_collect=8, warmup_steps=1000, shows_progress=False),

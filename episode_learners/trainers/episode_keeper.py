@@ -207,7 +207,7 @@ class _SampledEpisodes:
             self._keeper.consider_sample(sampled, buffer, self._trainer.num_steps + sampled.num_steps)
 
 
-def _with_common_outputs(chunks: Chunks) -> Chunks:
+def _with_common_outputs(chunks: Chunks) -> list[Any]:
     """Return chunks of one episode with those extra model outputs that all of them have. The given ones stay as they
     are."""
     parts: Any = [chunk.slice(slice(None)) for chunk in chunks]
