@@ -208,6 +208,77 @@ def watching(size: Size, is_watched: bool) -> Timed:
     return Timed(epoch, items=run.num_steps, clock=lambda: cpu_seconds() + watcher.cpu_seconds())
 
 
+# --- pages of many episodes, and episodes of the training -------------------------------------------------------------
+
+
+def opening_page(size: Size, num_episodes: int) -> Timed:
+    """Time the answers that a browser needs for its first picture of a data set: opening it, the page, and its rows."""
+    from episodes import EpisodePack
+    from episodes.facts.facts import random_ids
+    from episodes.inspect.page_server import PageServer
+    from episodes.storage import EpisodeWriter
+
+    folder, count = tempfile.mkdtemp(), size(1000)
+    pack = EpisodePack.from_episodes([episode(10) for _ in range(count)])
+    with EpisodeWriter(folder) as writer:
+        for _ in range(num_episodes // 1000):
+            writer.add(pack.replace(ids=random_ids(count)))
+
+    def open_page() -> None:
+        """Open the data set and answer the first two requests."""
+        with PageServer(folder) as server:
+            server.source.answer("", {})
+            server.source.answer("rows", {})
+
+    weakref.finalize(open_page, shutil.rmtree, folder)
+    return Timed(open_page, clock=cpu_seconds)
+
+
+def page_bytes(size: Size, num_episodes: int) -> Counted:
+    """Count the bytes of the page of CartPole episodes with random actions."""
+    from episode_runners import SingleAgentEnvRunner
+    from episodes.inspect.html_report import write_report
+    from episodes.storage import EpisodeDataset, EpisodeWriter
+
+    with tempfile.TemporaryDirectory() as folder:
+        with SingleAgentEnvRunner("CartPole-v1", num_envs=16, seed=0) as runner, EpisodeWriter(f"{folder}/d") as writer:
+            writer.add(runner.sample(num_episodes=size(num_episodes), random_actions=True))
+        return Counted(write_report(EpisodeDataset(f"{folder}/d"), f"{folder}/page.html").stat().st_size)
+
+
+def keeping(size: Size, keeps: bool) -> Timed:
+    """Time 2,000 steps of DQN on CartPole, in episodes of about 20 steps, with or without an `EpisodeKeeper`."""
+    import gymnasium as gym
+    import torch
+
+    from episode_learners import DQN, QPolicy
+    from episode_learners.trainers import EpisodeKeeper, OffPolicyConfig, OffPolicyTrainer
+    from episode_runners import SingleAgentEnvRunner
+    from episodes.replay import EpisodeReplayBuffer
+
+    folder, env = tempfile.mkdtemp(), gym.make_vec("CartPole-v1", 8)
+    weights = torch.Generator().manual_seed(0)  # the episodes of both sides are equally long
+    policy = QPolicy(env.single_observation_space, env.single_action_space, generator=weights)
+    keeper, number = EpisodeKeeper(folder), size(2000)
+    trainer = OffPolicyTrainer(
+        DQN(policy, seed=0),
+        SingleAgentEnvRunner(env, policy, seed=0),
+        EpisodeReplayBuffer(50_000, seed=0),
+        OffPolicyConfig(steps_per_collect=8, warmup_steps=1000, shows_progress=False),
+        hooks=[keeper] if keeps else [],
+    )
+    trainer.step()  # the warmup
+
+    def train() -> None:
+        """Train for the steps."""
+        goal = trainer.num_steps + number
+        while trainer.num_steps < goal:
+            trainer.step()
+
+    weakref.finalize(train, shutil.rmtree, folder)
+    return Timed(train, clock=cpu_seconds)
+
+
 # --- lineage ----------------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +367,27 @@ FIGURES = (
         Side("not watched", partial(watching, is_watched=False)),
         at_most(1.01),
         "us",
+    ),
+    Figure(
+        "looking/first answers for 100,000 episodes",
+        Side("ours", partial(opening_page, num_episodes=100_000)),
+        limit("0.5 s", 0.5),
+        at_most(1),
+        "ms",
+    ),
+    Figure(
+        "looking/page of 10,000 episodes, bytes",
+        Side("ours", partial(page_bytes, num_episodes=10_000)),
+        limit("5 MB", 5_000_000),
+        at_most(1),
+        "bytes",
+    ),
+    Figure(
+        "looking/DQN whose episodes are kept",
+        Side("ours", partial(keeping, keeps=True)),
+        Side("not kept", partial(keeping, keeps=False)),
+        at_most(1.03),
+        "ms",
     ),
     Figure(
         "looking/draw 256 and their origin",

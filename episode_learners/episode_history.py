@@ -57,7 +57,9 @@ class EpisodeHistory:
 
 
 def join_chunks(chunks: list[SingleAgentEpisode]) -> SingleAgentEpisode:
-    """Return a complete episode with numpy arrays, made of its chunks in order. The chunks are not changed."""
+    """Return a complete episode with numpy arrays, made of its chunks (of one agent or several) in order. The chunks
+    are not changed.
+    """
     whole = chunks[0].slice(slice(None))
     for chunk in chunks[1:]:
         whole.concat_episode(chunk)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from episode_learners.episode_history import join_chunks
-from episode_learners.multi_agent import MultiAgentAlgorithm
 from episode_learners.trainers.off_policy import OffPolicyTrainer
 from episode_learners.trainers.on_policy import OnPolicyTrainer
+from episode_runners.stats import CollectStats
 from episodes.errors import InvalidArgument
+from episodes.multi_agent import MultiAgentEpisode
+from episodes.replay import EpisodeReplayBuffer
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage import EpisodeWriter
 
@@ -28,7 +30,7 @@ __all__ = ["EpisodeKeeper"]
 _MOST_PAUSE = 64  # samples without a further chunk, after which an episode counts as dropped by its runner
 _KINDS = ("worst", "best", "random")
 
-Chunks = list[SingleAgentEpisode]
+Chunks = list[SingleAgentEpisode] | list[MultiAgentEpisode]
 
 
 class EpisodeKeeper:
@@ -36,13 +38,13 @@ class EpisodeKeeper:
 
     Each time is `3600 / per_hour` seconds after the one before, and the episodes are those that ended in between. An
     episode has in `custom_data` why it was kept ("kept_as", such as "worst" or "best, random") and the environment
-    steps of the run at its end ("num_steps"). Call `close` after the run, or use the hook as a context manager, to
-    write the episodes since the last time.
+    steps of the run at the end of its sample ("num_steps"). Call `close` after the run, or use the hook as a context
+    manager, to write the episodes since the last time.
 
-    It works with an `OnPolicyTrainer` or `OffPolicyTrainer` of one agent. With a buffer, each complete episode is
-    copied from it, which takes about 0.4 ms: 30 % of the training time of DQN on CartPole while episodes have 20 steps,
-    and less the longer they are. Episodes that the buffer dropped in part are not kept, and "num_steps" is that before
-    the sample in which the episode ended.
+    It works with an `OnPolicyTrainer` or `OffPolicyTrainer`. Games of several agents are compared by the sum of all
+    agents' rewards. Of the extra model outputs, those of all chunks of an episode are stored: random actions of the
+    warmup have none. With a replay buffer of one agent, an episode is copied from it only if the episodes of its sample
+    have one to keep. Episodes that the buffer dropped in part by the end of the sample are not kept.
 
     Args:
         folder: the data set, which is created or continued.
@@ -53,8 +55,7 @@ class EpisodeKeeper:
         clock: function that returns a time in seconds.
 
     Raises:
-        InvalidArgument: `per_hour` is not a positive number; in a run: several agents learn, or the trainer samples
-            nothing.
+        InvalidArgument: `per_hour` is not a positive number; in a run: the trainer samples nothing.
     """
 
     def __init__(
@@ -78,44 +79,62 @@ class EpisodeKeeper:
         self._due = clock() + self.interval
 
     def on_start(self, trainer: Trainer[Any]) -> None:
-        """Check that the trainer samples episodes of one agent, and watch the runner if they go into a replay buffer.
-        The trainer calls this hook before its first step.
+        """Check that the trainer samples episodes, and watch the runner if they go into a replay buffer. The trainer
+        calls this hook before its first step.
         """
         check_keeps(trainer)
-        if isinstance(trainer, OffPolicyTrainer):
-            trainer.runner.add_hook(_EndedEpisodes(self, trainer))
+        if isinstance(trainer, OffPolicyTrainer) and isinstance(trainer.buffer, EpisodeReplayBuffer):
+            trainer.runner.add_hook(_SampledEpisodes(self, trainer))
 
-    def on_collect(self, trainer: Trainer[Any], episodes: Iterable[SingleAgentEpisode]) -> None:
+    def on_collect(self, trainer: Trainer[Any], episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode]) -> None:
         """Consider the episodes that ended in a sample, and write the chosen ones if it is time."""
         self._num_samples += 1
         for chunk in episodes:
-            chunks = [*self._unfinished.pop(chunk.id_, ([], 0))[0], chunk]
+            chunks: Any = [*self._unfinished.pop(chunk.id_, ([], 0))[0], chunk]
             if not chunk.is_done:
                 self._unfinished[chunk.id_] = chunks, self._num_samples
-            elif chunks[0].t_started == 0 and sum(map(len, chunks)) <= self.max_steps:
-                self._consider(chunks, trainer.num_steps)
+            elif chunks[0].facts.t_started == 0 and sum(map(len, chunks)) <= self.max_steps:
+                total = float(sum(chunk.get_return() for chunk in chunks))
+                self._consider(total, trainer.num_steps, lambda chunks=chunks: chunks)
         oldest = self._num_samples - _MOST_PAUSE
         self._unfinished = {id_: kept for id_, kept in self._unfinished.items() if kept[1] > oldest}
-        if self._clock() >= self._due:
-            self.write()
+        self._write_if_due()
 
-    def on_ended(self, episode: SingleAgentEpisode, num_steps: int) -> None:
-        """Consider a complete episode of a replay buffer, and write the chosen ones if it is time.
+    def consider_sample(self, stats: CollectStats, buffer: EpisodeReplayBuffer, num_steps: int) -> None:
+        """Consider the episodes that ended in a sample into a replay buffer, and write the chosen ones if it is time.
 
         Args:
-            episode: the episode.
+            stats: statistics of the sample.
+            buffer: the buffer.
             num_steps: environment steps of the run.
         """
-        if episode.t_started == 0 and len(episode) <= self.max_steps:
-            self._consider([episode], num_steps)
+        ended: list[SingleAgentEpisode] | None = None  # those of the sample, as far as they are stored
+        for i, (total, length) in enumerate(zip(stats.returns.tolist(), stats.lengths.tolist(), strict=True)):
+
+            def load(back: int = stats.num_episodes - i, length: int = length) -> Chunks:
+                """Return the episode, or nothing if the buffer dropped steps of it."""
+                nonlocal ended
+                ended = buffer.newest_ended(stats.num_episodes) if ended is None else ended
+                is_whole = back <= len(ended) and ended[-back].t_started == 0 and len(ended[-back]) == length
+                return [ended[-back]] if is_whole else []
+
+            if length <= self.max_steps:
+                self._consider(total, num_steps, load)
+        self._write_if_due()
+
+    def _write_if_due(self) -> None:
         if self._clock() >= self._due:
             self.write()
 
-    def _consider(self, chunks: Chunks, num_steps: int) -> None:
-        """Choose a complete episode, given its chunks, if it is worse or better than all since the last time, or by
-        chance. NaN is worse than any number.
+    def _consider(self, total: float, num_steps: int, load: Callable[[], Chunks]) -> None:
+        """Choose a complete episode if it is worse or better than all since the last time, or by chance. NaN is worse
+        than any number.
+
+        Args:
+            total: return of the episode.
+            num_steps: environment steps of the run.
+            load: function that returns the chunks of the episode, or none if they are not known any more.
         """
-        total = float(sum(chunk.get_return() for chunk in chunks))
         score = -np.inf if np.isnan(total) else total
         self._num_ended += 1
         kinds = []
@@ -125,9 +144,11 @@ class EpisodeKeeper:
             kinds.append("best")
         if self._generator.integers(self._num_ended) == 0:  # each episode is chosen with the same probability
             kinds.append("random")
-        if kinds:
-            candidate = score, num_steps, chunks
-            self._chosen |= dict.fromkeys(kinds, candidate)
+        chunks = load() if kinds else []
+        if chunks:
+            self._chosen |= dict.fromkeys(kinds, (score, num_steps, chunks))
+        elif kinds:
+            self._num_ended -= 1
 
     def write(self) -> None:
         """Write the episodes chosen since the last time, if there are any, and begin the next interval."""
@@ -138,8 +159,10 @@ class EpisodeKeeper:
         episodes = []
         for names in kinds.values():
             _, num_steps, chunks = self._chosen[names[0]]
-            episode = join_chunks(chunks)
-            episode.custom_data |= {"kept_as": ", ".join(names), "num_steps": num_steps}
+            episode = join_chunks(_with_common_outputs(chunks))
+            parts = episode.agent_episodes.values() if isinstance(episode, MultiAgentEpisode) else ()
+            for part in (episode, *parts):  # the rows of a data set are agents
+                part.custom_data |= {"kept_as": ", ".join(names), "num_steps": num_steps}
             episodes.append(episode)
         if episodes:
             with EpisodeWriter(self.folder, env_spec=self._env_spec) as writer:
@@ -158,26 +181,44 @@ class EpisodeKeeper:
 
 
 def check_keeps(trainer: Trainer[Any]) -> None:
-    """Raise `InvalidArgument` if a trainer does not sample episodes of one agent."""
-    samples = isinstance(trainer, (OnPolicyTrainer, OffPolicyTrainer))
-    if not samples or isinstance(trainer.algorithm, MultiAgentAlgorithm):
+    """Raise `InvalidArgument` if a trainer does not sample episodes."""
+    if not isinstance(trainer, (OnPolicyTrainer, OffPolicyTrainer)):
         raise InvalidArgument(
             f"keeping episodes of the training: {type(trainer).__name__} of {type(trainer.algorithm).__name__} samples "
-            "no episodes of one agent; leave it out, and record episodes of the trained policy (episodes play)"
+            "no episodes; leave it out, and record episodes of the trained policy (episodes play)"
         )
 
 
-class _EndedEpisodes:
-    """Hook of a runner that gives complete episodes to a keeper.
+class _SampledEpisodes:
+    """Hook of a runner that tells a keeper about samples into a replay buffer.
 
     Args:
         keeper: the keeper.
         trainer: the trainer of the run.
     """
 
-    def __init__(self, keeper: EpisodeKeeper, trainer: Any) -> None:
+    def __init__(self, keeper: EpisodeKeeper, trainer: OffPolicyTrainer) -> None:
         self._keeper, self._trainer = keeper, trainer
 
-    def on_episode_end(self, runner: Any, env: int, episode: SingleAgentEpisode) -> None:
-        """Give an episode to the keeper."""
-        self._keeper.on_ended(episode, self._trainer.num_steps)
+    def on_sample_end(self, runner: object, sampled: object) -> None:
+        """Tell the keeper about a sample. Samples that are not in the buffer are ignored."""
+        buffer = self._trainer.buffer
+        if isinstance(sampled, CollectStats) and isinstance(buffer, EpisodeReplayBuffer):
+            self._keeper.consider_sample(sampled, buffer, self._trainer.num_steps + sampled.num_steps)
+
+
+def _with_common_outputs(chunks: Chunks) -> list[Any]:
+    """Return chunks of one episode with those extra model outputs that all of them have. The given ones stay as they
+    are."""
+    parts: Any = [chunk.slice(slice(None)) for chunk in chunks]
+    by_agent: dict[Any, list[SingleAgentEpisode]] = {}
+    for part in parts:
+        agents = part.agent_episodes if isinstance(part, MultiAgentEpisode) else {None: part}
+        for agent_id, episode in agents.items():
+            by_agent.setdefault(agent_id, []).append(episode)
+    for episodes in by_agent.values():
+        common = set.intersection(*(set(episode.extra_model_outputs) for episode in episodes))
+        for episode in episodes:
+            outputs = episode.extra_model_outputs
+            episode.extra_model_outputs = {name: outputs[name] for name in outputs if name in common}
+    return parts

@@ -26,7 +26,7 @@ from episodes.inspect.series import Series, of_tracks
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.storage import EpisodeDataset
 from episodes.storage.files import local_path
-from episodes.storage.games import GameDataset
+from episodes.storage.games import GameDataset, open_dataset
 from episodes.storage.remote.remote_directory import is_remote
 from episodes.tracks import nested
 
@@ -66,8 +66,7 @@ def write_report(
         progress: called with the number of episodes that are in the page so far.
         decode: function from a list of token ids to text, for conversations of language agents.
     """
-    if isinstance(dataset, EpisodeDataset):
-        dataset = of_games(dataset)
+    dataset = of_games(dataset)
     blocks: list[str] = []
     starts, waiting, room, size = [0], list[dict[str, Any]](), MOST_BYTES, 0
 
@@ -238,10 +237,16 @@ def repetitions(table: Mapping[str, np.ndarray]) -> np.ndarray:
     return result
 
 
-def of_games(dataset: EpisodeDataset) -> EpisodeDataset | GameDataset:
+def open_for_page(path: Path) -> EpisodeDataset | GameDataset:
+    """Open a data set as a page shows it: as games if each episode belongs to a complete game, else as episodes."""
+    return of_games(open_dataset(path))
+
+
+def of_games(dataset: EpisodeDataset | GameDataset) -> EpisodeDataset | GameDataset:
     """Return the games of a data set in which each episode belongs to a complete game, else the data set itself."""
     if (
-        is_remote(dataset.path)
+        isinstance(dataset, GameDataset)
+        or is_remote(dataset.path)
         or not len(dataset)
         or any(id_ is None for id_ in dataset.metadata["multi_agent_episode_id"])
     ):

@@ -15,18 +15,18 @@ from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.conversation import Decode
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped
-from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, of_games, overview
+from episodes.inspect.html_report import episode_data, findings_data, index_of, live_page, open_for_page, overview
 from episodes.inspect.page_messages import encode
 from episodes.inspect.run_findings_page import LiveFindings, update_page
 from episodes.inspect.training_page import RunFiles, TrainingFiles, file_sizes, is_run, training_page
 from episodes.inspect.update_explanation import page_of
-from episodes.storage import EpisodeDataset
 from episodes.storage.files import local_path
-from episodes.storage.games import GameDataset
 from episodes.storage.header import NAME as DATASET_FILE
 
 if TYPE_CHECKING:
     import socket
+
+    from episodes.storage import EpisodeDataset, GameDataset
 
 LOOPBACK = "127.0.0.1"
 HTML, BINARY, TEXT = "text/html; charset=utf-8", "application/octet-stream", "text/plain"
@@ -54,7 +54,7 @@ class LiveDataset:
     def __init__(self, path: Path, decode: Decode | None = None, run: str | None = None) -> None:
         self.path, self.decode, self.run = path, decode, run
         self.version = 0
-        self.dataset = of_games(EpisodeDataset(path))
+        self.dataset = open_for_page(path)
         self._lock = Lock()
         self._files: Any = None
         self._rows: dict[int, list[Any]] = {}  # by version: id, start and length of each row
@@ -65,7 +65,7 @@ class LiveDataset:
             try:
                 files = file_sizes(self.path)
                 if files != self._files:
-                    self.dataset, self._files = of_games(EpisodeDataset(self.path)), files
+                    self.dataset, self._files = open_for_page(self.path), files
                     self.version += 1
             except (OSError, EpisodeError):  # a file was removed meanwhile: the next call reads the new ones
                 self._files = None

@@ -17,8 +17,7 @@ from episodes.errors import EpisodeError, InvalidArgument
 from episodes.inspect.downsampling import downsample
 from episodes.inspect.formatting import clipped, finite_or_text, page_id
 from episodes.inspect.html import templates
-from episodes.inspect.html_report import repetitions, template_file
-from episodes.storage import EpisodeDataset
+from episodes.inspect.html_report import open_for_page, repetitions, template_file
 from episodes.storage.header import NAME as DATASET_FILE
 from episodes.storage.runs import StoredRun, differing, read_run
 from episodes.storage.runs import is_run as has_status
@@ -47,8 +46,8 @@ def training_page(paths: Sequence[Path]) -> str:
 
 
 def file_sizes(folder: Path) -> list[tuple[str, int]]:
-    """Return the names and sizes of the files in a folder, which differ whenever one of them has grown."""
-    return sorted((file.name, file.stat().st_size) for file in folder.iterdir() if file.is_file())
+    """Return the paths and sizes of the files below a folder, which differ whenever one of them has grown."""
+    return sorted((str(file), file.stat().st_size) for file in folder.rglob("*") if file.is_file())
 
 
 class CSVFile:
@@ -150,7 +149,7 @@ class RunFiles:
             shards = file_sizes(path)
             if shards == self._shards.get(name):
                 return False
-            table = EpisodeDataset(path).metadata
+            table = open_for_page(path).metadata
         except (OSError, EpisodeError):  # a file was removed meanwhile: the next call reads the new ones
             return False
         self._shards[name], returns = shards, np.asarray(table["return"], np.float64)
@@ -200,7 +199,7 @@ def _row(table: Mapping[str, np.ndarray], i: int, nth: int) -> dict[str, Any]:
     return {
         "id": page_id(table["id"][i]),
         "t": int(table["t_started"][i]),
-        "agent": page_id(table["agent_id"][i]),
+        "agent": page_id(table["agent_id"][i] if "agent_id" in table else None),  # a game has several
         "nth": nth,
         "return": finite_or_text(table["return"][i]),
         "length": int(table["length"][i]),

@@ -451,11 +451,15 @@ def step_columns(update: LedgerUpdate, ids: Sequence[str], times: np.ndarray | N
 
 
 def stored_episodes(run: Path) -> dict[str, Any]:
-    """Return the data sets of episodes in the folder of a run, by the names of their folders."""
+    """Return the data sets of episodes in the folder of a run, by the names of their folders, without those whose
+    agents are of several kinds.
+    """
     from episodes.storage import EpisodeDataset
+    from episodes.storage.games import open_dataset
     from episodes.storage.header import NAME
 
-    return {file.parent.name: EpisodeDataset(file.parent) for file in sorted(run.glob(f"*/{NAME}"))}
+    datasets = {file.parent.name: open_dataset(file.parent) for file in sorted(run.glob(f"*/{NAME}"))}
+    return {name: dataset for name, dataset in datasets.items() if isinstance(dataset, EpisodeDataset)}
 
 
 def _opened(reader: LedgerReader, episodes: Iterable[SingleAgentEpisode] | str | Path | None) -> Iterable[Any]:

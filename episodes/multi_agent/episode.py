@@ -35,7 +35,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.single_agent.attributes import fact_of
 from episodes.single_agent.duration import HasDuration
 from episodes.tracks import action_units, indexing
-from episodes.tracks.casting import REAL_TYPES, checked_reward
+from episodes.tracks.casting import BOUNDED_TYPES, checked_reward
 from episodes.tracks.copies import copied
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.infos import same_info
@@ -375,7 +375,7 @@ class MultiAgentEpisode(MultiAgentGetters, HasDuration):
             observations = agents.with_repeated_last_observations(
                 observations, actions, ending[0], now, may_repeat=may_repeat
             )
-        if not REAL_TYPES.issuperset(map(type, rewards.values())):
+        if not BOUNDED_TYPES.issuperset(map(type, rewards.values())):
             place = partial(place_of, self.id_)
             rewards = {a: checked_reward(reward, partial(place, a, now)) for a, reward in rewards.items()}
         try:

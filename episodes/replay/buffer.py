@@ -694,6 +694,24 @@ class EpisodeReplayBuffer(SampleCounts):
         self.num_sampled += pack.num_steps
         return ChunkSample(pack, ring.slot_numbers(slots), weights)
 
+    @locked
+    def newest_ended(self, n: int) -> list[SingleAgentEpisode]:
+        """Return copies of the `n` stored episodes that ended last, in the order of their last steps in the buffer.
+
+        Only the stored steps of an episode are returned, and the lookback that was added with them. The list is shorter
+        if fewer stored episodes have ended.
+
+        Raises:
+            InvalidArgument: `n` is not an int of at least 1.
+        """
+        check_counts(n=n)
+        ring = self.get_ring()
+        entries = ring.table.order
+        if len(entries):  # without steps, there are no tracks
+            entries = entries[ring.have_ended(entries)]
+        newest = ring.slot_numbers(ring.table.last[entries]).argsort()[-n:]
+        return [self._episode(entry) for entry in entries[newest].tolist()]
+
     def iter_episodes(self) -> Iterator[SingleAgentEpisode]:
         """Iterate over copies of all stored episodes, starting with the episode that has the oldest step.
 

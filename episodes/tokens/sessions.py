@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -202,10 +203,11 @@ class Session:
             known = self._tree.find(prompt)
             cause = divergence(self._calls, known, prompt)
             number = len(self._calls)
+            reward = self._sum_of(values[TOKEN_REWARDS], "add") if TOKEN_REWARDS in values else 0.0
+            self._finite_sum("add", reward, self._reward)
             prompt_end = self._tree.insert(known, prompt[known.length :], 2 * number)
             end = self._tree.insert(prompt_end, tokens, 2 * number + 1)
             values = {name: column.copy() for name, column in values.items()}
-            reward = float(values[TOKEN_REWARDS].sum()) if TOKEN_REWARDS in values else 0.0
             call = Call(number, prompt_end, end, values, version, {**infos, CALL: number}, cause, reward)
             call.is_cancelled, call.is_delivered = is_cancelled, is_delivered
             self._calls.append(call)
@@ -253,7 +255,8 @@ class Session:
             EpisodeStateError: the session failed, its episode was taken, or the agent did not receive the call's
                 sample, which then is not in the episode.
             UnknownKey: there is no such call.
-            InvalidArgument: the reward is not finite, or several calls have the response id.
+            InvalidArgument: the reward, or the sum of the rewards so far, is not finite; or several calls have the
+                response id.
             ShapeMismatch: the reward is neither a number nor one number per token.
             TrackMismatch: rewards of tokens are given, and the output "token_rewards" is not declared.
         """
@@ -263,7 +266,7 @@ class Session:
                     f"{self._label('reward')}: the session {self._why_closed()}; give rewards before take()"
                 )
             if call is None:
-                self._reward += finite_reward(reward, lambda: self._label("reward"))
+                self._reward = self._session_reward(reward, "reward")
                 return
             found = self._call(call, "reward")
             if not found.is_delivered and found not in Lineages(self._calls).delivered:
@@ -272,10 +275,13 @@ class Session:
                     "not in the episode; call mark_delivered if it did, or reward the session"
                 )
             values = self._checked_token_rewards(reward, found) if np.ndim(reward) else None
-            total = finite_reward(reward if values is None else values.sum(), lambda: self._label("reward"))
+            label = partial(self._label, "reward")
+            added = finite_reward(reward, label) if values is None else self._sum_of(values, "reward")
+            total = self._finite_sum("reward", found.reward, added)
+            self._finite_sum("reward", total, self._reward)
             if values is not None:
-                found.outputs[TOKEN_REWARDS] += values
-            found.reward += total
+                found.outputs[TOKEN_REWARDS] = self._finite_sum("reward", found.outputs[TOKEN_REWARDS], values)
+            found.reward = total
 
     def end(self, *, truncated: bool = False, reward: float = 0.0) -> None:
         """End the session, and add it to its group. Later calls are refused.
@@ -288,7 +294,7 @@ class Session:
             EpisodeStateError: it has ended or failed before, or the agent received no sample.
             WrongType: `truncated` is not a bool.
         """
-        total = finite_reward(reward, lambda: self._label("end"))
+        finite_reward(reward, lambda: self._label("end"))
         truncated = checked_flag(self._label("end: truncated"), truncated)
         with self._recorder.lock, self._lock:
             self._check_open("end")
@@ -297,7 +303,8 @@ class Session:
                     f"{self._label('end')}: the agent received no sample of {len(self._calls)} calls, so there is no "
                     "episode; use fail(), which counts the session"
                 )
-            self._truncated, self._state, self._reward = truncated, "ended", self._reward + total
+            total = self._session_reward(reward, "end")
+            self._truncated, self._state, self._reward = truncated, "ended", total
             self._recorder._end(self)
 
     def fail(self, reason: str = "fail()") -> None:
@@ -443,10 +450,38 @@ class Session:
                 f"{label}: rewards of shape {list(np.shape(reward))} for {call.num_sampled} sampled tokens; give one "
                 "for each"
             )
-        values = np.asarray(reward, kind.dtype)
+        try:
+            with np.errstate(over="ignore"):  # infinite numbers are refused below
+                values = np.asarray(reward, kind.dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise WrongType(f"{label}: rewards that are no numbers of {kind.dtype} ({error}); give floats") from None
         if not np.isfinite(values).all():
-            raise InvalidArgument(f"{label}: {values.tolist()[:8]}; give finite numbers")
+            raise InvalidArgument(f"{label}: {values.tolist()[:8]}; give finite numbers of {kind.dtype}")
         return values
+
+    def _session_reward(self, reward: object, call: str) -> float:
+        """Return the reward of the session with a further reward, for the public method `call`."""
+        total = self._finite_sum(call, self._reward, finite_reward(reward, lambda: self._label(call)))
+        for other in self._calls:  # any of them may be the last step, which gets it
+            self._finite_sum(call, total, other.reward)
+        return total
+
+    def _sum_of(self, values: np.ndarray, call: str) -> float:
+        """Return the sum of rewards of tokens for the public method `call`."""
+        with np.errstate(over="ignore"):
+            return self._finite_sum(call, float(values.sum()), 0.0)
+
+    def _finite_sum(self, call: str, a: Any, b: Any) -> Any:
+        """Return `a + b`, two numbers or two arrays, for the public method `call`. Raise `InvalidArgument` if it
+        overflows.
+        """
+        with np.errstate(over="ignore"):
+            total = a + b
+        if not np.isfinite(total).all():
+            raise InvalidArgument(
+                f"{self._label(call)}: the sum of its rewards is {total}, which is not finite; give smaller numbers"
+            )
+        return total
 
     def _call(self, call: object, method: str) -> Call:
         """Return the call with a number or a response id."""

@@ -12,7 +12,10 @@ from episodes.tracks.field import REWARDS, Field
 
 _NUMBERS = frozenset("biufc")
 REAL_TYPES = frozenset((bool, int, float, np.bool_, *(np.dtype(code).type for code in "bBhHiIlLqQefdg")))
-"""Types of real numbers, which are rewards without a further check."""
+"""Types of real numbers."""
+BOUNDED_TYPES = REAL_TYPES - {int}
+"""Types of real numbers that an array can hold, which are rewards without a further check."""
+_LOWEST, _HIGHEST = -(2**63), 2**64 - 1  # integers that an array can hold
 
 
 def try_cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
@@ -74,9 +77,13 @@ def checked_reward(reward: object, label: Callable[[], str]) -> Any:
 
     Raises:
         ShapeMismatch: the reward is an array, also if it holds a single number.
-        WrongType: the reward is not a number.
+        WrongType: the reward is not a number, or an integer of more than 64 bits.
     """
-    if type(reward) in REAL_TYPES:
+    if type(reward) in BOUNDED_TYPES:
+        return reward
+    if type(reward) is int:
+        if not _LOWEST <= reward <= _HIGHEST:
+            raise WrongType(f"{label()}: the reward is an integer of more than 64 bits; give a float")
         return reward
     try:
         number = np.asarray(reward)
@@ -100,7 +107,7 @@ def checked_rewards(rewards: Sequence[Any], label: str, first: int = 0) -> Seque
     Raises:
         ShapeMismatch, WrongType: as `checked_reward`.
     """
-    if type(rewards) is not np.ndarray and not REAL_TYPES.issuperset(map(type, rewards)):
+    if type(rewards) is not np.ndarray and not BOUNDED_TYPES.issuperset(map(type, rewards)):
         return [checked_reward(reward, lambda i=i: f"{label}: rewards[{i}]") for i, reward in enumerate(rewards, first)]
     return rewards
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,17 +11,21 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from episode_learners import DQN, MultiAgentAlgorithm, QPolicy
+from episode_learners import DQN, QPolicy
 from episode_learners.trainers import EpisodeKeeper, OffPolicyConfig, OffPolicyTrainer
 from episode_learners.trainers.episode_keeper import check_keeps
-from episode_runners import Hook, SingleAgentEnvRunner
+from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
+from episodes.inspect.page_server import PageServer
 from episodes.replay import EpisodeReplayBuffer
-from episodes.storage import EpisodeDataset
+from episodes.storage import EpisodeDataset, GameDataset
+from tests.learners.games import Targets
+from tests.learners.test_command_line import SEVERAL
+from tests.learners.test_multi_agent_trainers import mixed, on_policy, recurrent
 
 SHORT = """
 algo = "{algo}"
@@ -95,7 +100,7 @@ def test_keeper_chooses_random_episodes_evenly(tmp_path: Path) -> None:
     counts = np.zeros(4)
     for _ in range(2000):
         for n in range(4):
-            keeper._consider(chunks_of(f"e{n}", float(n), 1, 0), 0)
+            keeper._consider(float(n), 0, partial(chunks_of, f"e{n}", float(n), 1, 0))
         counts[int(keeper._chosen["random"][0])] += 1
         keeper._chosen, keeper._num_ended = {}, 0
     assert np.all(np.abs(counts - 500) < 5 * np.sqrt(2000 * 0.25 * 0.75))
@@ -115,22 +120,27 @@ def test_keeper_drops_episodes_that_never_end_or_are_long(tmp_path: Path) -> Non
     assert [episode.id_ for episode in EpisodeDataset(tmp_path / "data")] == ["short"]
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+@pytest.mark.parametrize("algo", ["ppo", "dqn", "several"])
 def test_train_keeps_episodes_and_resumes(algo: str, tmp_path: Path) -> None:
     from episode_learners.__main__ import main
 
-    (tmp_path / "short.toml").write_text(SHORT.format(algo=algo) + OF_ALGORITHM.get(algo, ""))
+    text = SEVERAL if algo == "several" else SHORT.format(algo=algo) + OF_ALGORITHM.get(algo, "")
+    (tmp_path / "short.toml").write_text(text)
     run = tmp_path / "run"
     words = ["--quiet", "--keep-episodes", "5/h"]
     assert main(["train", "--config", str(tmp_path / "short.toml"), "--logdir", str(run), "--epochs", "1", *words]) == 0
     assert main(["train", "--resume", str(run), "--epochs", "2", *words]) == 0
-    kept = [episode.custom_data for episode in EpisodeDataset(run / "training")]
-    assert "worst" in kept[0]["kept_as"]
-    assert (
-        sorted(", ".join(facts["kept_as"] for facts in kept).split(", "))
-        == ["best"] * 2 + ["random"] * 2 + ["worst"] * 2
-    )
-    assert all(0 <= facts["num_steps"] <= 600 for facts in kept)
+    kept: list[Any] = list((GameDataset if algo == "several" else EpisodeDataset)(run / "training"))
+    assert "worst" in kept[0].custom_data["kept_as"]
+    assert names_of(kept) == ["best"] * 2 + ["random"] * 2 + ["worst"] * 2
+    assert all(0 < episode.custom_data["num_steps"] <= 600 for episode in kept)
+    with PageServer(run) as server:
+        source: Any = server.source
+        newest = source.files.message(None)["runs"][0]["episodes"]["training"]["newest"]
+        assert [row["id"] for row in newest] == [episode.id_ for episode in kept][: -len(newest) - 1 : -1]
+        for row in newest:
+            query = {key: "" if row[key] is None else str(row[key]) for key in ("id", "t", "agent")}
+            assert source.answer("episodes/0/training/episode", query)[0] == 200
 
 
 @pytest.mark.parametrize("rate", ["5", "0/h", "-1/h", "nan/h", "inf/h", "5/s", "1e9999999/h", ""])
@@ -170,7 +180,154 @@ def test_keeper_stores_episodes_as_they_were_before_the_ring_dropped_them(tmp_pa
             np.testing.assert_array_equal(getattr(episode, get)(), getattr(seen[episode.id_], get)())
 
 
-def test_several_agents_are_refused() -> None:
-    trainer = SimpleNamespace(algorithm=MultiAgentAlgorithm.__new__(MultiAgentAlgorithm))
-    with pytest.raises(InvalidArgument, match="samples no episodes of one agent"):
+def names_of(episodes: list[Any]) -> list[str]:
+    """Return why episodes were kept, sorted."""
+    return sorted(name for episode in episodes for name in episode.custom_data["kept_as"].split(", "))
+
+
+@pytest.mark.parametrize("steps", [5, 16, 30], ids="{} steps".format)
+@pytest.mark.parametrize("make", [on_policy, mixed, recurrent])
+def test_keeper_stores_whole_games_of_several_agents(
+    make: Any, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples cut games anywhere, warmup has no outputs of policies, and off-policy modules store few outputs."""
+    totals: list[float] = []
+
+    class Summed(Targets):
+        total = 0.0
+
+        def reset(self, **arguments: Any) -> Any:
+            self.total = 0.0
+            return super().reset(**arguments)
+
+        def step(self, actions: dict[str, Any]) -> Any:
+            row = super().step(actions)
+            self.total += sum(row[1].values())
+            if row[3]["__all__"]:
+                totals.append(self.total)
+            return row
+
+    monkeypatch.setattr("tests.learners.test_multi_agent_trainers.Targets", Summed)
+    with EpisodeKeeper(tmp_path, clock=lambda: 0.0) as keeper:
+        config = {"num_test_episodes": 0, "steps_per_collect": steps, "max_epochs": 2}
+        trainer = make(config=config, hooks=[keeper])
+        trainer.run()
+    kept = list(GameDataset(tmp_path))
+    assert names_of(kept) == ["best", "random", "worst"]
+    by_name = {name: game for game in kept for name in game.custom_data["kept_as"].split(", ")}
+    assert (by_name["worst"].get_return(), by_name["best"].get_return()) == (min(totals), max(totals))
+    for game in kept:
+        game.validate()
+        assert (game.env_t_started, len(game), game.is_truncated) == (0, 8, True)
+        assert 0 < game.custom_data["num_steps"] <= trainer.num_steps
+        assert all(agent.custom_data == game.custom_data for agent in game.agent_episodes.values())
+
+
+@pytest.mark.parametrize("make", [on_policy, mixed, recurrent])
+def test_games_of_each_sample_go_into_one_data_set(make: Any, tmp_path: Path) -> None:
+    """Games of the warmup have other outputs than later games."""
+    config = {"num_test_episodes": 0, "steps_per_collect": 16, "max_epochs": 2}
+    with EpisodeKeeper(tmp_path, per_hour=1.0, clock=iter(range(0, 10**9, 3600)).__next__) as keeper:
+        make(config=config, hooks=[keeper]).run()
+    kept = list(GameDataset(tmp_path))
+    assert len({game.custom_data["num_steps"] for game in kept}) > 2
+
+
+@given(st.integers(1, 7), st.integers(0, 99))
+@settings(max_examples=25)
+def test_return_of_a_game_in_turns_counts_rewards_that_wait_at_a_cut(
+    tmp_path_factory: pytest.TempPathFactory, num_steps: int, seed: int
+) -> None:
+    folder, totals = tmp_path_factory.mktemp("kept"), list[float]()
+
+    class Paid(Relay):
+        def step(self, actions: dict[str, Any]) -> Any:
+            row = super().step(actions)
+            self.total += sum(row[1].values())
+            totals.extend([self.total] * row[2]["__all__"])
+            return row
+
+    with (
+        MultiAgentEnvRunner(lambda: Paid(seed), None, num_envs=1, seed=seed) as runner,
+        EpisodeKeeper(folder, clock=lambda: 0.0) as keeper,
+    ):
+        for _ in range(8):
+            keeper.on_collect(SimpleNamespace(num_steps=0), runner.sample(num_timesteps=num_steps, random_actions=True))
+    if not totals:
+        assert not (folder / "episodes.json").exists()
+        return
+    kept = list(GameDataset(folder))
+    returns = [game.get_return() for game in kept]
+    assert names_of(kept) == ["best", "random", "worst"]
+    np.testing.assert_allclose([min(returns), max(returns)], [min(totals), max(totals)])
+
+
+class Relay:
+    """Game of two agents who act in turn, with rewards for both at each step, and for one that is not yet there."""
+
+    possible_agents = ("a", "b", "late")
+
+    def __init__(self, seed: int) -> None:
+        self.observation_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Box(-1, 1, (1,)))
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
+        self.generator = np.random.default_rng(seed)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t, self.total = 0, 0.0
+        return {"a": np.zeros(1, np.float32)}, {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.t += 1
+        over = self.t == 9
+        seen = self.possible_agents if over else [("a", "b", "late")[self.t % 2 if self.t < 4 else self.t % 3]]
+        rewards = {agent: float(self.generator.integers(-5, 6)) for agent in self.possible_agents}
+        observations = {agent: np.zeros(1, np.float32) for agent in seen}
+        return observations, rewards, {"__all__": over}, {"__all__": False}, {}
+
+
+def test_trainer_that_samples_nothing_is_refused() -> None:
+    trainer = SimpleNamespace(algorithm=None)
+    with pytest.raises(InvalidArgument, match="samples no episodes"):
         check_keeps(trainer)
+
+
+@pytest.mark.parametrize("capacity", [40, 100, 400])
+def test_newest_ended_are_the_episodes_in_the_order_of_their_ends(capacity: int) -> None:
+    buffer, ended = EpisodeReplayBuffer(capacity, seed=0), list[tuple[str, float, int]]()
+
+    class Watch(Hook):
+        def on_episode_end(self, runner: Any, env: int, episode: Any) -> None:
+            ended.append((episode.id_, episode.get_return(), episode.t))
+
+    assert buffer.newest_ended(1) == []
+    with SingleAgentEnvRunner("CartPole-v1", num_envs=3, seed=0, hooks=[Watch()]) as runner:
+        for _ in range(6):
+            runner.sample_into(buffer, num_timesteps=60, random_actions=True)
+            newest = buffer.newest_ended(1000)
+            assert [episode.id_ for episode in newest] == [id_ for id_, *_ in ended[len(ended) - len(newest) :]]
+            assert [episode.t for episode in newest] == [t for *_, t in ended[len(ended) - len(newest) :]]
+            assert all(episode.is_done for episode in newest)
+            assert [episode.id_ for episode in buffer.newest_ended(2)] == [episode.id_ for episode in newest[-2:]]
+    with pytest.raises(InvalidArgument, match="n=0"):
+        buffer.newest_ended(0)
+
+
+def test_episode_is_read_from_the_buffer_only_where_one_is_chosen(tmp_path: Path) -> None:
+    env = gym.make_vec("CartPole-v1", 4)
+    policy = QPolicy(env.single_observation_space, env.single_action_space)
+    num_reads, num_episodes = 0, 0
+
+    class Counted(EpisodeReplayBuffer):
+        def newest_ended(self, n: int) -> list[SingleAgentEpisode]:
+            nonlocal num_reads, num_episodes
+            num_reads, num_episodes = num_reads + 1, num_episodes + n
+            return super().newest_ended(n)
+
+    config = OffPolicyConfig(
+        steps_per_collect=4, warmup_steps=100, steps_per_epoch=4000, max_epochs=1, num_test_episodes=0
+    )
+    runner = SingleAgentEnvRunner(env, policy, seed=0)
+    with EpisodeKeeper(tmp_path / "data", clock=lambda: 0.0) as keeper:
+        OffPolicyTrainer(DQN(policy), runner, Counted(5000, seed=0), config, hooks=[keeper]).run()
+    assert runner.num_episodes > 100
+    assert 0 < num_reads < 40 + 5 * np.log(runner.num_episodes)

@@ -12,8 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from episode_learners import PPO, MLPPolicy
 from episode_runners import MultiAgentEnvRunner, SingleAgentEnvRunner
-from episodes import SingleAgentEpisode
+from episodes import MultiAgentEpisode, SingleAgentEpisode
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
+from episodes.tokens import Conversation
 from tests.agents_together import Together
 
 
@@ -98,3 +99,52 @@ def test_agent_reward_none_raises_and_nan_is_recorded() -> None:
     (episode,) = MultiAgentEnvRunner(lambda: two(np.nan), seed=0).sample(num_timesteps=6, random_actions=True)
     assert np.isnan(episode.get_rewards()["b"]).tolist() == [False, False, True, False, False, False]
     assert episode.get_rewards()["a"].tolist() == [1.0] * 6
+
+
+TOO_LARGE = [10**400, 2**64, -(2**63) - 1]
+
+
+def grown(reward: Any) -> SingleAgentEpisode:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(observation=0.0)
+    episode.add_env_step(1.0, 0, reward)
+    return episode
+
+
+def game(reward: Any) -> MultiAgentEpisode:
+    episode = MultiAgentEpisode()
+    episode.add_env_reset(observations={"a": 0.0})
+    episode.add_env_step({"a": 1.0}, {"a": 0}, {"a": reward})
+    return episode
+
+
+def talk(reward: Any) -> Conversation:
+    talk = Conversation(outputs={})
+    talk.begin([1])
+    talk.turn([2], reward=reward)
+    return talk
+
+
+def replaced(reward: Any) -> SingleAgentEpisode:
+    episode = grown(1.0)
+    episode.set_rewards(new_data=[reward])
+    return episode
+
+
+ENTRIES: dict[str, Any] = {
+    "add_env_step": grown,
+    "constructor": lambda reward: SingleAgentEpisode(observations=[0.0, 1.0], actions=[0], rewards=[reward]),
+    "from_arrays": lambda reward: SingleAgentEpisode.from_arrays([0.0, 1.0], [0], [reward]),
+    "set_rewards": replaced,
+    "several agents": game,
+    "turn": talk,
+}
+
+
+@pytest.mark.parametrize("reward", TOO_LARGE, ids=["huge", "high", "low"])
+@pytest.mark.parametrize("enter", ENTRIES.values(), ids=ENTRIES)
+def test_integer_that_no_array_holds_is_named_where_it_enters(enter: Any, reward: int) -> None:
+    with pytest.raises(WrongType, match=r"more than 64 bits; give a float|dtype object; give real numbers"):
+        enter(reward)
+    for held in (2**64 - 1, -(2**63)):
+        repr(enter(held))

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import pickle
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -357,14 +358,46 @@ def test_rejected_call_of_a_session_changes_nothing(
     assert session.episode().get_rewards().tolist() == [0.0, 0.0]
 
 
-def test_rejected_rewards_of_tokens_change_nothing() -> None:
+HUGE = 1.5e308
+REJECTED_REWARDS: dict[str, Any] = {
+    "sum of tokens": (lambda s: s.reward([3e38, 3e38], 0), InvalidArgument, "not finite; give smaller"),
+    "token": (lambda s: s.reward([1e39, 0.0], 0), InvalidArgument, "give finite numbers of float32"),
+    "token with an earlier one": (
+        lambda s: s.reward([-3e38, 3e38], 0),
+        InvalidArgument,
+        "not finite; give smaller",
+    ),  # [-3e38, 0] is there
+    "huge token": (lambda s: s.reward([10**400, 0], 0), WrongType, "no numbers of float32"),
+    "text": (lambda s: s.reward(["a", "b"], 0), WrongType, "no numbers of float32"),
+    "nan": (lambda s: s.reward([1.0, np.nan], 0), InvalidArgument, "finite"),
+    "length": (lambda s: s.reward([1.0], 0), ShapeMismatch, "one for each"),
+    "call twice": (lambda s: s.reward(HUGE, 1), InvalidArgument, "not finite; give smaller"),
+    "session and call": (
+        lambda s: s.reward(HUGE),
+        InvalidArgument,
+        "not finite; give smaller",
+    ),  # call 1 has it already
+    "end and call": (lambda s: s.end(reward=HUGE), InvalidArgument, "not finite; give smaller"),
+    "new call": (lambda s: s.add([1], [2, 3], token_rewards=[3e38, 3e38]), InvalidArgument, "not finite; give smaller"),
+    "huge session": (lambda s: s.reward(10**400), WrongType, "more than 64 bits; give a float"),
+    "huge call": (lambda s: s.reward(10**400, 0), WrongType, "more than 64 bits; give a float"),
+    "huge end": (lambda s: s.end(reward=10**400), WrongType, "more than 64 bits; give a float"),
+}
+
+
+@pytest.mark.parametrize(("act", "error", "match"), REJECTED_REWARDS.values(), ids=REJECTED_REWARDS)
+def test_rejected_reward_changes_nothing(act: Callable[[Session], object], error: type[Exception], match: str) -> None:
     session = SessionRecorder(outputs={"token_rewards": "f4"}).begin()
     session.add([1], [2, 3])
-    for rewards, error in (([3e38, 3e38], InvalidArgument), ([1.0, np.nan], InvalidArgument), ([1.0], ShapeMismatch)):
-        with np.errstate(over="ignore"), pytest.raises(error, match=r"finite|one for each"):
-            session.reward(rewards, 0)
+    session.reward([-3e38, 0.0], 0)
+    session.add([1, 2, 3], [4])
+    session.reward(HUGE, 1)
+    with warnings.catch_warnings(action="error"), pytest.raises(error, match=match):
+        act(session)
     session.end()
-    assert session.episode().get_extra_model_outputs("token_rewards")[0].tolist() == [0.0, 0.0]
+    episode, low = session.episode(), float(np.float32(-3e38))
+    assert [row.tolist() for row in episode.get_extra_model_outputs("token_rewards")] == [[low, 0.0], [0.0]]
+    assert episode.get_rewards().tolist() == [low, HUGE]
 
 
 def test_a_thousand_open_sessions_take_calls_from_threads_in_fifteen_bytes_a_token() -> None:
