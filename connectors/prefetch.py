@@ -12,6 +12,7 @@ import torch
 
 from connectors.tensors import NumpyToTensor
 from episodes import Batch
+from episodes.closeable import Closeable
 from episodes.errors import EpisodeStateError
 from episodes.tracks import nested
 from episodes.tracks.validation import checked_count
@@ -24,7 +25,7 @@ __all__ = ["Prefetch"]
 _INDICES = "indices"
 
 
-class Prefetch(Iterator[Batch]):
+class Prefetch(Iterator[Batch], Closeable):
     """Endless iterator over batches that a background thread samples and moves to the device in advance. Close it, or
     use it in a `with`.
 
@@ -95,12 +96,6 @@ class Prefetch(Iterator[Batch]):
         self._stop()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 class _BatchQueue:

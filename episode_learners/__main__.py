@@ -207,11 +207,11 @@ def _play(chosen: argparse.Namespace) -> int:
         InvalidArgument: the data set already has episodes of this seed.
     """
     from episodes.storage import EpisodeDataset, EpisodeWriter
-    from episodes.storage.header import NAME as DATASET_FILE
+    from episodes.storage.header import is_data_set
 
     target = chosen.out or chosen.folder / "episodes"
     known: set[str] = set()
-    if (target / DATASET_FILE).exists():
+    if is_data_set(target):
         stored = EpisodeDataset(target).metadata  # the id of an agent's episode, and of its multi-agent episode
         known = {*stored["id"], *stored["multi_agent_episode_id"]} - {None}
     evaluation = _evaluate_policy(chosen, _fresh_seed(len(known)) if chosen.seed is None else chosen.seed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from episode_runners.closeable import Closeable
 from episode_runners.runner import Hook
 from episode_runners.stats import CollectStats
+from episodes.closeable import Closeable
 from episodes.errors import WrongType
 from episodes.storage import EpisodeWriter
 

@@ -12,9 +12,9 @@ import numpy as np
 from connectors.editable_episodes import EditableEpisodes
 from connectors.pipeline import set_states
 from episode_runners.callbacks import as_hook, check_unwritten
-from episode_runners.closeable import Closeable
 from episode_runners.env_use import EnvUse
 from episode_runners.metrics_logger import MetricsLogger
+from episodes.closeable import Closeable
 from episodes.errors import InvalidArgument, StateMismatch, WrongType
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode

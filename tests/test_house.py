@@ -30,11 +30,9 @@ LARGER = {
     "RayRunnerGroup": 23,
     "RecordedRows": 23,
     "VectorRecorder": 23,
-    "ContinuousCQL": 21,
     "EnvToModulePipeline": 21,
     "PrioritizedEpisodeReplayBuffer": 21,
     "ProcessVectorEnv": 21,
-    "SAC": 21,
 }
 # Packages of `episodes`.
 LAZY = {"multi_agent", "recorder", "returns", "storage", "replay", "inspect", "converters", "tokens"}

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from episode_runners.closeable import Closeable
 from episode_runners.remote.actor import (
     MakeRunner,
     RunnerActor,
@@ -27,6 +26,7 @@ from episode_runners.remote.actor import (
 )
 from episode_runners.remote.ray_session import RaySession
 from episode_runners.runner import check_counts, quotas
+from episodes.closeable import Closeable
 from episodes.errors import EpisodeStateError, RunnerLost
 from episodes.tracks.validation import checked_count, checked_number
 

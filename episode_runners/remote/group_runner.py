@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from connectors.actor import Actor
-from episode_runners.closeable import Closeable
 from episode_runners.remote.actor import RunnerSample
 from episode_runners.remote.group import RayRunnerGroup
 from episode_runners.single_agent import SingleAgentEnvRunner
 from episode_runners.stats import CollectStats
+from episodes.closeable import Closeable
 from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from threading import Event, Thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
@@ -14,6 +13,7 @@ from episodes.capture.calls import ForwardedCall, error_response, orjson
 from episodes.capture.control import Control
 from episodes.capture.messages import ENDPOINTS
 from episodes.capture.state import CaptureState
+from episodes.closeable import Closeable
 from episodes.errors import EpisodeError, EpisodeStateError, UnknownKey, needing
 from episodes.tokens import Session, SessionRecorder
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 28  # of a request
 
 
-class CaptureProxy:
+class CaptureProxy(Closeable):
     """HTTP proxy between agents and an OpenAI-compatible model server (vLLM, SGLang) that records all calls.
 
     Agents need only another base URL: `url(session)`, or the proxy's `url()` and the id of the session as API key or as
@@ -138,11 +138,6 @@ class CaptureProxy:
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def start(self) -> None:
         """Begin to listen. `port` is the port then.

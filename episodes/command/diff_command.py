@@ -99,12 +99,12 @@ def _compare_runs(a: Path, b: Path, tolerance: float, json: bool) -> None:
 def _common_parts(a: Path, b: Path) -> tuple[Any, Any] | None:
     """Return the ledgers of two runs, or else their recorded episodes. Return None if they do not both have them."""
     from episodes.storage import EpisodeDataset
-    from episodes.storage.header import NAME
+    from episodes.storage.header import is_data_set
     from episodes.storage.ledger.ledger_reader import LedgerReader
 
     if all((path / "ledger").is_dir() for path in (a, b)):
         return LedgerReader(a), LedgerReader(b)
-    if all((path / "episodes" / NAME).exists() for path in (a, b)):
+    if all(is_data_set(path / "episodes") for path in (a, b)):
         return EpisodeDataset(a / "episodes"), EpisodeDataset(b / "episodes")
     return None
 
@@ -116,17 +116,17 @@ def _source(place: str) -> Any:
         InvalidArgument: the path is none of these.
     """
     from episodes.storage import EpisodeDataset
-    from episodes.storage.header import NAME
+    from episodes.storage.header import is_data_set
     from episodes.storage.ledger.ledger_reader import LedgerReader
     from episodes.storage.remote.remote_directory import is_remote
 
     path = Path(place)
-    if is_remote(place) or (path / NAME).exists():
+    if is_remote(place) or is_data_set(path):
         return EpisodeDataset(place)
     try:
         return LedgerReader(path)
     except (OSError, ValueError) as error:
-        if (path / "episodes" / NAME).exists():
+        if is_data_set(path / "episodes"):
             return EpisodeDataset(path / "episodes")
         raise InvalidArgument(
             f"{path}: neither a data set nor a run with a ledger (episodes train --ledger) or recorded episodes "

@@ -321,9 +321,9 @@ def report(
     """
     _check_jinja2()
     from episodes.inspect.training_page import is_run
-    from episodes.storage.header import NAME as DATASET_FILE
+    from episodes.storage.header import is_data_set
 
-    if is_run(Path(directory)) and not (Path(directory) / DATASET_FILE).exists():
+    if is_run(Path(directory)) and not is_data_set(Path(directory)):
         from episodes.inspect.run_findings_page import run_report
 
         html.write_text(run_report(Path(directory)), encoding="utf-8")

@@ -21,12 +21,12 @@ Run = Annotated[Path, typer.Argument(parser=local, help="A ledger, or the folder
 def diff(a: Run, b: Run, json: Json = False) -> None:
     """Print the first update and batch row at which two training runs differ. The exit status is 1 if they differ."""
     from episodes.errors import InvalidArgument
-    from episodes.storage.header import NAME as DATASET_FILE
+    from episodes.storage.header import is_data_set
     from episodes.storage.ledger import difference
     from episodes.storage.ledger.ledger_reader import LedgerReader
 
     for path in (a, b):
-        if (path / DATASET_FILE).exists():
+        if is_data_set(path):
             raise InvalidArgument(f"{path} is a data set; give ledgers or folders of runs (train --ledger writes one)")
     ledgers = LedgerReader(a), LedgerReader(b)
     first = difference(*ledgers)

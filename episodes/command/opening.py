@@ -21,14 +21,11 @@ def data_path(path: str | Path) -> str:
     Raises:
         UnreadableData: the path is of no format that `episodes convert` reads.
     """
-    from episodes.converters import read, write
-    from episodes.converters.formats import count_episodes, recognize
-    from episodes.storage.files import local_path
-    from episodes.storage.remote.remote_directory import is_remote
+    if (own := _own_data_set(path)) is not None:
+        return own
+    from episodes.converters.formats import count_episodes, read, recognize, write
 
     known = recognize(path)
-    if known.name == "episodes":
-        return str(path) if is_remote(path) else str(local_path(path))
     episodes, report = read(path)
     folder = tempfile.mkdtemp(prefix="episodes-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -42,17 +39,29 @@ def data_path(path: str | Path) -> str:
 
 def data_path_or_same(path: str) -> str:
     """Return `data_path(path)`, or the path itself if it is a folder of no format, such as the folder of a run."""
-    from episodes.converters.formats import recognize
     from episodes.errors import UnreadableData
     from episodes.storage.files import local_path
-    from episodes.storage.remote.remote_directory import is_remote
 
-    if not is_remote(path) and not local_path(path).is_file():
+    if _own_data_set(path) is None and not local_path(path).is_file():
+        from episodes.converters.formats import recognize
+
         try:
             recognize(path)
         except UnreadableData:
             return str(local_path(path))
     return data_path(path)
+
+
+def _own_data_set(path: str | Path) -> str | None:
+    """Return the path if it is of a data set of this library, as are all URLs, or None. No converter is imported."""
+    from episodes.storage.files import local_path
+    from episodes.storage.header import is_data_set
+    from episodes.storage.remote.remote_directory import is_remote
+
+    if is_remote(path):
+        return str(path)
+    place = local_path(path)
+    return str(place) if is_data_set(place) else None
 
 
 def local(path: str) -> Path:

@@ -16,7 +16,7 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.storage import EpisodeWriter
 from episodes.storage.files import local_path, whole_directory
 from episodes.storage.games import open_dataset
-from episodes.storage.header import NAME
+from episodes.storage.header import NAME, is_data_set
 
 MOST_GAMES = 100  # that are written at a time
 
@@ -70,7 +70,7 @@ def dataset_episodes(path: str | Path, report: LossReport, prefix: str | None = 
 def _recognize(contents: Contents) -> Recognition:
     if contents.kind != "directory":
         return OTHER_KIND
-    return YES if contents.has(NAME) else Recognition(False, f"no {NAME!r}")
+    return YES if is_data_set(contents.path) else Recognition(False, f"no {NAME!r}")
 
 
 def _count(contents: Contents) -> int:

@@ -23,7 +23,8 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.columns import Columns, check_extra_output_names
-from episodes.errors import InvalidArgument, ShapeMismatch, StepOutOfRange, TrackMismatch, WrongType
+from episodes.data_types import Indices
+from episodes.errors import InvalidArgument, ShapeMismatch, TrackMismatch
 from episodes.facts.ending import codes_of
 from episodes.facts.facts import (
     EpisodeFacts,
@@ -52,6 +53,7 @@ from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.policy_box import env_space_of, to_env_actions
 from episodes.tracks.read_only import read_only
 from episodes.tracks.retained_memory import retained_nbytes
+from episodes.tracks.selection import position_of, positions_of
 from episodes.tracks.track import Track
 
 if TYPE_CHECKING:
@@ -329,14 +331,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
             if step == 1:
                 return self._range(start, max(start, stop))
             return self.select(np.arange(start, stop, step))
-        if not isinstance(index, (int, np.integer)):
-            raise WrongType(
-                f"pack[{index!r}]: give an int or a slice; pack.select(indices) takes an integer or boolean array"
-            )
-        i = int(index) + len(self) if index < 0 else int(index)
-        if not 0 <= i < len(self):
-            raise StepOutOfRange(f"pack[{index}]: there are episodes 0..{len(self) - 1}")
-        return self._episode(i)
+        return self._episode(position_of(index, len(self), "pack", "select takes arrays"))
 
     def __iter__(self) -> Iterator[SingleAgentEpisode]:
         return map(self._episode, range(len(self)))
@@ -348,17 +343,14 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         begin, end = self._bounds[start], self._bounds[stop]
         return self._picked(slice(start, stop), slice(begin, end), slice(begin + start, end + stop))
 
-    def select(self, indices: ArrayLike) -> EpisodePack:
+    def select(self, indices: Indices) -> EpisodePack:
         """Return a pack with copies of the episodes that an integer array, a list of indices or a boolean mask selects.
 
         Raises:
             StepOutOfRange: there is no episode with an index.
+            WrongType: they are neither ints nor bools, or not one-dimensional.
         """
-        try:
-            index = np.asarray(indices)
-            picked = np.arange(len(self))[index if index.size else index.astype(np.int64)]
-        except IndexError as error:
-            raise StepOutOfRange(f"pack.select: {error}; there are episodes 0..{len(self) - 1}") from None
+        picked = positions_of(indices, len(self), "pack.select")
         sizes = np.diff(self.offsets)[picked]
         steps = ranges(self.offsets[:-1][picked], sizes)
         observed_rows = ranges(self.observation_offsets[:-1][picked], sizes + 1)

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from episodes.data_types import Indices
-from episodes.errors import ChunkMismatch, InvalidArgument, StepOutOfRange, UnreadableData, WrongType
+from episodes.errors import ChunkMismatch, InvalidArgument, UnreadableData
 from episodes.facts.ending import codes_of
 from episodes.pack import EpisodePack
 from episodes.pack.pack import describe_counts
@@ -44,6 +44,7 @@ from episodes.storage.search.statistics import OfTracks, merge_statistics, of_ba
 from episodes.storage.search.whole_episodes import columns_of_whole_episodes
 from episodes.storage.shards import ShardRead
 from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.selection import position_of, positions_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -220,13 +221,7 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             WrongType: the index is no int.
             StepOutOfRange: there is no such episode.
         """
-        if not isinstance(index, (int, np.integer)):
-            raise WrongType(f"dataset[{index!r}]: give an int or a slice; select and pack take arrays")
-        size = len(self)
-        number = int(index) + size if index < 0 else int(index)
-        if not 0 <= number < size:
-            message = f"there are episodes 0..{size - 1}" if size else "there are none"
-            raise StepOutOfRange(f"dataset[{index}]: {message}")
+        number = position_of(index, len(self), "dataset", "select and pack take arrays")
         if self._numbers is not None:
             number = self._numbers.item(number)
         at = bisect_right(self._bounds, number) - 1
@@ -249,7 +244,9 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             StepOutOfRange: there is no such episode.
             WrongType: `indices` are neither ints nor bools.
         """
-        numbers = self._all_numbers() if indices is None else self._picked(indices)
+        numbers = self._all_numbers()
+        if indices is not None:
+            numbers = numbers[positions_of(indices, len(self), "dataset.pack")]
         if len(numbers):
             return self._pack(numbers)
         if not self._batches:
@@ -273,7 +270,8 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
             StepOutOfRange: there is no such episode.
             WrongType: neither ints nor bools.
         """
-        return self._view(self._picked(which(self.metadata) if callable(which) else which))
+        indices = which(self.metadata) if callable(which) else which
+        return self._view(self._all_numbers()[positions_of(indices, len(self), "dataset.select")])
 
     def snapshot(self) -> list[tuple[str, int]]:
         """Return a list of (shard name, number of episodes) that identifies the current contents, for `at_snapshot`."""
@@ -345,25 +343,6 @@ class EpisodeDataset(Sequence[SingleAgentEpisode]):
         kind = kind_of(steps, windows, episodes)
         memory: dict[str, Any] = {"pool_bytes": pool_bytes, "cache": cache}
         return Sampler(self, kind, order=order, weights=weights, seed=seed, collate=collate, **memory)
-
-    def _picked(self, indices: Indices) -> np.ndarray:
-        """Return the numbers of the episodes that a user's indices or mask select.
-
-        Raises:
-            WrongType: they are neither ints nor bools, or not one-dimensional.
-            StepOutOfRange: there is no such episode.
-        """
-        numbers = self._all_numbers()
-        if isinstance(indices, slice):
-            return numbers[indices]
-        picked = np.asarray(indices)
-        if picked.ndim != 1 or (picked.dtype.kind not in "bui" and picked.size):
-            description = f"an array {list(picked.shape)} of {picked.dtype}"
-            raise WrongType(f"give integers or a mask of bools [{len(self)}], not {description}")
-        try:
-            return numbers[picked if picked.size else np.zeros(0, np.int64)]
-        except IndexError as error:
-            raise StepOutOfRange(f"{error}; there are episodes 0..{len(self) - 1}") from None
 
     def _pack(self, numbers: np.ndarray) -> EpisodePack:
         """Return the episodes with the numbers `numbers` as a pack, in this order. Each record batch is read once."""

@@ -297,7 +297,7 @@ class EpisodeRows:
     def _texts(self, name: str) -> np.ndarray | None:
         """Return texts or ids as an array of objects, or None if all are null."""
         column = self._known(name)
-        values = None if column is None else column.to_numpy(zero_copy_only=False)
+        values = None if column is None else np.array(column.to_pylist(), object)  # to_numpy would import pandas
         for i, ids in self._other_ids.items():
             if name in ids:
                 values = np.full(self._num, None) if values is None else values

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from episodes.data_types import AgentID, Indices, ModuleID
-from episodes.errors import InvalidArgument, StepOutOfRange, TrackMismatch, UnknownKey, UnreadableData, WrongType
+from episodes.errors import InvalidArgument, TrackMismatch, UnknownKey, UnreadableData
 from episodes.facts.ending import ENDINGS
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.multi_agent.packing import KEY, episode_of, games_of, is_whole, taken_apart
@@ -24,6 +24,7 @@ from episodes.storage.kinds import directories_of
 from episodes.storage.remote.remote_directory import is_remote
 from episodes.storage.search.episode_table import CUSTOM, ENDING_WORDS, EpisodeTable
 from episodes.tracks.notebook_repr import notebook_repr
+from episodes.tracks.selection import position_of, positions_of
 
 _Game = dict[int, tuple[int, int]]  # by the place of an agent: kind, row
 
@@ -123,11 +124,7 @@ class GameDataset(Sequence[MultiAgentEpisode]):
         """
         if isinstance(index, slice):
             return self._view(self._games[index])
-        if not isinstance(index, (int, np.integer)):
-            raise WrongType(f"dataset[{index!r}]: give an int or a slice; select takes arrays")
-        if not -len(self) <= index < len(self):
-            raise StepOutOfRange(f"dataset[{index}]: there are {len(self)} games")
-        game = self._games[index]
+        game = self._games[position_of(index, len(self), "dataset", "select takes arrays", "games")]
         return episode_of({place: taken_apart(self.kinds[kind][row]) for place, (kind, row) in game.items()})
 
     def __iter__(self) -> Iterator[MultiAgentEpisode]:
@@ -140,13 +137,8 @@ class GameDataset(Sequence[MultiAgentEpisode]):
             StepOutOfRange: there is no such game.
             WrongType: neither ints nor bools.
         """
-        picked = np.asarray(which(self.metadata) if callable(which) else which)
-        if picked.ndim != 1 or (picked.dtype.kind not in "bui" and picked.size):
-            raise WrongType(f"give integers or a mask of bools [{len(self)}], not {picked.dtype} {list(picked.shape)}")
-        try:
-            numbers = np.arange(len(self))[picked if picked.size else np.zeros(0, np.int64)]
-        except IndexError as error:
-            raise StepOutOfRange(f"{error}; there are {len(self)} games") from None
+        indices = which(self.metadata) if callable(which) else which
+        numbers = positions_of(indices, len(self), "dataset.select", "games")
         return self._view([self._games[number] for number in numbers.tolist()])
 
     def _view(self, games: list[_Game]) -> Self:

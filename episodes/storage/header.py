@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import uuid
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -128,6 +129,11 @@ class Header:
     def knows_steps(self) -> bool:
         """Whether the dtypes and shapes of actions, rewards and extra model outputs are known."""
         return self.structure is not None
+
+
+def is_data_set(directory: Path) -> bool:
+    """Return True if the directory holds a data set, without reading it."""
+    return os.path.exists(directory / NAME)  # unlike Path.exists it raises nothing in folders that may not be read
 
 
 def read_header(directory: Path, *, kinds: bool = False) -> Header | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from episodes.errors import InvalidArgument, TrackMismatch
-from episodes.storage.header import KINDS, NAME, Header, create_or_load_header, read_header
+from episodes.storage.header import KINDS, Header, create_or_load_header, is_data_set, read_header
 
 
 def directories_of(path: Path) -> list[Path]:
@@ -19,7 +19,7 @@ def directories_of(path: Path) -> list[Path]:
     if header is None or not header.has_kinds:
         return [path]
     folder = path / KINDS
-    numbers = sorted(int(each.name) for each in folder.glob("*") if each.name.isdecimal() and (each / NAME).exists())
+    numbers = sorted(int(each.name) for each in folder.glob("*") if each.name.isdecimal() and is_data_set(each))
     return [folder / str(number) for number in numbers]
 
 

@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
+from episodes.closeable import Closeable
 from episodes.errors import EpisodeStateError, InvalidArgument, TrackMismatch, UnreadableData, WrongType, rejected_type
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
@@ -80,7 +80,7 @@ class _Addition(NamedTuple):
     new: NewChunks | None = None
 
 
-class EpisodeWriter:
+class EpisodeWriter(Closeable):
     """Writer that adds episodes to a data set directory, which `EpisodeDataset` reads.
 
     The directory is created with the first episodes, or by `close`. An existing data set is appended to. Several
@@ -384,14 +384,6 @@ class EpisodeWriter:
         """Unlock the manifest, which shows other processes that this writer has ended."""
         if self._manifest is not None:
             self._manifest.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         if self._closed:

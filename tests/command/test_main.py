@@ -10,13 +10,15 @@ import warnings
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import numpy as np
 import pytest
 from running import assert_fails, episode, output, run, write
 
 from episode_learners.__main__ import ALGORITHM_NAMES
 from episode_learners.run import ALGORITHMS
+from episodes import SingleAgentEpisode
 from episodes.command import main, plugins
-from episodes.storage import EpisodeDataset
+from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.transport import EpisodeReceiver
 
 ROOT = Path(__file__).parents[2]
@@ -41,14 +43,26 @@ def test_main_prints_version_and_completion() -> None:
     assert "--show-completion" in output("--help")
 
 
+def imported(arguments: list[str]) -> set[str]:
+    """Return the names of the modules that Python imports with these arguments."""
+    command = [sys.executable, "-X", "importtime", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+
+
 @pytest.mark.parametrize(
     "arguments", [["-m", "episodes", "--help"], ["-m", "episode_learners", "train", "--help"]], ids=str
 )
 def test_main_help_imports_no_heavy_package(arguments: list[str]) -> None:
-    command = [sys.executable, "-X", "importtime", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    modules = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert not modules & {"numpy", "torch", "gymnasium", "rich", "pyarrow", "jinja2"}
+    assert not imported(arguments) & {"numpy", "torch", "gymnasium", "rich", "pyarrow", "jinja2"}
+
+
+def test_ls_of_a_data_set_imports_no_converter_and_no_pandas(tmp_path: Path) -> None:
+    with EpisodeWriter(tmp_path / "data") as writer:
+        writer.add(SingleAgentEpisode.from_arrays(np.zeros(2), [0], [1.0], id_="a"))
+    modules = imported(["-m", "episodes", "ls", str(tmp_path / "data")])
+    assert "pyarrow" in modules
+    assert not modules & {"episodes.converters", "pandas", "torch"}
 
 
 def test_plugin_gets_all_arguments_and_sets_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:

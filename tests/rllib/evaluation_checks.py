@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,18 @@ def received(episodes: Any, agents: bool) -> dict[Any, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("separate", [True, False], ids=["eval runner", "training's runner"])
-@pytest.mark.parametrize("explore", [True, False])
-@pytest.mark.parametrize("agents", [False, True])
-@pytest.mark.parametrize("kind", ["PPO", "DQN", "SAC", pytest.param("IMPALA", marks=pytest.mark.slow)])
+KINDS = ("PPO", "DQN", "SAC", "IMPALA")
+FLAGS = list(product((False, True), repeat=3))
+SOME = {(KINDS[i % 3], *flags) for i, flags in enumerate(FLAGS)}  # all flags, and each kind with each single flag
+
+
+@pytest.mark.parametrize(
+    ("kind", "agents", "explore", "separate"),
+    [
+        pytest.param(*case, marks=() if case in SOME else pytest.mark.slow)
+        for case in ((k, *f) for k in KINDS for f in FLAGS)
+    ],
+)
 def test_evaluation_acts_on_statistics_of_training(kind: str, agents: bool, explore: bool, separate: bool) -> None:
     config = filtered(kind, agents).env_runners(explore=explore)
     if separate:

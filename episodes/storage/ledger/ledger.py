@@ -19,13 +19,13 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from episodes.batch import Batch
 from episodes.batch.origin import Origin
+from episodes.closeable import Closeable
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, WrongType
 from episodes.format_versions import LEDGER
 from episodes.storage.arrow import list_column, pyarrow
@@ -81,7 +81,7 @@ class _Note(NamedTuple):
     measurements: np.ndarray
 
 
-class Ledger:
+class Ledger(Closeable):
     """Log, on disk, of the batches that each update of a training run learned from. Threads may share it.
 
     The directory is created with the first note. From that note until `close`, no other ledger writes to it. `flush`
@@ -248,12 +248,6 @@ class Ledger:
             warnings.warn(
                 f"Ledger({str(self.path)!r}) was not closed{lost}", ResourceWarning, stacklevel=2, source=self
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"

@@ -1,4 +1,4 @@
-"""`Closeable`: base class of objects with `close`, for use in a `with` statement."""
+"""`Closeable`: base class of objects with `close`, for use in `with` statements."""
 
 from __future__ import annotations
 
