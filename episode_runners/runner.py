@@ -274,7 +274,7 @@ class EnvRunner(Closeable):
         Raises:
             StateMismatch: the state belongs to another kind of object. The runner is unchanged.
         """
-        missing = [name for name in self.get_state() if name not in state]
+        missing = [name for name in self.get_state() if not isinstance(state, Mapping) or name not in state]
         if missing:
             raise StateMismatch(
                 f"{type(self).__name__}.set_state: a state without {missing}; give a state of get_state"
@@ -365,3 +365,10 @@ def check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
         )
     name = "sample: num_" + ("episodes" if num_timesteps is None else "timesteps")
     checked_count(name, num_episodes if num_timesteps is None else num_timesteps)
+
+
+def check_flags(explore: bool, random_actions: bool, force_reset: bool) -> None:
+    """Raise `WrongType` unless all three arguments of `sample` are bools."""
+    checked_flag("sample: explore", explore)
+    checked_flag("sample: random_actions", random_actions)
+    checked_flag("sample: force_reset", force_reset)

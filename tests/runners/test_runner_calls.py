@@ -67,6 +67,59 @@ def test_hook_may_evaluate() -> None:
     assert result[0].num_episodes == 2
 
 
+NO_POLICY = InvalidArgument, "give polic"
+REJECTED: dict[str, tuple[dict[str, Any], tuple[Any, str]]] = {
+    "no policy": ({"num_timesteps": 3}, NO_POLICY),
+    "no policy, with a reset": ({"num_timesteps": 3, "force_reset": True}, NO_POLICY),
+    "no policy, greedy": ({"num_timesteps": 3, "explore": False}, NO_POLICY),
+    "no policy, episodes": ({"num_episodes": 1}, NO_POLICY),
+    "both counts": ({"num_timesteps": 3, "num_episodes": 1}, (InvalidArgument, "exactly one")),
+    "no steps": ({"num_timesteps": 0, "random_actions": True}, (InvalidArgument, "num_timesteps=0")),
+    **{
+        flag: ({"num_timesteps": 3, "random_actions": True, flag: "no"}, (WrongType, f"{flag}='no': give True or"))
+        for flag in ("explore", "random_actions", "force_reset")
+    },
+}
+OUTPUTS: dict[str, tuple[dict[str, Any], tuple[Any, str]]] = {
+    "names as text": ({"random_actions": True, "extra_model_outputs": "action_logp"}, (WrongType, "in a list")),
+    "no buffer": ({"random_actions": True, "explore": False, "buffer": []}, (WrongType, "cannot write into a list")),
+}
+
+
+PAIRS = [
+    *((kind, call) for call in REJECTED for kind in ("sample", "sample of agents")),
+    *(
+        (kind, call)
+        for call in [*REJECTED, *OUTPUTS]
+        if call not in ("no policy, episodes", "both counts")
+        for kind in ("sample_into", "sample_into another buffer")
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "call"), PAIRS)
+def test_rejected_call_changes_nothing(kind: str, call: str) -> None:
+    """Ongoing episodes continue as if the call had not been made."""
+    options, (error, words) = (REJECTED | OUTPUTS)[call]
+
+    def run(rejects: bool) -> Any:
+        runner: Any = spread() if kind == "sample of agents" else cartpoles(len_lookback_buffer=2)
+        buffer = EpisodeReplayBuffer(100, seed=0)
+        into = {"buffer": buffer} if kind.startswith("sample_into") else {}
+        other = {"buffer": EpisodeReplayBuffer(100)} if kind.endswith("another buffer") else into
+        sample = runner.sample_into if into else runner.sample
+        valid = into | {"num_timesteps": 14, "random_actions": True}
+        sample(**valid)
+        if rejects:
+            with pytest.raises(error, match=words):
+                sample(**({"num_timesteps": 3, **other} if into else {}) | options)
+        result = sample(**valid)
+        packs = list(buffer.iter_packs()) if into else result
+        return numbered_agents(packs) if kind == "sample of agents" else numbered(packs[0] if into else packs)
+
+    assert run(True) == run(False)
+
+
 WRITES = {
     "custom_data": lambda episode: setattr(episode, "custom_data", {"a": 1}),
     "id": lambda episode: setattr(episode, "id_", "mine"),
