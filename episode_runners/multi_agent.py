@@ -33,7 +33,7 @@ from episodes.multi_agent.timeline import RESTS
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
-from episodes.tracks.validation import checked_choice, checked_count, checked_flag, checked_number_dtype
+from episodes.tracks.validation import checked_choice, checked_count, checked_flag, checked_number_dtype, reading_state
 
 if TYPE_CHECKING:
     from connectors.policy import Policy
@@ -660,7 +660,14 @@ class MultiAgentEnvRunner(EnvRunner):
             StateMismatch: the state belongs to another kind of object.
         """
         self._create_pipelines()
-        super().set_state(state | self._pipelines.restorable_states(state))
+        later = dict(self._pipelines.later_states)
+        try:
+            with reading_state(type(self)):
+                known = self._pipelines.restorable_states(state)
+            super().set_state(state | known)
+        except BaseException:
+            self._pipelines.later_states = later
+            raise
 
     def _create_pipelines(self) -> None:
         """Create the pipelines of the modules of the first agents, if the environments were never reset.

@@ -18,7 +18,7 @@ from episode_runners.metrics_logger import MetricsLogger
 from episodes.errors import InvalidArgument, StateMismatch, WrongType
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed
+from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed, reading_state
 
 if TYPE_CHECKING:
     from episode_runners.multi_agent import MultiAgentEnvRunner
@@ -279,16 +279,18 @@ class EnvRunner(Closeable):
             raise StateMismatch(
                 f"{type(self).__name__}.set_state: a state without {missing}; give a state of get_state"
             )
-        self._use.needs_reset = True
         both = self._pipelines
         pipelines = {"env_to_module": both.env_to_module, "module_to_env": both.module_to_env}
-        seed, num_steps = state["seed"], state[self.steps_counted]
-        sequence = None if seed is None else np.random.SeedSequence((seed, num_steps))
         before = {name: pipeline.get_state() for name, pipeline in pipelines.items()}
-        set_states(pipelines, {name: state[name] for name in pipelines}, before)
+        with reading_state(type(self)):
+            seed = checked_seed(state["seed"])
+            counts = [checked_count(name, state[name], 0) for name in (self.steps_counted, "num_episodes")]
+            sequence = None if seed is None else np.random.SeedSequence((seed, counts[0]))
+            set_states(pipelines, {name: state[name] for name in pipelines}, before)
+        self._use.needs_reset = True
         if sequence is not None:
             self._reseed(sequence)
-        self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]
+        self.seed, (self._num_steps, self.num_episodes) = seed, counts
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
         """Derive new seeds for the next resets and random actions from a seed sequence."""

@@ -47,7 +47,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.policy_box import has_policy_actions, to_env_actions, to_policy_actions
-from episodes.tracks.validation import checked_flag
+from episodes.tracks.validation import checked_count, checked_flag, reading_state
 
 __all__ = ["SingleAgentEnvRunner"]
 
@@ -770,8 +770,10 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             StateMismatch: the state belongs to another kind of object. The runner is unchanged.
         """
+        with reading_state(type(self)):
+            turn = checked_count("turn", state["turn"], 0) if "turn" in state else 0  # the base class has the error
         super().set_state(state)
-        self._turn = state["turn"] % self.num_envs
+        self._turn = turn % self.num_envs
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
         self._envs.seed(int(sequence.generate_state(1)[0] >> 1))

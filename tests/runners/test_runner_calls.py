@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from mpe2 import simple_spread_v3
 
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
-from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, UnknownKey, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from tests.moving.environments import Always
 from tests.reference import numbered, numbered_agents
@@ -191,3 +192,32 @@ def test_flags_in_lists_end_episodes(mode: AutoresetMode) -> None:
 
     runner.env.step = with_lists  # type: ignore[method-assign]
     assert numbered(runner.sample(num_timesteps=80, random_actions=True)) == numbered(expected)
+
+
+STATES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "nothing": lambda state: None,
+    "text": lambda state: "x",
+    "list": lambda state: list(state),
+    "empty": lambda state: {},
+    "no pipeline": lambda state: {name: value for name, value in state.items() if name != "env_to_module"},
+    "pipeline is a list": lambda state: state | {"module_to_env": [1]},
+    "pipeline of other pieces": lambda state: state | {"env_to_module": {"other": {"a": 1}}},
+    "seed is text": lambda state: state | {"seed": "x"},
+    "steps are text": lambda state: {name: "x" if name.endswith("steps") else value for name, value in state.items()},
+    "episodes below 0": lambda state: state | {"num_episodes": -1},
+}
+MALFORMED = [*((cartpoles, name) for name in STATES), *((spread, name) for name in STATES)]
+
+
+@pytest.mark.parametrize(("make", "name"), MALFORMED)
+def test_rejected_state_changes_nothing(make: Any, name: str) -> None:
+    def run(rejects: bool) -> Any:
+        runner = make()
+        runner.sample(num_timesteps=14, random_actions=True)
+        if rejects:
+            with pytest.raises((StateMismatch, InvalidArgument, UnknownKey)):
+                runner.set_state(STATES[name](runner.get_state()))
+        packs = runner.sample(num_timesteps=14, random_actions=True)
+        return (numbered_agents if make is spread else numbered)(packs), runner.get_state()
+
+    assert run(True) == run(False)
