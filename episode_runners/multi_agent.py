@@ -23,7 +23,7 @@ from episode_runners.multi_agent_restarts import EnvCopies
 from episode_runners.multi_agent_stats import MultiAgentCollectStats, stats_of
 from episode_runners.multi_agent_versions import carry_versions, checked_versions, switch_versions, write_versions
 from episode_runners.restarts import EnvReplacement, advised
-from episode_runners.runner import EnvRunner, check_counts, copy_pipeline, quotas
+from episode_runners.runner import EnvRunner, check_counts, check_flags, copy_pipeline, quotas
 from episodes.columns import DEFAULT_MODULE_ID, Columns
 from episodes.data_types import ModuleID
 from episodes.errors import EpisodeError, InvalidArgument, WrongType
@@ -33,7 +33,7 @@ from episodes.multi_agent.timeline import RESTS
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
-from episodes.tracks.validation import checked_choice, checked_count, checked_flag, checked_number_dtype
+from episodes.tracks.validation import checked_choice, checked_count, checked_flag, checked_number_dtype, reading_state
 
 if TYPE_CHECKING:
     from connectors.policy import Policy
@@ -210,8 +210,10 @@ class MultiAgentEnvRunner(EnvRunner):
                 runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
             StateMismatch: a filter has no statistics, and this call does not update them.
+            WrongType: a flag is no bool.
         """
         check_counts(num_timesteps, num_episodes)
+        check_flags(explore, random_actions, force_reset)
         use = self._use
         use.check_may_sample()
         if self.policies is None and not random_actions:
@@ -237,12 +239,15 @@ class MultiAgentEnvRunner(EnvRunner):
     ) -> list[MultiAgentEpisode]:
         """Sample for `sample`, count the steps, and call the hooks. If this fails, `take` returns the steps."""
         began, sampled = perf_counter(), self._chunks
-        self._call = MultiAgentCall(self._updates_if(explore))
+        updates = self._updates_if(explore)
+        if not (updates or random_actions):
+            self._pipelines.check_statistics()  # before any change; below, also of modules that a reset makes known
+        self._call = MultiAgentCall(updates)
         self._store_interrupted()
         if self._use.needs_reset or force_reset or num_episodes is not None:
             self._reset_all()
         act = self._random_actions if random_actions else self._policy_actions
-        if self._call.updates and not random_actions:
+        if updates and not random_actions:
             self._pipelines.stamp()
         elif not random_actions:
             self._pipelines.check_statistics()
@@ -655,7 +660,14 @@ class MultiAgentEnvRunner(EnvRunner):
             StateMismatch: the state belongs to another kind of object.
         """
         self._create_pipelines()
-        super().set_state(state | self._pipelines.restorable_states(state))
+        later = dict(self._pipelines.later_states)
+        try:
+            with reading_state(type(self)):
+                known = self._pipelines.restorable_states(state)
+            super().set_state(state | known)
+        except BaseException:
+            self._pipelines.later_states = later
+            raise
 
     def _create_pipelines(self) -> None:
         """Create the pipelines of the modules of the first agents, if the environments were never reset.

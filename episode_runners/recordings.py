@@ -14,8 +14,11 @@ from episodes.pack import EpisodePack
 from episodes.recorder.vector_recorder import VectorRecorder
 from episodes.replay import EpisodeReplayBuffer
 from episodes.replay.replay_recorder import ReplayRecorder
+from episodes.tracks.validation import checked_items
 
 __all__ = ["Recordings"]
+
+_NAMES = "names of extra model outputs"
 
 
 class Recordings:
@@ -67,14 +70,14 @@ class Recordings:
             keys: names of the policy outputs to store. None: those that the buffer stores already.
 
         Raises:
-            WrongType: the object is not an `EpisodeReplayBuffer`.
+            WrongType: the object is not an `EpisodeReplayBuffer`, or `keys` is text.
         """
         if not isinstance(buffer, EpisodeReplayBuffer):
             raise WrongType(
                 f"sample_into cannot write into a {type(buffer).__name__}; give an EpisodeReplayBuffer, "
                 "or add the pack of sample()"
             )
-        keys = buffer.extra_model_outputs if keys is None else keys
+        keys = buffer.extra_model_outputs if keys is None else checked_items("keys", keys, _NAMES)
         self.stores_log_probs = Columns.ACTION_LOGP in keys
         sink = self.sink
         if isinstance(sink, ReplayRecorder) and self.buffer is buffer and sink.is_reset:

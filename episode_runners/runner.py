@@ -18,7 +18,7 @@ from episodes.closeable import Closeable
 from episodes.errors import InvalidArgument, StateMismatch, WrongType
 from episodes.recorder.ongoing import OngoingEpisodes
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed
+from episodes.tracks.validation import checked_count, checked_flag, checked_items, checked_seed, reading_state
 
 if TYPE_CHECKING:
     from episode_runners.multi_agent import MultiAgentEnvRunner
@@ -274,21 +274,23 @@ class EnvRunner(Closeable):
         Raises:
             StateMismatch: the state belongs to another kind of object. The runner is unchanged.
         """
-        missing = [name for name in self.get_state() if name not in state]
+        missing = [name for name in self.get_state() if not isinstance(state, Mapping) or name not in state]
         if missing:
             raise StateMismatch(
                 f"{type(self).__name__}.set_state: a state without {missing}; give a state of get_state"
             )
-        self._use.needs_reset = True
         both = self._pipelines
         pipelines = {"env_to_module": both.env_to_module, "module_to_env": both.module_to_env}
-        seed, num_steps = state["seed"], state[self.steps_counted]
-        sequence = None if seed is None else np.random.SeedSequence((seed, num_steps))
         before = {name: pipeline.get_state() for name, pipeline in pipelines.items()}
-        set_states(pipelines, {name: state[name] for name in pipelines}, before)
+        with reading_state(type(self)):
+            seed = checked_seed(state["seed"])
+            counts = [checked_count(name, state[name], 0) for name in (self.steps_counted, "num_episodes")]
+            sequence = None if seed is None else np.random.SeedSequence((seed, counts[0]))
+            set_states(pipelines, {name: state[name] for name in pipelines}, before)
+        self._use.needs_reset = True
         if sequence is not None:
             self._reseed(sequence)
-        self.seed, self._num_steps, self.num_episodes = seed, num_steps, state["num_episodes"]
+        self.seed, (self._num_steps, self.num_episodes) = seed, counts
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
         """Derive new seeds for the next resets and random actions from a seed sequence."""
@@ -365,3 +367,10 @@ def check_counts(num_timesteps: int | None, num_episodes: int | None) -> None:
         )
     name = "sample: num_" + ("episodes" if num_timesteps is None else "timesteps")
     checked_count(name, num_episodes if num_timesteps is None else num_timesteps)
+
+
+def check_flags(explore: bool, random_actions: bool, force_reset: bool) -> None:
+    """Raise `WrongType` unless all three arguments of `sample` are bools."""
+    checked_flag("sample: explore", explore)
+    checked_flag("sample: random_actions", random_actions)
+    checked_flag("sample: force_reset", force_reset)

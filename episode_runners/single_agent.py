@@ -21,7 +21,15 @@ from episode_runners.environment_errors import check_distinct, raise_or_annotate
 from episode_runners.random_actions import sample_random_actions
 from episode_runners.recordings import Recordings
 from episode_runners.restarts import EnvReplacement
-from episode_runners.runner import EnvRunner, ShownEpisodes, call_hooks, check_counts, copy_pipeline, quotas
+from episode_runners.runner import (
+    EnvRunner,
+    ShownEpisodes,
+    call_hooks,
+    check_counts,
+    check_flags,
+    copy_pipeline,
+    quotas,
+)
 from episode_runners.runner_envs import RunnerEnvs
 from episode_runners.stats import CollectStats
 from episode_runners.vector_envs import EnvLike, envs_of
@@ -39,7 +47,7 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.policy_box import has_policy_actions, to_env_actions, to_policy_actions
-from episodes.tracks.validation import checked_flag
+from episodes.tracks.validation import checked_count, checked_flag, reading_state
 
 __all__ = ["SingleAgentEnvRunner"]
 
@@ -271,8 +279,10 @@ class SingleAgentEnvRunner(EnvRunner):
                 runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. `take` returns the steps sampled so far.
             StateMismatch: a filter has no statistics, and this call does not update them.
+            WrongType: a flag is no bool.
         """
         check_counts(num_timesteps, num_episodes)
+        check_flags(explore, random_actions, force_reset)
         use = self._use
         use.check_may_sample()
         try:
@@ -299,8 +309,18 @@ class SingleAgentEnvRunner(EnvRunner):
             use.end()
 
     def _begin_call(self, explore: bool, random_actions: bool) -> SampleCall:
-        """Begin a call of `sample` or `sample_into`."""
-        self._call = call = SampleCall(explore, self._updates_if(explore), random_actions, perf_counter())
+        """Begin a call of `sample` or `sample_into`. A rejected call changes nothing.
+
+        Raises:
+            InvalidArgument: there is no policy, and the call does not take random actions.
+            StateMismatch: a filter has no statistics, and this call does not update them.
+        """
+        updates = self._updates_if(explore)
+        if not random_actions:
+            if self.policy is None:
+                raise InvalidArgument("this runner has no policy; give policy=, or pass random_actions=True")
+            self._pipelines.begin(self.policy, updates)
+        self._call = call = SampleCall(explore, updates, random_actions, perf_counter())
         return call
 
     def sample_into(
@@ -334,9 +354,13 @@ class SingleAgentEnvRunner(EnvRunner):
             EpisodeStateError: the runner is closed, or is sampling already (a hook called this method), or another
                 runner is sampling from the same environment object.
             KeyboardInterrupt: Ctrl-C. The buffer has the steps sampled so far.
+            StateMismatch: a filter has no statistics, and this call does not update them.
+            WrongType: an argument has a wrong type.
         """
         if type(num_timesteps) is not int or num_timesteps < 1:
             check_counts(num_timesteps, None)
+        if not (type(explore) is type(random_actions) is type(force_reset) is bool):
+            check_flags(explore, random_actions, force_reset)
         use = self._use
         use.check_may_sample()
         try:
@@ -365,8 +389,8 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         self._begin_call(explore, random_actions)
         recordings = self._recordings
-        recordings.was_greedy[...] = not explore
         continues = recordings.continues_in(buffer, keys)
+        recordings.was_greedy[...] = not explore
         if not continues:
             self._store_interrupted()
             recordings.record_into(buffer, keys)
@@ -458,18 +482,11 @@ class SingleAgentEnvRunner(EnvRunner):
 
         Return the number of steps, or 0 for episodes. If an error occurs, all environments are reset before the next
         step.
-
-        Raises:
-            InvalidArgument: there is no policy, and the call does not take random actions.
         """
         call, sink = self._call, self._recordings.sink
-        if self.policy is None and not call.random_actions:
-            raise InvalidArgument("this runner has no policy; give policy=, or pass random_actions=True")
         act = self._random_actions if call.random_actions else self._policy_actions
         sink.policy_version = None if call.random_actions else self._policy_version
         sink.acting_pipeline = getattr(self.env_to_module, "acting_pipeline", None)  # unknown for other pipelines
-        if not call.random_actions:
-            self._pipelines.begin(self.policy, call.updates)
         call.rewrites = self.env_to_module.rewrites
         if call.explore and self.num_envs == 1 and isinstance(sink, ReplayRecorder) and not sink.keys:
             call.random_share = random_action_probability_of(self.policy)
@@ -753,8 +770,10 @@ class SingleAgentEnvRunner(EnvRunner):
         Raises:
             StateMismatch: the state belongs to another kind of object. The runner is unchanged.
         """
+        with reading_state(type(self)):
+            turn = checked_count("turn", state["turn"], 0) if "turn" in state else 0  # the base class has the error
         super().set_state(state)
-        self._turn = state["turn"] % self.num_envs
+        self._turn = turn % self.num_envs
 
     def _reseed(self, sequence: np.random.SeedSequence) -> None:
         self._envs.seed(int(sequence.generate_state(1)[0] >> 1))

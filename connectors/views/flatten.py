@@ -17,7 +17,7 @@ from episodes.columns import Columns
 from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument
 from episodes.history import History, HistorySpaces
-from episodes.tracks.flattening import Flattener
+from episodes.tracks.flattening import Flattener, flat_space_of
 from episodes.tracks.space_kinds import is_box
 from episodes.tracks.validation import checked_flag, checked_items, checked_number_dtype
 
@@ -76,7 +76,7 @@ class FlattenObservations(ViewPiece, ObservationRewriter):
         """Return the Box space of the flat vectors [D]. Spaces without a fixed size become Gymnasium's
         flattened space.
         """
-        flat = spaces.flatten_space(input_observation_space)
+        flat = flat_space_of(input_observation_space)
         if not is_box(flat) or self.dtype is None:
             return flat
         return spaces.Box(flat.low.astype(self.dtype), flat.high.astype(self.dtype), dtype=self.dtype)

@@ -30,7 +30,7 @@ _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS,
 def _eps_ids(draw: Draw) -> np.ndarray:
     """Return the ids of the steps' episodes as strings. Padding gets ""."""
     ids = draw.facts(Columns.EPS_ID)
-    return np.array([id_ or "" for id_ in ids.ravel().tolist()]).reshape(ids.shape)
+    return np.array([id_ or "" for id_ in ids.ravel().tolist()], str).reshape(ids.shape)
 
 
 DERIVED: dict[str, Callable[[Draw], Any]] = {
@@ -76,12 +76,10 @@ def _view_columns(draw: Draw, keys: Sequence[str], views: BoundViews) -> dict[st
     if not before and not after:
         return {}
     history, half = draw.history(before, after, views.given, views.lookback)
-    if not len(history):
-        return {}
     columns = views(history)
     result = {}
-    for prefix, part in (("", slice(0, half)), ("new_", slice(half, len(history)))):
-        if part.start < part.stop:
+    for prefix, is_read, part in (("", before, slice(0, half)), ("new_", after, slice(half, len(history)))):
+        if is_read:
             for name, column in columns.items():
                 result[prefix + name] = nested.map_leaves(lambda leaf, part=part: draw.arrange(leaf[part]), column)
     return result

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.errors import EpisodeError, MissingExtra
+from episodes.errors import EpisodeError, InvalidArgument, MissingExtra
 from episodes.inspect.doctor.examine import examine
 from episodes.inspect.formatting import clipped, counted, number
 from episodes.inspect.update_explanation import (
@@ -23,6 +23,7 @@ from episodes.inspect.update_explanation import (
 )
 from episodes.storage import EpisodeDataset
 from episodes.storage.catalog import SEALED, UNFINISHED
+from episodes.storage.files import local_path
 from episodes.storage.ledger import LedgerReader
 from episodes.storage.runs import is_run, read_run
 from episodes.tokens.names import LOGP, TRAINER_LOGP
@@ -110,9 +111,12 @@ def examine_run(run: str | Path) -> RunFindings:
         run: the folder of a run.
 
     Raises:
-        UnreadableData: the ledger is damaged.
+        InvalidArgument: there is no such folder.
+        UnreadableData: the ledger, or the description of a data set, is damaged.
     """
-    path = Path(run)
+    path = local_path(run)
+    if not path.is_dir():
+        raise InvalidArgument(f"examine_run: {path} is no folder; give the folder of a run (train --logdir)")
     algorithm = str(read_run(path).settings.get("algo", "")) if is_run(path) else ""
     data = stored_episodes(path)
     findings: list[RunFinding] = []

@@ -335,6 +335,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
         )
 
 
+_LIMITS = np.finfo(np.float32)  # of ratios
 _FACTS = ("share", "episode", "agent", "t", "times_learned")
 
 
@@ -488,9 +489,11 @@ def _by_id(episodes: Any, wanted: np.ndarray) -> dict[str, list[Any]]:
 
 
 def ratio_distances(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return |log(first_ratio)| of each step, or NaN if earlier gradient steps of the update had changed the policy."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        distances = np.abs(np.log(columns["first_ratio"]))
+    """Return |log(first_ratio)| of each step, or NaN if earlier gradient steps of the update had changed the policy.
+
+    A ratio that float32 rounds to 0 or infinity has the distance of the nearest number, about 87 or 89.
+    """
+    distances = np.abs(np.log(np.clip(columns["first_ratio"], _LIMITS.tiny, _LIMITS.max)))
     steps = columns.get("first_gradient_step")
     return distances if steps is None else np.where(steps == 0, distances, np.nan)
 

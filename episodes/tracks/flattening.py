@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.tracks.nested import as_any_array, is_foreign_array
-from episodes.tracks.space_kinds import choices_of, is_nested, joined_parts, kind_of, parts_of
+from episodes.tracks.space_kinds import choices_of, is_nested, joined_parts, kind_of, parts_of, rejected_space
 from episodes.tracks.spaces import elementary_spaces
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class Flattener:
     Args:
         space: a space whose items Gymnasium flattens to arrays (`space.is_np_flattenable`), or any other.
         dtype: dtype of the vectors, by default Gymnasium's own.
+
+    Raises:
+        InvalidArgument: the space, or a part of it, is a `Dict` or `Tuple` without parts, and no dtype is given.
     """
 
     def __init__(self, space: gym.Space, dtype: DTypeLike | None = None) -> None:
@@ -35,7 +38,7 @@ class Flattener:
         self._parts: list[_Part] | None = None
         if space.is_np_flattenable:
             self.size = spaces.flatdim(space)
-            self.dtype = spaces.flatten_space(space).dtype if dtype is None else np.dtype(dtype)
+            self.dtype = flat_space_of(space).dtype if dtype is None else np.dtype(dtype)
             self._parts, start = [], 0
             for path, part in elementary_spaces(space):
                 self._parts.append(_part_of(part, path, start))
@@ -56,6 +59,23 @@ class Flattener:
         for part, column in zip(self._parts, columns, strict=True):
             part.write(out, column)
         return out
+
+
+def flat_space_of(space: gym.Space) -> Any:
+    """Return the space of flattened items, as `gymnasium.spaces.flatten_space` does.
+
+    Raises:
+        InvalidArgument: the space, or a part of it, is a `Dict` or `Tuple` without parts.
+    """
+    if _has_empty_part(space):
+        allowed = "a space with something in each Dict and Tuple"
+        raise rejected_space("flattening", space, allowed, "leave the empty parts out")
+    return spaces.flatten_space(space)
+
+
+def _has_empty_part(space: gym.Space) -> bool:
+    """Return True if a space or a part of it is a `Dict` or `Tuple` without parts. Gymnasium cannot flatten it."""
+    return is_nested(space) and (not parts_of(space) or any(map(_has_empty_part, parts_of(space).values())))
 
 
 def _subarray(rows: Any, path: Path) -> Any:

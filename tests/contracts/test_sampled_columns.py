@@ -15,6 +15,7 @@ from episodes.draws.columns import DERIVED
 from episodes.errors import UnknownKey
 from episodes.replay import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
+from tests.reference_replay import LastObservations
 
 KEYS = ["rewards", *DERIVED, "half_time"]
 
@@ -100,5 +101,34 @@ def test_a_column_of_the_table_is_in_every_batch(
     sums = np.array([sum(0.99**k * (t + 1 + k) for k in range(stop - t)) for t, stop in zip(rows, last, strict=True)])
     np.testing.assert_allclose(batch["rewards"][real], sums, rtol=1e-6)
     assert not batch["rewards"][~real].any()
+    if store == "mapped":
+        made.close()
+
+
+OF_NO_STEPS: dict[str, dict[str, Any]] = {
+    "all columns": {"keys": list(DERIVED)},
+    "n-step": {"n_step": 3},
+    "random n-step": {"n_step": (1, 4)},
+    "infos as columns": {"include_infos": "columns"},
+    "views": {"views": LastObservations(2)},
+    "views of next observations": {"views": LastObservations(2), "keys": ["new_obs"], "n_step": 2},
+}
+
+
+def forms(batch: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the kind of dtype and the item shape of each column. The length of strings varies."""
+    columns = dict(batch.items())
+    if hasattr(columns.get("infos"), "items"):
+        columns |= {f"infos/{path}": column for path, column in columns.pop("infos").items()}
+    return {name: (column.dtype.kind, column.shape[1:]) for name, column in columns.items()}
+
+
+@pytest.mark.parametrize("options", OF_NO_STEPS)
+@pytest.mark.parametrize("store", STORES)
+def test_a_batch_of_no_steps_has_the_columns_of_other_batches(store: str, options: str, tmp_path: Path) -> None:
+    made = STORES[store](tmp_path)
+    empty, full = (made.at(steps, **OF_NO_STEPS[options]) for steps in ([], [0, 1]))
+    assert len(empty["indices"]) == 0
+    assert forms(empty) == forms(full)
     if store == "mapped":
         made.close()

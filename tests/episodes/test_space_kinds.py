@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from connectors.distributions import distribution_for
+from connectors.env_to_module import FlattenObservations
 from connectors.fingerprint import describe_space
 from connectors.module_to_env import ListifyForVectorEnv
 from connectors.views.frame_stacking import stacked_space
@@ -30,7 +31,7 @@ from episodes.inspect.doctor.scan import outside_bounds
 from episodes.storage import space_json
 from episodes.testing.row_format import item_of
 from episodes.tracks.fitting import space_mismatches
-from episodes.tracks.flattening import Flattener
+from episodes.tracks.flattening import Flattener, flat_space_of
 from episodes.tracks.policy_box import policy_space_of, without_huge_bounds
 from episodes.tracks.space_kinds import (
     bounds_of,
@@ -404,3 +405,19 @@ def test_kind_is_taken_or_rejected_in_the_same_words(user: str) -> None:
         else:
             with pytest.raises(InvalidArgument, match=r"(?s)^\w+: the space .* is given, .* is allowed; "):
                 take(space)
+
+
+EMPTY = {
+    "dict": spaces.Dict({}),
+    "tuple": spaces.Tuple(()),
+    "dict in a dict": spaces.Dict(a=spaces.Dict({}), b=spaces.Box(0, 1, (1,))),
+    "tuple in a tuple": spaces.Tuple((spaces.Tuple(()), spaces.Discrete(2))),
+    "beside a graph": spaces.Dict(a=spaces.Tuple(()), g=spaces.Graph(spaces.Box(0, 1, (2,)), None)),
+}
+
+
+@pytest.mark.parametrize("flatten", [flat_space_of, FlattenObservations])
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_parts_are_not_flattened(name: str, flatten: Callable[[Any], Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"flattening: the space .* is given, .*; leave the empty parts out"):
+        flatten(EMPTY[name])

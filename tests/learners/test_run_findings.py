@@ -15,7 +15,8 @@ import torch
 from episode_learners import PPO, PPOConfig
 from episode_learners.run import Run
 from episodes import SingleAgentEpisode
-from episodes.inspect import examine_run
+from episodes.errors import InvalidArgument
+from episodes.inspect import examine_run, explain_update
 from episodes.inspect.run_findings_page import LiveFindings, run_report
 from episodes.pack import EpisodePack
 from episodes.storage.ledger import Ledger, LedgerReader
@@ -219,6 +220,31 @@ def test_nothing_stands_out_in_a_healthy_run(algorithm: str, env: str, num_steps
     findings = examine_run(folder)
     assert findings.updates
     assert list(findings) == []
+
+
+@pytest.mark.parametrize("shift", [1.0, 80.0, 200.0])  # e^-200 is 0 as float32
+def test_policy_that_is_far_from_the_one_that_learns_stands_out(shift: float, tmp_path: Path) -> None:
+    def sample(policy: Any) -> list[SingleAgentEpisode]:
+        episodes = [made(policy, f"e{i}", np.ones(20)) for i in range(4)]
+        for episode in episodes[:2]:
+            episode.set_extra_model_outputs(
+                key="action_logp", new_data=episode.get_extra_model_outputs("action_logp") + np.float32(shift)
+            )
+        return episodes
+
+    folder = trained(tmp_path, sample)
+    (finding,) = [finding for finding in examine_run(folder) if finding.kind == "old_policy"]
+    assert finding.text.startswith("2 of 4 episodes")
+    distances = {row["episode"]: row["ratio_distance"] for row in explain_update(folder, 1).by("episode")}
+    limit = -np.log(np.finfo(np.float32).tiny)  # of ratios
+    assert [distances[f"e{i}"] for i in range(4)] == pytest.approx([min(shift, limit)] * 2 + [0.0] * 2, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["absent", "file"])
+def test_path_without_a_folder_is_no_run(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgument, match=f"{name} is no folder; give the folder of a run"):
+        examine_run(tmp_path / name)
 
 
 def test_a_run_without_records_says_what_to_record(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from mpe2 import simple_spread_v3
 
 from episode_runners import Hook, MultiAgentEnvRunner, SingleAgentEnvRunner, evaluate
-from episodes.errors import EpisodeStateError, InvalidArgument, WrongType
+from episodes.errors import EpisodeStateError, InvalidArgument, StateMismatch, UnknownKey, WrongType
 from episodes.replay import EpisodeReplayBuffer
 from tests.moving.environments import Always
 from tests.reference import numbered, numbered_agents
@@ -65,6 +66,59 @@ def test_hook_may_evaluate() -> None:
     first, second = (cartpoles(policy=policy, hooks=hooks).sample(num_timesteps=8) for hooks in ([hook], []))
     assert numbered(first) == numbered(second)
     assert result[0].num_episodes == 2
+
+
+NO_POLICY = InvalidArgument, "give polic"
+REJECTED: dict[str, tuple[dict[str, Any], tuple[Any, str]]] = {
+    "no policy": ({"num_timesteps": 3}, NO_POLICY),
+    "no policy, with a reset": ({"num_timesteps": 3, "force_reset": True}, NO_POLICY),
+    "no policy, greedy": ({"num_timesteps": 3, "explore": False}, NO_POLICY),
+    "no policy, episodes": ({"num_episodes": 1}, NO_POLICY),
+    "both counts": ({"num_timesteps": 3, "num_episodes": 1}, (InvalidArgument, "exactly one")),
+    "no steps": ({"num_timesteps": 0, "random_actions": True}, (InvalidArgument, "num_timesteps=0")),
+    **{
+        flag: ({"num_timesteps": 3, "random_actions": True, flag: "no"}, (WrongType, f"{flag}='no': give True or"))
+        for flag in ("explore", "random_actions", "force_reset")
+    },
+}
+OUTPUTS: dict[str, tuple[dict[str, Any], tuple[Any, str]]] = {
+    "names as text": ({"random_actions": True, "extra_model_outputs": "action_logp"}, (WrongType, "in a list")),
+    "no buffer": ({"random_actions": True, "explore": False, "buffer": []}, (WrongType, "cannot write into a list")),
+}
+
+
+PAIRS = [
+    *((kind, call) for call in REJECTED for kind in ("sample", "sample of agents")),
+    *(
+        (kind, call)
+        for call in [*REJECTED, *OUTPUTS]
+        if call not in ("no policy, episodes", "both counts")
+        for kind in ("sample_into", "sample_into another buffer")
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "call"), PAIRS)
+def test_rejected_call_changes_nothing(kind: str, call: str) -> None:
+    """Ongoing episodes continue as if the call had not been made."""
+    options, (error, words) = (REJECTED | OUTPUTS)[call]
+
+    def run(rejects: bool) -> Any:
+        runner: Any = spread() if kind == "sample of agents" else cartpoles(len_lookback_buffer=2)
+        buffer = EpisodeReplayBuffer(100, seed=0)
+        into = {"buffer": buffer} if kind.startswith("sample_into") else {}
+        other = {"buffer": EpisodeReplayBuffer(100)} if kind.endswith("another buffer") else into
+        sample = runner.sample_into if into else runner.sample
+        valid = into | {"num_timesteps": 14, "random_actions": True}
+        sample(**valid)
+        if rejects:
+            with pytest.raises(error, match=words):
+                sample(**({"num_timesteps": 3, **other} if into else {}) | options)
+        result = sample(**valid)
+        packs = list(buffer.iter_packs()) if into else result
+        return numbered_agents(packs) if kind == "sample of agents" else numbered(packs[0] if into else packs)
+
+    assert run(True) == run(False)
 
 
 WRITES = {
@@ -138,3 +192,32 @@ def test_flags_in_lists_end_episodes(mode: AutoresetMode) -> None:
 
     runner.env.step = with_lists  # type: ignore[method-assign]
     assert numbered(runner.sample(num_timesteps=80, random_actions=True)) == numbered(expected)
+
+
+STATES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "nothing": lambda state: None,
+    "text": lambda state: "x",
+    "list": lambda state: list(state),
+    "empty": lambda state: {},
+    "no pipeline": lambda state: {name: value for name, value in state.items() if name != "env_to_module"},
+    "pipeline is a list": lambda state: state | {"module_to_env": [1]},
+    "pipeline of other pieces": lambda state: state | {"env_to_module": {"other": {"a": 1}}},
+    "seed is text": lambda state: state | {"seed": "x"},
+    "steps are text": lambda state: {name: "x" if name.endswith("steps") else value for name, value in state.items()},
+    "episodes below 0": lambda state: state | {"num_episodes": -1},
+}
+MALFORMED = [*((cartpoles, name) for name in STATES), *((spread, name) for name in STATES)]
+
+
+@pytest.mark.parametrize(("make", "name"), MALFORMED)
+def test_rejected_state_changes_nothing(make: Any, name: str) -> None:
+    def run(rejects: bool) -> Any:
+        runner = make()
+        runner.sample(num_timesteps=14, random_actions=True)
+        if rejects:
+            with pytest.raises((StateMismatch, InvalidArgument, UnknownKey)):
+                runner.set_state(STATES[name](runner.get_state()))
+        packs = runner.sample(num_timesteps=14, random_actions=True)
+        return (numbered_agents if make is spread else numbered)(packs), runner.get_state()
+
+    assert run(True) == run(False)

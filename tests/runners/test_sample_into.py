@@ -243,7 +243,7 @@ def test_pack_with_more_outputs_than_buffer_is_added_with_the_stored_ones() -> N
 def test_sample_into_wrong_arguments_raise() -> None:
     env_runner = runner(AutoresetMode.NEXT_STEP, num_envs=8)
     with pytest.raises(InvalidArgument, match="at most half the buffer's capacity"):
-        env_runner.sample_into(EpisodeReplayBuffer(10), num_timesteps=8)
+        env_runner.sample_into(EpisodeReplayBuffer(10), num_timesteps=8, random_actions=True)
     with pytest.raises(InvalidArgument, match="at least 1"):
         env_runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=0)
     with pytest.raises(UnknownKey, match="no extra model output 'state_out' to store"):
@@ -251,7 +251,11 @@ def test_sample_into_wrong_arguments_raise() -> None:
             EpisodeReplayBuffer(100), num_timesteps=8, random_actions=True, extra_model_outputs=["state_out"]
         )
     with pytest.raises(WrongType, match="cannot write into a MultiAgentEpisodeReplayBuffer"):
-        env_runner.sample_into(MultiAgentEpisodeReplayBuffer(100), num_timesteps=8)  # type: ignore[arg-type]
+        env_runner.sample_into(
+            MultiAgentEpisodeReplayBuffer(100),  # type: ignore[arg-type]
+            num_timesteps=8,
+            random_actions=True,
+        )
     env_runner.close()
     with pytest.raises(EpisodeStateError, match="after close"):
         env_runner.sample_into(EpisodeReplayBuffer(100), num_timesteps=8)
