@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,10 +54,13 @@ def _fits_exactly(space: Any, value: Any, leading: tuple[int, ...]) -> bool:
     kind = KIND_OF_CLASS.get(type(space))
     if kind is _DICT and given is dict:
         parts = space.spaces
-        return parts.keys() == value.keys() and all([_fits_exactly(parts[key], value[key], leading) for key in parts])
+        for key, part in parts.items():
+            if key not in value or not _fits_exactly(part, value[key], leading):
+                return False
+        return len(parts) == len(value)
     if kind is _TUPLE and given is tuple:
         parts = space.spaces
-        return len(parts) == len(value) and all(map(_fits_exactly, parts, value, (leading,) * len(parts)))
+        return len(parts) == len(value) and all(map(_fits_exactly, parts, value, repeat(leading)))
     return kind is _DISCRETE and (given is int or given is np.int64) and not leading
 
 
