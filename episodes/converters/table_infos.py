@@ -14,8 +14,7 @@ from episodes.errors import WrongType
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn, packed_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,11 +35,11 @@ class TableInfos:
         `report`.
         """
         infos = pack.infos
-        columns = infos.whole().columns if isinstance(infos, ColumnInfos) else {}
+        columns = infos.whole().columns
         kept_columns: dict[str, Column] = {}
         for path, column in columns.items():
             try:
-                kept_columns[path] = ColumnInfos({path: column}, len(infos)).without_objects().columns[path]
+                kept_columns[path] = Infos({path: column}, len(infos)).without_objects().columns[path]
             except WrongType as error:
                 ids = pack.ids.repeat(np.diff(pack.observation_offsets))
                 for id_ in ids[column.present].tolist():
@@ -103,7 +102,7 @@ class TableInfos:
         for path, kind in kinds.items():
             parts = (table[f"infos/{path}"], rows), (table[f"last_infos/{path}"].take(pyarrow().array(ends)), last_rows)
             columns[path] = _read_column(kind, path, parts, num)
-        return ColumnInfos(columns, num) if columns else EmptyInfos(num)
+        return Infos(columns, num)
 
 
 def _kind_of(column: Column) -> Any:

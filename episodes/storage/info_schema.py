@@ -23,8 +23,7 @@ from episodes.storage.arrow import (
     value_type,
 )
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn, packed_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +83,7 @@ def _present(path: str) -> str:
 def written_columns(infos: Infos) -> dict[str, Column]:
     """Return infos as a dict of columns by key path. Raise `WrongType`, naming the key, if a value
     cannot be encoded as msgpack."""
-    return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
+    return infos.without_objects().columns
 
 
 def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
@@ -174,4 +173,4 @@ def stored_infos(readers: list[InfoReader], batch: pa.RecordBatch, offsets: np.n
         else:
             columns[path] = TypedColumn(values.read(batch, offsets), present.read(batch, offsets), plain)
     num_rows = offsets.item(-1)
-    return ColumnInfos(columns, num_rows) if columns else EmptyInfos(num_rows)
+    return Infos(columns, num_rows)

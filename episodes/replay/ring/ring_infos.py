@@ -19,9 +19,8 @@ import numpy as np
 
 from episodes.replay.ring.track_ring import contiguous_ranges, put
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, copy_mutable
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn, copy_mutable
 
 Segments = Iterable[tuple[int, Infos]]  # infos of consecutive observations, each with the number of its first one
 
@@ -49,7 +48,7 @@ class RingInfos:
 
         A repeated call has no effect.
         """
-        if not isinstance(infos, EmptyInfos) and len(infos) and not (self._waiting and self._waiting[-1][0] == start):
+        if infos.columns and len(infos) and not (self._waiting and self._waiting[-1][0] == start):
             self._waiting.append((start, infos))
 
     def drop_before(self, number: int) -> None:
@@ -82,7 +81,7 @@ class RingInfos:
             if num_present:
                 mask = None if num_present == len(rows) else present
                 taken[path] = TypedColumn(column.values[rows], mask, column.plain)
-        return ColumnInfos(taken, len(rows)) if taken else EmptyInfos(len(rows))
+        return Infos(taken, len(rows))
 
     def segments(self, first: int, head: int) -> Iterator[tuple[int, Infos]]:
         """Yield all infos of the observations with numbers [first, head), with the number of each segment's first one.
@@ -99,7 +98,7 @@ class RingInfos:
                 parts: dict[str, Column] = {
                     path: column.part(span) for path, column in columns.items() if column.present[span].any()
                 }
-                yield number + begin, ColumnInfos(parts, end - begin)
+                yield number + begin, Infos(parts, end - begin)
 
     def resized(self, num_rows: int, first: int, head: int) -> RingInfos:
         """Return the infos of the observations with numbers [first, head) in a ring of another size."""
@@ -116,10 +115,9 @@ class RingInfos:
         """
         while self._waiting:
             start, infos = self._waiting[0]
-            if isinstance(infos, ColumnInfos):
-                skipped = max(len(infos) - self.num_rows, 0)
-                for path, column in infos.view(skipped, len(infos)).whole().columns.items():
-                    self._write(path, start + skipped, _typed(column))
+            skipped = max(len(infos) - self.num_rows, 0)
+            for path, column in infos.view(skipped, len(infos)).whole().columns.items():
+                self._write(path, start + skipped, _typed(column))
             self._waiting.popleft()
         for column in self._columns.values():
             if column.seen < head:

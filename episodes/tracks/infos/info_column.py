@@ -1,20 +1,16 @@
-"""Info dicts of a finished episode, stored as one array (column) per key path. Messages and files use the same form.
-
-Each key is one column, nested keys by path: an array, and a mask of the rows that have a value.
+"""Columns of the infos of a finished episode: an array per key path, and a mask of the rows that have a value.
 
     path          values                 mask
     "speed"       [0.5, 0.7, 0.9]        None: every info has it
     "log/loss"    [0.0, 0.3, 0.0]        [F, T, F]
     "moves"       [None, ["e4"], None]   [F, T, F]     dtype object: values of no common dtype, in memory only
 
-In pickles, messages and files, values of no common dtype are one msgpack document each (`PackedColumn`), never a
-pickle.
+Pickles, messages and files use the same form. There, values of no common dtype are one msgpack document each
+(`PackedColumn`), never a pickle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +20,9 @@ from episodes.tracks import nested
 from episodes.tracks.copies import copied
 from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.infos import msgpack_codec
-from episodes.tracks.infos.infos import Infos
 
 WHOLE = "~"  # path of an info that is stored as one value, since a key is not a string; no key escapes to it
 _IMMUTABLE = (str, bytes, int, float, bool, type(None), np.generic)
-
-Key = tuple[tuple[str, ...], str | None]  # keys of the dicts around a value, and its key (None: the value is the info)
 
 
 @dataclass(slots=True, eq=False)
@@ -174,167 +167,7 @@ def copy_mutable(value: object) -> Any:
     return copied(value) if isinstance(value, (list, dict, tuple, set, np.ndarray)) else value
 
 
-class ColumnInfos(Infos):
-    """Immutable sequence of info dicts, stored as one array per key path. A dict is created
-    each time an item is read.
-
-    Args:
-        columns: columns by key path, which may have more rows than these infos.
-        num: number of infos.
-        start: row of the first one.
-        keys: the parsed paths, if they are known.
-    """
-
-    __slots__ = ("columns", "keys", "num", "start")
-
-    def __init__(self, columns: dict[str, Column], num: int, start: int = 0, keys: list[Key] | None = None) -> None:
-        self.columns = columns  # may hold more rows than this view
-        self.num = num
-        self.start = start
-        self.keys = list(map(_key_of, columns)) if keys is None else keys  # parsed once and shared by all views
-
-    def whole(self) -> ColumnInfos:
-        """Return these infos with columns of exactly their length. A slice otherwise shares the
-        columns of the longer sequence."""
-        if not self.start and self.num == self._num_rows:
-            return self
-        span = slice(self.start, self.start + self.num)
-        return ColumnInfos({path: column.take(span) for path, column in self.columns.items()}, self.num, 0, self.keys)
-
-    @property
-    def _num_rows(self) -> int:
-        return next(iter(self.columns.values())).num
-
-    @property
-    def holds_objects(self) -> bool:
-        return any(column.holds_objects for column in self.columns.values())
-
-    def copied(self) -> ColumnInfos:
-        """Return a copy of these infos that shares no array with other infos."""
-        selected = self.take(np.arange(self.num))
-        for path, column in selected.columns.items():
-            if isinstance(column, PackedColumn):
-                data, bounds = column.joined()
-                selected.columns[path] = PackedColumn(data.copy(), bounds[:-1], bounds[1:])
-        return selected
-
-    def arrays(self) -> list[np.ndarray]:
-        """Return the list of all arrays in which the infos are stored."""
-        return [array for column in self.columns.values() for array in column.arrays()]
-
-    def without_objects(self) -> ColumnInfos:
-        """Return these infos with all columns of Python objects encoded as msgpack, so that they can be
-        written to a file or message.
-
-        Raises:
-            WrongType: names the key of a value that msgpack cannot encode.
-        """
-        whole = self.whole()
-        if not any(isinstance(column, TypedColumn) and column.holds_objects for column in whole.columns.values()):
-            return whole
-        columns = {path: _without_objects(path, column) for path, column in whole.columns.items()}
-        return ColumnInfos(columns, whole.num, 0, whole.keys)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ColumnInfos:
-        """Return a deep copy of the infos, Python objects included."""
-        whole = self.whole()
-        return ColumnInfos(deepcopy(whole.columns, memo), whole.num, 0, whole.keys)
-
-    def parts(self) -> tuple[list[str], list[tuple[Any, Any, Any]], int]:
-        """Return the infos as plain tuples for pickling: key paths, contents of the columns, and number of infos.
-        `from_parts` is the inverse."""
-        whole = self.without_objects()
-        parts = [
-            (c.values, c.mask, c.plain) if isinstance(c, TypedColumn) else (c.buffer, c.starts, c.ends)
-            for c in whole.columns.values()
-        ]
-        return list(whole.columns), parts, whole.num
-
-    def __reduce__(self) -> Any:
-        return from_parts, self.parts()
-
-    def __len__(self) -> int:
-        return self.num
-
-    def item(self, row: int) -> dict[str, Any]:
-        info: dict[str, Any] = {}
-        row += self.start
-        for (parents, last), column in zip(self.keys, self.columns.values(), strict=True):
-            mask = column.mask
-            if mask is None or mask[row]:
-                if last is None or parents:
-                    _put([info], parents, last, [column.value(row)])
-                else:
-                    info[last] = column.value(row)
-        return info
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.dicts())
-
-    def dicts(self) -> list[dict[str, Any]]:
-        """Return all infos as a list of dicts.
-
-        Reading column by column takes a fifth of the time of reading info by info.
-        """
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num)]
-        span = slice(self.start, self.start + self.num)
-        for (parents, last), column in zip(self.keys, self.columns.values(), strict=True):
-            mask = column.mask
-            if mask is None or mask[span].all():
-                _put(infos, parents, last, column.list(span))
-                continue
-            rows = mask[span].nonzero()[0]
-            _put([infos[row] for row in rows.tolist()], parents, last, column.list(rows + self.start))
-        return infos
-
-    def view(self, start: int, stop: int) -> ColumnInfos:
-        return ColumnInfos(self.columns, stop - start, self.start + start, self.keys)
-
-    def take(self, rows: slice | np.ndarray) -> ColumnInfos:
-        rows = np.asarray(rows) + self.start
-        columns: dict[str, Column] = {}
-        mask = selected = None
-        for path, column in self.columns.items():
-            if isinstance(column, TypedColumn) and column.mask is not None:
-                if column.mask is not mask:  # keys of the same infos share one mask, which is gathered once
-                    mask, selected = column.mask, nested.take(column.mask, rows)
-                columns[path] = TypedColumn(nested.take(column.values, rows), selected, column.plain)
-            else:
-                columns[path] = column.take(rows)
-        return ColumnInfos(columns, len(rows), 0, self.keys)
-
-
-def from_parts(paths: list[str], parts: list[tuple[Any, Any, Any]], num: int) -> ColumnInfos:
-    """Create the infos from the tuples that `ColumnInfos.parts` returned. Tuples pickle
-    faster than the column objects."""
-    columns = [TypedColumn(*part) if type(part[2]) is bool else PackedColumn(*part) for part in parts]
-    return ColumnInfos(dict(zip(paths, columns, strict=True)), num)
-
-
-def _key_of(path: str) -> Key:
-    """Split the path of an info value into the tuple of its parent keys and its own key.
-
-    A whole info has no own key (None).
-    """
-    if path == WHOLE:
-        return (), None
-    *parents, last = map(nested.unescape, path.split("/"))
-    return tuple(parents), last
-
-
-def _put(infos: list[dict[str, Any]], parents: tuple[str, ...], last: str | None, values: list[Any]) -> None:
-    """Write one value into each info dict, under the key `last` of the nested dicts with the keys `parents`."""
-    for parent in parents:
-        infos = [info.setdefault(parent, {}) for info in infos]
-    if last is None:
-        for info, value in zip(infos, values, strict=True):
-            info.update(value)
-    else:
-        for info, value in zip(infos, values, strict=True):
-            info[last] = value
-
-
-def _without_objects(path: str, column: Column) -> Column:
+def without_objects(path: str, column: Column) -> Column:
     """Return a column without Python objects: they are packed as msgpack. Any other column is returned itself."""
     if isinstance(column, PackedColumn) or not column.holds_objects:
         return column
