@@ -23,7 +23,7 @@ from episodes.storage.arrow import (
     value_type,
 )
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn, packed_column
+from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn, as_documents
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,10 +128,7 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
     """
     if column is None:
         return documents_column(b"", np.zeros(num_rows + 1, np.int64), offsets)
-    if isinstance(column, TypedColumn):
-        rows = np.flatnonzero(column.present).tolist()
-        column = packed_column(path, rows, [column.value(row) for row in rows], num_rows)
-    data, bounds = column.joined()
+    data, bounds = as_documents(path, column).joined()
     return documents_column(data, bounds, offsets)
 
 

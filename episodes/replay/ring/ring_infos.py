@@ -25,6 +25,9 @@ from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn,
 Segments = Iterable[tuple[int, Infos]]  # infos of consecutive observations, each with the number of its first one
 
 
+_SHORT_NBYTES = 1024  # a gap of fewer bytes is cheaper to save than one segment more
+
+
 class RingInfos:
     """Storage of infos by the running number of their observation. Observations without infos take no memory.
 
@@ -86,14 +89,17 @@ class RingInfos:
     def segments(self, first: int, head: int) -> Iterator[tuple[int, Infos]]:
         """Yield all infos of the observations with numbers [first, head), with the number of each segment's first one.
 
-        Segments share memory with the ring. Observations without infos are left out.
+        Segments share memory with the ring. Observations without infos are left out, except short gaps between others.
         """
         columns = self._laid(head)
+        row_nbytes = sum(column.row_nbytes for column in columns.values())
         for number, count in contiguous_ranges(first, head, self.num_rows) if columns else ():
             start = number % self.num_rows
             has_infos = np.any([column.present[start : start + count] for column in columns.values()], axis=0)
-            edges = np.flatnonzero(np.diff(has_infos, prepend=False, append=False)).reshape(-1, 2)
-            for begin, end in edges.tolist():
+            edges = np.flatnonzero(np.diff(has_infos, prepend=False, append=False))
+            is_long = np.repeat(np.diff(edges)[1::2] * row_nbytes > _SHORT_NBYTES, 2)  # gaps
+            edges = edges[np.concatenate([[True], is_long, [True]])] if len(edges) else edges
+            for begin, end in edges.reshape(-1, 2).tolist():
                 span = slice(start + begin, start + end)
                 parts: dict[str, Column] = {
                     path: column.part(span) for path, column in columns.items() if column.present[span].any()
@@ -210,6 +216,11 @@ class _RingColumn:
         if self.values.dtype != object:
             values = _as_objects(self.part(slice(None)))
             self.values, self.plain = values, False
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes that an observation takes in this column, whether it has a value or not."""
+        return self.values[:1].nbytes + 1
 
     def part(self, rows: slice) -> TypedColumn:
         """Return the values at a range of ring positions. They share memory with the ring."""

@@ -167,19 +167,19 @@ def copy_mutable(value: object) -> Any:
     return copied(value) if isinstance(value, (list, dict, tuple, set, np.ndarray)) else value
 
 
-def without_objects(path: str, column: Column) -> Column:
-    """Return a column without Python objects: they are packed as msgpack. Any other column is returned itself."""
-    if isinstance(column, PackedColumn) or not column.holds_objects:
+def as_documents(path: str, column: Column) -> PackedColumn:
+    """Return the column of the info key `path` with each value encoded as msgpack.
+
+    Raises:
+        WrongType: names the key of a value that msgpack cannot encode.
+    """
+    if isinstance(column, PackedColumn):
         return column
-    rows = column.present.nonzero()[0].tolist()
-    return packed_column(path, rows, [column.values[row] for row in rows], len(column.values))
-
-
-def packed_column(path: str, rows: list[int], values: list[Any], num: int) -> PackedColumn:
-    """Encode values of the info key `path` as msgpack, and return them as a column for `num` infos. `rows` are the
-    indices of the infos that have a value."""
-    encoded = [msgpack_codec.encode(value, _named(path)) for value in values]
-    sizes = np.zeros(num, np.int64)
+    rows = column.present.nonzero()[0]
+    values = column.values[rows]
+    items = values.tolist() if column.plain or column.holds_objects else list(values)
+    encoded = [msgpack_codec.encode(item, _named(path)) for item in items]
+    sizes = np.zeros(column.num, np.int64)
     sizes[rows] = [len(document) for document in encoded]
     ends = np.cumsum(sizes)
     return PackedColumn(np.frombuffer(b"".join(encoded), np.uint8), ends - sizes, ends)

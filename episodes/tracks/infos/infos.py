@@ -10,7 +10,7 @@ import numpy as np
 
 from episodes.errors import StepOutOfRange
 from episodes.tracks import nested
-from episodes.tracks.infos.info_column import WHOLE, Column, PackedColumn, TypedColumn, without_objects
+from episodes.tracks.infos.info_column import WHOLE, Column, PackedColumn, TypedColumn, as_documents
 
 Key = tuple[tuple[str, ...], str | None]  # keys of the dicts around a value, and its key (None: the value is the info)
 
@@ -76,7 +76,7 @@ class Infos(Sequence[dict[str, Any]]):
         whole = self.whole()
         if not any(isinstance(column, TypedColumn) and column.holds_objects for column in whole.columns.values()):
             return whole
-        columns = {path: without_objects(path, column) for path, column in whole.columns.items()}
+        columns = {path: as_documents(path, c) if c.holds_objects else c for path, c in whole.columns.items()}
         return Infos(columns, whole.num, 0, whole.keys)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Infos:
