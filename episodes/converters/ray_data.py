@@ -14,7 +14,7 @@ from episodes.converters.bounded_packs import Given, packs_of
 from episodes.converters.columns import NUMBERS, column_of
 from episodes.converters.loss_report import LossReport
 from episodes.converters.step_tables import checked_columns, export_pack, fact_columns, report_chunk_losses
-from episodes.converters.table_infos import TableInfos
+from episodes.converters.table_infos import info_columns, storable_infos
 from episodes.errors import InvalidArgument, needing
 from episodes.pack import EpisodePack
 from episodes.storage import EpisodeDataset
@@ -101,8 +101,8 @@ def complete_table(pack: EpisodePack, report: LossReport) -> Any | None:
         columns[path] = _tensors(array[observed if is_observed(path) else steps])
         if is_observed(path):
             columns[f"next_{path}"] = _tensors(array[following])
-    infos = TableInfos.of(pack, report)
-    columns |= infos.columns("infos/", observed, None) | infos.columns("next_infos/", following, None)
+    infos = storable_infos(pack, report)
+    columns |= info_columns(infos, "infos/", observed) | info_columns(infos, "next_infos/", following)
     return pyarrow().table(columns)
 
 

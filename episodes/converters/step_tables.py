@@ -22,7 +22,7 @@ from episodes.converters.action_mapping import export_actions
 from episodes.converters.columns import array_of, column_of, has_column, rare_column, spread
 from episodes.converters.loss_report import LossReport, keep_supported
 from episodes.converters.step_order import codes_of
-from episodes.converters.table_infos import TableInfos
+from episodes.converters.table_infos import info_columns, kind_of_infos, read_infos, storable_infos
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts.facts import FACTS, Kind
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
@@ -62,9 +62,11 @@ def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
         columns[path] = column_of(array[observed if is_observed(path) else steps])
         if is_observed(path):
             columns[f"last_{path}"] = rare_column(array[last], ends, pack.num_steps)
-    infos = TableInfos.of(pack, report)
-    columns |= infos.columns("infos/", observed, None) | infos.columns("last_infos/", last, (ends, pack.num_steps))
-    about = {"structure": structure_of(pack_columns(pack)), "tracks": track_kinds, "infos": infos.kinds}
+    infos = storable_infos(pack, report)
+    columns |= info_columns(infos, "infos/", observed)
+    columns |= info_columns(infos, "last_infos/", last, (ends, pack.num_steps))
+    info_kinds = {path: kind_of_infos(column) for path, column in infos.items()}
+    about = {"structure": structure_of(pack_columns(pack)), "tracks": track_kinds, "infos": info_kinds}
     about |= _spaces(pack, report)
     columns[OTHER] = _with_description(columns, json.dumps(about))
     table = pyarrow().table(columns)
@@ -273,7 +275,7 @@ def pack_of(table: pa.Table, source: str) -> EpisodePack:
             last = np.zeros((len(ends), *shape), kind[0]) if 0 in shape else last
             array = _interleaved(array, last, rows, ends + np.arange(len(ends)) + 1)
         leaves[path] = array
-    infos = TableInfos.read(about["infos"], table, rows, ends + np.arange(len(ends)) + 1)
+    infos = read_infos(about["infos"], table, rows, ends + np.arange(len(ends)) + 1)
     tracks = assemble(about["structure"], leaves)
     spaces = {name: space_json.from_json(about.get(name)) for name in ("observation_space", "action_space")}
     facts = _read_facts(table, firsts, ends)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +13,7 @@ from episodes.errors import WrongType
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import pyarrow
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn, as_documents
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,90 +21,83 @@ if TYPE_CHECKING:
 _TEXT, _DOCUMENTS = "text", "msgpack"
 
 
-@dataclass(frozen=True, slots=True)
-class TableInfos:
-    """Values of n info dicts as one typed column per key path."""
+def storable_infos(pack: EpisodePack, report: LossReport) -> dict[str, Column]:
+    """Return the info dicts of a pack, one per observation, as columns by key path. Keys that cannot be stored are
+    added to `report`.
+    """
+    infos, kept = pack.infos, dict[str, Column]()
+    for path, column in infos.whole().columns.items():
+        try:
+            kept[path] = as_documents(path, column) if column.holds_objects else column
+        except WrongType as error:
+            ids = pack.ids.repeat(np.diff(pack.observation_offsets))
+            for id_ in ids[column.present].tolist():
+                report.add(f"infos/{path}", str(error), id_)
+    return kept
 
-    kinds: dict[str, Any]
-    values: dict[str, Column]
 
-    @classmethod
-    def of(cls, pack: EpisodePack, report: LossReport) -> TableInfos:
-        """Convert the info dicts of a pack, one per observation, to columns. Keys that cannot be stored are added to
-        `report`.
-        """
-        infos = pack.infos
-        columns = infos.whole().columns if isinstance(infos, ColumnInfos) else {}
-        kept_columns: dict[str, Column] = {}
-        for path, column in columns.items():
-            try:
-                kept_columns[path] = ColumnInfos({path: column}, len(infos)).without_objects().columns[path]
-            except WrongType as error:
-                ids = pack.ids.repeat(np.diff(pack.observation_offsets))
-                for id_ in ids[column.present].tolist():
-                    report.add(f"infos/{path}", str(error), id_)
-        return cls({path: _kind_of(column) for path, column in kept_columns.items()}, kept_columns)
+def info_columns(
+    infos: dict[str, Column], prefix: str, rows: np.ndarray, rare: tuple[np.ndarray, int] | None = None
+) -> dict[str, Any]:
+    """Return the infos at the indices `rows` as a dict of Arrow columns, whose names start with `prefix`.
 
-    def columns(self, prefix: str, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> dict[str, Any]:
-        """Return the infos at the indices `rows` as a dict of Arrow columns, whose names start with `prefix`.
-
-        Args:
-            prefix: the first part of the columns' names.
-            rows: indices of infos, [k].
-            rare: None, or the rows [k] and the number of rows of a column that is null elsewhere.
-        """
-        made = {}
-        for path, column in self.values.items():
-            if self.kinds[path] in (_TEXT, _DOCUMENTS):
-                made[f"{prefix}{path}"] = self._objects(path, column, rows, rare)
-                continue
-            values, present = column.values[rows], column.present[rows]  # type: ignore[union-attr]
-            if rare is not None:
-                made[f"{prefix}{path}"] = rare_column(values[present], rare[0][present], rare[1])
-            else:
-                made[f"{prefix}{path}"] = column_of(values, present)
-        return made
-
-    def _objects(self, path: str, column: Column, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> Any:
-        """Return the rows of a column of text or msgpack documents as a pyarrow array, with null where a row has no
-        value.
-
-        Args:
-            rows: the rows of `column` to convert.
-            rare: if the values belong to a few rows of a longer table: their rows, and the length of the table.
-        """
-        pa = pyarrow()
-        if self.kinds[path] == _TEXT:
-            kind, values = pa.string(), column.list(rows)
+    Args:
+        infos: all infos, as columns by key path.
+        prefix: the first part of the columns' names.
+        rows: indices of infos, [k].
+        rare: None, or the rows [k] and the number of rows of a column that is null elsewhere.
+    """
+    made = {}
+    for path, column in infos.items():
+        if kind_of_infos(column) in (_TEXT, _DOCUMENTS):
+            made[f"{prefix}{path}"] = _objects(path, column, rows, rare)
+            continue
+        values, present = column.values[rows], column.present[rows]  # type: ignore[union-attr]
+        if rare is not None:
+            made[f"{prefix}{path}"] = rare_column(values[present], rare[0][present], rare[1])
         else:
-            packed = column if isinstance(column, PackedColumn) else _pack_column(path, column)
-            bounds = zip(packed.starts[rows], packed.ends[rows], strict=True)
-            kind, values = pa.binary(), [packed.buffer[a:b].tobytes() for a, b in bounds]
-        present = column.present[rows].tolist()
-        made = pa.array(
-            [value if is_present else None for value, is_present in zip(values, present, strict=True)], kind
-        )
-        return made if rare is None else spread(made, *rare)
-
-    @staticmethod
-    def read(kinds: dict[str, Any], table: pa.Table, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
-        """Convert the columns of an Arrow table back to info dicts.
-
-        Args:
-            kinds: the kind of each column, by path.
-            table: the table.
-            rows: indices of the infos of steps.
-            last_rows: indices of the infos of last observations.
-        """
-        num, columns = len(rows) + len(last_rows), dict[str, Column]()
-        ends = last_rows - np.arange(len(last_rows)) - 1
-        for path, kind in kinds.items():
-            parts = (table[f"infos/{path}"], rows), (table[f"last_infos/{path}"].take(pyarrow().array(ends)), last_rows)
-            columns[path] = _read_column(kind, path, parts, num)
-        return ColumnInfos(columns, num) if columns else EmptyInfos(num)
+            made[f"{prefix}{path}"] = column_of(values, present)
+    return made
 
 
-def _kind_of(column: Column) -> Any:
+def _objects(path: str, column: Column, rows: np.ndarray, rare: tuple[np.ndarray, int] | None) -> Any:
+    """Return the rows of a column of text or msgpack documents as a pyarrow array, with null where a row has no
+    value.
+
+    Args:
+        rows: the rows of `column` to convert.
+        rare: if the values belong to a few rows of a longer table: their rows, and the length of the table.
+    """
+    pa = pyarrow()
+    if kind_of_infos(column) == _TEXT:
+        kind, values = pa.string(), column.list(rows)
+    else:
+        packed = as_documents(path, column)
+        bounds = zip(packed.starts[rows], packed.ends[rows], strict=True)
+        kind, values = pa.binary(), [packed.buffer[a:b].tobytes() for a, b in bounds]
+    present = column.present[rows].tolist()
+    made = pa.array([value if is_present else None for value, is_present in zip(values, present, strict=True)], kind)
+    return made if rare is None else spread(made, *rare)
+
+
+def read_infos(kinds: dict[str, Any], table: pa.Table, rows: np.ndarray, last_rows: np.ndarray) -> Infos:
+    """Convert the columns of an Arrow table back to info dicts.
+
+    Args:
+        kinds: the kind of each column, by path.
+        table: the table.
+        rows: indices of the infos of steps.
+        last_rows: indices of the infos of last observations.
+    """
+    num, columns = len(rows) + len(last_rows), dict[str, Column]()
+    ends = last_rows - np.arange(len(last_rows)) - 1
+    for path, kind in kinds.items():
+        parts = (table[f"infos/{path}"], rows), (table[f"last_infos/{path}"].take(pyarrow().array(ends)), last_rows)
+        columns[path] = _read_column(kind, path, parts, num)
+    return Infos(columns, num)
+
+
+def kind_of_infos(column: Column) -> Any:
     """Return how a column is stored: `_TEXT`, `_DOCUMENTS`, or for numbers the list [dtype, shape of an item, whether
     the values were plain Python values].
     """
@@ -119,17 +110,11 @@ def _kind_of(column: Column) -> Any:
     return [column.values.dtype.str, list(column.values.shape[1:]), column.plain]
 
 
-def _pack_column(path: str, column: TypedColumn) -> PackedColumn:
-    """Return a typed column as a column of msgpack documents."""
-    rows = np.flatnonzero(column.present).tolist()
-    return packed_column(path, rows, [column.value(row) for row in rows], len(column.values))
-
-
 def _read_column(kind: Any, path: str, parts: Sequence[tuple[pa.ChunkedArray, np.ndarray]], num: int) -> Column:
     """Return the info column of `num` rows, joined from the parts that have it.
 
     Args:
-        kind: how it is stored, see `_kind_of`.
+        kind: how it is stored, see `kind_of_infos`.
         parts: pairs of a pyarrow column and its rows in the result. Null means that the row has no value.
     """
     present, joined = np.zeros(num, bool), []

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument, TrackMismatch, WrongType
 from episodes.facts.ending import ENDINGS, Ending
 from episodes.facts.policy_versions import VersionColumn, VersionRuns, checked_version, join_runs
-from episodes.tracks.infos.column_infos import copy_mutable
+from episodes.tracks.infos.info_column import copy_mutable
 from episodes.tracks.levels import check_levels
 from episodes.tracks.read_only import read_only
 from episodes.tracks.seeds import unseeded

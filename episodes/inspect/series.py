@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
@@ -14,14 +14,14 @@ from episodes.errors import EpisodeError
 from episodes.inspect.downsampling import Cells, downsample
 from episodes.tracks import InfoTrack, ListTrack, Track, Tracks
 from episodes.tracks.field import EXTRA
-from episodes.tracks.infos.column_infos import ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import infos_of
+from episodes.tracks.infos.info_column import TypedColumn
 from episodes.tracks.nested import leaves
 from episodes.tracks.ragged import LENGTH, Ragged
 
 if TYPE_CHECKING:
     from episodes.tracks.field import Field
-    from episodes.tracks.infos.column_infos import Column
+    from episodes.tracks.infos.info_column import Column
 
 MOST_NUMBERS = 1 << 26  # numbers of an array that statistics read; of a larger one they read evenly spaced items
 MOST_PIXELS = 1 << 19  # the same for images
@@ -328,10 +328,7 @@ def _of_infos(track: Track) -> Iterator[Series]:
     if type(track) is not InfoTrack:
         places = _places(total, 0)
         infos = infos_of(list(infos) if places is None else [infos[place] for place in places])
-    if not isinstance(infos, ColumnInfos):
-        return
-    columns: Mapping[str, Any] = infos.whole().columns
-    for path, column in columns.items():
+    for path, column in infos.whole().columns.items():
         yield _of_info(path, column, places, total)
 
 

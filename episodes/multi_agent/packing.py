@@ -20,7 +20,7 @@ from episodes.multi_agent.episode import MultiAgentEpisode
 from episodes.multi_agent.timeline import Timeline
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.infos.column_infos import copy_mutable
+from episodes.tracks.infos.info_column import copy_mutable
 
 __all__ = ["pack_agents", "unpack_agents"]
 

@@ -48,7 +48,7 @@ from episodes.tracks.casting import check_kinds, is_kind_of
 from episodes.tracks.field import INFOS, extra_field
 from episodes.tracks.indexing import offsets_of, ranges
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.infos import EmptyInfos, Infos
+from episodes.tracks.infos.infos import Infos
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.policy_box import env_space_of, to_env_actions
 from episodes.tracks.read_only import read_only
@@ -133,7 +133,7 @@ class EpisodePack(Sequence[SingleAgentEpisode]):
         lookbacks = counts(np.zeros(num, np.int64) if lookbacks is None else lookbacks, "lookbacks")
         rows = int(lengths.sum() + lookbacks.sum()) + num
         if not isinstance(infos, Infos):
-            infos = EmptyInfos(rows) if infos is None else infos_of(infos)
+            infos = Infos({}, rows) if infos is None else infos_of(infos)
         flags = (np.zeros(num, bool) if flag is None else flag for flag in (terminated, truncated))
         facts = PackFacts(
             ids=ids_of(random_ids(num) if ids is None else ids),

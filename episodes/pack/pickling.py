@@ -18,8 +18,7 @@ from gymnasium import spaces
 
 from episodes.facts.facts import PackFacts, from_band, in_band
 from episodes.tracks import Tracks, seeds
-from episodes.tracks.infos.column_infos import from_parts
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.infos import Infos, from_parts
 from episodes.tracks.nested import map_leaves
 from episodes.tracks.ragged import Ragged
 
@@ -105,7 +104,7 @@ def _from_parts(value: object, actions: Any = None) -> Any:
 
 def _infos_to_parts(infos: Any) -> Any:
     """Convert infos for pickling: to their number if all are empty, else to arrays, with shared arrays stored once."""
-    if type(infos) is EmptyInfos:
+    if not infos.columns:
         return infos.num
     paths, parts, num = infos.parts()
     parts_by_id: dict[int, Any] = {}
@@ -122,7 +121,7 @@ def _infos_to_parts(infos: Any) -> Any:
 def _infos_from_parts(value: Any) -> Any:
     """Return the infos that `value` describes: a number means infos without keys."""
     if type(value) is int:
-        return EmptyInfos(value)
+        return Infos({}, value)
     paths, parts, num = value
     made = {id(piece): _from_parts(piece) for part in parts for piece in part}
     return from_parts(paths, [(made[id(a)], made[id(b)], made[id(c)]) for a, b, c in parts], num)

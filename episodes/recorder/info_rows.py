@@ -24,9 +24,8 @@ from episodes.recorder.row_blocks import longer
 from episodes.tracks import nested
 from episodes.tracks.copies import copied
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.info_column import Column, TypedColumn
 from episodes.tracks.levels import DEEPEST, too_deep
 
 _FIRST_CAPACITY = 32
@@ -109,7 +108,7 @@ class InfoRows:
                     mask = nested.frozen(result)
             if len(missing) < len(index):
                 columns[path] = block.column(index, mask, missing)
-        return ColumnInfos(columns, len(index)) if columns else EmptyInfos(len(index))
+        return Infos(columns, len(index))
 
     def keep(self, slots: np.ndarray) -> np.ndarray:
         """Drop all stored infos except `slots` [k], and return the new number of each of these slots, [k]."""

@@ -31,7 +31,6 @@ from episodes.recorder.row_blocks import gather
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks, nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.infos import EmptyInfos
 from episodes.tracks.validation import checked_count, checked_number_dtype, checked_space
 
 if TYPE_CHECKING:
@@ -503,7 +502,7 @@ class VectorRecorder:
         """
         infos, slots = self._rows.infos, np.array(self._rows.info_slots)
         if infos.num_slots == 1:
-            return EmptyInfos(len(index))
+            return Infos({}, len(index))
         num = self.num_envs
         shifts = (slots - np.arange(len(slots))) * num  # from row * N + env to slot * N + env
         if self._rows.reset_infos:

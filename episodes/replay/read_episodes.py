@@ -12,7 +12,7 @@ from episodes.replay.ring.linked_ring import ACTIONS, REWARDS, STEP_TRACKS, TERM
 from episodes.replay.ring.track_ring import TrackRing
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import Tracks, nested
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.infos import Infos
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
@@ -38,7 +38,7 @@ def episode_at(
     observations = _read(ring.observations, rows)
     tracks = Tracks.finished(
         observations,
-        EmptyInfos(len(nested.first_leaf(observations))) if infos is None else infos,
+        Infos({}, len(nested.first_leaf(observations))) if infos is None else infos,
         _read(ring.tracks[ACTIONS], slots),
         _read(ring.tracks[REWARDS], slots),
         {key: _read(track, slots) for key, track in ring.tracks.items() if key not in STEP_TRACKS},

@@ -25,11 +25,11 @@ from episodes.replay.ring.track_ring import TrackRing, positions
 from episodes.storage import space_json
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import ColumnInfos, PackedColumn, TypedColumn
+from episodes.tracks.infos.info_column import PackedColumn, TypedColumn
 from episodes.tracks.infos.joining import joined_infos
 
 if TYPE_CHECKING:
-    from episodes.tracks.infos.column_infos import Column
+    from episodes.tracks.infos.info_column import Column
 
 
 def save(ring: LinkedRing, point: ResumePoint, buffer_state: dict[str, Any]) -> None:
@@ -181,7 +181,7 @@ def encode_infos(infos: Segments) -> list[Any]:
     written = []
     for start, parts in segments:
         joined = joined_infos(parts)
-        columns = joined.without_objects().columns if isinstance(joined, ColumnInfos) else {}
+        columns = joined.without_objects().columns
         written.append([start, len(joined), {path: _encode_column(column) for path, column in columns.items()}])
     return written
 
@@ -201,7 +201,7 @@ def decode_infos(written: list[Any]) -> list[tuple[int, Infos]]:
         columns_by_path = {
             p: TypedColumn(*c) if isinstance(c[2], bool) else PackedColumn(*c) for p, c in columns.items()
         }
-        segments.append((start, ColumnInfos(columns_by_path, count)))
+        segments.append((start, Infos(columns_by_path, count)))
     return segments
 
 

@@ -28,7 +28,6 @@ from episodes.replay.row_links import EnvTails, LinkedRows, LinkedRun
 from episodes.replay.staged_rows import StagedRows
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.infos import EmptyInfos
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
@@ -164,7 +163,7 @@ class StagedSteps:
         rows[envs], previous[envs] = reservation.rows_head + np.arange(len(envs)), NONE
         rows_head = reservation.rows_head + len(envs)
         after = EnvTails(previous, rows, tails.entries, reservation.head, rows_head, boundaries)
-        infos = self.infos.gather(info * len(mask) + envs) if info else EmptyInfos(len(envs))
+        infos = self.infos.gather(info * len(mask) + envs) if info else Infos({}, len(envs))
         written, links = None if len(envs) == len(mask) else envs, np.zeros((NUM_LINKS, 0), np.int64)
         block = Block(observations, written, len(envs), {}, {}, None, links, infos)
         addition = Addition(reservation, ring.table.change(reservation.closed, 0), block)
@@ -205,7 +204,7 @@ class StagedSteps:
     def _infos_of_steps(self, steps: LinkedRun | LinkedRows) -> Infos:
         """Return the infos of the recorded observations, ordered as the ring stores the observations."""
         if self.infos.num_slots == 1:
-            return EmptyInfos(steps.num_rows)
+            return Infos({}, steps.num_rows)
         num_envs, slots = len(self._environments), np.array([row.info for row in self.rows])
         index = (slots[:, None] * num_envs + self._environments).ravel()
         if isinstance(steps, LinkedRows) and steps.sources is not None:

@@ -33,7 +33,7 @@ from episodes.tracks.copies import IMMUTABLE, copied
 from episodes.tracks.fitting import check_fits
 from episodes.tracks.indexing import checked_lookback
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.infos import EmptyInfos, same_info
+from episodes.tracks.infos.infos import Infos, same_info
 from episodes.tracks.levels import DEEPEST, check_levels
 from episodes.tracks.notebook_repr import notebook_repr
 from episodes.tracks.ragged_items import as_ragged_item, declared_kinds
@@ -225,7 +225,7 @@ class SingleAgentEpisode(TrackGetters, HasDuration, HasEnding):
         observations, actions, rewards = map(nested.as_arrays, (observations, actions, rewards))
         check_extra_output_names(extra_model_outputs or (), "from_arrays" if id_ is None else f"episode {id_}")
         outputs = {key: nested.as_arrays(values) for key, values in (extra_model_outputs or {}).items()}
-        columns = EmptyInfos(len(nested.first_leaf(observations))) if infos is None else infos_of(infos)
+        columns = Infos({}, len(nested.first_leaf(observations))) if infos is None else infos_of(infos)
         tracks = Tracks.finished(observations, columns, actions, rewards, outputs)
         ending, ids = Ending.of(terminated, truncated), (agent_id, module_id, multi_agent_episode_id)
         facts = EpisodeFacts(

@@ -23,8 +23,7 @@ from episodes.storage.arrow import (
     value_type,
 )
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, packed_column
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn, as_documents
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +83,7 @@ def _present(path: str) -> str:
 def written_columns(infos: Infos) -> dict[str, Column]:
     """Return infos as a dict of columns by key path. Raise `WrongType`, naming the key, if a value
     cannot be encoded as msgpack."""
-    return infos.without_objects().columns if isinstance(infos, ColumnInfos) else {}
+    return infos.without_objects().columns
 
 
 def combine_fields(known: InfoFields, columns: dict[str, Column]) -> InfoFields:
@@ -129,10 +128,7 @@ def _documents(path: str, column: Column | None, offsets: np.ndarray, num_rows: 
     """
     if column is None:
         return documents_column(b"", np.zeros(num_rows + 1, np.int64), offsets)
-    if isinstance(column, TypedColumn):
-        rows = np.flatnonzero(column.present).tolist()
-        column = packed_column(path, rows, [column.value(row) for row in rows], num_rows)
-    data, bounds = column.joined()
+    data, bounds = as_documents(path, column).joined()
     return documents_column(data, bounds, offsets)
 
 
@@ -174,4 +170,4 @@ def stored_infos(readers: list[InfoReader], batch: pa.RecordBatch, offsets: np.n
         else:
             columns[path] = TypedColumn(values.read(batch, offsets), present.read(batch, offsets), plain)
     num_rows = offsets.item(-1)
-    return ColumnInfos(columns, num_rows) if columns else EmptyInfos(num_rows)
+    return Infos(columns, num_rows)

@@ -46,7 +46,7 @@ from episodes.storage.reading_plan import LENGTHS, LENGTHS_OF, ReadingPlan
 from episodes.storage.track_schema import Fields, TrackField, assemble, is_observed
 from episodes.tracks import Tracks
 from episodes.tracks.indexing import offsets_of
-from episodes.tracks.infos.column_infos import Column
+from episodes.tracks.infos.info_column import Column
 from episodes.tracks.ragged import Ragged
 
 if TYPE_CHECKING:

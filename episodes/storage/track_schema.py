@@ -201,7 +201,7 @@ def check_same(stored: Fields, new: Fields, label: str) -> None:
 
     The message names the first array that differs.
     """
-    for path in (*stored, *new):
+    for path in dict.fromkeys((*stored, *new)):
         if path not in new or path not in stored:
             problem = (
                 f"the given episodes have no track {path!r}" if path in stored else f"track {path!r} is not stored"

@@ -23,7 +23,6 @@ from episodes.tokens.arguments import check_logp, check_pack
 from episodes.tokens.names import KEPT_TOKENS, LOGP
 from episodes.tokens.segments import Segments, stream_of, whole_episodes, with_branches
 from episodes.tracks.indexing import offsets_of, ranges
-from episodes.tracks.infos.column_infos import ColumnInfos
 from episodes.tracks.ragged import Ragged
 from episodes.tracks.validation import checked_count
 
@@ -263,7 +262,7 @@ class TokenSequences:
                 prompt changed the others.
         """
         infos, counts = self.pack.infos, self._segments.counts
-        if not isinstance(infos, ColumnInfos) or not any(key in (*parents, last) for parents, last in infos.keys):
+        if not any(key in (*parents, last) for parents, last in infos.keys):
             return [[] for _ in counts]
         dicts, stream = infos.dicts(), self._stream
         rows = np.cumsum(~stream.is_action) - 1  # of the observation at each segment of the stream
@@ -402,7 +401,7 @@ def info_values(pack: EpisodePack, key: str) -> tuple[np.ndarray, np.ndarray]:
         InvalidArgument: a value is not an int of at least 0.
     """
     infos = pack.infos
-    column = infos.whole().columns.get(key) if isinstance(infos, ColumnInfos) else None
+    column = infos.whole().columns.get(key)
     rows = np.zeros(0, np.int64) if column is None else np.flatnonzero(column.present)
     values = np.asarray([] if column is None else column.list(rows))
     if values.size and (values.dtype.kind not in "iu" or values.ndim != 1 or values.min() < 0):

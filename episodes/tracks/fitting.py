@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from episodes.tracks import nested
 from episodes.tracks.casting import try_cast
 from episodes.tracks.policy_box import PolicyBox
 from episodes.tracks.ragged import Ragged
-from episodes.tracks.space_kinds import Kind, exact_kind_of, kind_of, parts_of
+from episodes.tracks.space_kinds import KIND_OF_CLASS, Kind, kind_of, parts_of
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
 
-_DICT, _DISCRETE = Kind.DICT, Kind.DISCRETE  # attributes of an `Enum` take 100 ns more, for each step
+_DICT, _TUPLE, _DISCRETE = Kind.DICT, Kind.TUPLE, Kind.DISCRETE  # attributes of an `Enum` take 100 ns more per step
 
 
 def check_fits(
@@ -46,13 +47,21 @@ def check_fits(
 
 def _fits_exactly(space: Any, value: Any, leading: tuple[int, ...]) -> bool:
     """Return True if the arrays of `value` have exactly the dtypes and shapes of the space: a fast check."""
-    kind = type(value)
-    if kind is np.ndarray:
-        return value.dtype == space.dtype and value.shape == (*leading, *(space.shape or ()))
-    if kind is dict and exact_kind_of(space) is _DICT:
+    given = type(value)
+    if given is np.ndarray:
+        shape = space.shape  # None for spaces of dicts, tuples and items of any shape
+        return shape is not None and value.dtype == space.dtype and value.shape == (*leading, *shape)
+    kind = KIND_OF_CLASS.get(type(space))
+    if kind is _DICT and given is dict:
         parts = space.spaces
-        return parts.keys() == value.keys() and all(_fits_exactly(parts[key], value[key], leading) for key in parts)
-    return (kind is int or kind is np.int64) and not leading and exact_kind_of(space) is _DISCRETE
+        for key, part in parts.items():
+            if key not in value or not _fits_exactly(part, value[key], leading):
+                return False
+        return len(parts) == len(value)
+    if kind is _TUPLE and given is tuple:
+        parts = space.spaces
+        return len(parts) == len(value) and all(map(_fits_exactly, parts, value, repeat(leading)))
+    return kind is _DISCRETE and (given is int or given is np.int64) and not leading
 
 
 def space_mismatches(

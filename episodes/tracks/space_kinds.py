@@ -49,10 +49,11 @@ class Kind(Enum):
         self.is_irregular = items == "irregular"
 
 
-_OF_CLASS: dict[type, Kind] = {
+KIND_OF_CLASS: dict[type, Kind] = {
     type(None): Kind.OTHER,
     **{getattr(spaces, kind.label): kind for kind in Kind if kind is not Kind.OTHER},
 }
+"""Kinds of Gymnasium's own classes, for code that runs at each step. All other code calls `kind_of`."""
 _BOX, _DICT = Kind.BOX, Kind.DICT  # attributes of an `Enum` take 100 ns more
 
 
@@ -62,17 +63,17 @@ def kind_of(space: gym.Space | None) -> Kind:
     >>> kind_of(spaces.Discrete(3))
     <Kind.DISCRETE: ('Discrete', 'array', True)>
     """
-    known = _OF_CLASS.get(type(space))
+    known = KIND_OF_CLASS.get(type(space))
     if known is not None:
         return known
-    return next((_OF_CLASS[base] for base in type(space).__mro__ if base in _OF_CLASS), Kind.OTHER)
+    return next((KIND_OF_CLASS[base] for base in type(space).__mro__ if base in KIND_OF_CLASS), Kind.OTHER)
 
 
 def exact_kind_of(space: gym.Space | None) -> Kind:
     """Return the kind of a space of Gymnasium's own classes. It is `OTHER` for all classes of users, whose further
     attributes nobody knows.
     """
-    return _OF_CLASS.get(type(space), Kind.OTHER)
+    return KIND_OF_CLASS.get(type(space), Kind.OTHER)
 
 
 def rejected_space(where: str, space: gym.Space | None, allowed: str, advice: str) -> InvalidArgument:

@@ -10,8 +10,8 @@ from episodes.facts.facts import FACTS, Kind
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
-from episodes.tracks.infos.column_infos import ColumnInfos, TypedColumn
-from episodes.tracks.infos.infos import EmptyInfos, Infos
+from episodes.tracks.infos.info_column import TypedColumn
+from episodes.tracks.infos.infos import Infos
 from episodes.transport.facts_codec import version_bounds
 from episodes.transport.wire import Schemas, arrays_of, schema_key
 
@@ -168,8 +168,6 @@ def _halves(pack: EpisodePack) -> list[EpisodePack]:
 
 def _infos_nbytes(infos: Infos) -> int:
     """Return the size in bytes of the info values that are stored as typed arrays."""
-    if not isinstance(infos, ColumnInfos):
-        return 0
     columns = [column for column in infos.columns.values() if isinstance(column, TypedColumn)]
     return sum(column.values.nbytes + (0 if column.mask is None else column.mask.nbytes) for column in columns)
 
@@ -181,4 +179,4 @@ def _is_plain(pack: EpisodePack) -> bool:
     for column in _ids_of(facts):
         if column is not None and column.dtype.kind not in "Uiu":
             return False
-    return facts.custom_data is None and (type(infos) is EmptyInfos or not infos.holds_objects)
+    return facts.custom_data is None and not infos.holds_objects

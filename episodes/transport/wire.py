@@ -49,8 +49,8 @@ from episodes.tracks.casting import MOST_DIMENSIONS
 from episodes.tracks.field import ACTIONS, EXTRA, OBSERVATIONS, REWARDS, extra_field
 from episodes.tracks.indexing import offsets_of
 from episodes.tracks.infos import msgpack_codec
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn
-from episodes.tracks.infos.infos import EmptyInfos, Infos
+from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn
+from episodes.tracks.infos.infos import Infos
 from episodes.tracks.infos.joining import joined_infos
 from episodes.tracks.ragged import LENGTH, Ragged
 from episodes.tracks.validation import checked_items
@@ -331,7 +331,7 @@ class PackLayout:
         rewards and extra outputs."""
         return Tracks(
             ArrayTrack(_arrays_at(arrays, self._observations), 0, OBSERVATIONS),
-            InfoTrack(EmptyInfos(num_rows) if infos is None else infos),
+            InfoTrack(Infos({}, num_rows) if infos is None else infos),
             ArrayTrack(_arrays_at(arrays, self._actions), 0, ACTIONS),
             ArrayTrack(_arrays_at(arrays, self._rewards), 0, REWARDS),
             {key: ArrayTrack(_arrays_at(arrays, index), 0, field) for key, index, field in self._extra}
@@ -439,8 +439,8 @@ def _encode_pack_metadata(
 ) -> list[Any]:
     """Encode the metadata of one pack, write its infos with `writer`, and return the encoded metadata as a list."""
     described = None
-    if type(infos) is not EmptyInfos:
-        described = _write_infos(infos.without_objects(), writer) if isinstance(infos, ColumnInfos) else None
+    if infos.columns:
+        described = _write_infos(infos.without_objects(), writer)
     before = integers_of(lookbacks)
     metadata = [None if column is None else write(column) for column, write in zip(facts, WRITERS, strict=False)]
     while metadata[-1] is None:
@@ -459,7 +459,7 @@ def _encode_pack_metadata(
 # --- infos ------------------------------------------------------------------------------------------------------------
 
 
-def _write_infos(infos: ColumnInfos, writer: PartsWriter) -> bytes:
+def _write_infos(infos: Infos, writer: PartsWriter) -> bytes:
     """Write the columns of infos with `writer`, and return a description of these columns as bytes."""
     described = []
     for path, column in infos.columns.items():
@@ -510,7 +510,7 @@ def _read_infos(data: bytes, num_rows: int, source: PartsReader) -> Infos:
             continue
         values = source.array(dtype, (num_rows, *shape), num_rows * size)
         columns[path] = TypedColumn(values, source.array(_BOOL, (num_rows,), num_rows) if masked else None, plain)
-    return ColumnInfos(columns, num_rows) if columns else EmptyInfos(num_rows)
+    return Infos(columns, num_rows)
 
 
 def _read_documents(num_rows: int, source: PartsReader) -> PackedColumn:

@@ -42,6 +42,8 @@ MISFITS: dict[str, tuple[spaces.Space, Any]] = {
     "MultiDiscrete 0.5": (spaces.MultiDiscrete([2, 2]), np.array([0.5, 0.0])),
     "MultiBinary 2": (spaces.MultiBinary(2), np.array([300, 0])),
     "no dict": (PICTURES, np.zeros((2, 2), np.uint8)),
+    "a number for a Dict": (PICTURES, np.array(1.0)),
+    "a number for a Tuple": (spaces.Tuple([spaces.Discrete(3)]), np.array(1.0)),
     "missing key": (PICTURES, {"image": np.zeros((2, 2), np.uint8)}),
     "nested image": (PICTURES, {"image": np.full((2, 2), 0.5), "at": (1,)}),
     "nested Discrete": (PICTURES, {"image": np.zeros((2, 2), np.uint8), "at": (0.5,)}),

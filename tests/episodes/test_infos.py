@@ -20,9 +20,9 @@ from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
 from episodes.tracks.infos import Infos
 from episodes.tracks.infos import msgpack_codec as encoding
-from episodes.tracks.infos.column_infos import ColumnInfos, PackedColumn, TypedColumn
 from episodes.tracks.infos.dicts import infos_of
-from episodes.tracks.infos.infos import EmptyInfos, same_info
+from episodes.tracks.infos.info_column import PackedColumn, TypedColumn
+from episodes.tracks.infos.infos import same_info
 from episodes.tracks.infos.joining import joined_infos
 
 values = st.one_of(
@@ -60,7 +60,7 @@ def test_infos_of_dicts_read_as_equal_dicts(items: list[dict[str, Any]], data: s
 
 
 def travelled(infos: Infos) -> Infos:
-    return infos.without_objects() if isinstance(infos, ColumnInfos) else infos
+    return infos.without_objects()
 
 
 def sorted_like(columns: Infos, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -79,7 +79,6 @@ def test_joined_infos_read_as_concatenated_parts(parts: list[list[dict[str, Any]
 
 def test_info_values_are_typed_columns_or_msgpack() -> None:
     columns = travelled(infos_of([{"n": 1, "who": "me"}, {"n": 2, "odd": None}, {}]))
-    assert isinstance(columns, ColumnInfos)
     assert isinstance(columns.columns["n"], TypedColumn)
     assert columns.columns["n"].present.tolist() == [True, True, False]
     assert isinstance(columns.columns["odd"], PackedColumn)
@@ -95,7 +94,7 @@ def test_infos_with_non_string_keys_round_trip() -> None:
 
 def test_empty_infos_need_no_arrays() -> None:
     infos = infos_of([{}, {}, {}])
-    assert (type(infos), list(infos[1:])) == (EmptyInfos, [{}, {}])
+    assert (infos.arrays(), list(infos[1:])) == ([], [{}, {}])
     with pytest.raises(IndexError, match=r"infos\[3\]: there are infos 0\.\.2"):
         infos[3]
 

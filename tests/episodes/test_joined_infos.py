@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from episodes import EpisodePack
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage import EpisodeDataset, EpisodeWriter
-from episodes.tracks.infos.column_infos import ColumnInfos, TypedColumn
+from episodes.tracks.infos.info_column import TypedColumn
 from episodes.tracks.infos.infos import same_info
 from episodes.tracks.infos.joined_column import JoinedColumn
 from tests.episodes.test_held_memory import pickled_apart, sent, sent_all
@@ -95,14 +95,12 @@ def joined_at_once(parts: list[EpisodePack]) -> EpisodePack:
 def waiting(pack: EpisodePack) -> list[str]:
     """Return the paths of the infos that are not joined yet."""
     infos = pack.columns.infos.data
-    columns = infos.columns if isinstance(infos, ColumnInfos) else {}
-    return [path for path, column in columns.items() if isinstance(column, TypedColumn) and len(column.parts) > 1]
+    return [path for path, column in infos.columns.items() if isinstance(column, TypedColumn) and len(column.parts) > 1]
 
 
 def columns(pack: EpisodePack) -> Any:
     infos = pack.infos
-    current = infos.columns.items() if isinstance(infos, ColumnInfos) else ()
-    typed = [(path, column) for path, column in current if isinstance(column, TypedColumn)]
+    typed = [(path, column) for path, column in infos.columns.items() if isinstance(column, TypedColumn)]
     return {path: {"values": c.values, "mask": c.present, "plain": c.plain, "num": c.num} for path, c in typed}
 
 

@@ -19,7 +19,19 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.infos.infos import same_info
 
 VALUES = st.sampled_from(
-    [1, 2.5, True, "short", "rather longer", np.float32(0.5), np.int64(3), np.arange(2.0), ["a", 1], None]
+    [
+        1,
+        2.5,
+        True,
+        "short",
+        "rather longer",
+        np.float32(0.5),
+        np.int64(3),
+        np.arange(2.0),
+        np.arange(200.0),
+        ["a", 1],
+        None,
+    ]
 )
 INFOS = st.one_of(
     st.just({}),
@@ -76,6 +88,15 @@ def test_info_columns_equal_info_dicts(chunks: list[list[dict[str, Any]]], capac
         for stored in buffer.iter_episodes():
             whole, first = chunks[int(stored.id_)], stored.t_started - stored.lookback
             assert stored.infos == whole[first : first + len(stored.observations)]
+
+
+@pytest.mark.parametrize(("value", "num_segments"), [(1.0, 1), (np.zeros(900, np.uint8), 20)], ids=["number", "image"])
+def test_saved_infos_of_last_steps_have_few_segments_and_no_long_gaps(value: Any, num_segments: int) -> None:
+    buffer = EpisodeReplayBuffer(200)
+    buffer.add([episode([*[{}] * 10, {"value": value}], str(number)) for number in range(20)])
+    starts, parts = buffer.get_state()["ring"]["infos"]
+    assert len(starts) == num_segments
+    assert sum(info != {} for part in parts for info in part) == 20
 
 
 def test_sampled_infos_are_copies() -> None:

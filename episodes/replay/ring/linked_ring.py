@@ -32,7 +32,6 @@ from episodes.replay.ring.track_ring import UNCHECKED, Allocator, TrackRing, num
 from episodes.storage.ownership import OwnedLock
 from episodes.tracks import nested
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import ColumnInfos
 from episodes.tracks.infos.dicts import infos_of
 
 if TYPE_CHECKING:
@@ -511,7 +510,7 @@ class LinkedRing:
     def infos_at(self, rows: np.ndarray) -> Infos:
         """Return the infos of the observations at the positions `rows` [n] of the observation ring."""
         infos = self.infos.at(self.rows_head, rows)
-        return infos_of(infos.dicts()) if isinstance(infos, ColumnInfos) and infos.holds_objects else infos
+        return infos_of(infos.dicts()) if infos.holds_objects else infos
 
     def t_next(self, entries: np.ndarray) -> np.ndarray:
         """Return the time of the next step of each of the episodes in the table rows `entries` [n]."""

@@ -19,11 +19,13 @@ import numpy as np
 
 from episodes.replay.ring.track_ring import contiguous_ranges, put
 from episodes.tracks.infos import Infos
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, PackedColumn, TypedColumn, copy_mutable
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.infos import EmptyInfos
+from episodes.tracks.infos.info_column import Column, PackedColumn, TypedColumn, copy_mutable
 
 Segments = Iterable[tuple[int, Infos]]  # infos of consecutive observations, each with the number of its first one
+
+
+_SHORT_NBYTES = 1024  # a gap of fewer bytes is cheaper to save than one segment more
 
 
 class RingInfos:
@@ -49,7 +51,7 @@ class RingInfos:
 
         A repeated call has no effect.
         """
-        if not isinstance(infos, EmptyInfos) and len(infos) and not (self._waiting and self._waiting[-1][0] == start):
+        if infos.columns and len(infos) and not (self._waiting and self._waiting[-1][0] == start):
             self._waiting.append((start, infos))
 
     def drop_before(self, number: int) -> None:
@@ -82,24 +84,27 @@ class RingInfos:
             if num_present:
                 mask = None if num_present == len(rows) else present
                 taken[path] = TypedColumn(column.values[rows], mask, column.plain)
-        return ColumnInfos(taken, len(rows)) if taken else EmptyInfos(len(rows))
+        return Infos(taken, len(rows))
 
     def segments(self, first: int, head: int) -> Iterator[tuple[int, Infos]]:
         """Yield all infos of the observations with numbers [first, head), with the number of each segment's first one.
 
-        Segments share memory with the ring. Observations without infos are left out.
+        Segments share memory with the ring. Observations without infos are left out, except short gaps between others.
         """
         columns = self._laid(head)
+        row_nbytes = sum(column.row_nbytes for column in columns.values())
         for number, count in contiguous_ranges(first, head, self.num_rows) if columns else ():
             start = number % self.num_rows
             has_infos = np.any([column.present[start : start + count] for column in columns.values()], axis=0)
-            edges = np.flatnonzero(np.diff(has_infos, prepend=False, append=False)).reshape(-1, 2)
-            for begin, end in edges.tolist():
+            edges = np.flatnonzero(np.diff(has_infos, prepend=False, append=False))
+            is_long = np.repeat(np.diff(edges)[1::2] * row_nbytes > _SHORT_NBYTES, 2)  # gaps
+            edges = edges[np.concatenate([[True], is_long, [True]])] if len(edges) else edges
+            for begin, end in edges.reshape(-1, 2).tolist():
                 span = slice(start + begin, start + end)
                 parts: dict[str, Column] = {
                     path: column.part(span) for path, column in columns.items() if column.present[span].any()
                 }
-                yield number + begin, ColumnInfos(parts, end - begin)
+                yield number + begin, Infos(parts, end - begin)
 
     def resized(self, num_rows: int, first: int, head: int) -> RingInfos:
         """Return the infos of the observations with numbers [first, head) in a ring of another size."""
@@ -116,10 +121,9 @@ class RingInfos:
         """
         while self._waiting:
             start, infos = self._waiting[0]
-            if isinstance(infos, ColumnInfos):
-                skipped = max(len(infos) - self.num_rows, 0)
-                for path, column in infos.view(skipped, len(infos)).whole().columns.items():
-                    self._write(path, start + skipped, _typed(column))
+            skipped = max(len(infos) - self.num_rows, 0)
+            for path, column in infos.view(skipped, len(infos)).whole().columns.items():
+                self._write(path, start + skipped, _typed(column))
             self._waiting.popleft()
         for column in self._columns.values():
             if column.seen < head:
@@ -212,6 +216,11 @@ class _RingColumn:
         if self.values.dtype != object:
             values = _as_objects(self.part(slice(None)))
             self.values, self.plain = values, False
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes that an observation takes in this column, whether it has a value or not."""
+        return self.values[:1].nbytes + 1
 
     def part(self, rows: slice) -> TypedColumn:
         """Return the values at a range of ring positions. They share memory with the ring."""

@@ -9,8 +9,9 @@ import numpy as np
 
 from episodes.storage.sampling.step_index import CHUNK_END
 from episodes.storage.sampling.stored_tracks import StoredTracks
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import as_object_array
+from episodes.tracks.infos.info_column import Column, TypedColumn
+from episodes.tracks.infos.infos import Infos
 
 
 class StoredInfos:
@@ -63,9 +64,7 @@ class StoredInfos:
                 values[path][indices[is_present]] = _values(column, rows[is_present], self._kinds[path] is None)
         return {f"_{path}": mask for path, mask in present.items()} | values
 
-    def _by_batch(
-        self, numbers: np.ndarray, episodes: np.ndarray
-    ) -> Iterator[tuple[ColumnInfos, np.ndarray, np.ndarray]]:
+    def _by_batch(self, numbers: np.ndarray, episodes: np.ndarray) -> Iterator[tuple[Infos, np.ndarray, np.ndarray]]:
         """Group n observations by record batch: yield each batch's infos, the indices [k] of its observations,
         and the rows [k] of their infos."""
         owners = self._table.owners(numbers - 1, episodes)  # the info after a step is of the step's chunk
@@ -73,7 +72,7 @@ class StoredInfos:
         of = self._ends.searchsorted(rows, side="right")
         for batch in np.unique(of).tolist():
             infos = self._infos[batch]
-            if isinstance(infos, ColumnInfos):
+            if infos.columns:
                 indices = np.flatnonzero(of == batch)
                 yield infos, indices, rows[indices] - (self._ends[batch] - len(infos))
 
@@ -89,7 +88,7 @@ def _kinds(parts: list[Any]) -> dict[str, Kind]:
     """
     kinds: dict[str, Kind] = {}
     for infos in parts:
-        for path, column in infos.columns.items() if isinstance(infos, ColumnInfos) else ():
+        for path, column in infos.columns.items():
             kind, known_kind = _kind(column), kinds.get(path, ())
             if kind and known_kind and kind[0].kind == known_kind[0].kind == "U":
                 kind = max(kind, known_kind, key=lambda candidate: candidate[0].itemsize)

@@ -30,7 +30,7 @@ from episodes.storage.arrow import pyarrow
 from episodes.storage.layout import StoredBatch
 from episodes.storage.track_schema import is_observed
 from episodes.tracks.indexing import ranges
-from episodes.tracks.infos.column_infos import Column, PackedColumn
+from episodes.tracks.infos.info_column import Column, PackedColumn
 from episodes.tracks.ragged import Ragged
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import numpy as np
 from episodes.errors import WrongType
 from episodes.tracks import nested
 from episodes.tracks.casting import MOST_DIMENSIONS
-from episodes.tracks.infos.column_infos import WHOLE, ColumnInfos, TypedColumn, copy_mutable
-from episodes.tracks.infos.infos import EmptyInfos, Infos
+from episodes.tracks.infos.info_column import WHOLE, TypedColumn, copy_mutable
+from episodes.tracks.infos.infos import Infos
 from episodes.tracks.levels import DEEPEST, too_deep
 from episodes.tracks.stacking import object_array
 
@@ -34,11 +34,11 @@ def infos_of(dicts: Sequence[dict[str, Any]]) -> Infos:
     _check_dicts(dicts)
     num = len(dicts)
     if not any(dicts):
-        return EmptyInfos(num)
+        return Infos({}, num)
     columns: dict[str, _Values] = {}
     _collect(dicts, np.arange(num), "", columns, DEEPEST)
     try:
-        return ColumnInfos({path: values.column(num) for path, values in columns.items()}, num)
+        return Infos({path: values.column(num) for path, values in columns.items()}, num)
     except RecursionError:  # lists, which are copied
         raise too_deep("an info") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from episodes.tracks.infos.column_infos import TypedColumn
+from episodes.tracks.infos.info_column import TypedColumn
 from episodes.tracks.retained_memory import is_immutable, retained_nbytes
 
 _LEAST = 16384  # mean bytes of a part; copying smaller parts costs little more than keeping them

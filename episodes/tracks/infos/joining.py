@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from episodes.tracks.indexing import ranges
-from episodes.tracks.infos.column_infos import Column, ColumnInfos, TypedColumn
 from episodes.tracks.infos.dicts import as_object_array
-from episodes.tracks.infos.infos import EmptyInfos, Infos
+from episodes.tracks.infos.info_column import Column, TypedColumn
+from episodes.tracks.infos.infos import Infos
 from episodes.tracks.infos.joined_column import joined_column
 
 _LONG = 100  # mean rows of a part above which copying parts is faster than gathering rows
@@ -24,20 +24,20 @@ def joined_infos(parts: Sequence[Infos]) -> Infos:
     if len(parts) == 1:
         return parts[0]
     num = sum([part.num for part in parts])
-    some = [part for part in parts if type(part) is ColumnInfos and part.num]
+    some = [part for part in parts if part.columns and part.num]
     if not some:
-        return EmptyInfos(num)
+        return Infos({}, num)
     first = some[0]
     if sum([part.num for part in some]) == num:
         columns = _join_slices(some, num) or _join_equal_columns(some)
         if columns is not None:
-            return ColumnInfos(columns, num, first.start if columns is first.columns else 0, first.keys)
+            return Infos(columns, num, first.start if columns is first.columns else 0, first.keys)
     paths = dict.fromkeys(path for part in some for path in part.columns)
     places = _places(parts)
-    return ColumnInfos({path: _joined(path, places, num) for path in paths}, num)
+    return Infos({path: _joined(path, places, num) for path in paths}, num)
 
 
-def _join_slices(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None:
+def _join_slices(parts: list[Infos], num: int) -> dict[str, Column] | None:
     """Return the columns of the joined infos if all parts are slices of the same sequence,
     whose arrays need not be concatenated.
 
@@ -55,7 +55,7 @@ def _join_slices(parts: list[ColumnInfos], num: int) -> dict[str, Column] | None
     return {path: column.take(rows) for path, column in first.columns.items()}
 
 
-def _join_equal_columns(parts: list[ColumnInfos]) -> dict[str, Column] | None:
+def _join_equal_columns(parts: list[Infos]) -> dict[str, Column] | None:
     """Concatenate infos key by key, and return the columns by key path, or None if keys or
     dtypes of the parts differ."""
     tables = list({id(part.columns): part.columns for part in parts}.values())  # views of one pack share their columns
@@ -107,7 +107,7 @@ def _places(parts: Sequence[Infos]) -> list[_Place]:
     """Return a `_Place` for each part with stored columns: its rows in the part and in the concatenated infos."""
     places, at = [], 0
     for part in parts:
-        if isinstance(part, ColumnInfos) and part.num:
+        if part.columns and part.num:
             places.append(_Place(slice(at, at + part.num), slice(part.start, part.start + part.num), part.columns))
         at += len(part)
     return places
