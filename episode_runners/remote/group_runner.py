@@ -34,6 +34,7 @@ class GroupRunner(Closeable):
 
     Attributes:
         stats: statistics of the last call of `sample`.
+        workers: index of the remote runner of each episode of the last sample, by the episode's id.
         num_steps, num_episodes: counts of all calls.
         policy_version: version of the policy's weights; set it after each update.
     """
@@ -44,6 +45,7 @@ class GroupRunner(Closeable):
         self.env_to_module, self.module_to_env = local.env_to_module, local.module_to_env
         self.num_envs = local.num_envs
         self.stats = CollectStats()
+        self.workers: dict[str, int] = {}
         self.num_steps = self.num_episodes = 0
         self.policy_version = 0
         self._sent_version: int | None = None  # policy version of the group's weights
@@ -73,6 +75,7 @@ class GroupRunner(Closeable):
         self.stats = CollectStats(steps, seconds, *joined)
         self.num_steps += steps
         self.num_episodes += self.stats.num_episodes
+        self.workers = {id_: sample.index for sample in samples for id_ in sample.data.ids.tolist()}
         return EpisodePack.concat([sample.data for sample in samples])
 
     def _async_samples(self, num_timesteps: int | None, num_episodes: int | None) -> Iterator[RunnerSample]:

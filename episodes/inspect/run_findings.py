@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,20 @@ from episodes.tokens.names import LOGP, TRAINER_LOGP
 __all__ = ["RunFinding", "RunFindings", "examine_run"]
 
 MOST_UPDATES, MOST_ROWS = 256, 200_000  # the newest ones of a module
-MOST_EPISODES = 200  # of a data set, whose log-probabilities are compared
+MOST_EPISODES = 200  # of a data set, whose log-probabilities are compared, and of a run, whose values are
 MOST_NAMES = 3  # in a text
-FAR_OF_TOKENS = 0.1  # the same of a language model, whose sampler rounds otherwise than its trainer
+FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than its trainer
+FAR_OF_CORRECTED = 0.5  # the same if the loss corrects for the difference, as with older weights by design
+MOST_TOKENS = 12  # in a text
 NEARLY_ALL = 0.9  # fraction
+SAME = 1e-5  # mean difference of log-probabilities of the same model in float32
+TIMES = 10  # that a difference is larger than in earlier turns, or in other episodes
 FEWEST_ROWS, FEWEST_ENDS, FEWEST_STEPS = 32, 5, 4
 MUCH = 5.0  # times the loss of the next steps
 STALE_BY_DESIGN = ("impala",)  # algorithms that correct for policies of other versions
-WORKER = "custom_data/worker"
+WORKER = "worker"  # measurement of ledgers
+WORKER_OF_DATA = "custom_data/worker"
+LOGP_DIFFERENCE = "first_logp_difference"
 
 Columns = Mapping[str, np.ndarray]
 
@@ -53,7 +59,8 @@ class RunFinding:
         advice: where to look for the cause.
         update: number of an update that shows it; None if it is not in an update.
         module: module of the update, or "".
-        table: table on the page of the update that shows it: "steps", "by-episode", "by-agent" or "by-time".
+        table: table on the page of the update that shows it: "steps", "by-episode", "by-agent", "by-time", "by-turn" or
+            "by-worker".
         data: name of the data set in the folder of the run that shows it, or "".
         episode: id of an episode that shows it, or None.
         t: time of the step that shows it, or None.
@@ -129,7 +136,7 @@ def examine_run(run: str | Path) -> RunFindings:
         findings += _of_updates(columns, module, algorithm, data)
         names |= columns.keys()
     for name, dataset in data.items():
-        found, words = _of_data(name, dataset)
+        found, words = _of_data(name, dataset, LOGP_DIFFERENCE not in names)
         findings += found
         extent.append(f"{name}: {words}")
     if not pools:
@@ -140,10 +147,12 @@ def examine_run(run: str | Path) -> RunFindings:
     if "first_ratio" in names:
         if "first_gradient_step" not in names:
             missing.append("the gradient step of each row, in this older ledger; record the run again")
-        if not any(WORKER in dataset.metadata for dataset in data.values()):
+        if any(one.kind == "old_policy" for one in findings) and not (
+            WORKER in names or any(WORKER_OF_DATA in dataset.metadata for dataset in data.values())
+        ):
             missing.append(
-                "which worker sampled an episode; write custom_data['worker'] in an on_episode_end callback of each "
-                "worker, and keep its episodes"
+                "which worker sampled an episode; sample with a GroupRunner, or write custom_data['worker'] in an "
+                "on_episode_end callback of each worker and keep its episodes"
             )
     if pools and "first_value" not in names:
         missing.append(f"values, which {algorithm or 'the algorithm'} does not have; endings are checked in episodes")
@@ -197,7 +206,9 @@ def _of_updates(
     columns: Columns, module: str, algorithm: str, data: Mapping[str, EpisodeDataset]
 ) -> Iterator[RunFinding]:
     """Yield the findings in the newest updates of a module."""
-    if "first_ratio" in columns and "first_gradient_step" in columns:
+    if LOGP_DIFFERENCE in columns:
+        yield from _other_tokens(columns, module, data)
+    elif "first_ratio" in columns and "first_gradient_step" in columns:
         yield from _other_policies(columns, module, algorithm, data)
     if {"first_value", "value_target"} <= columns.keys():
         errors = columns["first_value"] - columns["value_target"]
@@ -219,16 +230,15 @@ def _other_policies(
     ids, of_row = np.unique(names, return_inverse=True)
     counts = np.bincount(of_row)
     means = np.bincount(of_row, distances[known]) / counts
-    limit = FAR_OF_TOKENS if algorithm.startswith("token") else FAR
-    is_far = means > limit
+    is_far = means > FAR
     rows_far = is_far[of_row]
     if not is_far.any() or rows_far.sum() < FEWEST_STEPS:
         return
     far = float(distances[known][rows_far].mean())
     others = float(distances[known][~rows_far].mean()) if not rows_far.all() else 0.0
     update = int(columns["update"][known[rows_far]][-1])
-    since = _since(columns["t"][known[rows_far]], distances[known][rows_far], limit)
-    if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > limit / 10):  # others differ too, but less
+    since = _since(columns["t"][known[rows_far]], distances[known][rows_far])
+    if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > FAR / TIMES):  # others differ too, but less
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
@@ -241,37 +251,66 @@ def _other_policies(
                 "by-time" if since else "by-episode",
             )
         return
+    episode, holder = _stored(ids[is_far].tolist(), data)
     yield RunFinding(
         "old_policy",
         f"{_share(is_far)} episodes were sampled by another policy than the one that learns{since}: mean |log ratio| "
         f"{number(far, 2)} before the first gradient step, and {number(others, 2)} in the others "
-        f"({_list(ids[is_far].tolist())}){_common(ids, is_far, data)}",
+        f"({_list(ids[is_far].tolist())}){_workers(columns, known, rows_far, data)}",
         "find what these episodes share, such as their worker, and whether it receives new weights",
         update,
         module,
-        "by-episode",
-        episode=str(ids[is_far][0]),
+        "by-worker" if WORKER in columns else "by-episode",
+        data=holder,
+        episode=episode,
     )
 
 
-def _since(times: np.ndarray, distances: np.ndarray, limit: float) -> str:
+def _stored(ids: Sequence[str], data: Mapping[str, EpisodeDataset]) -> tuple[str, str]:
+    """Return the first of the episodes that a data set has, and its name; otherwise the first one, and ""."""
+    for name, dataset in data.items():
+        known = set(map(str, dataset.metadata["id"].tolist()))
+        for id_ in ids:
+            if id_ in known:
+                return id_, name
+    return str(ids[0]), ""
+
+
+def _since(times: np.ndarray, distances: np.ndarray) -> str:
     """Return from which time on the distances are large, as text; "" if they are large at first steps too."""
     is_first = times == 0
-    if not is_first.any() or is_first.all() or distances[is_first].mean() > limit / 4:
+    if not is_first.any() or is_first.all() or distances[is_first].mean() > FAR / 4:
         return ""
-    first = int(times[distances > limit].min())
+    first = int(times[distances > FAR].min())
     return f" from step {first} on (first steps agree)"
 
 
-def _common(ids: np.ndarray, is_far: np.ndarray, data: Mapping[str, EpisodeDataset]) -> str:
-    """Return which workers sampled the episodes with `is_far`, as text, if data sets of the run name them."""
-    workers: dict[str, str] = {}
-    for dataset in data.values():
-        if WORKER in dataset.metadata:
-            pairs = zip(dataset.metadata["id"].tolist(), dataset.metadata[WORKER].tolist(), strict=True)
-            workers |= {str(id_): str(worker) for id_, worker in pairs if worker is not None}
-    known = sorted({workers[id_] for id_ in ids[is_far].tolist() if id_ in workers})
-    return f", of worker {_list(known)}" if known else ""
+def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mapping[str, EpisodeDataset]) -> str:
+    """Return which workers sampled the episodes of the far rows, as text, if the ledger or a data set knows it.
+
+    Args:
+        columns: columns of the updates.
+        rows: the compared rows.
+        is_far: whether the episode of each compared row is far, bool [len(rows)].
+        data: data sets of the run.
+    """
+    ids = columns["episode"][rows].astype(str)
+    if WORKER in columns:
+        of_row: Any = columns[WORKER][rows]
+        words = np.array([f"{worker:.0f}" if np.isfinite(worker) else "" for worker in of_row.tolist()], object)
+    else:
+        workers: dict[str, str] = {}
+        for dataset in data.values():
+            if WORKER_OF_DATA in dataset.metadata:
+                pairs = zip(dataset.metadata["id"].tolist(), dataset.metadata[WORKER_OF_DATA].tolist(), strict=True)
+                workers |= {str(id_): str(worker) for id_, worker in pairs if worker is not None}
+        words = np.array([workers.get(id_, "") for id_ in ids.tolist()], object)
+    far = sorted(set(words[is_far].tolist()) - {""})
+    if not far:
+        return ""
+    near = set(words[~is_far].tolist()) - {""}
+    name = "worker" if len(far) == 1 else "workers"
+    return f", of {name} {_list(far)}" + (", whose other episodes are not" if near & set(far) else "")
 
 
 def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[RunFinding]:
@@ -356,8 +395,10 @@ def _loss_at_start(columns: Columns, module: str) -> Iterator[RunFinding]:
     )
 
 
-def _of_data(name: str, dataset: EpisodeDataset) -> tuple[list[RunFinding], str]:
-    """Return the findings in a data set of a run, and what was examined."""
+def _of_data(name: str, dataset: EpisodeDataset, compares_tokens: bool) -> tuple[list[RunFinding], str]:
+    """Return the findings in a data set of a run, and what was examined. Log-probabilities of tokens are compared if
+    `compares_tokens` is True.
+    """
     try:
         problems = examine(dataset)
     except EpisodeError as error:
@@ -373,39 +414,96 @@ def _of_data(name: str, dataset: EpisodeDataset) -> tuple[list[RunFinding], str]
         )
         for each in problems
     ]
-    return [*findings, *_token_differences(name, dataset)], f"{counted(len(dataset), 'episode')}, {problems.extent}"
+    if compares_tokens:
+        findings += _tokens_of_data(name, dataset)
+    return findings, f"{counted(len(dataset), 'episode')}, {problems.extent}"
 
 
-def _token_differences(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
-    """Find turns whose tokens have other log-probabilities at the sampler than at the trainer."""
-    turns: dict[int, list[np.ndarray]] = {}
-    worst: tuple[float, str | None] = (0.0, None)
+def _tokens_of_data(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
+    """Find turns of stored episodes whose tokens have other log-probabilities at the sampler than at the trainer."""
+    parts: list[tuple[np.ndarray, int, str]] = []
     for i in range(min(len(dataset), MOST_EPISODES)):
         episode: Any = dataset[i]
         if not {LOGP, TRAINER_LOGP} <= set(getattr(episode, "extra_model_outputs", {})):
             continue
         for t in range(len(episode)):
             pair = [np.asarray(episode.get_extra_model_outputs(key, t), np.float64) for key in (LOGP, TRAINER_LOGP)]
-            difference = np.abs(pair[0] - pair[1])
-            difference = difference[np.isfinite(difference)]
-            turns.setdefault(episode.t_started + t, []).append(difference)
-            if len(difference) and difference.mean() > worst[0]:
-                worst = (float(difference.mean()), str(episode.id_))
-    means = {t: float(np.concatenate(parts).mean()) for t, parts in sorted(turns.items()) if any(map(len, parts))}
-    far = [t for t, mean in means.items() if mean > FAR_OF_TOKENS]
-    if not far:
+            parts.append((pair[0] - pair[1], episode.t_started + t, str(episode.id_)))
+    if parts:
+        sizes = [len(part) for part, _, _ in parts]
+        turns, ids = np.repeat([t for _, t, _ in parts], sizes), np.repeat([id_ for _, _, id_ in parts], sizes)
+        differences = np.concatenate([part for part, _, _ in parts])
+        yield from _far_tokens(turns, differences, ids, FAR_OF_TOKENS, {name: dataset})
+
+
+def _other_tokens(columns: Columns, module: str, data: Mapping[str, EpisodeDataset]) -> Iterator[RunFinding]:
+    """Find turns of the updates whose tokens had other log-probabilities at the sampler than at the trainer."""
+    steps = columns.get("first_gradient_step")
+    rows = np.arange(len(columns["t"])) if steps is None else np.flatnonzero(steps == 0)  # before the policy changed
+    differences, ratios = columns[LOGP_DIFFERENCE][rows], columns["first_ratio"][rows]
+    is_corrected = bool(np.all(np.abs(ratios - 1) < FAR)) and bool(np.any(np.abs(differences) > FAR))
+    limit = FAR_OF_CORRECTED if is_corrected else FAR_OF_TOKENS
+    ids = np.array([str(name) for name in columns["episode"][rows].tolist()], object)
+    for one in _far_tokens(columns["t"][rows], differences, ids, limit, data):
+        far = (columns["t"][rows] >= (one.t or 0)) & (np.abs(differences) > FAR)
+        yield replace(one, update=int(columns["update"][rows][far].max()), module=module, table="by-turn")
+
+
+def _far_tokens(
+    turns: np.ndarray, differences: np.ndarray, ids: np.ndarray, limit: float, data: Mapping[str, EpisodeDataset]
+) -> Iterator[RunFinding]:
+    """Find the turn from which on the sampler's and the trainer's log-probabilities of tokens differ: the first one
+    whose mean difference is above `limit`, or large and `TIMES` that of the turns before it.
+
+    Args:
+        turns: turn of each token [n].
+        differences: its log-probability at the sampler minus that at the trainer [n].
+        ids: id of its episode [n].
+        limit: largest mean difference that rounding explains.
+        data: data sets with some of the episodes.
+    """
+    known = np.isfinite(differences)
+    turns, differences, ids = turns[known], np.abs(differences[known]), ids[known]
+    numbers, of_token = np.unique(turns, return_inverse=True)
+    sums, counts = np.bincount(of_token, differences), np.bincount(of_token)
+    means, earlier = sums / counts, np.cumsum(sums)[:-1] / np.cumsum(counts)[:-1]
+    is_far = means > limit
+    is_far[1:] |= (means[1:] > TIMES * earlier) & (means[1:] > np.where(earlier < SAME, FAR, FAR_OF_TOKENS))
+    if not is_far.any():
         return
-    near = [mean for t, mean in means.items() if t < far[0]]
-    before = f"; before it differs by {number(max(near), 2)}" if near else ""
+    place = int(is_far.argmax())
+    first, rows = int(numbers[place]), turns >= numbers[place]
+    before = f"; before it differs by {number(float(earlier[place - 1]), 2)}" if place else ""
+    stored = {str(id_): name for name, dataset in data.items() for id_ in dataset.metadata["id"].tolist()}
+    names, of_row = np.unique(ids[turns == first].astype(str), return_inverse=True)
+    worst = np.bincount(of_row, differences[turns == first]) / np.bincount(of_row)
+    worst[[name not in stored for name in names.tolist()]] -= worst.max() + 1  # if others are stored
+    episode = str(names[worst.argmax()])
+    seen = _tokens_before(data[stored[episode]], episode, first) if episode in stored else ""
     yield RunFinding(
         "token_logp",
-        f"from turn {far[0]} on the sampler's log-probability of a token differs from the trainer's by "
-        f"{number(max(means[t] for t in far), 2)} on average{before}",
+        f"from turn {first} on the sampler's log-probability of a token differs from the trainer's by "
+        f"{number(float(differences[rows].mean()), 2)} on average{before}{seen}",
         "compare the token ids that the sampler saw with the recorded ones right before that turn: a chat template, a "
         "tokenizer, or other weights",
-        data=name,
-        episode=worst[1],
+        data=stored.get(episode, ""),
+        episode=episode,
+        t=first,
     )
+
+
+def _tokens_before(dataset: EpisodeDataset, id_: str, turn: int) -> str:
+    """Return the recorded tokens between the sampled tokens of the turn before `turn` and those of `turn`, as text."""
+    for i in np.flatnonzero(dataset.metadata["id"].astype(str) == id_).tolist():
+        episode: Any = dataset[i]
+        if episode.t_started <= turn < episode.t_started + len(episode):
+            tokens = np.asarray(episode.get_observations(turn - episode.t_started)).tolist()
+            if not tokens:
+                return "; no token is recorded right before it"
+            shown = " ".join(map(str, tokens[-MOST_TOKENS:]))
+            cut = "... " * (len(tokens) > MOST_TOKENS)
+            return f"; the recorded tokens right before it are {cut}{shown} (episode {clipped(id_, 24)})"
+    return ""
 
 
 def _share(flags: np.ndarray) -> str:

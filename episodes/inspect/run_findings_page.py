@@ -20,21 +20,23 @@ from episodes.inspect.training_page import file_sizes
 from episodes.inspect.update_explanation import explain_update, page_of, stored_episodes
 from episodes.storage.ledger.difference import Difference, difference
 
-Link = Callable[[RunFinding], str]
+Links = Callable[[RunFinding], list[tuple[str, str]]]
 TABLES = {
     "steps": "the steps with the largest losses",
     "by-episode": "the episodes",
     "by-agent": "the agents",
     "by-time": "the loss by time in the episode",
+    "by-turn": "the turns",
+    "by-worker": "the workers",
 }
 
 
-def stands_out_html(findings: RunFindings, link: Link, name: str = "", last: str = "") -> Markup:
+def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: str = "") -> Markup:
     """Return the list of what stands out in a run as HTML.
 
     Args:
         findings: what stands out.
-        link: function that returns the address of the view that shows a finding, "" for none.
+        links: function that returns the addresses and names of the views that show a finding.
         name: name of the run, if there are several.
         last: address of the explanation of the newest update, or "".
     """
@@ -43,14 +45,18 @@ def stands_out_html(findings: RunFindings, link: Link, name: str = "", last: str
             "kind": one.kind.replace("_", " "),
             "text": clipped(one.text.rstrip("."), 500),
             "advice": one.advice.rstrip("."),
-            "link": link(one),
-            "view": f"See update {one.update}: {TABLES[one.table]}" if one.update is not None else f"See {one.data}",
+            "links": links(one),
         }
         for one in findings
     ]
     template = templates().get_template("stands_out.html")
     parts = {"name": clipped(name, 60), "extent": findings.extent, "missing": findings.missing, "last": last}
     return Markup(template.render(found=found, **parts))
+
+
+def _name_of_table(one: RunFinding) -> str:
+    """Return the words of the link to the update that shows a finding."""
+    return f"See update {one.update}: {TABLES[one.table]}"
 
 
 def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
@@ -146,14 +152,19 @@ class LiveFindings:
             query = f"?{urlencode({'module': module}, quote_via=quote)}" if module else ""
             return f"updates/{number}/{update}{query}"
 
-        def link(one: RunFinding) -> str:
+        def links(one: RunFinding) -> list[tuple[str, str]]:
+            found = []
             if one.update is not None:
-                return f"{update_link(one.update, one.module)}#{one.table}"
-            step = {} if one.episode is None else {"id": page_id(one.episode), "t": one.t or 0}
-            return f"episodes/{number}/{quote(one.data)}/" + f"#{urlencode(step, quote_via=quote)}" * bool(step)
+                found.append((f"{update_link(one.update, one.module)}#{one.table}", _name_of_table(one)))
+            if one.data:
+                step = {} if one.episode is None else {"id": page_id(one.episode), "t": one.t or 0}
+                address = f"episodes/{number}/{quote(one.data)}/" + f"#{urlencode(step, quote_via=quote)}" * bool(step)
+                words = "" if one.episode is None else f": episode {clipped(one.episode, 16)}"
+                found.append((address, f"See {one.data}{words}" + f", t={one.t}" * (one.t is not None)))
+            return found
 
         last = update_link(*findings.updates[-1]) if findings.updates else ""
-        return stands_out_html(findings, link, name, last)
+        return stands_out_html(findings, links, name, last)
 
     def _divergence(self, number: int) -> str:
         """Return where a run first differs from the first one as HTML, or how to record it."""
@@ -195,8 +206,8 @@ def run_report(run: Path) -> str:
         tables = explanation.tables(None).replace('<section id="', f'<section id="{anchor(update, module)}-')
         parts.append(f'<h1 id="{anchor(update, module)}">{escape(explanation.title)}</h1>{tables}')
 
-    def link(one: RunFinding) -> str:
-        return "" if one.update is None else f"#{anchor(one.update, one.module)}-{one.table}"
+    def links(one: RunFinding) -> list[tuple[str, str]]:
+        return [] if one.update is None else [(f"#{anchor(one.update, one.module)}-{one.table}", _name_of_table(one))]
 
     last = f"#{anchor(*findings.updates[-1])}" if findings.updates else ""
-    return page_of(f"Run {run.name}", stands_out_html(findings, link, last=last) + Markup("".join(parts)))
+    return page_of(f"Run {run.name}", stands_out_html(findings, links, last=last) + Markup("".join(parts)))

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
 
 LOSS = "loss"
-_GROUPS = ("episode", "agent", "time", "turn")
+_GROUPS = ("episode", "agent", "time", "turn", "worker")
+_WORKER = "worker"
 _TURN, _TOKEN = "turn", "token"  # measurements of algorithms whose rows are tokens
 _MOST_SHOWN = 20
 _ORDER = (*_GROUPS, "steps", "share", "ratio_distance", "advantage_agreement")  # first columns on a page
@@ -155,6 +156,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
     | "first_logp_difference" | of tokens: log-probability that the sampler recorded, minus that of the trained model at
       the first gradient step |
     | "token" | index of the token among the sampled tokens of its turn `t` |
+    | "worker" | index of the runner that sampled the episode, in a group of runners |
     """
 
     update: int
@@ -201,7 +203,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
         return self.columns["value_target"] - self.columns["first_value"]
 
     def by(self, group: str) -> list[dict[str, Any]]:
-        """Return one row for each episode, agent, time or turn, with the largest share of the loss first.
+        """Return one row for each episode, agent, time, turn or worker, with the largest share of the loss first.
 
         Times are ranges of steps since the beginnings of the episodes: "0", "1", "2-3", "4-7" and so on, in order.
         Turns are the steps at one time of an episode, such as the tokens of a turn.
@@ -215,15 +217,19 @@ class UpdateExplanation(Sequence[LearnedStep]):
         that the sampler read.
 
         Raises:
-            UnknownKey: `group` is not "episode", "agent", "time" or "turn".
+            UnknownKey: `group` is not "episode", "agent", "time", "turn" or "worker", or workers were not recorded.
         """
         if group not in _GROUPS:
             raise UnknownKey(f"by({group!r}): no such group; give one of {', '.join(_GROUPS)}")
+        if group == _WORKER and _WORKER not in self.columns:
+            raise UnknownKey("by('worker'): the run did not record workers; sample with a GroupRunner")
         names: dict[Any, list[int]] = {}
         if group == "time":
             labels = time_ranges(self.columns["t"])
         elif group == _TURN:
             labels = list(zip(self.columns["episode"].tolist(), self.columns["t"].tolist(), strict=True))
+        elif group == _WORKER:
+            labels = [int(worker) if np.isfinite(worker) else None for worker in self.columns[_WORKER].tolist()]
         else:
             labels = self.columns[group].tolist()
         for row, name in enumerate(labels):
@@ -235,7 +241,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
 
     def _summary(self, group: str, name: Any, rows: list[int]) -> dict[str, Any]:
         """Return the row of `by` for one group."""
-        columns = {key: column[rows] for key, column in self.columns.items() if key not in _FACTS}
+        columns = {key: column[rows] for key, column in self.columns.items() if key not in (*_FACTS, _WORKER)}
         means = {key: _mean(column) for key, column in columns.items()}
         heads = {"episode": name[0], "t": name[1]} if group == _TURN else {group: name}
         result = {**heads, "steps": len(rows), "share": float(np.nansum(self.columns["share"][rows])), **means}
@@ -276,7 +282,8 @@ class UpdateExplanation(Sequence[LearnedStep]):
             limit: number of steps.
         """
         parts = []
-        for group in ("time", "agent", "episode", *((_TURN,) if _TOKEN in self.columns else ())):
+        groups = [group for group, name in ((_TURN, _TOKEN), (_WORKER, _WORKER)) if name in self.columns]
+        for group in ("time", "agent", *groups, "episode"):
             summary = self.by(group)
             if len(summary) > 1 or group == "episode":
                 parts.append((f"by-{group}", self._group_table(group, summary, address, limit)))

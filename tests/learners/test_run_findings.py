@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from episode_learners import PPO, PPOConfig
+from episode_learners import PPO, PPOConfig, TokenGRPO, TokenGRPOConfig
 from episode_learners.run import Run
 from episodes import SingleAgentEpisode
-from episodes.inspect import examine_run
+from episodes.inspect import examine_run, explain_update
 from episodes.inspect.run_findings_page import LiveFindings, run_report
 from episodes.pack import EpisodePack
 from episodes.storage.ledger import Ledger, LedgerReader
 from episodes.tokens import Conversation
 from tests.inspection.data import write
 from tests.learners.test_planted_faults import WrongSign, policy_of, rewarded, sampled
+from tests.learners.test_token_grpo import Recurrent
 
 CONFIG = PPOConfig(num_epochs=2, minibatch_size=128, standardize_advantages=True)
 
@@ -114,6 +115,68 @@ def shifted(folder: Path, is_wrong: bool) -> Path:
     )
 
 
+def numbered_workers(folder: Path, is_wrong: bool) -> Path:
+    """As `workers`, in a run that records which worker sampled each episode."""
+    policy = policy_of()
+    algorithm = PPO(policy, CONFIG)
+    algorithm.measures_rows = True
+    with Ledger(folder / "ledger", measures_rows=True) as ledger:
+        acted = [policy_of(1) if is_wrong and i == 2 else policy for i in range(4)]
+        parts = [sampled(acted[i], seed=i, num_episodes=3) for i in range(4)]
+        numbers = {episode.id_: i for i, part in enumerate(parts) for episode in part}
+        algorithm.witness = lambda batch: ledger.note(1, batch, measured=algorithm.row_measurements, workers=numbers)
+        algorithm.update([episode for part in parts for episode in part])
+    return folder
+
+
+def learned_tokens(
+    folder: Path, is_wrong: bool, options: dict[str, Any] | None = None, noise: float = 0.0, is_stored: bool = False
+) -> Path:
+    """The sampler saw another token between two turns than the recorded one.
+
+    Args:
+        folder: folder of the run.
+        is_wrong: whether it is so.
+        options: settings of `TokenGRPO`.
+        noise: scale of the difference of all log-probabilities.
+        is_stored: whether the conversations are stored in the folder.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        algorithm, rng = (
+            TokenGRPO(Recurrent(), TokenGRPOConfig(group_size=4, **(options or {}))),
+            np.random.default_rng(0),
+        )
+        model = algorithm.policy.model
+        algorithm.measures_rows = True
+        with Ledger(folder / "ledger", measures_rows=True) as ledger:
+            algorithm.witness = lambda batch: ledger.note(
+                algorithm.num_updates, batch, measured=algorithm.row_measurements
+            )
+            for update in range(2):
+                talks = []
+                for k in range(8):
+                    talk = Conversation(f"e{update}.{k}", outputs={"logp": "f4"}, group=k // 4)
+                    context = [1, 2]
+                    talk.begin(context)
+                    for turn in range(3):
+                        ids: list[int] = []
+                        logp: list[float] = []
+                        for _ in range(4):
+                            with torch.no_grad():
+                                log_probs = model.logits(torch.tensor(context + ids))[-1].log_softmax(-1)
+                            ids.append(int(torch.multinomial(log_probs.exp(), 1)))
+                            logp.append(float(log_probs[ids[-1]]) - noise * abs(float(rng.normal())))
+                        reply = [4 if is_wrong else 3, 2] if turn < 2 else []
+                        talk.turn(ids, reply, float(rng.normal()), terminated=turn == 2, logp=np.array(logp, "f4"))
+                        context += [*ids, 3, 2]
+                    talks.append(talk.episode)
+                algorithm.update(EpisodePack.from_episodes(talks))
+                if is_stored:
+                    write(folder / "training", talks)
+    return folder
+
+
 def tokens(folder: Path, is_wrong: bool) -> Path:
     """The second turn was sampled after another token than the recorded one."""
     talks = []
@@ -129,20 +192,26 @@ def tokens(folder: Path, is_wrong: bool) -> Path:
     return folder
 
 
-FAULTS: dict[str, Callable[[Path, bool], Path]] = {
-    "acting_differs": acting,
-    "old_policy": workers,
-    "advantage_sign": signs,
-    "value_at_limit": limits,
-    "loss_at_start": shifted,
-    "token_logp": tokens,
-}
+FAULTS: list[tuple[str, Callable[[Path, bool], Path]]] = [
+    ("acting_differs", acting),
+    ("old_policy", workers),
+    ("old_policy", numbered_workers),
+    ("advantage_sign", signs),
+    ("value_at_limit", limits),
+    ("loss_at_start", shifted),
+    ("token_logp", tokens),
+    ("token_logp", learned_tokens),
+    ("token_logp", partial(learned_tokens, is_stored=True)),
+    ("token_logp", partial(learned_tokens, options={"layout": "padded", "max_correction": 2.0})),
+]
 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
-@pytest.mark.parametrize("kind", FAULTS)
-def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(kind: str, is_wrong: bool, tmp_path: Path) -> None:
-    folder = FAULTS[kind](tmp_path, is_wrong)
+@pytest.mark.parametrize(("kind", "run"), FAULTS)
+def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(
+    kind: str, run: Callable[[Path, bool], Path], is_wrong: bool, tmp_path: Path
+) -> None:
+    folder = run(tmp_path, is_wrong)
     findings = examine_run(folder)
     assert [finding.kind for finding in findings] == [kind] * is_wrong, str(findings)
     page = LiveFindings([folder]).html()
@@ -150,10 +219,11 @@ def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(kind: str, is_wr
     assert ("Nothing: no sign of a defect" in page) == (not is_wrong)
     for finding in findings:
         assert finding.advice in str(findings)
+        assert finding.update is not None or finding.data
         if finding.update is not None:
             assert f"updates/0/{finding.update}#{finding.table}" in page
-            assert f"update-{finding.update}--{finding.table}" in run_report(folder)
-        else:
+            assert f'id="update-{finding.update}--{finding.table}"' in run_report(folder)
+        if finding.data:
             assert f"episodes/0/training/#id={finding.episode}" in page
 
 
@@ -169,8 +239,26 @@ def test_texts_name_the_episodes_agents_and_turns(tmp_path: Path) -> None:
     token = examine_run(tokens(tmp_path / "token", True))[0]
     assert token.text == (
         "from turn 1 on the sampler's log-probability of a token differs from the trainer's by 1.5 on average; before "
-        "it differs by 0.01"
+        "it differs by 0.01; the recorded tokens right before it are 8 (episode e0)"
     )
+    learned = examine_run(learned_tokens(tmp_path / "learned", True, is_stored=True))[0]
+    assert learned.text.startswith("from turn 1 on")
+    assert "the recorded tokens right before it are 4 2" in learned.text
+    assert (learned.update, learned.table, learned.data, learned.t) == (2, "by-turn", "training", 1)
+    numbered = examine_run(numbered_workers(tmp_path / "numbered", True))[0]
+    assert numbered.text.endswith("of worker 2")
+    assert explain_update(tmp_path / "numbered", 1).by("worker")[0].keys() > {"worker", "ratio_distance"}
+    distances = {row["worker"]: row["ratio_distance"] for row in explain_update(tmp_path / "numbered", 1).by("worker")}
+    assert max(distances, key=lambda worker: distances[worker]) == 2
+
+
+@pytest.mark.parametrize(("noise", "options"), [(0.02, {}), (0.2, {"max_correction": 2.0})])
+def test_rounding_and_corrected_older_weights_are_no_defects_of_tokens(
+    noise: float, options: dict[str, Any], tmp_path: Path
+) -> None:
+    assert list(examine_run(learned_tokens(tmp_path / "near", False, options, noise))) == []
+    far = examine_run(learned_tokens(tmp_path / "far", False, options, 10 * noise))
+    assert ["from turn 0 on" in one.text for one in far] == [True]
 
 
 def test_worker_is_named_if_episodes_have_it(tmp_path: Path) -> None:
