@@ -49,8 +49,7 @@ class GroupRunner(Closeable):
         self.num_steps = self.num_episodes = 0
         self.policy_version = 0
         self._sent_version: int | None = None  # policy version of the group's weights
-        self._samples: Iterator[RunnerSample] | None = None
-        self._counts: tuple[int | None, int | None] = (None, None)
+        self._samples: tuple[Iterator[RunnerSample], tuple[int | None, int | None]] | None = None  # and their counts
 
     def sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None) -> EpisodePack:
         """Return the episodes of all remote runners or, if `is_asynchronous`, of the runner that finishes next.
@@ -86,15 +85,13 @@ class GroupRunner(Closeable):
         """
         request = num_timesteps, num_episodes
         if self._samples is None:
-            self._samples, self._counts = (
-                self.group.sample_async(num_timesteps=num_timesteps, num_episodes=num_episodes),
-                request,
-            )
-        if request != self._counts:
+            self._samples = self.group.sample_async(num_timesteps=num_timesteps, num_episodes=num_episodes), request
+        samples, counts = self._samples
+        if request != counts:
             raise InvalidArgument(
-                f"sample{request}: samples of {self._counts} are pending; request the same counts in each call"
+                f"sample{request}: samples of {counts} are pending; request the same counts in each call"
             )
-        return self._samples
+        return samples
 
     def for_evaluation(self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()) -> Any:
         """Return a local runner for evaluation with `num_envs` environments and the merged
