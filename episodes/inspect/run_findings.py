@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from episodes.inspect.update_explanation import (
 from episodes.storage import EpisodeDataset
 from episodes.storage.catalog import SEALED, UNFINISHED
 from episodes.storage.ledger import LedgerReader
-from episodes.storage.runs import is_run, read_run
+from episodes.storage.runs import StoredRun, is_run, read_run
 from episodes.tokens.names import LOGP, TRAINER_LOGP
 
 __all__ = ["RunFinding", "RunFindings", "examine_run"]
@@ -36,13 +37,16 @@ FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than 
 FAR_OF_CORRECTED = 0.5  # the same if the loss corrects for the difference, as with older weights by design
 MOST_TOKENS = 12  # in a text
 NEARLY_ALL = 0.9  # fraction
+SMALL = 0.03  # mean |log ratio| that lower precision or weights of a few updates ago explain
 SAME = 1e-5  # mean difference of log-probabilities of the same model in float32
 TIMES = 10  # that a difference is larger than in earlier turns, or in other episodes
 FEWEST_ROWS, FEWEST_ENDS, FEWEST_STEPS = 32, 5, 4
+STAYS = 0.8  # of the largest error at the last step, in a quarter of the updates, if it does not fall
 MUCH = 5.0  # times the loss of the next steps
 STALE_BY_DESIGN = ("impala",)  # algorithms that correct for policies of other versions
 WORKER = "worker"  # measurement of ledgers
 WORKER_OF_DATA = "custom_data/worker"
+KEPT_AS = "custom_data/kept_as"  # of an `EpisodeKeeper`
 LOGP_DIFFERENCE = "first_logp_difference"
 
 Columns = Mapping[str, np.ndarray]
@@ -64,6 +68,8 @@ class RunFinding:
         data: name of the data set in the folder of the run that shows it, or "".
         episode: id of an episode that shows it, or None.
         t: time of the step that shows it, or None.
+        measure: name of the number in `course`.
+        course: numbers of the examined updates, each with the number that shows the finding.
     """
 
     kind: str
@@ -75,6 +81,8 @@ class RunFinding:
     data: str = ""
     episode: str | None = None
     t: int | None = None
+    measure: str = ""
+    course: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,8 @@ def examine_run(run: str | Path) -> RunFindings:
         UnreadableData: the ledger is damaged.
     """
     path = Path(run)
-    algorithm = str(read_run(path).settings.get("algo", "")) if is_run(path) else ""
+    stored = read_run(path) if is_run(path) else StoredRun(folder=path, status="")
+    algorithm = str(stored.settings.get("algo", ""))
     data = stored_episodes(path)
     findings: list[RunFinding] = []
     missing: list[str] = []
@@ -139,7 +148,15 @@ def examine_run(run: str | Path) -> RunFindings:
         found, words = _of_data(name, dataset, LOGP_DIFFERENCE not in names)
         findings += found
         extent.append(f"{name}: {words}")
-    if not pools:
+    is_open = stored.status.startswith(("running", "killed"))
+    if pools and is_open:
+        last = max(updates[-1] for updates, _ in pools.values())
+        missing.append(
+            f"updates after {last}, which the {stored.status} run had not written; a ledger writes 16 at once"
+        )
+    elif is_open and (path / "ledger").is_dir() and not has_ledger(path):
+        missing.append(f"any update: the {stored.status} run had not written the first 16 of them")
+    elif not pools:
         missing.append(
             "what each update learned from; train with episodes train --explain, or with Ledger(RUN + '/ledger', "
             "measures_rows=True)"
@@ -214,8 +231,8 @@ def _of_updates(
         errors = columns["first_value"] - columns["value_target"]
         if "advantage" in columns:
             yield from _wrong_signs(columns, -errors, module)
-        yield from _values_at_limit(columns, errors, module)
-        yield from _loss_at_start(columns, module)
+        yield from _values_at_limit(columns, errors, module, data)
+        yield from _loss_at_start(columns, module, data)
 
 
 def _other_policies(
@@ -238,32 +255,49 @@ def _other_policies(
     others = float(distances[known][~rows_far].mean()) if not rows_far.all() else 0.0
     update = int(columns["update"][known[rows_far]][-1])
     since = _since(columns["t"][known[rows_far]], distances[known][rows_far])
+    course = _course(columns["update"][known[rows_far]], distances[known][rows_far])
+    begin = next((n for n, value in course if value > FAR), update)
+    is_first = begin == columns["update"].min()
+    facts = {"measure": "mean |log ratio|" + " of these episodes" * (not rows_far.all()), "course": course}
+    when = f"in update {begin} already" if is_first else f"since update {begin}"
+    small = ", a difference as of lower precision at acting or of weights a few updates old" * (far < SMALL)
     if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > FAR / TIMES):  # others differ too, but less
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
-                f"the policy that acted is not the one that learns, in {_share(is_far)} episodes{since}: mean |log "
-                f"ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same",
+                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} episodes{since}: mean "
+                f"|log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same{small}",
                 "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
-                "frame stacks, templates of chats, units of actions, weights that were not sent",
+                "frame stacks, units of actions"
+                + ", and whether weights are sent after each update" * (begin > 1)
+                + "; if it acts in lower precision or with older weights by design, this is expected" * bool(small),
                 update,
                 module,
                 "by-time" if since else "by-episode",
+                **facts,
             )
         return
     episode, holder = _stored(ids[is_far].tolist(), data)
     yield RunFinding(
         "old_policy",
-        f"{_share(is_far)} episodes were sampled by another policy than the one that learns{since}: mean |log ratio| "
-        f"{number(far, 2)} before the first gradient step, and {number(others, 2)} in the others "
-        f"({_list(ids[is_far].tolist())}){_workers(columns, known, rows_far, data)}",
+        f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps) were sampled by another policy than the one "
+        f"that learns, {when}{since}: mean |log ratio| {number(far, 2)} before the first gradient step, and "
+        f"{number(others, 2)} in the others{_workers(columns, known, rows_far, data)}{small}",
         "find what these episodes share, such as their worker, and whether it receives new weights",
         update,
         module,
         "by-worker" if WORKER in columns else "by-episode",
         data=holder,
         episode=episode,
+        **facts,
     )
+
+
+def _course(updates: np.ndarray, values: np.ndarray) -> list[tuple[int, float]]:
+    """Return the number of each update and the mean of its values, given the update and the value of each row [n]."""
+    numbers, of_row = np.unique(updates, return_inverse=True)
+    means = np.bincount(of_row, values) / np.bincount(of_row)
+    return list(zip(numbers.tolist(), means.tolist(), strict=True))
 
 
 def _stored(ids: Sequence[str], data: Mapping[str, EpisodeDataset]) -> tuple[str, str]:
@@ -317,7 +351,8 @@ def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[R
     """Find agents whose advantages correlate negatively with value target minus value."""
     agents = np.array([str(agent) for agent in columns["agent"].tolist()], object)
     steps = columns.get("first_gradient_step")
-    agreement, last = {}, {}
+    agreement: dict[str, float] = {}
+    courses: dict[str, list[tuple[int, float]]] = {}
     for agent in np.unique(agents).tolist():
         of_updates = []
         is_agent = agents == agent
@@ -330,30 +365,42 @@ def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[R
                 of_updates.append((value, len(rows), update))
         if sum(n for _, n, _ in of_updates) >= FEWEST_ROWS // 2:
             agreement[agent] = float(np.median([value for value, _, _ in of_updates]))
-            last[agent] = int(of_updates[-1][2])
+            courses[agent] = [(int(update), value) for value, _, update in of_updates]
     wrong = [agent for agent, value in agreement.items() if value < AGREES]
     if not wrong:
         return
     right = [agent for agent in agreement if agent not in wrong]
     whose = "" if agents[0] == "None" else f" of {'agent' if len(wrong) == 1 else 'agents'} {_list(wrong)}"
-    beside = f"; of {_list(right)} it is {number(min(agreement[agent] for agent in right), 2)} or more" if right else ""
+    least = floor(100 * min((agreement[agent] for agent in right), default=1.0)) / 100
+    beside = f"; of {_list(right)} it is {number(least, 2)} or more" if right else ""
+    course = courses[max(wrong, key=lambda agent: courses[agent][-1][0])]
     yield RunFinding(
         "advantage_sign",
         f"advantages{whose} have the wrong sign: their correlation with value target minus value is "
         f"{number(max(agreement[agent] for agent in wrong), 2)}, and should be near 1{beside}",
         "look at the step that standardizes or combines advantages, and at the rewards of the agent",
-        max(last[agent] for agent in wrong),
+        course[-1][0],
         module,
         "by-agent" if whose else "steps",
+        measure="correlation" + f" of agent {clipped(wrong[0], 24)}" * bool(whose),
+        course=course,
     )
 
 
-def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Iterator[RunFinding]:
+def _values_at_limit(
+    columns: Columns, errors: np.ndarray, module: str, data: Mapping[str, EpisodeDataset]
+) -> Iterator[RunFinding]:
     """Find values at the last step of the longest episodes that differ from their targets far more than elsewhere."""
+    all_columns, all_errors = columns, errors
     is_new = columns["update"] >= np.quantile(np.unique(columns["update"]), 0.75)  # with values as good as they are
     columns, errors = {name: column[is_new] for name, column in columns.items()}, errors[is_new]
     last = columns["t"].max()
     is_last = columns["t"] == last
+    is_end = all_columns["t"] == last
+    quarters = np.array_split(_course(all_columns["update"][is_end], all_errors[is_end]), 4)
+    sizes = np.array([part[:, 1].mean() if len(part) > 1 else np.nan for part in quarters])
+    if not abs(sizes[-1]) >= STAYS * (np.sign(sizes[-1]) * sizes).max():
+        return  # values are not learned yet, or are just being learned
     ids = {(id_, agent) for id_, agent in zip(columns["episode"][is_last], columns["agent"][is_last], strict=True)}
     if last < FEWEST_STEPS or len(ids) < FEWEST_ENDS or is_last.all():
         return
@@ -363,6 +410,7 @@ def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Itera
     value, target = (float(columns[name][is_last].mean()) for name in ("first_value", "value_target"))
     if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
         return
+    episode, holder = _stored([str(id_) for id_ in columns["episode"][is_last].tolist()], data)
     yield RunFinding(
         "value_at_limit",
         f"{len(ids)} episodes end at the same step t={last}, where the value is {number(value, 3)} and its "
@@ -371,11 +419,15 @@ def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Itera
         int(columns["update"][is_last][-1]),
         module,
         "by-time",
-        episode=next((str(id_) for id_ in columns["episode"][is_last] if id_ is not None), None),
+        data=holder,
+        episode=episode,
+        t=int(last),
+        measure=f"value minus target at t={int(last)}",
+        course=[(int(update), float(error)) for update, error in np.concatenate(quarters)],
     )
 
 
-def _loss_at_start(columns: Columns, module: str) -> Iterator[RunFinding]:
+def _loss_at_start(columns: Columns, module: str, data: Mapping[str, EpisodeDataset]) -> Iterator[RunFinding]:
     """Find a loss at first steps that is much larger than at the steps after them."""
     is_first, is_next = columns["t"] == 0, (columns["t"] > 0) & (columns["t"] < FEWEST_STEPS)
     loss = np.abs(columns[LOSS])
@@ -384,14 +436,25 @@ def _loss_at_start(columns: Columns, module: str) -> Iterator[RunFinding]:
     share = loss[is_first].sum() / max(loss.sum(), 1e-30)
     if loss[is_first].mean() <= MUCH * loss[is_next].mean() or share < 2 * is_first.mean() or share < 0.1:
         return
+    updates = columns["update"]
+    total = dict(_course(updates, loss))
+    course = [(n, value / max(total[n], 1e-30)) for n, value in _course(updates[is_first], loss[is_first])]
+    by_loss = np.argsort(-loss * is_first, kind="stable")[: is_first.sum()]
+    episode, holder = _stored([str(id_) for id_ in columns["episode"][by_loss].tolist()], data)
     yield RunFinding(
         "loss_at_start",
-        f"first steps of episodes have {share:.0%} of the loss and are {is_first.mean():.0%} of the steps; a first "
-        f"step has {number(loss[is_first].mean() / loss[is_next].mean(), 2)} times the loss of the steps after it",
+        f"in all of these updates, first steps of episodes have {share:.0%} of the loss and are {is_first.mean():.0%} "
+        f"of the steps; a first step has {number(loss[is_first].mean() / loss[is_next].mean(), 2)} times the loss of "
+        "the steps after it",
         "look at the rewards of first steps: the reward of an episode's last step may arrive one step late",
-        int(columns["update"][is_first][-1]),
+        int(updates[is_first][-1]),
         module,
         "by-time",
+        data=holder,
+        episode=episode,
+        t=0,
+        measure="loss of a first step, by that of a mean step",
+        course=course,
     )
 
 
@@ -413,6 +476,7 @@ def _of_data(name: str, dataset: EpisodeDataset, compares_tokens: bool) -> tuple
             t=each.step,
         )
         for each in problems
+        if each.kind != "duplicate_episode" or KEPT_AS not in dataset.metadata  # the best ones are often equal
     ]
     if compares_tokens:
         findings += _tokens_of_data(name, dataset)
@@ -446,7 +510,15 @@ def _other_tokens(columns: Columns, module: str, data: Mapping[str, EpisodeDatas
     ids = np.array([str(name) for name in columns["episode"][rows].tolist()], object)
     for one in _far_tokens(columns["t"][rows], differences, ids, limit, data):
         far = (columns["t"][rows] >= (one.t or 0)) & (np.abs(differences) > FAR)
-        yield replace(one, update=int(columns["update"][rows][far].max()), module=module, table="by-turn")
+        course = _course(columns["update"][rows][far], np.abs(differences[far]))
+        yield replace(
+            one,
+            update=int(columns["update"][rows][far].max()),
+            module=module,
+            table="by-turn",
+            measure=f"mean difference from turn {one.t} on",
+            course=course,
+        )
 
 
 def _far_tokens(

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from episode_learners import PPO, PPOConfig, TokenGRPO, TokenGRPOConfig
+from connectors import Actor
+from connectors.env_to_module import FlattenObservations, FrameStackingEnvToModule, MeanStdFilter
+from episode_learners import PPO, MLPPolicy, PPOConfig, TokenGRPO, TokenGRPOConfig
 from episode_learners.run import Run
+from episode_runners import SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.inspect import examine_run, explain_update
-from episodes.inspect.run_findings_page import LiveFindings, run_report
+from episodes.inspect.run_findings_page import LiveFindings, run_report, update_page
 from episodes.pack import EpisodePack
 from episodes.storage.ledger import Ledger, LedgerReader
+from episodes.storage.runs import write_status
 from episodes.tokens import Conversation
 from tests.inspection.data import write
 from tests.learners.test_planted_faults import WrongSign, policy_of, rewarded, sampled
@@ -287,6 +295,80 @@ def test_worker_is_named_if_episodes_have_it(tmp_path: Path) -> None:
     assert not any("which worker" in text for text in findings.missing)
 
 
+def test_finding_names_the_module_that_shows_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with Ledger(tmp_path / "ledger", measures_rows=True) as ledger:
+        for module, kind in (("left", PPO), ("right", WrongSign)):
+            policy = policy_of()
+            algorithm = kind(policy, CONFIG)
+            algorithm.measures_rows = True
+            algorithm.witness = lambda batch, algorithm=algorithm, module=module: ledger.note(
+                1, batch, measured=algorithm.row_measurements, module=module
+            )
+            games = [made(policy, "game", rng.normal(size=30), agent_id=agent) for agent in ("a", "b")]
+            algorithm.update(EpisodePack.from_episodes(games))
+    findings = examine_run(tmp_path)
+    assert [(one.kind, one.module, one.table) for one in findings] == [("advantage_sign", "right", "by-agent")]
+    assert findings.updates == [(1, "left"), (1, "right")]
+    page = LiveFindings([tmp_path]).html()
+    assert "updates/0/1?module=right#by-agent" in page
+    pages = [update_page(tmp_path, 1, module, str, "", findings) for module in ("left", "right")]
+    assert ["have the wrong sign" in page for page in pages] == [False, True]
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_rewards_one_step_late_are_found_in_stored_episodes_of_equal_rewards(is_wrong: bool, tmp_path: Path) -> None:
+    rewards = np.ones(40)
+    rewards[0] = 0.0 if is_wrong else 1.0
+    write(tmp_path / "training", [made(policy_of(), f"e{i}", rewards) for i in range(8)])
+    kinds = [one.kind for one in examine_run(tmp_path)]
+    assert ("reward_shift" in kinds) == is_wrong
+
+
+def test_killed_run_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
+    write_status(tmp_path, settings={}, stopped_by=None)
+    (tmp_path / "ledger").mkdir()
+    assert examine_run(tmp_path).missing[0] == "any update: the killed run had not written the first 16 of them"
+    policy = policy_of()
+    algorithm = PPO(policy, CONFIG)
+    algorithm.measures_rows = True
+    ledger = Ledger(tmp_path / "ledger", measures_rows=True, every=2)
+    for number in range(1, 4):
+        algorithm.update(sampled(policy, number))
+        ledger.note(number, algorithm.preprocess(sampled(policy, number)), measured=algorithm.row_measurements)
+    findings = examine_run(tmp_path)
+    assert (findings.updates, list(findings)) == ([(1, ""), (2, "")], [])
+    assert findings.missing[0].startswith("updates after 2, which the killed run had not written")
+    ledger.close()
+    write_status(tmp_path, settings={}, stopped_by="max_epochs")
+    assert findings.missing[0] not in examine_run(tmp_path).missing
+
+
+@pytest.mark.parametrize(("offset", "is_small"), [(0.01, True), (0.2, False)])
+def test_small_difference_is_described_as_of_lower_precision_or_older_weights(
+    offset: float, is_small: bool, tmp_path: Path
+) -> None:
+    def sample(policy: Any, seed: int) -> list[SingleAgentEpisode]:
+        return [
+            SingleAgentEpisode.from_arrays(
+                each.get_observations(),
+                each.get_actions(),
+                each.get_rewards(),
+                extra_model_outputs={"action_logp": each.get_extra_model_outputs("action_logp") - np.float32(offset)},
+                id_=each.id_,
+                terminated=True,
+            )
+            for each in sampled(policy, seed)
+        ]
+
+    (finding,) = examine_run(trained(tmp_path, partial(sample, seed=0), partial(sample, seed=1)))
+    assert finding.kind == "acting_differs"
+    assert ("as of lower precision at acting" in finding.text) == is_small
+    assert ("this is expected" in finding.advice) == is_small
+    assert "in update 1 already" in finding.text
+    assert "weights are sent" not in finding.advice
+
+
 @pytest.mark.parametrize(
     ("algorithm", "env", "num_steps"),
     [
@@ -307,6 +389,33 @@ def test_nothing_stands_out_in_a_healthy_run(algorithm: str, env: str, num_steps
     findings = examine_run(folder)
     assert findings.updates
     assert list(findings) == []
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    st.integers(0, 9), st.sampled_from([1, 4]), st.sampled_from([64, 1000]), st.booleans(), st.booleans(), st.booleans()
+)
+def test_nothing_stands_out_with_any_settings_of_ppo(
+    seed: int, num_epochs: int, size: int, standardizes: bool, filters: bool, stacks: bool
+) -> None:
+    pieces: list[Any] = [MeanStdFilter()] * filters
+    pieces += [FrameStackingEnvToModule(num_frames=3), FlattenObservations()] if stacks else []
+    config = PPOConfig(num_epochs=num_epochs, minibatch_size=size, standardize_advantages=standardizes)
+    env = gym.make("CartPole-v1")
+    actor = Actor(MLPPolicy, env.observation_space, env.action_space, pieces=pieces)
+    algorithm = PPO(actor, config, seed=seed)
+    algorithm.measures_rows = True
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger(f"{folder}/ledger", measures_rows=True) as ledger,
+        SingleAgentEnvRunner("CartPole-v1", actor, num_envs=4, seed=seed) as runner,
+    ):
+        algorithm.witness = lambda batch: ledger.note(algorithm.num_updates, batch, measured=algorithm.row_measurements)
+        for _ in range(3):
+            algorithm.update(runner.sample(num_timesteps=256))
+        ledger.flush()
+        findings = examine_run(folder)
+        assert (len(findings.updates), list(findings)) == (3, [])
 
 
 def test_a_run_without_records_says_what_to_record(tmp_path: Path) -> None:
