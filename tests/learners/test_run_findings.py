@@ -155,7 +155,7 @@ def learned_tokens(
             TokenGRPO(Recurrent(), TokenGRPOConfig(group_size=4, **(options or {}))),
             np.random.default_rng(0),
         )
-        model = algorithm.policy.model
+        model: Any = algorithm.policy.model
         algorithm.measures_rows = True
         with Ledger(folder / "ledger", measures_rows=True) as ledger:
             algorithm.witness = lambda batch: ledger.note(
