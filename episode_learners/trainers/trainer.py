@@ -297,9 +297,9 @@ class Trainer(ABC, Generic[Config]):
             weights = map(bytes_of, learner.policy.state_dict().values())
             module = "" if self.algorithm is learner else str(module_id)
             measured = learner.row_measurements if self.ledger.measures_rows else None
-            self.ledger.note(
-                learner.num_updates, batch, weights=weights, settings=settings, module=module, measured=measured
-            )
+            facts = {"settings": settings, "module": module, "measured": measured}
+            workers = getattr(self.runner, "workers", None)  # of groups
+            self.ledger.note(learner.num_updates, batch, weights=weights, workers=workers, **facts)
 
     def _log_sample(self, stats: CollectStats | MultiAgentCollectStats) -> None:
         """Log the statistics of sampled episodes in the scope "train", and display them with the progress.

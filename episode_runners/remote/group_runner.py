@@ -34,6 +34,7 @@ class GroupRunner(Closeable):
 
     Attributes:
         stats: statistics of the last call of `sample`.
+        workers: index of the remote runner of each episode of the last sample, by the episode's id.
         num_steps, num_episodes: counts of all calls.
         policy_version: version of the policy's weights; set it after each update.
     """
@@ -44,11 +45,11 @@ class GroupRunner(Closeable):
         self.env_to_module, self.module_to_env = local.env_to_module, local.module_to_env
         self.num_envs = local.num_envs
         self.stats = CollectStats()
+        self.workers: dict[str, int] = {}
         self.num_steps = self.num_episodes = 0
         self.policy_version = 0
         self._sent_version: int | None = None  # policy version of the group's weights
-        self._samples: Iterator[RunnerSample] | None = None
-        self._counts: tuple[int | None, int | None] = (None, None)
+        self._samples: tuple[Iterator[RunnerSample], tuple[int | None, int | None]] | None = None  # and their counts
 
     def sample(self, *, num_timesteps: int | None = None, num_episodes: int | None = None) -> EpisodePack:
         """Return the episodes of all remote runners or, if `is_asynchronous`, of the runner that finishes next.
@@ -73,6 +74,7 @@ class GroupRunner(Closeable):
         self.stats = CollectStats(steps, seconds, *joined)
         self.num_steps += steps
         self.num_episodes += self.stats.num_episodes
+        self.workers = {id_: sample.index for sample in samples for id_ in sample.data.ids.tolist()}
         return EpisodePack.concat([sample.data for sample in samples])
 
     def _async_samples(self, num_timesteps: int | None, num_episodes: int | None) -> Iterator[RunnerSample]:
@@ -83,15 +85,13 @@ class GroupRunner(Closeable):
         """
         request = num_timesteps, num_episodes
         if self._samples is None:
-            self._samples, self._counts = (
-                self.group.sample_async(num_timesteps=num_timesteps, num_episodes=num_episodes),
-                request,
-            )
-        if request != self._counts:
+            self._samples = self.group.sample_async(num_timesteps=num_timesteps, num_episodes=num_episodes), request
+        samples, counts = self._samples
+        if request != counts:
             raise InvalidArgument(
-                f"sample{request}: samples of {self._counts} are pending; request the same counts in each call"
+                f"sample{request}: samples of {counts} are pending; request the same counts in each call"
             )
-        return self._samples
+        return samples
 
     def for_evaluation(self, num_envs: int | None = None, *, seed: int | None = None, hooks: Sequence[Any] = ()) -> Any:
         """Return a local runner for evaluation with `num_envs` environments and the merged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -161,7 +162,9 @@ class LiveRuns:
     def _update(self, number: str, run: Path, update: str, module: str | None) -> Answer:
         """Return the HTTP response with the page that explains an update of a run."""
         try:
-            page = update_page(run, _number(update), module, lambda name: f"../../episodes/{number}/{name}/", "../../")
+            found = self._findings.of_run(int(number))
+            address = partial("../../episodes/{}/{}/".format, number)
+            page = update_page(run, _number(update), module, address, "../../", found)
         except EpisodeError as error:  # no such update, or a damaged ledger
             back = '<nav><a href="../../">the run</a></nav>'
             return (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,29 @@ from episodes.storage import EpisodeDataset
 from episodes.storage.catalog import SEALED, UNFINISHED
 from episodes.storage.files import local_path
 from episodes.storage.ledger import LedgerReader
-from episodes.storage.runs import is_run, read_run
+from episodes.storage.runs import StoredRun, is_run, read_run
 from episodes.tokens.names import LOGP, TRAINER_LOGP
 
 __all__ = ["RunFinding", "RunFindings", "examine_run"]
 
 MOST_UPDATES, MOST_ROWS = 256, 200_000  # the newest ones of a module
-MOST_EPISODES = 200  # of a data set, whose log-probabilities are compared
+MOST_EPISODES = 200  # of a data set, whose log-probabilities are compared, and of a run, whose values are
 MOST_NAMES = 3  # in a text
-FAR_OF_TOKENS = 0.1  # the same of a language model, whose sampler rounds otherwise than its trainer
+FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than its trainer
+FAR_OF_CORRECTED = 0.5  # the same if the loss corrects for the difference, as with older weights by design
+MOST_TOKENS = 12  # in a text
 NEARLY_ALL = 0.9  # fraction
+SMALL = 0.03  # mean |log ratio| that lower precision or weights of a few updates ago explain
+SAME = 1e-5  # mean difference of log-probabilities of the same model in float32
+TIMES = 10  # that a difference is larger than in earlier turns, or in other episodes
 FEWEST_ROWS, FEWEST_ENDS, FEWEST_STEPS = 32, 5, 4
+STAYS = 0.8  # of the largest error at the last step, in a quarter of the updates, if it does not fall
 MUCH = 5.0  # times the loss of the next steps
 STALE_BY_DESIGN = ("impala",)  # algorithms that correct for policies of other versions
-WORKER = "custom_data/worker"
+WORKER = "worker"  # measurement of ledgers
+WORKER_OF_DATA = "custom_data/worker"
+KEPT_AS = "custom_data/kept_as"  # of an `EpisodeKeeper`
+LOGP_DIFFERENCE = "first_logp_difference"
 
 Columns = Mapping[str, np.ndarray]
 
@@ -54,10 +64,13 @@ class RunFinding:
         advice: where to look for the cause.
         update: number of an update that shows it; None if it is not in an update.
         module: module of the update, or "".
-        table: table on the page of the update that shows it: "steps", "by-episode", "by-agent" or "by-time".
+        table: table on the page of the update that shows it: "steps", "by-episode", "by-agent", "by-time", "by-turn" or
+            "by-worker".
         data: name of the data set in the folder of the run that shows it, or "".
         episode: id of an episode that shows it, or None.
         t: time of the step that shows it, or None.
+        measure: name of the number in `course`.
+        course: numbers of the examined updates, each with the number that shows the finding.
     """
 
     kind: str
@@ -69,6 +82,8 @@ class RunFinding:
     data: str = ""
     episode: str | None = None
     t: int | None = None
+    measure: str = ""
+    course: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +132,8 @@ def examine_run(run: str | Path) -> RunFindings:
     path = local_path(run)
     if not path.is_dir():
         raise InvalidArgument(f"examine_run: {path} is no folder; give the folder of a run (train --logdir)")
-    algorithm = str(read_run(path).settings.get("algo", "")) if is_run(path) else ""
+    stored = read_run(path) if is_run(path) else StoredRun(folder=path, status="")
+    algorithm = str(stored.settings.get("algo", ""))
     data = stored_episodes(path)
     findings: list[RunFinding] = []
     missing: list[str] = []
@@ -133,10 +149,18 @@ def examine_run(run: str | Path) -> RunFindings:
         findings += _of_updates(columns, module, algorithm, data)
         names |= columns.keys()
     for name, dataset in data.items():
-        found, words = _of_data(name, dataset)
+        found, words = _of_data(name, dataset, LOGP_DIFFERENCE not in names)
         findings += found
         extent.append(f"{name}: {words}")
-    if not pools:
+    is_open = stored.status.startswith(("running", "killed"))
+    if pools and is_open:
+        last = max(updates[-1] for updates, _ in pools.values())
+        missing.append(
+            f"updates after {last}, which the {stored.status} run had not written; a ledger writes 16 at once"
+        )
+    elif is_open and (path / "ledger").is_dir() and not has_ledger(path):
+        missing.append(f"any update: the {stored.status} run had not written the first 16 of them")
+    elif not pools:
         missing.append(
             "what each update learned from; train with episodes train --explain, or with Ledger(RUN + '/ledger', "
             "measures_rows=True)"
@@ -144,10 +168,12 @@ def examine_run(run: str | Path) -> RunFindings:
     if "first_ratio" in names:
         if "first_gradient_step" not in names:
             missing.append("the gradient step of each row, in this older ledger; record the run again")
-        if not any(WORKER in dataset.metadata for dataset in data.values()):
+        if any(one.kind == "old_policy" for one in findings) and not (
+            WORKER in names or any(WORKER_OF_DATA in dataset.metadata for dataset in data.values())
+        ):
             missing.append(
-                "which worker sampled an episode; write custom_data['worker'] in an on_episode_end callback of each "
-                "worker, and keep its episodes"
+                "which worker sampled an episode; sample with a GroupRunner, or write custom_data['worker'] in an "
+                "on_episode_end callback of each worker and keep its episodes"
             )
     if pools and "first_value" not in names:
         missing.append(f"values, which {algorithm or 'the algorithm'} does not have; endings are checked in episodes")
@@ -201,14 +227,16 @@ def _of_updates(
     columns: Columns, module: str, algorithm: str, data: Mapping[str, EpisodeDataset]
 ) -> Iterator[RunFinding]:
     """Yield the findings in the newest updates of a module."""
-    if "first_ratio" in columns and "first_gradient_step" in columns:
+    if LOGP_DIFFERENCE in columns:
+        yield from _other_tokens(columns, module, data)
+    elif "first_ratio" in columns and "first_gradient_step" in columns:
         yield from _other_policies(columns, module, algorithm, data)
     if {"first_value", "value_target"} <= columns.keys():
         errors = columns["first_value"] - columns["value_target"]
         if "advantage" in columns:
             yield from _wrong_signs(columns, -errors, module)
-        yield from _values_at_limit(columns, errors, module)
-        yield from _loss_at_start(columns, module)
+        yield from _values_at_limit(columns, errors, module, data)
+        yield from _loss_at_start(columns, module, data)
 
 
 def _other_policies(
@@ -223,66 +251,112 @@ def _other_policies(
     ids, of_row = np.unique(names, return_inverse=True)
     counts = np.bincount(of_row)
     means = np.bincount(of_row, distances[known]) / counts
-    limit = FAR_OF_TOKENS if algorithm.startswith("token") else FAR
-    is_far = means > limit
+    is_far = means > FAR
     rows_far = is_far[of_row]
     if not is_far.any() or rows_far.sum() < FEWEST_STEPS:
         return
     far = float(distances[known][rows_far].mean())
     others = float(distances[known][~rows_far].mean()) if not rows_far.all() else 0.0
     update = int(columns["update"][known[rows_far]][-1])
-    since = _since(columns["t"][known[rows_far]], distances[known][rows_far], limit)
-    if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > limit / 10):  # others differ too, but less
+    since = _since(columns["t"][known[rows_far]], distances[known][rows_far])
+    course = _course(columns["update"][known[rows_far]], distances[known][rows_far])
+    begin = next((n for n, value in course if value > FAR), update)
+    is_first = begin == columns["update"].min()
+    facts = {"measure": "mean |log ratio|" + " of these episodes" * (not rows_far.all()), "course": course}
+    when = f"in update {begin} already" if is_first else f"since update {begin}"
+    small = ", a difference as of lower precision at acting or of weights a few updates old" * (far < SMALL)
+    if len(ids) > 1 and (is_far.mean() >= NEARLY_ALL or others > FAR / TIMES):  # others differ too, but less
         if algorithm not in STALE_BY_DESIGN:
             yield RunFinding(
                 "acting_differs",
-                f"the policy that acted is not the one that learns, in {_share(is_far)} episodes{since}: mean |log "
-                f"ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same",
+                f"the policy that acted is not the one that learns, {when}, in {_share(is_far)} episodes{since}: mean "
+                f"|log ratio| {number(far, 2)} before the first gradient step, which is 0 if both see the same{small}",
                 "compare what the policy sees at acting and at learning: filters and their statistics, preprocessing, "
-                "frame stacks, templates of chats, units of actions, weights that were not sent",
+                "frame stacks, units of actions"
+                + ", and whether weights are sent after each update" * (begin > 1)
+                + "; if it acts in lower precision or with older weights by design, this is expected" * bool(small),
                 update,
                 module,
                 "by-time" if since else "by-episode",
+                **facts,
             )
         return
+    episode, holder = _stored(ids[is_far].tolist(), data)
     yield RunFinding(
         "old_policy",
-        f"{_share(is_far)} episodes were sampled by another policy than the one that learns{since}: mean |log ratio| "
-        f"{number(far, 2)} before the first gradient step, and {number(others, 2)} in the others "
-        f"({_list(ids[is_far].tolist())}){_common(ids, is_far, data)}",
+        f"{_share(is_far)} episodes ({rows_far.mean():.0%} of the steps) were sampled by another policy than the one "
+        f"that learns, {when}{since}: mean |log ratio| {number(far, 2)} before the first gradient step, and "
+        f"{number(others, 2)} in the others{_workers(columns, known, rows_far, data)}{small}",
         "find what these episodes share, such as their worker, and whether it receives new weights",
         update,
         module,
-        "by-episode",
-        episode=str(ids[is_far][0]),
+        "by-worker" if WORKER in columns else "by-episode",
+        data=holder,
+        episode=episode,
+        **facts,
     )
 
 
-def _since(times: np.ndarray, distances: np.ndarray, limit: float) -> str:
+def _course(updates: np.ndarray, values: np.ndarray) -> list[tuple[int, float]]:
+    """Return the number of each update and the mean of its values, given the update and the value of each row [n]."""
+    numbers, of_row = np.unique(updates, return_inverse=True)
+    means = np.bincount(of_row, values) / np.bincount(of_row)
+    return list(zip(numbers.tolist(), means.tolist(), strict=True))
+
+
+def _stored(ids: Sequence[str], data: Mapping[str, EpisodeDataset]) -> tuple[str, str]:
+    """Return the first of the episodes that a data set has, and its name; otherwise the first one, and ""."""
+    for name, dataset in data.items():
+        known = set(map(str, dataset.metadata["id"].tolist()))
+        for id_ in ids:
+            if id_ in known:
+                return id_, name
+    return str(ids[0]), ""
+
+
+def _since(times: np.ndarray, distances: np.ndarray) -> str:
     """Return from which time on the distances are large, as text; "" if they are large at first steps too."""
     is_first = times == 0
-    if not is_first.any() or is_first.all() or distances[is_first].mean() > limit / 4:
+    if not is_first.any() or is_first.all() or distances[is_first].mean() > FAR / 4:
         return ""
-    first = int(times[distances > limit].min())
+    first = int(times[distances > FAR].min())
     return f" from step {first} on (first steps agree)"
 
 
-def _common(ids: np.ndarray, is_far: np.ndarray, data: Mapping[str, EpisodeDataset]) -> str:
-    """Return which workers sampled the episodes with `is_far`, as text, if data sets of the run name them."""
-    workers: dict[str, str] = {}
-    for dataset in data.values():
-        if WORKER in dataset.metadata:
-            pairs = zip(dataset.metadata["id"].tolist(), dataset.metadata[WORKER].tolist(), strict=True)
-            workers |= {str(id_): str(worker) for id_, worker in pairs if worker is not None}
-    known = sorted({workers[id_] for id_ in ids[is_far].tolist() if id_ in workers})
-    return f", of worker {_list(known)}" if known else ""
+def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mapping[str, EpisodeDataset]) -> str:
+    """Return which workers sampled the episodes of the far rows, as text, if the ledger or a data set knows it.
+
+    Args:
+        columns: columns of the updates.
+        rows: the compared rows.
+        is_far: whether the episode of each compared row is far, bool [len(rows)].
+        data: data sets of the run.
+    """
+    ids = columns["episode"][rows].astype(str)
+    if WORKER in columns:
+        of_row: Any = columns[WORKER][rows]
+        words = np.array([f"{worker:.0f}" if np.isfinite(worker) else "" for worker in of_row.tolist()], object)
+    else:
+        workers: dict[str, str] = {}
+        for dataset in data.values():
+            if WORKER_OF_DATA in dataset.metadata:
+                pairs = zip(dataset.metadata["id"].tolist(), dataset.metadata[WORKER_OF_DATA].tolist(), strict=True)
+                workers |= {str(id_): str(worker) for id_, worker in pairs if worker is not None}
+        words = np.array([workers.get(id_, "") for id_ in ids.tolist()], object)
+    far = sorted(set(words[is_far].tolist()) - {""})
+    if not far:
+        return ""
+    near = set(words[~is_far].tolist()) - {""}
+    name = "worker" if len(far) == 1 else "workers"
+    return f", of {name} {_list(far)}" + (", whose other episodes are not" if near & set(far) else "")
 
 
 def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[RunFinding]:
     """Find agents whose advantages correlate negatively with value target minus value."""
     agents = np.array([str(agent) for agent in columns["agent"].tolist()], object)
     steps = columns.get("first_gradient_step")
-    agreement, last = {}, {}
+    agreement: dict[str, float] = {}
+    courses: dict[str, list[tuple[int, float]]] = {}
     for agent in np.unique(agents).tolist():
         of_updates = []
         is_agent = agents == agent
@@ -295,30 +369,42 @@ def _wrong_signs(columns: Columns, gains: np.ndarray, module: str) -> Iterator[R
                 of_updates.append((value, len(rows), update))
         if sum(n for _, n, _ in of_updates) >= FEWEST_ROWS // 2:
             agreement[agent] = float(np.median([value for value, _, _ in of_updates]))
-            last[agent] = int(of_updates[-1][2])
+            courses[agent] = [(int(update), value) for value, _, update in of_updates]
     wrong = [agent for agent, value in agreement.items() if value < AGREES]
     if not wrong:
         return
     right = [agent for agent in agreement if agent not in wrong]
     whose = "" if agents[0] == "None" else f" of {'agent' if len(wrong) == 1 else 'agents'} {_list(wrong)}"
-    beside = f"; of {_list(right)} it is {number(min(agreement[agent] for agent in right), 2)} or more" if right else ""
+    least = floor(100 * min((agreement[agent] for agent in right), default=1.0)) / 100
+    beside = f"; of {_list(right)} it is {number(least, 2)} or more" if right else ""
+    course = courses[max(wrong, key=lambda agent: courses[agent][-1][0])]
     yield RunFinding(
         "advantage_sign",
         f"advantages{whose} have the wrong sign: their correlation with value target minus value is "
         f"{number(max(agreement[agent] for agent in wrong), 2)}, and should be near 1{beside}",
         "look at the step that standardizes or combines advantages, and at the rewards of the agent",
-        max(last[agent] for agent in wrong),
+        course[-1][0],
         module,
         "by-agent" if whose else "steps",
+        measure="correlation" + f" of agent {clipped(wrong[0], 24)}" * bool(whose),
+        course=course,
     )
 
 
-def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Iterator[RunFinding]:
+def _values_at_limit(
+    columns: Columns, errors: np.ndarray, module: str, data: Mapping[str, EpisodeDataset]
+) -> Iterator[RunFinding]:
     """Find values at the last step of the longest episodes that differ from their targets far more than elsewhere."""
+    all_columns, all_errors = columns, errors
     is_new = columns["update"] >= np.quantile(np.unique(columns["update"]), 0.75)  # with values as good as they are
     columns, errors = {name: column[is_new] for name, column in columns.items()}, errors[is_new]
     last = columns["t"].max()
     is_last = columns["t"] == last
+    is_end = all_columns["t"] == last
+    quarters = np.array_split(_course(all_columns["update"][is_end], all_errors[is_end]), 4)
+    sizes = np.array([part[:, 1].mean() if len(part) > 1 else np.nan for part in quarters])
+    if not abs(sizes[-1]) >= STAYS * (np.sign(sizes[-1]) * sizes).max():
+        return  # values are not learned yet, or are just being learned
     ids = {(id_, agent) for id_, agent in zip(columns["episode"][is_last], columns["agent"][is_last], strict=True)}
     if last < FEWEST_STEPS or len(ids) < FEWEST_ENDS or is_last.all():
         return
@@ -328,6 +414,7 @@ def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Itera
     value, target = (float(columns[name][is_last].mean()) for name in ("first_value", "value_target"))
     if excess <= noise or max(abs(target), abs(rest.mean())) >= 0.5 * abs(value):  # or values are not learned yet
         return
+    episode, holder = _stored([str(id_) for id_ in columns["episode"][is_last].tolist()], data)
     yield RunFinding(
         "value_at_limit",
         f"{len(ids)} episodes end at the same step t={last}, where the value is {number(value, 3)} and its "
@@ -336,11 +423,15 @@ def _values_at_limit(columns: Columns, errors: np.ndarray, module: str) -> Itera
         int(columns["update"][is_last][-1]),
         module,
         "by-time",
-        episode=next((str(id_) for id_ in columns["episode"][is_last] if id_ is not None), None),
+        data=holder,
+        episode=episode,
+        t=int(last),
+        measure=f"value minus target at t={int(last)}",
+        course=[(int(update), float(error)) for update, error in np.concatenate(quarters)],
     )
 
 
-def _loss_at_start(columns: Columns, module: str) -> Iterator[RunFinding]:
+def _loss_at_start(columns: Columns, module: str, data: Mapping[str, EpisodeDataset]) -> Iterator[RunFinding]:
     """Find a loss at first steps that is much larger than at the steps after them."""
     is_first, is_next = columns["t"] == 0, (columns["t"] > 0) & (columns["t"] < FEWEST_STEPS)
     loss = np.abs(columns[LOSS])
@@ -349,19 +440,32 @@ def _loss_at_start(columns: Columns, module: str) -> Iterator[RunFinding]:
     share = loss[is_first].sum() / max(loss.sum(), 1e-30)
     if loss[is_first].mean() <= MUCH * loss[is_next].mean() or share < 2 * is_first.mean() or share < 0.1:
         return
+    updates = columns["update"]
+    total = dict(_course(updates, loss))
+    course = [(n, value / max(total[n], 1e-30)) for n, value in _course(updates[is_first], loss[is_first])]
+    by_loss = np.argsort(-loss * is_first, kind="stable")[: is_first.sum()]
+    episode, holder = _stored([str(id_) for id_ in columns["episode"][by_loss].tolist()], data)
     yield RunFinding(
         "loss_at_start",
-        f"first steps of episodes have {share:.0%} of the loss and are {is_first.mean():.0%} of the steps; a first "
-        f"step has {number(loss[is_first].mean() / loss[is_next].mean(), 2)} times the loss of the steps after it",
+        f"in all of these updates, first steps of episodes have {share:.0%} of the loss and are {is_first.mean():.0%} "
+        f"of the steps; a first step has {number(loss[is_first].mean() / loss[is_next].mean(), 2)} times the loss of "
+        "the steps after it",
         "look at the rewards of first steps: the reward of an episode's last step may arrive one step late",
-        int(columns["update"][is_first][-1]),
+        int(updates[is_first][-1]),
         module,
         "by-time",
+        data=holder,
+        episode=episode,
+        t=0,
+        measure="loss of a first step, by that of a mean step",
+        course=course,
     )
 
 
-def _of_data(name: str, dataset: EpisodeDataset) -> tuple[list[RunFinding], str]:
-    """Return the findings in a data set of a run, and what was examined."""
+def _of_data(name: str, dataset: EpisodeDataset, compares_tokens: bool) -> tuple[list[RunFinding], str]:
+    """Return the findings in a data set of a run, and what was examined. Log-probabilities of tokens are compared if
+    `compares_tokens` is True.
+    """
     try:
         problems = examine(dataset)
     except EpisodeError as error:
@@ -376,40 +480,106 @@ def _of_data(name: str, dataset: EpisodeDataset) -> tuple[list[RunFinding], str]
             t=each.step,
         )
         for each in problems
+        if each.kind != "duplicate_episode" or KEPT_AS not in dataset.metadata  # the best ones are often equal
     ]
-    return [*findings, *_token_differences(name, dataset)], f"{counted(len(dataset), 'episode')}, {problems.extent}"
+    if compares_tokens:
+        findings += _tokens_of_data(name, dataset)
+    return findings, f"{counted(len(dataset), 'episode')}, {problems.extent}"
 
 
-def _token_differences(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
-    """Find turns whose tokens have other log-probabilities at the sampler than at the trainer."""
-    turns: dict[int, list[np.ndarray]] = {}
-    worst: tuple[float, str | None] = (0.0, None)
+def _tokens_of_data(name: str, dataset: EpisodeDataset) -> Iterator[RunFinding]:
+    """Find turns of stored episodes whose tokens have other log-probabilities at the sampler than at the trainer."""
+    parts: list[tuple[np.ndarray, int, str]] = []
     for i in range(min(len(dataset), MOST_EPISODES)):
         episode: Any = dataset[i]
         if not {LOGP, TRAINER_LOGP} <= set(getattr(episode, "extra_model_outputs", {})):
             continue
         for t in range(len(episode)):
             pair = [np.asarray(episode.get_extra_model_outputs(key, t), np.float64) for key in (LOGP, TRAINER_LOGP)]
-            difference = np.abs(pair[0] - pair[1])
-            difference = difference[np.isfinite(difference)]
-            turns.setdefault(episode.t_started + t, []).append(difference)
-            if len(difference) and difference.mean() > worst[0]:
-                worst = (float(difference.mean()), str(episode.id_))
-    means = {t: float(np.concatenate(parts).mean()) for t, parts in sorted(turns.items()) if any(map(len, parts))}
-    far = [t for t, mean in means.items() if mean > FAR_OF_TOKENS]
-    if not far:
+            parts.append((pair[0] - pair[1], episode.t_started + t, str(episode.id_)))
+    if parts:
+        sizes = [len(part) for part, _, _ in parts]
+        turns, ids = np.repeat([t for _, t, _ in parts], sizes), np.repeat([id_ for _, _, id_ in parts], sizes)
+        differences = np.concatenate([part for part, _, _ in parts])
+        yield from _far_tokens(turns, differences, ids, FAR_OF_TOKENS, {name: dataset})
+
+
+def _other_tokens(columns: Columns, module: str, data: Mapping[str, EpisodeDataset]) -> Iterator[RunFinding]:
+    """Find turns of the updates whose tokens had other log-probabilities at the sampler than at the trainer."""
+    steps = columns.get("first_gradient_step")
+    rows = np.arange(len(columns["t"])) if steps is None else np.flatnonzero(steps == 0)  # before the policy changed
+    differences, ratios = columns[LOGP_DIFFERENCE][rows], columns["first_ratio"][rows]
+    is_corrected = bool(np.all(np.abs(ratios - 1) < FAR)) and bool(np.any(np.abs(differences) > FAR))
+    limit = FAR_OF_CORRECTED if is_corrected else FAR_OF_TOKENS
+    ids = np.array([str(name) for name in columns["episode"][rows].tolist()], object)
+    for one in _far_tokens(columns["t"][rows], differences, ids, limit, data):
+        far = (columns["t"][rows] >= (one.t or 0)) & (np.abs(differences) > FAR)
+        course = _course(columns["update"][rows][far], np.abs(differences[far]))
+        yield replace(
+            one,
+            update=int(columns["update"][rows][far].max()),
+            module=module,
+            table="by-turn",
+            measure=f"mean difference from turn {one.t} on",
+            course=course,
+        )
+
+
+def _far_tokens(
+    turns: np.ndarray, differences: np.ndarray, ids: np.ndarray, limit: float, data: Mapping[str, EpisodeDataset]
+) -> Iterator[RunFinding]:
+    """Find the turn from which on the sampler's and the trainer's log-probabilities of tokens differ: the first one
+    whose mean difference is above `limit`, or large and `TIMES` that of the turns before it.
+
+    Args:
+        turns: turn of each token [n].
+        differences: its log-probability at the sampler minus that at the trainer [n].
+        ids: id of its episode [n].
+        limit: largest mean difference that rounding explains.
+        data: data sets with some of the episodes.
+    """
+    known = np.isfinite(differences)
+    turns, differences, ids = turns[known], np.abs(differences[known]), ids[known]
+    numbers, of_token = np.unique(turns, return_inverse=True)
+    sums, counts = np.bincount(of_token, differences), np.bincount(of_token)
+    means, earlier = sums / counts, np.cumsum(sums)[:-1] / np.cumsum(counts)[:-1]
+    is_far = means > limit
+    is_far[1:] |= (means[1:] > TIMES * earlier) & (means[1:] > np.where(earlier < SAME, FAR, FAR_OF_TOKENS))
+    if not is_far.any():
         return
-    near = [mean for t, mean in means.items() if t < far[0]]
-    before = f"; before it differs by {number(max(near), 2)}" if near else ""
+    place = int(is_far.argmax())
+    first, rows = int(numbers[place]), turns >= numbers[place]
+    before = f"; before it differs by {number(float(earlier[place - 1]), 2)}" if place else ""
+    stored = {str(id_): name for name, dataset in data.items() for id_ in dataset.metadata["id"].tolist()}
+    names, of_row = np.unique(ids[turns == first].astype(str), return_inverse=True)
+    worst = np.bincount(of_row, differences[turns == first]) / np.bincount(of_row)
+    worst[[name not in stored for name in names.tolist()]] -= worst.max() + 1  # if others are stored
+    episode = str(names[worst.argmax()])
+    seen = _tokens_before(data[stored[episode]], episode, first) if episode in stored else ""
     yield RunFinding(
         "token_logp",
-        f"from turn {far[0]} on the sampler's log-probability of a token differs from the trainer's by "
-        f"{number(max(means[t] for t in far), 2)} on average{before}",
+        f"from turn {first} on the sampler's log-probability of a token differs from the trainer's by "
+        f"{number(float(differences[rows].mean()), 2)} on average{before}{seen}",
         "compare the token ids that the sampler saw with the recorded ones right before that turn: a chat template, a "
         "tokenizer, or other weights",
-        data=name,
-        episode=worst[1],
+        data=stored.get(episode, ""),
+        episode=episode,
+        t=first,
     )
+
+
+def _tokens_before(dataset: EpisodeDataset, id_: str, turn: int) -> str:
+    """Return the recorded tokens between the sampled tokens of the turn before `turn` and those of `turn`, as text."""
+    for i in np.flatnonzero(dataset.metadata["id"].astype(str) == id_).tolist():
+        episode: Any = dataset[i]
+        if episode.t_started <= turn < episode.t_started + len(episode):
+            tokens = np.asarray(episode.get_observations(turn - episode.t_started)).tolist()
+            if not tokens:
+                return "; no token is recorded right before it"
+            shown = " ".join(map(str, tokens[-MOST_TOKENS:]))
+            cut = "... " * (len(tokens) > MOST_TOKENS)
+            return f"; the recorded tokens right before it are {cut}{shown} (episode {clipped(id_, 24)})"
+    return ""
 
 
 def _share(flags: np.ndarray) -> str:

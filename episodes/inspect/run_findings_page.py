@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from threading import Lock
@@ -13,28 +14,31 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup
 
 from episodes.errors import EpisodeError
-from episodes.inspect.formatting import clipped, page_id
+from episodes.inspect.formatting import clipped, number, page_id
 from episodes.inspect.html import templates
 from episodes.inspect.run_findings import RunFinding, RunFindings, examine_run, has_ledger
 from episodes.inspect.training_page import file_sizes
 from episodes.inspect.update_explanation import explain_update, page_of, stored_episodes
+from episodes.storage.ledger import LedgerReader
 from episodes.storage.ledger.difference import Difference, difference
 
-Link = Callable[[RunFinding], str]
+Links = Callable[[RunFinding], list[tuple[str, str]]]
 TABLES = {
     "steps": "the steps with the largest losses",
     "by-episode": "the episodes",
     "by-agent": "the agents",
     "by-time": "the loss by time in the episode",
+    "by-turn": "the turns",
+    "by-worker": "the workers",
 }
 
 
-def stands_out_html(findings: RunFindings, link: Link, name: str = "", last: str = "") -> Markup:
+def stands_out_html(findings: RunFindings, links: Links, name: str = "", last: str = "") -> Markup:
     """Return the list of what stands out in a run as HTML.
 
     Args:
         findings: what stands out.
-        link: function that returns the address of the view that shows a finding, "" for none.
+        links: function that returns the addresses and names of the views that show a finding.
         name: name of the run, if there are several.
         last: address of the explanation of the newest update, or "".
     """
@@ -43,14 +47,19 @@ def stands_out_html(findings: RunFindings, link: Link, name: str = "", last: str
             "kind": one.kind.replace("_", " "),
             "text": clipped(one.text.rstrip("."), 500),
             "advice": one.advice.rstrip("."),
-            "link": link(one),
-            "view": f"See update {one.update}: {TABLES[one.table]}" if one.update is not None else f"See {one.data}",
+            "links": links(one),
+            "course": Markup(course_html(one)),
         }
         for one in findings
     ]
     template = templates().get_template("stands_out.html")
     parts = {"name": clipped(name, 60), "extent": findings.extent, "missing": findings.missing, "last": last}
     return Markup(template.render(found=found, **parts))
+
+
+def _name_of_table(one: RunFinding) -> str:
+    """Return the words of the link to the update that shows a finding."""
+    return f"See update {one.update}: {TABLES[one.table]}"
 
 
 def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
@@ -69,7 +78,45 @@ def divergence_html(first: Difference | None, names: tuple[str, str]) -> Markup:
     )
 
 
-def update_page(run: Path, update: int, module: str | None, address: Callable[[str], str], back: str) -> str:
+def course_html(one: RunFinding, address: Callable[[int], str] | None = None) -> str:
+    """Return what a finding measured in each update as an SVG chart, or "" if it measured one update or none.
+
+    Args:
+        one: the finding.
+        address: function that returns the address of an update, given its number.
+    """
+    if len(one.course) < 2:
+        return ""
+    numbers, values = zip(*one.course, strict=True)
+    low, high = min(0.0, *values), max(0.0, *values)
+    width, tall = 480 / len(values), 48 / (high - low or 1.0)
+    bars = []
+    for i, (update, value) in enumerate(one.course):
+        top, length = (high - max(value, 0.0)) * tall, max(abs(value) * tall, 1.0)
+        shape = f'<rect x="{i * width:.1f}" y="{top:.1f}" width="{max(width - 1, 0.5):.1f}" height="{length:.1f}"/>'
+        title = f"<title>update {update}: {number(value, 3)}</title>"
+        link = f'<a href="{escape(address(update))}">' if address is not None else "<g>"
+        mark = "" if update == one.update else ' opacity=".6"'
+        bars.append(f"{link}<g{mark}>{title}{shape}</g>{'</a>' if address is not None else '</g>'}")
+    words = (
+        f"{one.measure}, updates {numbers[0]} to {numbers[-1]}: {number(values[0], 2)} at first, "
+        f"{number(values[-1], 2)} at last, between {number(min(values), 2)} and {number(max(values), 2)}"
+    )
+    return (
+        f'<svg class="course" width="480" height="50" viewBox="0 0 480 50" preserveAspectRatio="none" '
+        f'role="img" fill="#f59e0b" style="max-width:100%;display:block">'
+        f"<title>{escape(words)}</title>{''.join(bars)}</svg><small>{escape(words)}.</small>"
+    )
+
+
+def update_page(
+    run: Path,
+    update: int,
+    module: str | None,
+    address: Callable[[str], str],
+    back: str,
+    findings: Sequence[RunFinding] = (),
+) -> str:
     """Return the page that explains one update of a run, with links to its neighbours.
 
     Args:
@@ -78,6 +125,7 @@ def update_page(run: Path, update: int, module: str | None, address: Callable[[s
         module: its module, if several learn.
         address: function that returns the address of a data set's page, given its name.
         back: address of the page of the run.
+        findings: what stands out in the run. Those of the update's module are repeated.
 
     Raises:
         UnreadableData: there is no ledger, or it is damaged.
@@ -85,23 +133,41 @@ def update_page(run: Path, update: int, module: str | None, address: Callable[[s
         InvalidArgument: several modules learned in the update, and none is given; or its rows were not measured.
     """
     sets = {str(id_): name for name, dataset in stored_episodes(run).items() for id_ in dataset.metadata["id"].tolist()}
-    explanation = explain_update(run, update, module=module, episodes=())
+    reader = LedgerReader(run)
+    explanation = explain_update(reader, update, module=module, episodes=())
     query = f"?{urlencode({'module': explanation.module}, quote_via=quote)}" if explanation.module else ""
+    numbers = sorted(number for number, name in reader.updates if name == explanation.module)
+    place = numbers.index(explanation.update)
+    places = {"first": 0, "earlier": place - 1, "later": place + 1, "last": len(numbers) - 1}
     neighbours = [
-        f'<a href="{number}{query}">{words}</a>'
-        for number, words in ((explanation.update - 1, "earlier"), (explanation.update + 1, "later"))
-        if number > 0
+        f'<a href="{numbers[at]}{query}">{words}</a>' if 0 <= at < len(numbers) and at != place else f"<s>{words}</s>"
+        for words, at in places.items()
     ]
+    here = [
+        replace(one, update=explanation.update)
+        for one in findings
+        if one.update is not None and one.module == explanation.module
+    ]
+    found = "".join(
+        f'<div class="finding"><b>{escape(one.kind.replace("_", " "))}</b> {escape(clipped(one.text, 500))}. '
+        f'<a href="#{one.table}">See {TABLES[one.table]}</a>'
+        f"{course_html(one, lambda n, table=one.table: f'{n}{query}#{table}')}</div>"
+        for one in here
+    )
     shown = len(set(explanation.columns["episode"].tolist()) & set(sets))
+    advice = "" if sets else "; train with --keep-episodes 5/h"
     note = (
         f"<p>{shown} of the episodes are stored; their steps are links.</p>"
         if shown
-        else "<p>Not recorded: the episodes of this update, so its steps are no links; train with --keep-episodes "
-        "5/h.</p>"
+        else f"<p>None of the episodes of this update is stored, so its steps are no links{advice}.</p>"
     )
     nav = f'<nav><a href="{escape(back)}">the run</a>{"".join(neighbours)}</nav>'
-    tables = explanation.tables(lambda id_: address(sets[id_]) if id_ in sets else "")
-    return page_of(explanation.title, nav + note + tables)
+    at = [one.t for one in here if one.t is not None and one.table == "by-time"]
+    tables = explanation.tables(lambda id_: address(sets[id_]) if id_ in sets else "", MOST_STEPS, at)
+    return page_of(explanation.title, nav + found + note + tables)
+
+
+MOST_STEPS = 200  # of an update on its page
 
 
 class LiveFindings:
@@ -119,6 +185,13 @@ class LiveFindings:
         self._files: Any = None
         self._due = 0.0
         self._html = ""
+        self._found: dict[int, RunFindings] = {}  # by number of the run
+
+    def of_run(self, number: int) -> Sequence[RunFinding]:
+        """Return what stands out in a run, as `html` found it last."""
+        if not self._html:
+            self.html()
+        return self._found.get(number, ())
 
     def html(self) -> str:
         """Return the lists of what stands out in each run, and where it first differs from the first run, as HTML."""
@@ -141,19 +214,25 @@ class LiveFindings:
             findings = examine_run(run)
         except (OSError, EpisodeError) as error:  # a file was removed meanwhile, or is damaged
             return f"<p class=problem>{escape(clipped(f'{run.name}: {error}', 500))}</p>"
+        self._found[number] = findings
 
         def update_link(update: int, module: str) -> str:
             query = f"?{urlencode({'module': module}, quote_via=quote)}" if module else ""
             return f"updates/{number}/{update}{query}"
 
-        def link(one: RunFinding) -> str:
+        def links(one: RunFinding) -> list[tuple[str, str]]:
+            found = []
             if one.update is not None:
-                return f"{update_link(one.update, one.module)}#{one.table}"
-            step = {} if one.episode is None else {"id": page_id(one.episode), "t": one.t or 0}
-            return f"episodes/{number}/{quote(one.data)}/" + f"#{urlencode(step, quote_via=quote)}" * bool(step)
+                found.append((f"{update_link(one.update, one.module)}#{one.table}", _name_of_table(one)))
+            if one.data:
+                step = {} if one.episode is None else {"id": page_id(one.episode), "t": one.t or 0}
+                address = f"episodes/{number}/{quote(one.data)}/" + f"#{urlencode(step, quote_via=quote)}" * bool(step)
+                words = "" if one.episode is None else f": episode {clipped(one.episode, 16)}"
+                found.append((address, f"See {one.data}{words}" + f", t={one.t}" * (one.t is not None)))
+            return found
 
         last = update_link(*findings.updates[-1]) if findings.updates else ""
-        return stands_out_html(findings, link, name, last)
+        return stands_out_html(findings, links, name, last)
 
     def _divergence(self, number: int) -> str:
         """Return where a run first differs from the first one as HTML, or how to record it."""
@@ -192,11 +271,12 @@ def run_report(run: Path) -> str:
     parts = []
     for update, module in sorted(shown):
         explanation = explain_update(run, update, module=module, episodes=())
-        tables = explanation.tables(None).replace('<section id="', f'<section id="{anchor(update, module)}-')
+        at = [one.t for one in findings if one.t is not None and (one.update, one.module) == (update, module)]
+        tables = explanation.tables(None, at=at).replace('<section id="', f'<section id="{anchor(update, module)}-')
         parts.append(f'<h1 id="{anchor(update, module)}">{escape(explanation.title)}</h1>{tables}')
 
-    def link(one: RunFinding) -> str:
-        return "" if one.update is None else f"#{anchor(one.update, one.module)}-{one.table}"
+    def links(one: RunFinding) -> list[tuple[str, str]]:
+        return [] if one.update is None else [(f"#{anchor(one.update, one.module)}-{one.table}", _name_of_table(one))]
 
     last = f"#{anchor(*findings.updates[-1])}" if findings.updates else ""
-    return page_of(f"Run {run.name}", stands_out_html(findings, link, last=last) + Markup("".join(parts)))
+    return page_of(f"Run {run.name}", stands_out_html(findings, links, last=last) + Markup("".join(parts)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["LearnedStep", "UpdateExplanation", "explain_update"]
 
 LOSS = "loss"
-_GROUPS = ("episode", "agent", "time", "turn")
+_GROUPS = ("episode", "agent", "time", "turn", "worker")
+_WORKER = "worker"
 _TURN, _TOKEN = "turn", "token"  # measurements of algorithms whose rows are tokens
 _MOST_SHOWN = 20
+_FEWEST_ENDS = 5
 _ORDER = (*_GROUPS, "steps", "share", "ratio_distance", "advantage_agreement")  # first columns on a page
 
 
@@ -155,6 +157,7 @@ class UpdateExplanation(Sequence[LearnedStep]):
     | "first_logp_difference" | of tokens: log-probability that the sampler recorded, minus that of the trained model at
       the first gradient step |
     | "token" | index of the token among the sampled tokens of its turn `t` |
+    | "worker" | index of the runner that sampled the episode, in a group of runners |
     """
 
     update: int
@@ -201,9 +204,10 @@ class UpdateExplanation(Sequence[LearnedStep]):
         return self.columns["value_target"] - self.columns["first_value"]
 
     def by(self, group: str) -> list[dict[str, Any]]:
-        """Return one row for each episode, agent, time or turn, with the largest share of the loss first.
+        """Return one row for each episode, agent, time, turn or worker, with the largest share of the loss first.
 
-        Times are ranges of steps since the beginnings of the episodes: "0", "1", "2-3", "4-7" and so on, in order.
+        Times are ranges of steps since the beginnings of the episodes: "0", "1", "2-3", "4-7" and so on, in order. If
+        several steps have the last time, it is a range of its own, as under a time limit.
         Turns are the steps at one time of an episode, such as the tokens of a turn.
 
         A row has the name of the group, the number of its steps, its share of the loss, and the means of all
@@ -215,15 +219,19 @@ class UpdateExplanation(Sequence[LearnedStep]):
         that the sampler read.
 
         Raises:
-            UnknownKey: `group` is not "episode", "agent", "time" or "turn".
+            UnknownKey: `group` is not "episode", "agent", "time", "turn" or "worker", or workers were not recorded.
         """
         if group not in _GROUPS:
             raise UnknownKey(f"by({group!r}): no such group; give one of {', '.join(_GROUPS)}")
+        if group == _WORKER and _WORKER not in self.columns:
+            raise UnknownKey("by('worker'): the run did not record workers; sample with a GroupRunner")
         names: dict[Any, list[int]] = {}
         if group == "time":
-            labels = time_ranges(self.columns["t"])
+            labels = time_ranges(self.columns["t"], has_last=True)
         elif group == _TURN:
             labels = list(zip(self.columns["episode"].tolist(), self.columns["t"].tolist(), strict=True))
+        elif group == _WORKER:
+            labels = [int(worker) if np.isfinite(worker) else None for worker in self.columns[_WORKER].tolist()]
         else:
             labels = self.columns[group].tolist()
         for row, name in enumerate(labels):
@@ -235,9 +243,12 @@ class UpdateExplanation(Sequence[LearnedStep]):
 
     def _summary(self, group: str, name: Any, rows: list[int]) -> dict[str, Any]:
         """Return the row of `by` for one group."""
-        columns = {key: column[rows] for key, column in self.columns.items() if key not in _FACTS}
+        columns = {key: column[rows] for key, column in self.columns.items() if key not in (*_FACTS, _WORKER)}
         means = {key: _mean(column) for key, column in columns.items()}
         heads = {"episode": name[0], "t": name[1]} if group == _TURN else {group: name}
+        agents = {agent for agent in self.columns["agent"][rows].tolist() if agent is not None}
+        if group == "episode" and agents:
+            heads["agent"] = ", ".join(sorted(agents))
         result = {**heads, "steps": len(rows), "share": float(np.nansum(self.columns["share"][rows])), **means}
         if "first_ratio" in columns:
             result["ratio_distance"] = _mean(ratio_distances(columns))
@@ -268,28 +279,37 @@ class UpdateExplanation(Sequence[LearnedStep]):
         """Update, module and number of steps, as text."""
         return f"Update {self.update}{f' of module {self.module}' if self.module else ''}: {len(self)} steps"
 
-    def tables(self, address: Callable[[str], str] | None, limit: int = 1000) -> str:
+    def tables(self, address: Callable[[str], str] | None, limit: int = 1000, at: Collection[int] = ()) -> str:
         """Return the tables of groups and steps as HTML.
 
         Args:
             address: function that returns the address of the page with an episode, given its id; "" for no page.
             limit: number of steps.
+            at: times whose rows are marked.
         """
         parts = []
-        for group in ("time", "agent", "episode", *((_TURN,) if _TOKEN in self.columns else ())):
+        groups = [group for group, name in ((_TURN, _TOKEN), (_WORKER, _WORKER)) if name in self.columns]
+        for group in ("time", "agent", *groups, "episode"):
             summary = self.by(group)
             if len(summary) > 1 or group == "episode":
-                parts.append((f"by-{group}", self._group_table(group, summary, address, limit)))
+                parts.append((f"by-{group}", self._group_table(group, summary, address, limit, at)))
         names, rows = self.table(limit)
         ids, agents, times = (self.columns[name] for name in ("episode", "agent", "t"))
         links = [self._link(address, ids[row], agents[row], int(times[row])) for row in range(len(rows))]
         parts.append(("steps", _html_table("Steps", names, rows, links, self.columns["share"][: len(rows)])))
+        columns = dict.fromkeys(["share", *(name for row in self.by("time")[:1] for name in row), *names])
+        parts.append(("columns", legend(columns)))
         left_out = len(self) - len(rows)
         note = f"<p>{left_out} steps with smaller shares are left out.</p>" if left_out else ""
         return "".join(f'<section id="{name}">{table}</section>' for name, table in parts) + note
 
     def _group_table(
-        self, group: str, summary: list[dict[str, Any]], address: Callable[[str], str] | None, limit: int
+        self,
+        group: str,
+        summary: list[dict[str, Any]],
+        address: Callable[[str], str] | None,
+        limit: int,
+        at: Collection[int],
     ) -> str:
         """Return the first `limit` rows of `by(group)` as HTML. Cells that stand out are marked. Of episodes and
         turns, rows with a mark come first.
@@ -301,7 +321,10 @@ class UpdateExplanation(Sequence[LearnedStep]):
         names.sort(key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
         cells = [[text_of(name, row[name]) for name in names] for row in summary]
         links = [self._link(address, row["episode"], t=row.get("t")) if "episode" in row else None for row in summary]
-        marks = [[stands_out(name, row[name]) for name in names] for row in summary]
+        here = set(map(str, at))
+        marks = [
+            [stands_out(name, row[name]) or (name == "time" and row[name] in here) for name in names] for row in summary
+        ]
         return _html_table(f"By {group}", names, cells, links, np.array([row["share"] for row in summary]), marks)
 
     def _link(
@@ -498,14 +521,24 @@ def ratio_distances(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return distances if steps is None else np.where(steps == 0, distances, np.nan)
 
 
-def time_ranges(times: np.ndarray) -> list[str]:
+def time_ranges(times: np.ndarray, has_last: bool = False) -> list[str]:
     """Return the range of each time, whose beginnings are 0 and the powers of 2.
+
+    Args:
+        times: times of steps, int [n].
+        has_last: whether the last time is a range of its own, if at least five steps have it.
 
     >>> time_ranges(np.array([0, 1, 3, 4, 100]))
     ['0', '1', '2-3', '4-7', '64-127']
     """
-    lengths = [int(t).bit_length() for t in times.tolist()]
-    return [str(n) if n < 2 else f"{1 << n - 1}-{(1 << n) - 1}" for n in lengths]
+    last = int(times.max()) if has_last and len(times) and (times == times.max()).sum() >= _FEWEST_ENDS else -1
+    names = {}
+    for t in np.unique(times).tolist():
+        n = t.bit_length()
+        begin, end = (n, n) if n < 2 else (1 << n - 1, (1 << n) - 1)
+        end = last - 1 if begin < last <= end else end
+        names[t] = str(t) if t == last or begin == end else f"{begin}-{end}"
+    return [names[t] for t in times.tolist()]
 
 
 FAR = 0.003  # mean |log ratio| of another policy; rounding of float32 gives 1e-6, of TF32 up to 1e-3
@@ -541,6 +574,36 @@ def text_of(name: str, value: Any) -> str:
     return "" if value is None else formatting.clipped(value, 32)
 
 
+MEANINGS = {
+    "share": "part of the absolute loss of the update",
+    "ratio_distance": "mean |log(first ratio)|: 0 if the policy that acted is the one that learns; a dash if no row "
+    "was in the first gradient step",
+    "advantage_agreement": "correlation of the advantages with value target minus value: close to 1 if they are right",
+    "logp_distance": "mean difference of the sampler's and the trainer's log-probabilities: close to 0",
+    "times_learned": "number of rows, of this and earlier updates, with the step",
+    "advantage": "as the policy loss used it",
+    "first_value": "value (or Q-value) at the first gradient step with the row",
+    "value_target": "target of the value, such as a return",
+    "first_ratio": "probability of the action for the policy that learns, by that for the policy that acted",
+    "first_gradient_step": "number of the first gradient step with the row; at 0 the policy has not changed yet",
+    "ratio": "the same as first ratio, mean over all gradient steps",
+    "clipped": "fraction of the gradient steps in which the ratio was clipped",
+    "n_step": "number of rewards in the target",
+    "first_logp_difference": "log-probability of the token at the sampler minus that at the trainer",
+    "token": "index of the token in its turn",
+    "worker": "index of the runner that sampled the episode",
+}
+"""Meaning of the columns of the tables."""
+
+
+def legend(names: Iterable[str]) -> str:
+    """Return the meaning of each column as HTML."""
+    lines = "".join(
+        f"<dt>{escape(n.replace('_', ' '))}</dt><dd>{escape(MEANINGS[n])}</dd>" for n in names if n in MEANINGS
+    )
+    return f"<details><summary>Columns</summary><dl>{lines}</dl></details>"
+
+
 def _html_table(
     title: str,
     names: Sequence[str],
@@ -551,12 +614,14 @@ def _html_table(
 ) -> str:
     """Return a table as HTML. The bar behind a row's share has its length. `marks` are the cells that stand out."""
     most = max([float(share) for share in shares], default=0.0) or 1.0
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in names)
+    head = "".join(
+        f'<th title="{escape(MEANINGS.get(name, ""))}">{escape(name.replace("_", " "))}</th>' for name in names
+    )
     lines = []
     for number, (cells, link, share) in enumerate(zip(rows, links, shares, strict=True)):
         tags = []
         for place, (name, cell) in enumerate(zip(names, cells, strict=True)):
-            text = escape(cell)
+            text = escape(cell) if cell != "NaN" else "-"
             if link is not None and name == "episode":
                 text = f'<a href="{escape(link)}">{text}</a>'
             if marks is not None and marks[number][place]:
@@ -586,10 +651,15 @@ def page_of(title: str, body: str) -> str:
 
 
 _STYLE = (
-    ":root{color-scheme:light dark}body{font:14px/1.45 system-ui,sans-serif;margin:16px;max-width:1200px}"
+    ":root{color-scheme:light dark}body{font:14px/1.45 system-ui,sans-serif;margin:16px}"
+    "dt{font-weight:600;float:left;clear:left;width:170px}"
+    "dd{margin-left:180px}"
+    ""
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
     "th,td{padding:2px 10px;text-align:right;white-space:nowrap}th{opacity:.7;font-weight:500}"
     "tr{border-bottom:1px solid #8883}h1{font-size:20px}h2{font-size:16px}.mark{background:#f59e0b55;font-weight:600}"
+    ".finding{border-left:3px solid #f59e0b;padding-left:8px;max-width:90ch}"
+    "s{opacity:.5;text-decoration:none}"
     "nav{display:flex;flex-wrap:wrap;gap:4px 16px}section:target>h2{text-decoration:underline #f59e0b 3px}"
     "section h2{scroll-margin-top:8px}p{max-width:90ch}small{display:block}a{color:#2563eb}"
     "@media(prefers-color-scheme:dark){a{color:#60a5fa}}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from episodes.inspect.run_findings_page import divergence_html
+from episodes.inspect.run_findings import RunFinding
+from episodes.inspect.run_findings_page import course_html, divergence_html
 from episodes.storage.ledger.difference import Difference
 from tests.inspection.test_page import WITH_BROWSER, Tab, browser, served, tab
 from tests.learners.test_run_findings import signs
@@ -32,8 +34,28 @@ def test_page_leads_from_a_finding_to_the_agent_that_shows_it(tmp_path: Path, ta
         page.locator("#findings li a").click()
         page.locator("#by-agent").wait_for()
         assert tab.texts("#by-agent tr:has(td.mark) td:first-child") == ["b"]
+        assert "of agent b have the wrong sign" in page.locator(".finding").inner_text()
+        assert page.locator("nav s").all_inner_texts() == ["later", "last"]
+        page.locator(".finding svg a").first.click()
+        page.locator("h1", has_text="Update 1").wait_for()
+        assert page.locator("nav s").all_inner_texts() == ["first", "earlier"]
         page.locator("nav a").first.click()
         page.locator("#findings").wait_for(state="attached")
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40), st.integers(1, 40))
+def test_bars_of_a_finding_have_the_sizes_of_its_numbers(values: list[float], update: int) -> None:
+    finding = RunFinding("a", "b", "c", update, measure="<size>", course=list(enumerate(values, 1)))
+    html = course_html(finding, lambda number: f"u{number}")
+    bars = re.findall(r'href="u(\d+)"><g( opacity=".6")?>.*? y="([-\d.]+)".*? height="([\d.]+)"', html)
+    assert [int(number) for number, *_ in bars] == list(range(1, len(values) + 1))
+    assert [int(number) for number, faint, *_ in bars if not faint] == [update] * (update <= len(values))
+    scale = 48 / ((max(0.0, *values) - min(0.0, *values)) or 1.0)
+    for value, (*_, top, tall) in zip(values, bars, strict=True):
+        assert float(tall) == pytest.approx(max(abs(value) * scale, 1), abs=0.06)
+        assert float(top) == pytest.approx((max(0.0, *values) - max(value, 0.0)) * scale, abs=0.06)
+    assert "<size>" not in html
+    assert course_html(RunFinding("a", "b", "c", course=[(1, 2.0)])) == ""
 
 
 CAUSES = {"settings": "settings", "episode": "sampling", "content": "inputs", "weights": "weights"}

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from episode_learners import PPO, PPOConfig
+from connectors import Actor
+from connectors.env_to_module import FlattenObservations, FrameStackingEnvToModule, MeanStdFilter
+from episode_learners import PPO, MLPPolicy, PPOConfig, TokenGRPO, TokenGRPOConfig
 from episode_learners.run import Run
+from episode_runners import SingleAgentEnvRunner
 from episodes import SingleAgentEpisode
 from episodes.errors import InvalidArgument
 from episodes.inspect import examine_run, explain_update
-from episodes.inspect.run_findings_page import LiveFindings, run_report
+from episodes.inspect.run_findings_page import LiveFindings, run_report, update_page
 from episodes.pack import EpisodePack
 from episodes.storage.ledger import Ledger, LedgerReader
+from episodes.storage.runs import write_status
 from episodes.tokens import Conversation
 from tests.inspection.data import write
 from tests.learners.test_planted_faults import WrongSign, policy_of, rewarded, sampled
+from tests.learners.test_token_grpo import Recurrent
 
 CONFIG = PPOConfig(num_epochs=2, minibatch_size=128, standardize_advantages=True)
 
@@ -115,6 +124,68 @@ def shifted(folder: Path, is_wrong: bool) -> Path:
     )
 
 
+def numbered_workers(folder: Path, is_wrong: bool) -> Path:
+    """As `workers`, in a run that records which worker sampled each episode."""
+    policy = policy_of()
+    algorithm = PPO(policy, CONFIG)
+    algorithm.measures_rows = True
+    with Ledger(folder / "ledger", measures_rows=True) as ledger:
+        acted = [policy_of(1) if is_wrong and i == 2 else policy for i in range(4)]
+        parts = [sampled(acted[i], seed=i, num_episodes=3) for i in range(4)]
+        numbers = {episode.id_: i for i, part in enumerate(parts) for episode in part}
+        algorithm.witness = lambda batch: ledger.note(1, batch, measured=algorithm.row_measurements, workers=numbers)
+        algorithm.update([episode for part in parts for episode in part])
+    return folder
+
+
+def learned_tokens(
+    folder: Path, is_wrong: bool, options: dict[str, Any] | None = None, noise: float = 0.0, is_stored: bool = False
+) -> Path:
+    """The sampler saw another token between two turns than the recorded one.
+
+    Args:
+        folder: folder of the run.
+        is_wrong: whether it is so.
+        options: settings of `TokenGRPO`.
+        noise: scale of the difference of all log-probabilities.
+        is_stored: whether the conversations are stored in the folder.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        algorithm, rng = (
+            TokenGRPO(Recurrent(), TokenGRPOConfig(group_size=4, **(options or {}))),
+            np.random.default_rng(0),
+        )
+        model: Any = algorithm.policy.model
+        algorithm.measures_rows = True
+        with Ledger(folder / "ledger", measures_rows=True) as ledger:
+            algorithm.witness = lambda batch: ledger.note(
+                algorithm.num_updates, batch, measured=algorithm.row_measurements
+            )
+            for update in range(2):
+                talks = []
+                for k in range(8):
+                    talk = Conversation(f"e{update}.{k}", outputs={"logp": "f4"}, group=k // 4)
+                    context = [1, 2]
+                    talk.begin(context)
+                    for turn in range(3):
+                        ids: list[int] = []
+                        logp: list[float] = []
+                        for _ in range(4):
+                            with torch.no_grad():
+                                log_probs = model.logits(torch.tensor(context + ids))[-1].log_softmax(-1)
+                            ids.append(int(torch.multinomial(log_probs.exp(), 1)))
+                            logp.append(float(log_probs[ids[-1]]) - noise * abs(float(rng.normal())))
+                        reply = [4 if is_wrong else 3, 2] if turn < 2 else []
+                        talk.turn(ids, reply, float(rng.normal()), terminated=turn == 2, logp=np.array(logp, "f4"))
+                        context += [*ids, 3, 2]
+                    talks.append(talk.episode)
+                algorithm.update(EpisodePack.from_episodes(talks))
+                if is_stored:
+                    write(folder / "training", talks)
+    return folder
+
+
 def tokens(folder: Path, is_wrong: bool) -> Path:
     """The second turn was sampled after another token than the recorded one."""
     talks = []
@@ -130,20 +201,26 @@ def tokens(folder: Path, is_wrong: bool) -> Path:
     return folder
 
 
-FAULTS: dict[str, Callable[[Path, bool], Path]] = {
-    "acting_differs": acting,
-    "old_policy": workers,
-    "advantage_sign": signs,
-    "value_at_limit": limits,
-    "loss_at_start": shifted,
-    "token_logp": tokens,
-}
+FAULTS: list[tuple[str, Callable[[Path, bool], Path]]] = [
+    ("acting_differs", acting),
+    ("old_policy", workers),
+    ("old_policy", numbered_workers),
+    ("advantage_sign", signs),
+    ("value_at_limit", limits),
+    ("loss_at_start", shifted),
+    ("token_logp", tokens),
+    ("token_logp", learned_tokens),
+    ("token_logp", partial(learned_tokens, is_stored=True)),
+    ("token_logp", partial(learned_tokens, options={"layout": "padded", "max_correction": 2.0})),
+]
 
 
 @pytest.mark.parametrize("is_wrong", [False, True])
-@pytest.mark.parametrize("kind", FAULTS)
-def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(kind: str, is_wrong: bool, tmp_path: Path) -> None:
-    folder = FAULTS[kind](tmp_path, is_wrong)
+@pytest.mark.parametrize(("kind", "run"), FAULTS)
+def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(
+    kind: str, run: Callable[[Path, bool], Path], is_wrong: bool, tmp_path: Path
+) -> None:
+    folder = run(tmp_path, is_wrong)
     findings = examine_run(folder)
     assert [finding.kind for finding in findings] == [kind] * is_wrong, str(findings)
     page = LiveFindings([folder]).html()
@@ -151,10 +228,11 @@ def test_fault_stands_out_by_name_and_its_healthy_twin_does_not(kind: str, is_wr
     assert ("Nothing: no sign of a defect" in page) == (not is_wrong)
     for finding in findings:
         assert finding.advice in str(findings)
+        assert finding.update is not None or finding.data
         if finding.update is not None:
             assert f"updates/0/{finding.update}#{finding.table}" in page
-            assert f"update-{finding.update}--{finding.table}" in run_report(folder)
-        else:
+            assert f'id="update-{finding.update}--{finding.table}"' in run_report(folder)
+        if finding.data:
             assert f"episodes/0/training/#id={finding.episode}" in page
 
 
@@ -170,8 +248,26 @@ def test_texts_name_the_episodes_agents_and_turns(tmp_path: Path) -> None:
     token = examine_run(tokens(tmp_path / "token", True))[0]
     assert token.text == (
         "from turn 1 on the sampler's log-probability of a token differs from the trainer's by 1.5 on average; before "
-        "it differs by 0.01"
+        "it differs by 0.01; the recorded tokens right before it are 8 (episode e0)"
     )
+    learned = examine_run(learned_tokens(tmp_path / "learned", True, is_stored=True))[0]
+    assert learned.text.startswith("from turn 1 on")
+    assert "the recorded tokens right before it are 4 2" in learned.text
+    assert (learned.update, learned.table, learned.data, learned.t) == (2, "by-turn", "training", 1)
+    numbered = examine_run(numbered_workers(tmp_path / "numbered", True))[0]
+    assert numbered.text.endswith("of worker 2")
+    assert explain_update(tmp_path / "numbered", 1).by("worker")[0].keys() > {"worker", "ratio_distance"}
+    distances = {row["worker"]: row["ratio_distance"] for row in explain_update(tmp_path / "numbered", 1).by("worker")}
+    assert max(distances, key=lambda worker: distances[worker]) == 2
+
+
+@pytest.mark.parametrize(("noise", "options"), [(0.02, {}), (0.2, {"max_correction": 2.0})])
+def test_rounding_and_corrected_older_weights_are_no_defects_of_tokens(
+    noise: float, options: dict[str, Any], tmp_path: Path
+) -> None:
+    assert list(examine_run(learned_tokens(tmp_path / "near", False, options, noise))) == []
+    far = examine_run(learned_tokens(tmp_path / "far", False, options, 10 * noise))
+    assert ["from turn 0 on" in one.text for one in far] == [True]
 
 
 def test_worker_is_named_if_episodes_have_it(tmp_path: Path) -> None:
@@ -198,6 +294,80 @@ def test_worker_is_named_if_episodes_have_it(tmp_path: Path) -> None:
     assert "worker" in next(one for one in findings if one.kind == "old_policy").text
     assert "seven" in next(one for one in findings if one.kind == "old_policy").text
     assert not any("which worker" in text for text in findings.missing)
+
+
+def test_finding_names_the_module_that_shows_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with Ledger(tmp_path / "ledger", measures_rows=True) as ledger:
+        for module, kind in (("left", PPO), ("right", WrongSign)):
+            policy = policy_of()
+            algorithm = kind(policy, CONFIG)
+            algorithm.measures_rows = True
+            algorithm.witness = lambda batch, algorithm=algorithm, module=module: ledger.note(
+                1, batch, measured=algorithm.row_measurements, module=module
+            )
+            games = [made(policy, "game", rng.normal(size=30), agent_id=agent) for agent in ("a", "b")]
+            algorithm.update(EpisodePack.from_episodes(games))
+    findings = examine_run(tmp_path)
+    assert [(one.kind, one.module, one.table) for one in findings] == [("advantage_sign", "right", "by-agent")]
+    assert findings.updates == [(1, "left"), (1, "right")]
+    page = LiveFindings([tmp_path]).html()
+    assert "updates/0/1?module=right#by-agent" in page
+    pages = [update_page(tmp_path, 1, module, str, "", findings) for module in ("left", "right")]
+    assert ["have the wrong sign" in page for page in pages] == [False, True]
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_rewards_one_step_late_are_found_in_stored_episodes_of_equal_rewards(is_wrong: bool, tmp_path: Path) -> None:
+    rewards = np.ones(40)
+    rewards[0] = 0.0 if is_wrong else 1.0
+    write(tmp_path / "training", [made(policy_of(), f"e{i}", rewards) for i in range(8)])
+    kinds = [one.kind for one in examine_run(tmp_path)]
+    assert ("reward_shift" in kinds) == is_wrong
+
+
+def test_killed_run_is_read_as_far_as_it_is_written(tmp_path: Path) -> None:
+    write_status(tmp_path, settings={}, stopped_by=None)
+    (tmp_path / "ledger").mkdir()
+    assert examine_run(tmp_path).missing[0] == "any update: the killed run had not written the first 16 of them"
+    policy = policy_of()
+    algorithm = PPO(policy, CONFIG)
+    algorithm.measures_rows = True
+    ledger = Ledger(tmp_path / "ledger", measures_rows=True, every=2)
+    for number in range(1, 4):
+        algorithm.update(sampled(policy, number))
+        ledger.note(number, algorithm.preprocess(sampled(policy, number)), measured=algorithm.row_measurements)
+    findings = examine_run(tmp_path)
+    assert (findings.updates, list(findings)) == ([(1, ""), (2, "")], [])
+    assert findings.missing[0].startswith("updates after 2, which the killed run had not written")
+    ledger.close()
+    write_status(tmp_path, settings={}, stopped_by="max_epochs")
+    assert findings.missing[0] not in examine_run(tmp_path).missing
+
+
+@pytest.mark.parametrize(("offset", "is_small"), [(0.01, True), (0.2, False)])
+def test_small_difference_is_described_as_of_lower_precision_or_older_weights(
+    offset: float, is_small: bool, tmp_path: Path
+) -> None:
+    def sample(policy: Any, seed: int) -> list[SingleAgentEpisode]:
+        return [
+            SingleAgentEpisode.from_arrays(
+                each.get_observations(),
+                each.get_actions(),
+                each.get_rewards(),
+                extra_model_outputs={"action_logp": each.get_extra_model_outputs("action_logp") - np.float32(offset)},
+                id_=each.id_,
+                terminated=True,
+            )
+            for each in sampled(policy, seed)
+        ]
+
+    (finding,) = examine_run(trained(tmp_path, partial(sample, seed=0), partial(sample, seed=1)))
+    assert finding.kind == "acting_differs"
+    assert ("as of lower precision at acting" in finding.text) == is_small
+    assert ("this is expected" in finding.advice) == is_small
+    assert "in update 1 already" in finding.text
+    assert "weights are sent" not in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -245,6 +415,33 @@ def test_path_without_a_folder_is_no_run(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidArgument, match=f"{name} is no folder; give the folder of a run"):
         examine_run(tmp_path / name)
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    st.integers(0, 9), st.sampled_from([1, 4]), st.sampled_from([64, 1000]), st.booleans(), st.booleans(), st.booleans()
+)
+def test_nothing_stands_out_with_any_settings_of_ppo(
+    seed: int, num_epochs: int, size: int, standardizes: bool, filters: bool, stacks: bool
+) -> None:
+    pieces: list[Any] = [MeanStdFilter()] * filters
+    pieces += [FrameStackingEnvToModule(num_frames=3), FlattenObservations()] if stacks else []
+    config = PPOConfig(num_epochs=num_epochs, minibatch_size=size, standardize_advantages=standardizes)
+    env = gym.make("CartPole-v1")
+    actor = Actor(MLPPolicy, env.observation_space, env.action_space, pieces=pieces)
+    algorithm = PPO(actor, config, seed=seed)
+    algorithm.measures_rows = True
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger(f"{folder}/ledger", measures_rows=True) as ledger,
+        SingleAgentEnvRunner("CartPole-v1", actor, num_envs=4, seed=seed) as runner,
+    ):
+        algorithm.witness = lambda batch: ledger.note(algorithm.num_updates, batch, measured=algorithm.row_measurements)
+        for _ in range(3):
+            algorithm.update(runner.sample(num_timesteps=256))
+        ledger.flush()
+        findings = examine_run(folder)
+        assert (len(findings.updates), list(findings)) == (3, [])
 
 
 def test_a_run_without_records_says_what_to_record(tmp_path: Path) -> None:

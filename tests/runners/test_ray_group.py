@@ -35,6 +35,7 @@ from episode_runners import GroupRunner, MultiAgentEnvRunner, RayRunnerGroup, Si
 from episodes import EpisodePack, SingleAgentEpisode
 from episodes.errors import EpisodeStateError, InvalidArgument, LostInConversion, RunnerLost
 from episodes.storage import EpisodeDataset, EpisodeWriter
+from episodes.storage.ledger import Ledger, LedgerReader
 from tests.code_rules import ROOT
 
 ray = pytest.importorskip("ray")
@@ -412,7 +413,12 @@ def test_asynchronous_trainer_learns_from_each_sample(of_settings: RayRunnerGrou
     trainer = trainer_of(of_settings, tmp_path, is_asynchronous=True)
     trainer.hooks.append(Look())
     trainer.runner.set_state(trainer.runner.get_state())
+    trainer.ledger = Ledger(tmp_path / "ledger", measures_rows=True)
     assert trainer.run().num_updates >= 4
+    trainer.ledger.close()
+    for update in LedgerReader(tmp_path):
+        measured = np.isfinite(update.measured["loss"])
+        assert set(update.measured["worker"][measured].tolist()) == {0.0}
     assert versions == sorted(versions)
     assert 0 == versions[0] < versions[-1] < trainer.num_updates
     trainer.runner.sample(num_timesteps=32)

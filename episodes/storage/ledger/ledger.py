@@ -138,6 +138,7 @@ class Ledger(Closeable):
         settings: Mapping[str, Any] | None = None,
         module: str = "",
         measured: Mapping[str, np.ndarray] | None = None,
+        workers: Mapping[str, int] | None = None,
     ) -> None:
         """Record one training update: a hash of each row of its batch, the rows' episodes and times,
         and a hash of the new weights.
@@ -150,6 +151,8 @@ class Ledger(Closeable):
             settings: values that JSON can hold.
             module: name of the module, if several learn.
             measured: measurements of the rows by name, such as "loss", numbers [B], or [B, W] of sequences.
+            workers: by id of an episode, the number of the worker that sampled it. With measurements, it is recorded as
+                one of them, "worker".
 
         Raises:
             ShapeMismatch: measurements do not have one item per row, or have different shapes.
@@ -173,6 +176,8 @@ class Ledger(Closeable):
             origins = _row_origins(batch, len(content))
             if measurements:
                 measurements = {name: _from_first_step(column, batch) for name, column in measurements.items()}
+            if measurements and workers:
+                measurements["worker"] = _workers_of(origins[0], origins[1], workers, measurements)
             flat = np.concatenate([np.zeros(0, np.float32), *(column.ravel() for column in measurements.values())])
             ids, episode, t, agents, agent = origins
             note = _Note(
@@ -297,6 +302,22 @@ def _from_first_step(column: np.ndarray, batch: Any) -> np.ndarray:
     steps = (numbers >= 0).argmax(1)[:, None] + np.arange(column.shape[1])
     moved = np.take_along_axis(column, np.minimum(steps, column.shape[1] - 1), 1)
     return np.where(steps < column.shape[1], moved, np.float32(np.nan))
+
+
+def _workers_of(
+    ids: list[str], episode: np.ndarray, workers: Mapping[str, int], measurements: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Return the worker of each row in the shape of its measurements, float32 [B, W], with NaN if it is unknown.
+
+    Args:
+        ids: ids of episodes.
+        episode: index in `ids` of each row's episode, or `UNKNOWN`, [B].
+        workers: number of the worker by id.
+        measurements: the other measurements, [B, W] each.
+    """
+    numbers = np.array([*(workers.get(id_, np.nan) for id_ in ids), np.nan], np.float32)  # the last one is of UNKNOWN
+    shape = next(iter(measurements.values())).shape
+    return np.broadcast_to(numbers[episode][:, None], shape)
 
 
 def _row_origins(batch: Any, num_rows: int) -> tuple[list[str], np.ndarray, np.ndarray, list[str], np.ndarray]:
