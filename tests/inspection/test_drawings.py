@@ -81,7 +81,15 @@ def test_series_of_ragged_tracks_have_the_dtype_of_the_values() -> None:
     assert series["actions"].remarks == ["lengths of ragged items"]
     assert series["logp"].ranges[:, [0, 2]].tolist() == [[-2.0, -1.5], [-1.75, -0.875], [-1.5, -0.25]]
     assert series["logp"].ranges[1, 1] == pytest.approx(np.mean([np.mean(item) for item in LOGP]))
-    assert series["logp · length"].range == (1, 2, 3)
+    assert "logp · length" not in series  # those of the actions
+
+
+def test_lengths_that_are_not_those_of_the_actions_are_a_series() -> None:
+    episode = SingleAgentEpisode(ragged={"notes": np.float32})
+    episode.add_env_reset(0.0)
+    for num in (2, 4):
+        episode.add_env_step(0.0, 1, 0.0, extra_model_outputs={"notes": np.ones(num, np.float32)})
+    assert by_label(episode.to_numpy())["notes · length"].range == (2, 3, 4)
 
 
 @pytest.mark.parametrize("view", ["card", "show", "page", "compare", "json"])
