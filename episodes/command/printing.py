@@ -46,8 +46,8 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for chosen in _groups(columns, console.width):
         shown = [columns[i] for i in chosen]
         widths = _widths(shown, console.width - GAP * (len(shown) - 1))
-        shown[0] = ("\n".join(_broken_path(path, widths[0])) for path in shown[0])
-        heads, *lines = zip(*shown, strict=True)
+        paths = ["\n".join(_broken_path(path, widths[0])) for path in shown[0]]
+        heads, *lines = zip(paths, *shown[1:], strict=True)
         titles = (Column(cell(head), width=width, overflow="fold") for head, width in zip(heads, widths, strict=True))
         table = Table(*titles, box=None, pad_edge=False, show_header=any(names))
         for line in lines:

@@ -288,7 +288,11 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
         formatting.clipped(facts.id_),
         headline,
         formatting.endings(facts.ending, agents.passed_on is not None),
-        known(t_started=facts.t_started or None, lookback=episode.lookback or None),
+        known(
+            t_started=facts.t_started or None,
+            lookback=episode.lookback or None,
+            state=None if all(line.episode.tracks.is_finished for _, line in lines) else "growing (lists)",
+        ),
         chart=charts.timelines(shown, facts.t_started - episode.lookback, episode.env_t),
         parts=parts,
         notes=_left_out([formatting.clipped(agent, 30) for agent, _ in lines[len(opened) :]], " agents"),

@@ -307,6 +307,22 @@ def test_data_set_of_agents_without_games_keeps_its_rows(tmp_path: Path) -> None
     assert of_games(agents) is agents
 
 
+@pytest.mark.parametrize("is_final", [False, True])
+def test_card_of_a_game_has_its_env_steps_a_legend_and_its_state(is_final: bool) -> None:
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": np.zeros(2)})
+    for agent, other in (("a", "b"), ("b", "a"), ("a", "b")):
+        game.add_env_step({other: np.zeros(2)}, {agent: 0}, {agent: 1.0})
+    if is_final:
+        game.to_numpy()
+    html = game._repr_html_() or ""
+    legend = re.findall(r'class="ep-legend"><span>(\d+)</span>(.*?)<span>(\d+)</span></div>', html)
+    assert [(first, last) for first, _, last in legend] == [("0", "3")]
+    assert all(words in legend[0][1] for words in ("observes (above)", "acts (below)", "waits for an observation"))
+    head = html.split("ep-lanes")[-2]
+    assert ("growing (lists)" in head) is not is_final
+
+
 # --- statistics and colours -------------------------------------------------------------------------------------------
 
 
