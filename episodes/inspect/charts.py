@@ -80,7 +80,8 @@ def _spread(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: 
         left, right = (WIDTH * at / len(values) for at in (begin, end))
         finite = values[begin:end][np.isfinite(values[begin:end])]
         if len(finite):
-            ys = _heights(np.quantile(finite, [1, 0.75, 0.5, 0.25, 0], method="nearest"), low, high).tolist()
+            places = np.rint(np.array([1, 0.75, 0.5, 0.25, 0]) * (len(finite) - 1)).astype(np.intp)
+            ys = _heights(np.sort(finite)[places], low, high).tolist()
             ranges += _box(left, right, ys[0] - 1, ys[4] + 1)
             quartiles += _box(left, right, ys[1] - 0.5, ys[3] + 0.5)
             medians += f"M{left:.0f} {ys[2]:.0f}H{right:.0f}"
