@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from episodes.inspect.comparison import EpisodeDifference
 
 SHOWN = 5  # differing episodes that are printed
+MOST_NAMES = 2  # of a line on several episodes
 
 Source = Annotated[str, typer.Argument(help="Data as in convert, or the folder of a run.")]
 
@@ -167,7 +168,7 @@ def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance:
         num, differences = 1, [found] if found else []
     else:
         num, differences = compare_data_sets(*sources, tolerance=tolerance)
-    lines = [f"{num - len(differences)} of {num} episodes are equal"]
+    lines = [f"{num - len(differences)} of {num} episodes are equal", *_lines(differences[:SHOWN])]
     if len(differences) > SHOWN:
         lines.append(f"and {len(differences) - SHOWN} more episodes, which --json has")
     facts = {"episodes": num, "differences": list(map(_as_dict, differences))}
@@ -175,13 +176,30 @@ def _compare(sources: list[Any], paths: list[str], chosen: list[str], tolerance:
 
 
 def _rows(difference: EpisodeDifference) -> list[list[str]]:
-    """Return the rows of a table on the differences between two episodes, first what differs besides the tracks."""
+    """Return the rows of a table on the tracks that differ between two episodes."""
+    rows = [["", each.track, str(each.step), each.a, each.b, str(each.num_steps)] for each in difference.tracks]
+    if rows:
+        rows[0][0] = _names(difference)
+    return rows
+
+
+def _lines(differences: list[EpisodeDifference]) -> list[str]:
+    """Return a line for each thing that differs besides the items of tracks, with the episodes."""
+    episodes: dict[str, list[str]] = {}
+    for difference in differences:
+        for fact in difference.facts:
+            episodes.setdefault(fact, []).append(_names(difference))
+    return [
+        f"{', '.join(names) if len(names) <= MOST_NAMES else f'{len(names)} of these episodes'}: {fact}"
+        for fact, names in episodes.items()
+    ]
+
+
+def _names(difference: EpisodeDifference) -> str:
+    """Return the short ids of two episodes that differ."""
     from episodes.inspect.formatting import shortened
 
-    rows = [["", fact, "", "", "", ""] for fact in difference.facts]
-    rows += [["", each.track, str(each.step), each.a, each.b, str(each.num_steps)] for each in difference.tracks]
-    rows[0][0] = " and ".join(map(shortened, difference.ids))
-    return rows
+    return " and ".join(map(shortened, difference.ids))
 
 
 def _as_dict(difference: EpisodeDifference) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import typer
 
 from episodes.command.opening import data_path, data_path_or_same, local
 from episodes.command.printing import Directory, Json, finite, print_json, print_table, text
-from episodes.command.terminal import say, visible
+from episodes.command.terminal import say, say_wrapped, visible
 from episodes.errors import InvalidArgument, MissingExtra, install_advice
 
 if TYPE_CHECKING:
@@ -63,7 +63,10 @@ def info(
         [_schema_row(track) for track in schema.tracks],
     )
     say(f"tracks: {schema.extent}\n")
-    lines = dict(facts)
+    of_agents = facts.get("games") and "episodes" in facts  # in a game, each agent has an episode
+    lines = {
+        f"{name} of agents" if of_agents and name in ("episodes", "steps") else name: facts[name] for name in facts
+    }
     for n, kind in enumerate(lines.pop("kinds", ())):
         lines[f"kind {n}"] = f"{', '.join(kind['agents'])}: {kind['episodes']} episodes, {kind['steps']} steps"
         lines |= {f"kind {n}, {name}": kind[name] for name in ("observation space", "action space")}
@@ -85,6 +88,7 @@ def _facts(dataset: EpisodeDataset) -> dict[str, Any]:
     spec = dataset.env_spec
     return {
         "environment": getattr(spec, "id", spec),
+        "games": len({*dataset.metadata["multi_agent_episode_id"].tolist()} - {None}) or None,
         "episodes": len(dataset),
         "steps": dataset.num_steps,
         "bytes": dataset.nbytes,
@@ -230,7 +234,8 @@ def _print_tracks(episode: SingleAgentEpisode, decode: str | None) -> None:
     shown = len(names) if any(row[-1] for row in rows) else -1
     print_table(names[:shown], [row[:shown] for row in rows])
     if is_conversation(episode):
-        say(f"\n{view_conversation(episode, decode=_function(decode))}")
+        say("")
+        say_wrapped(view_conversation(episode, decode=_function(decode)))
 
 
 def _function(name: str | None) -> Any:

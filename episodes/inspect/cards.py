@@ -71,6 +71,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     is_words: bool = False  # and no numbers: cells begin at the left
+    has_names: bool = False  # in the second column, which begins at the left
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def rows_of(series: Sequence[Series], axis: Axis | None, share: int = 1) -> tupl
         if track_series.num_steps
         else min(track_series.sampled_values.shape[1], sparklines.MOST_LANES)
         for track_series in shown
-        if track_series.is_numeric and not track_series.is_image
+        if track_series.is_numeric and not track_series.is_image and not track_series.is_band
     )
     points = BYTES_OF_LINES // (BYTES_OF_POINT * max(lanes, 1) * share)
     points = min(max(points, sparklines.FEWEST_POINTS), sparklines.MOST_POINTS)
@@ -208,9 +209,21 @@ def known(**facts: object) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), formatting.clipped(value)) for name, value in facts.items() if value is not None]
 
 
-def _excerpt(items: Mapping[Any, Any]) -> dict[str, str] | None:
-    """Return the first items of a dict that a user gave as short texts, or None if it is empty."""
-    return {formatting.clipped(key, 20): formatting.clipped(value, 40) for key, value in [*items.items()][:8]} or None
+def _excerpt(items: Mapping[Any, Any]) -> str | None:
+    """Return the first items of a dict that a user gave as short text, or None if it is empty."""
+    first = [f"{formatting.clipped(key, 20)}: {formatting.clipped(value, 40)}" for key, value in [*items.items()][:8]]
+    return ", ".join(first) or None
+
+
+def _without(table: Table, **defaults: str) -> Table:
+    """Return the table without those columns whose cells are all equal to the text given for the column."""
+    kept = [
+        i
+        for i, name in enumerate(table.columns)
+        if (default := defaults.get(name.replace(" ", "_"))) is None or any(row[i] != default for row in table.rows)
+    ]
+    rows = [[row[i] for i in kept] for row in table.rows]
+    return replace(table, columns=[table.columns[i] for i in kept], rows=rows)
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------------
@@ -275,7 +288,11 @@ def multi_agent_card(episode: MultiAgentEpisode) -> Card:
         formatting.clipped(facts.id_),
         headline,
         formatting.endings(facts.ending, agents.passed_on is not None),
-        known(t_started=facts.t_started or None, lookback=episode.lookback or None),
+        known(
+            t_started=facts.t_started or None,
+            lookback=episode.lookback or None,
+            state=None if all(line.episode.tracks.is_finished for _, line in lines) else "growing (lists)",
+        ),
         chart=charts.timelines(shown, facts.t_started - episode.lookback, episode.env_t),
         parts=parts,
         notes=_left_out([formatting.clipped(agent, 30) for agent, _ in lines[len(opened) :]], " agents"),
@@ -374,8 +391,8 @@ def games_card(dataset: GameDataset, most: int = 1) -> Card:
 def _kind(kind: EpisodeDataset) -> str:
     """Return agents, size and spaces of the data set of one kind of agents."""
     agents = formatting.clipped(", ".join(map(str, dict.fromkeys(kind.metadata["agent_id"].tolist()))), 80)
-    spaces = formatting.clipped(kind.observation_space), formatting.clipped(kind.action_space)
-    return f"{agents}: {formatting.counted(kind.num_steps, 'step')}, {' → '.join(spaces)}"
+    spaces = [formatting.clipped(each) for each in (kind.observation_space, kind.action_space) if each is not None]
+    return f"{agents}: {', '.join(filter(None, (formatting.counted(kind.num_steps, 'step'), ' → '.join(spaces))))}"
 
 
 def schema_rows(dataset: EpisodeDataset | GameDataset) -> tuple[list[Row], list[str]]:
@@ -428,7 +445,7 @@ def episodes_table(
     ]
     note = _note_on_rows(len(lengths), most, "episode" if agents is None else "game")
     columns = ("", "id", "length", "return", "ending", "from t", *(() if agents is None else ("agents",)))
-    return Table(columns, rows, note)
+    return _without(Table(columns, rows, note, has_names=True), from_t="0")
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -486,7 +503,7 @@ def _origins(batch: object, links: BatchLinks | None) -> Table | None:
             agent = "" if step.agent_id is None else formatting.clipped(step.agent_id, 20)
             rows.append((str(row), name, step.times, agent))
     note = _note_on_rows(len(origin), MOST_ORIGINS, "row")
-    return Table(("row", "episode", "t", "agent"), rows, note) if rows else None
+    return _without(Table(("row", "episode", "t", "agent"), rows, note, has_names=True), agent="") if rows else None
 
 
 def _with_steps(series: Series, num_steps: int) -> Series:

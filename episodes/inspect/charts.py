@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup, escape
 
 from episodes.inspect.colours import ENDINGS, colour
-from episodes.inspect.downsampling import downsample
 from episodes.inspect.formatting import clipped, number
 from episodes.inspect.timeline_bar import ENDS
 
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
     from episodes.data_types import AgentID
     from episodes.multi_agent.timeline import Timeline
 
-WIDTH, HEIGHT = 640, 90
-MOST_CELLS = 50  # of a chart of returns, for each ending; a cell is two dots
+WIDTH, HEIGHT = 640, 98
+ENDINGS_HEIGHT = 8  # of the shares of endings, below the returns
+MOST_DOTS = 100  # of a chart of returns
+MOST_CELLS = 50  # of a chart of more returns
 MOST_TICKS = 800  # in the timelines of all agents
 
 
 def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> Markup | None:
     """Return an SVG chart of the returns `values` [n], with a dot per episode in the colour of its ending.
 
-    Of many episodes, the dots are the lowest and the highest return of neighbouring episodes with the same ending. The
-    result is None if no return is finite.
+    Of many episodes, it draws the lowest and highest return, the quartiles and the median of neighbouring episodes, and
+    below them the shares of their endings. The result is None if no return is finite.
     """
     values, terminated, truncated = np.asarray(values, np.float64), np.asarray(terminated), np.asarray(truncated)
     finite = values[np.isfinite(values)]
@@ -36,35 +38,80 @@ def returns(values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -
         return None
     low, high = float(finite.min()), float(finite.max())
     masks = {"terminated": terminated, "truncated": truncated & ~terminated, "cut": ~(terminated | truncated)}
-    paths = ""
-    for ending, mask in masks.items():
-        episodes = np.flatnonzero(mask & np.isfinite(values))
-        if not len(episodes):
-            continue
-        cells = downsample(values[episodes, None], len(episodes) if len(values) <= 2 * MOST_CELLS else MOST_CELLS)
-        at, numbers = cells.line(0)
-        xs = 4 + (WIDTH - 8) * episodes[at] / max(len(values) - 1, 1)
-        ys = _heights(numbers, low, high)
-        dots = "".join(f"M{x:.0f} {y:.0f}h0" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
-        paths += f'<path class="ep-{ending}" stroke="{ENDINGS[ending]}" d="{dots}"/>'
+    is_dense = len(values) > MOST_DOTS
+    paths = _spread(values, masks, low, high) if is_dense else _dots(values, masks, low, high)
     words = f"returns of {len(values):,} episodes, from {number(low)} to {number(high)}"
     if len(finite) < len(values):
         words += f"; {len(values) - len(finite):,} not finite"
-    if len(values) > 2 * MOST_CELLS:
-        words += f"; dots are the lowest and highest of about {-(-len(values) // MOST_CELLS):,} episodes"
+    if is_dense:
+        words += (
+            f"; range, quartiles and median of {-(-len(values) // MOST_CELLS):,} episodes each; below, their endings"
+        )
     return Markup(
         f'<div class="ep-chart"><div class="ep-scale"><span>{number(high)}</span><span>return</span>'
         f'<span>{number(low)}</span></div><svg class="ep-dots" width="{WIDTH}" height="{HEIGHT}" '
         f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img"><title>{words}</title>'
-        f'<g fill="none" stroke-width="5" stroke-linecap="round">{paths}</g></svg></div>'
+        f"{paths}</svg></div>"
     )
+
+
+def _dots(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float) -> str:
+    """Return SVG with a dot for each finite return, in the colour of the episode's ending."""
+    paths = ""
+    for ending, mask in masks.items():
+        episodes = np.flatnonzero(mask & np.isfinite(values))
+        xs = 4 + (WIDTH - 8) * episodes / max(len(values) - 1, 1)
+        ys = _heights(values[episodes], low, high)
+        dots = "".join(f"M{x:.0f} {y:.0f}h0" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
+        if dots:
+            paths += f'<path class="ep-{ending}" stroke="{ENDINGS[ending]}" d="{dots}"/>'
+    return f'<g fill="none" stroke-width="5" stroke-linecap="round">{paths}</g>'
+
+
+def _spread(values: np.ndarray, masks: dict[str, np.ndarray], low: float, high: float) -> str:
+    """Return SVG with range, quartiles and median of the returns of neighbouring episodes, and below them the shares of
+    their endings.
+    """
+    every = -(-len(values) // MOST_CELLS)
+    edges = [*range(0, len(values), every), len(values)]
+    ranges, quartiles, medians = "", "", ""
+    shares = dict.fromkeys(masks, "")
+    for begin, end in pairwise(edges):
+        left, right = (WIDTH * at / len(values) for at in (begin, end))
+        finite = values[begin:end][np.isfinite(values[begin:end])]
+        if len(finite):
+            places = np.rint(np.array([1, 0.75, 0.5, 0.25, 0]) * (len(finite) - 1)).astype(np.intp)
+            ys = _heights(np.sort(finite)[places], low, high).tolist()
+            ranges += _box(left, right, ys[0] - 1, ys[4] + 1)
+            quartiles += _box(left, right, ys[1] - 0.5, ys[3] + 0.5)
+            medians += f"M{left:.0f} {ys[2]:.0f}H{right:.0f}"
+        y = float(HEIGHT - ENDINGS_HEIGHT)
+        for ending, mask in masks.items():
+            tall = ENDINGS_HEIGHT * float(mask[begin:end].mean())
+            if tall:
+                shares[ending] += _box(left, right, y, y + tall)
+            y += tall
+    soft = ENDINGS["cut"]
+    endings = "".join(
+        f'<path class="ep-share ep-{ending}" fill="{ENDINGS[ending]}" d="{d}"/>' for ending, d in shares.items() if d
+    )
+    return (
+        f'<path class="ep-band" fill="{soft}" fill-opacity=".25" d="{ranges}"/>'
+        f'<path class="ep-band" fill="{soft}" fill-opacity=".45" d="{quartiles}"/>'
+        f'<path class="ep-middle" fill="none" stroke="{soft}" stroke-width="1.5" d="{medians}"/>{endings}'
+    )
+
+
+def _box(left: float, right: float, top: float, bottom: float) -> str:
+    """Return the SVG path of a box."""
+    return f"M{left:.0f} {top:.1f}H{right:.0f}V{bottom:.1f}H{left:.0f}z"
 
 
 def _heights(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """Convert returns [k] between `low` and `high` to y coordinates of the chart [k]."""
     if high <= low:
-        return np.full(len(values), HEIGHT / 2)
-    return 6 + (HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))
+        return np.full(len(values), (HEIGHT - ENDINGS_HEIGHT) / 2)
+    return 6 + (HEIGHT - ENDINGS_HEIGHT - 12) * ((high / 2 - values / 2) / (high / 2 - low / 2))
 
 
 def bar(part: float) -> Markup:
@@ -101,7 +148,10 @@ def timelines(lines: Sequence[tuple[Any, Any]], begin: int, end: int) -> Markup 
     has_room = max(len(line.observation_times) for _, line in lines) <= max_steps
     gap = 0.0 if has_room else max(1.0, span / max_steps)  # the same for all, which are compared
     lanes = "".join(_lane(agent, line, begin, span, gap) for agent, line in lines)
-    return Markup(f'<div class="ep-lanes">{lanes}</div>')
+    kinds = {"observations": "observes (above)", "actions": "acts (below)", "rewards": "○ waits for an observation"}
+    legend = " · ".join(f'<b class="ep-{hue}">{words}</b>' for hue, words in kinds.items())
+    axis = f'<div class="ep-legend"><span>{begin:,}</span><span>{legend}</span><span>{end:,}</span></div>'
+    return Markup(f'<div class="ep-lanes">{lanes}<div class="ep-lane"><span>env step</span>{axis}</div></div>')
 
 
 def _lane(agent: AgentID, line: Timeline, begin: int, span: int, gap: float) -> str:

@@ -87,12 +87,12 @@ def compare_episodes(a: SingleAgentEpisode, b: SingleAgentEpisode, *, tolerance:
         if not isinstance(episode, SingleAgentEpisode):
             raise WrongType(f"{rejected_type(episode, SingleAgentEpisode)}: give two SingleAgentEpisodes")
     series = [{each.label: each for each in _series_of(episode.tracks)} for episode in (a, b)]
-    tracks, facts = [], []
-    for label in dict.fromkeys([*series[0], *series[1]]):
-        if label not in series[0] or label not in series[1]:
-            facts.append(f"only {'A' if label in series[0] else 'B'} has the track {label}")
-        elif difference := _of_track(label, [each[label] for each in series], (a, b), tolerance):
-            tracks.append(difference)
+    common = [label for label in series[0] if label in series[1]]
+    found = (_of_track(label, [each[label] for each in series], (a, b), tolerance) for label in common)
+    tracks, facts = [track for track in found if track is not None], []
+    for name, own, others in (("A", *series), ("B", *series[::-1])):
+        if only := [label for label in own if label not in others]:
+            facts.append(f"only {name} has the track{'s' * (len(only) > 1)} {', '.join(only)}")
     if a.ending != b.ending:
         endings = [ended(each.ending, each.tracks.is_finished) for each in (a, b)]
         facts.append(f"endings: {endings[0]} in A, {endings[1]} in B")

@@ -28,6 +28,7 @@ MOST_PIXELS = 1 << 19  # the same for images
 MOST_GROWING_BYTES = 1 << 26  # of a growing track, whose items are Python objects
 FEW_ITEMS = 500  # that are read of a larger growing track
 SMALLEST_IMAGE = 8  # pixels
+LENGTHS = " · length"  # ends the label of lengths beside the values of a ragged track
 MOST_VALUES = 24  # range of whole numbers that are drawn as a band of colours
 
 
@@ -301,13 +302,23 @@ def _of_ragged(lengths: Series, items: Ragged) -> Iterator[Series]:
     yield replace(
         lengths, array=numbers, present=None if is_full.all() else is_full, parts=("lowest", "mean", "highest")
     )
-    yield replace(lengths, label=f"{lengths.label} · length", parts=())
+    yield replace(lengths, label=f"{lengths.label}{LENGTHS}", parts=())
 
 
 def of_tracks(tracks: Tracks) -> Iterator[Series]:
-    """Yield a `Series` for each array of an episode or pack: rewards and actions first, infos last."""
-    for track in (tracks.rewards, tracks.actions, tracks.observations, *tracks.extra.values(), tracks.infos):
-        yield from of_track(track)
+    """Yield a `Series` for each array of an episode or pack: rewards and actions first, infos last.
+
+    Lengths of ragged values that are those of the actions are not repeated.
+    """
+    actions = list(of_track(tracks.actions))
+    yield from of_track(tracks.rewards)
+    yield from actions
+    lengths = [each.ragged.lengths for each in actions if each.ragged is not None]
+    for track in (tracks.observations, *tracks.extra.values(), tracks.infos):
+        for each in of_track(track):
+            is_repeated = each.label.endswith(LENGTHS) and any(np.array_equal(each.array, known) for known in lengths)
+            if not is_repeated:
+                yield each
 
 
 def hue_of(field: Field) -> str:

@@ -32,6 +32,7 @@ LEVELS = 40  # of a colour; level 0 is transparent
 MOST_MARKS = 48  # of numbers that are not finite
 MOST_BORDERS = 40  # between episodes of a pack
 BINS = 48  # of a histogram
+WIDEST_BAR = 40  # of a histogram
 BAND = 16  # height of a row of colours of single whole numbers
 FRAMES = 8
 FRAME_SIDE = 72  # pixels
@@ -94,7 +95,7 @@ def picture(series: Series, axis: Axis | None, points: int = MOST_POINTS, room: 
     if axis is None:
         return histogram(series)
     if series.is_band:
-        return band(axis.aligned(series), axis, points)
+        return band(axis.aligned(series), axis, MOST_POINTS)
     has_lines, series = series.sampled_values.shape[1] <= MOST_LANES, axis.aligned(series)
     return lines(series, axis, points) if has_lines else heat(series, axis, points)
 
@@ -105,8 +106,8 @@ def picture(series: Series, axis: Axis | None, points: int = MOST_POINTS, room: 
 def lines(series: Series, axis: Axis, points: int) -> Markup:
     """Return an SVG picture with one line per component of the items, each on its own scale.
 
-    A line joins only steps of the same episode. In a downsampled pack, cells have steps of several episodes, and each
-    cell is a vertical line from its lowest to its highest number.
+    A line joins only steps of the same episode. In a downsampled pack, a cell with steps of several episodes is a
+    vertical line of its own from its lowest to its highest number.
     """
     cells = series.cells(points if len(series.sampled_values) <= points else points // 2)  # a cell is two points
     count = series.sampled_values.shape[1]
@@ -114,21 +115,17 @@ def lines(series: Series, axis: Axis, points: int) -> Markup:
     ranges = series.ranges.tolist()
     paths = []
     for k in range(count):
-        at, numbers = cells.line(k)
-        xs = axis.places(series.items[at], series.more)
-        ys = _heights(numbers, ranges[0][k], ranges[2][k], UNITS * height) + k * UNITS * height
         top = k * UNITS * height
-        if cells.is_exact:
-            breaks = np.flatnonzero(~axis.joins(at[:-1], at[1:])) + 1
-            xs, ys = np.insert(xs, breaks, np.nan), np.insert(ys, breaks, np.nan)
-        elif axis.borders is not None:
-            middles = np.arange(len(cells)) * cells.every + (cells.every - 1) / 2
-            xs = np.repeat(axis.places(middles, series.more), 3)
-            ends = [
-                _heights(each[:, k], ranges[0][k], ranges[2][k], UNITS * height) + top
-                for each in (cells.low, cells.high)
-            ]
-            ys = np.stack([*ends, np.full(len(cells), np.nan)], 1).reshape(-1)
+        at, numbers = cells.line(k)
+        first = at // cells.every * cells.every  # and last item of the cell of each point
+        last = np.minimum(first + cells.every, len(series.items)) - 1
+        first, last, positions = series.items[first], series.items[last], series.items[at]
+        positions = np.where(axis.joins(first, last), positions, (first + last) / 2)
+        xs = axis.places(positions, series.more)
+        ys = _heights(numbers, ranges[0][k], ranges[2][k], UNITS * height) + top
+        is_joined = (first[:-1] == first[1:]) | axis.joins(first[:-1], last[1:])
+        breaks = np.flatnonzero(~is_joined) + 1
+        xs, ys = np.insert(xs, breaks, np.nan), np.insert(ys, breaks, np.nan)
         paths.append(f'<path d="{_path(xs, ys)}"/>{_odd_marks(series, cells, axis, k, top, top + UNITS * height)}')
     return _svg(series, cells, "".join(paths), count * height, axis)
 
@@ -322,9 +319,10 @@ def histogram(series: Series) -> Markup:
     for k in range(count):
         counts, low, high = histogram_counts(series, k)
         most, width = max(int(counts.max()), 1), UNITS * WIDTH / len(counts)
+        wide = min(max(width - 2, 1), UNITS * WIDEST_BAR)
         bottom, unit = (k + 1) * UNITS * height - UNITS, UNITS * (height - 2) / most
         bars = [
-            f"M{i * width + 1:.0f} {bottom}v-{max(n * unit, 2):.1f}h{max(width - 2, 1):.0f}V{bottom}z"
+            f"M{(i + 0.5) * width - wide / 2:.0f} {bottom}v-{max(n * unit, 2):.1f}h{wide:.0f}V{bottom}z"
             for i, n in enumerate(counts.tolist())
             if n
         ]

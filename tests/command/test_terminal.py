@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from episodes import SingleAgentEpisode
 from episodes.command.app import app
+from episodes.command.printing import _broken_path, _groups, _longest_words, _widths
 from episodes.command.terminal import visible, wrapped
 from episodes.storage import EpisodeDataset
 from episodes.storage.ledger import Ledger
@@ -205,7 +206,16 @@ def test_wrapped_lines_keep_all_words_in_order(text: str, width: int) -> None:
     assert len(lines) <= 1 or all(line.startswith("  ") for line in lines[1:])
 
 
-@pytest.mark.parametrize("words", [("doctor", "DATA"), ("diff", "DATA", "OTHER")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", "DATA"),
+        ("diff", "DATA", "OTHER"),
+        ("diff", "DATA", "ROBOTS"),
+        ("ls", "ROBOTS"),
+    ],
+    ids=" ".join,
+)
 def test_terminal_of_80_columns_breaks_no_word(words: tuple[str, ...], tmp_path: Path) -> None:
     rewards = np.array([1.6192458868026733, np.nan, np.inf, 0.5])
     for name, shift in (("DATA", 0.0), ("OTHER", 1e-7)):
@@ -218,11 +228,40 @@ def test_terminal_of_80_columns_breaks_no_word(words: tuple[str, ...], tmp_path:
             observation_space=spaces.Box(-1, 1.6192458868026733, (2,)),
         )
         write(tmp_path / name, [wide])
+    joints = {side: np.arange(20.0).reshape(5, 4) / 7 for side in ("of_the_left_hand", "of_the_right_hand")}
+    robots = [
+        SingleAgentEpisode.from_arrays({"joints": joints}, np.zeros((4, 7)), rewards, id_=f"{n}" * 36, truncated=True)
+        for n in range(3)
+    ]
+    write(tmp_path / "ROBOTS", robots)
     lines = in_terminal(*(str(tmp_path / word) if word.isupper() else word for word in words))
     plain = run(*(tmp_path / word if word.isupper() else word for word in words))[1].splitlines()
-    assert all(len(line) <= 80 or len(line.split()) <= 2 for line in lines)
-    assert set(" ".join(lines).split()) == set(" ".join(plain).split())
+    assert all(len(line.rstrip()) <= 80 or len(line.split()) <= 2 for line in lines)
+    parts = {part for line in plain for word in line.split() for part in word.replace("/", "/ ").split()}
+    shown = {part for line in lines for word in line.split() for part in word.replace("/", "/ ").split()}
+    assert parts - {"_"} <= shown
     assert not re.search(r"\d\.\d{9,}", "\n".join(lines))
+
+
+@given(
+    st.lists(st.tuples(*[st.text(st.sampled_from("abc/ "), max_size=30)] * 3), min_size=1, max_size=4),
+    st.integers(1, 80),
+)
+def test_table_columns_fit_if_their_words_do(rows: list[tuple[str, ...]], room: int) -> None:
+    columns = list(zip(*rows, strict=True))
+    words, widths = _longest_words(columns), _widths(columns, room)
+    groups = _groups(columns, room)
+    assert [i for group in groups for i in group[1:]] == [1, 2]
+    for group in groups:
+        assert group[0] == 0
+        assert len(group) == 2 or min(words[0], 24) + sum(words[i] + 2 for i in group[1:]) <= room
+    if sum(words) <= room:
+        assert sum(widths) <= room
+        assert all(width >= longest for width, longest in zip(widths, words, strict=True))
+        for cell in columns[0]:
+            lines = _broken_path(cell, widths[0])
+            assert max(map(len, lines)) <= widths[0]
+            assert "".join([lines[0], *(line[2:] for line in lines[1:])]) == cell
 
 
 def test_report_shows_progress_at_once_and_ctrl_c_writes_no_file(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_diff_of_data_sets_pairs_episodes_by_id(tmp_path: Path) -> None:
         ["actions", "3", "none"],
         ["observations", "4", "none"],
     ]
-    assert " ".join(rows[3]) == "z only B has the episode (2 steps)"
+    assert " ".join(rows[3]) == "z: only B has the episode (2 steps)"
     facts = json.loads(run(a, b, "--episode", "x", "--json").output)["differences"][0]
     assert {track["step"] for track in facts["tracks"]} == {3, 4}
     assert run(a, b, "--episode", "y").exit_code == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from episodes import EpisodePack, MultiAgentEpisode, SingleAgentEpisode
 from episodes.batch import Batch
-from episodes.inspect import cards, compare_episodes, sparklines
+from episodes.inspect import cards, charts, compare_episodes, sparklines
 from episodes.inspect.colours import DEFECT
 from episodes.inspect.downsampling import stacked_items
 from episodes.inspect.html_report import _lanes, episode_data, of_games
@@ -81,7 +81,15 @@ def test_series_of_ragged_tracks_have_the_dtype_of_the_values() -> None:
     assert series["actions"].remarks == ["lengths of ragged items"]
     assert series["logp"].ranges[:, [0, 2]].tolist() == [[-2.0, -1.5], [-1.75, -0.875], [-1.5, -0.25]]
     assert series["logp"].ranges[1, 1] == pytest.approx(np.mean([np.mean(item) for item in LOGP]))
-    assert series["logp · length"].range == (1, 2, 3)
+    assert "logp · length" not in series  # those of the actions
+
+
+def test_lengths_that_are_not_those_of_the_actions_are_a_series() -> None:
+    episode = SingleAgentEpisode(ragged={"notes": np.float32})
+    episode.add_env_reset(0.0)
+    for num in (2, 4):
+        episode.add_env_step(0.0, 1, 0.0, extra_model_outputs={"notes": np.ones(num, np.float32)})
+    assert by_label(episode.to_numpy())["notes · length"].range == (2, 3, 4)
 
 
 @pytest.mark.parametrize("view", ["card", "show", "page", "compare", "json"])
@@ -138,17 +146,65 @@ def test_pack_tracks_share_one_axis_and_no_line_joins_episodes(lengths: list[int
         assert [line[:, 0].min() for line in lines] == pytest.approx(starts.tolist(), abs=1)
 
 
-@given(st.lists(st.integers(1, 40), min_size=5, max_size=30))
-def test_pack_of_many_steps_is_drawn_as_ranges(lengths: list[int]) -> None:
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(5, 60))
+def test_no_line_of_a_reduced_pack_joins_episodes(lengths: list[int], points: int) -> None:
+    """A line is within one episode, or a vertical line of a cell that has steps of several."""
     pack = EpisodePack.from_episodes(walk(lengths, terminated=True))
-    if pack.num_steps <= 24:
-        return
-    axis = Axis(int(pack.observation_offsets[-1]), 0, np.cumsum(np.array(lengths) + 1)[:-1])
+    starts = np.cumsum([0, *(n + 1 for n in lengths)])
+    axis = Axis(int(starts[-1]), 0, starts[1:-1])
+    tracks = {series.label: series for series in of_tracks(pack.columns)}
+    for name in ("rewards", "observations"):
+        lines = strokes(sparklines.lines(axis.aligned(tracks[name]), axis, points))
+        for line in lines:
+            begin, end = line[:, 0].min(), line[:, 0].max()
+            borders = starts[1:-1] * UNITS * WIDTH / axis.span
+            assert begin == end or not ((begin + 1 < borders) & (borders < end - 1)).any()
+        heights = np.concatenate([line[:, 1] for line in lines])
+        if pack.num_steps > 1 or name == "observations":
+            assert (heights.min(), heights.max()) == (2 * UNITS, 2 * UNITS * sparklines.LANE - 2 * UNITS)
+
+
+def test_lines_of_a_long_episode_of_a_pack_are_lines() -> None:
+    pack = EpisodePack.from_episodes(walk([300, 300, 300], terminated=True))
+    axis = Axis(int(pack.observation_offsets[-1]), 0, np.array([301, 602]))
     rewards = {series.label: series for series in of_tracks(pack.columns)}["rewards"]
-    lines = strokes(sparklines.lines(axis.aligned(rewards), axis, 24))
-    assert all(len(np.unique(line[:, 0])) == 1 for line in lines)  # vertical, so nothing is joined
-    heights = np.concatenate([line[:, 1] for line in lines])
-    assert (heights.min(), heights.max()) == (2 * UNITS, 2 * UNITS * sparklines.LANE - 2 * UNITS)
+    lines = strokes(sparklines.lines(axis.aligned(rewards), axis, 100))
+    assert sum(len(np.unique(line[:, 0])) > 10 for line in lines) == 3
+
+
+def boxes(svg: str, kind: str) -> np.ndarray:
+    """Return left, top, right and bottom of each box of a path, [k, 4]."""
+    path = re.findall(rf'class="[^"]*{kind}"[^>]* d="([^"]*)"', svg)[0]
+    return np.array(re.findall(r"M([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H", path), float)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9) | st.just(np.nan), st.integers(0, 2)), min_size=101, max_size=400))
+def test_chart_of_many_returns_has_their_quartiles_and_endings(episodes: list[tuple[float, int]]) -> None:
+    returns = np.array([each for each, _ in episodes], float)
+    ending = np.array([each for _, each in episodes])
+    svg = str(charts.returns(returns, ending == 0, ending == 1) or "")
+    finite = returns[np.isfinite(returns)]
+    if not len(finite):
+        assert not svg
+        return
+    every = -(-len(returns) // charts.MOST_CELLS)
+    cells = [returns[i : i + every] for i in range(0, len(returns), every)]
+    cells = [cell[np.isfinite(cell)] for cell in cells]
+    heights = {value: float(charts._heights(np.array([value]), finite.min(), finite.max())[0]) for value in finite}
+    middle = boxes(svg.replace('class="ep-band"', 'class="ep-range"', 1), "ep-band")
+    found = [(top + 0.5, bottom - 0.5) for _, top, _, bottom in middle.tolist()]
+    expected = [
+        tuple(heights[value] for value in np.quantile(cell, [0.75, 0.25], method="nearest"))
+        for cell in cells
+        if len(cell)
+    ]
+    assert np.array(found) == pytest.approx(np.array(expected), abs=0.11)
+    for k, name in enumerate(("terminated", "truncated", "cut")):
+        if (ending == k).any():
+            share = boxes(svg, f"ep-{name}")
+            drawn = ((share[:, 2] - share[:, 0]) * (share[:, 3] - share[:, 1])).sum()
+            area = charts.WIDTH * charts.ENDINGS_HEIGHT
+            assert drawn / area == pytest.approx((ending == k).mean(), abs=0.06)
 
 
 # --- whole numbers, and rows without an order -------------------------------------------------------------------------
@@ -249,6 +305,22 @@ def test_data_set_of_agents_without_games_keeps_its_rows(tmp_path: Path) -> None
     assert of_games(plain) is plain
     agents = EpisodeDataset(write(tmp_path / "agents", walk([2, 3], multi_agent_episode_id="g", agent_id="a")))
     assert of_games(agents) is agents
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_card_of_a_game_has_its_env_steps_a_legend_and_its_state(is_final: bool) -> None:
+    game = MultiAgentEpisode("g")
+    game.add_env_reset(observations={"a": np.zeros(2)})
+    for agent, other in (("a", "b"), ("b", "a"), ("a", "b")):
+        game.add_env_step({other: np.zeros(2)}, {agent: 0}, {agent: 1.0})
+    if is_final:
+        game.to_numpy()
+    html = game._repr_html_() or ""
+    legend = re.findall(r'class="ep-legend"><span>(\d+)</span>(.*?)<span>(\d+)</span></div>', html)
+    assert [(first, last) for first, _, last in legend] == [("0", "3")]
+    assert all(words in legend[0][1] for words in ("observes (above)", "acts (below)", "waits for an observation"))
+    head = html.split("ep-lanes")[-2]
+    assert ("growing (lists)" in head) is not is_final
 
 
 # --- statistics and colours -------------------------------------------------------------------------------------------

@@ -211,16 +211,20 @@ def test_plots_any_outlier_is_in_the_lines(sample: Sample) -> None:
 @given(
     samples(20_000), st.lists(st.sampled_from([(True, False), (False, True), (False, False)]), min_size=1, max_size=7)
 )
-def test_returns_any_outlier_and_ending_is_a_dot(sample: Sample, endings: list[tuple[bool, bool]]) -> None:
+def test_returns_any_outlier_and_ending_is_drawn(sample: Sample, endings: list[tuple[bool, bool]]) -> None:
     flags = np.array([endings[i % len(endings)] for i in range(sample.num_steps)])
     html = str(charts.returns(sample.values, flags[:, 0], flags[:, 1]))
     finite = sample.values[np.isfinite(sample.values)]
     assert f"from {finite.min():g} to {finite.max():g}" in html
+    is_dense = sample.num_steps > charts.MOST_DOTS  # then boxes from the highest to the lowest
     for k, ending in enumerate(("terminated", "truncated")):
-        assert (f'class="ep-{ending}"' in html) == (flags[:, k] & np.isfinite(sample.values)).any()
-    heights = [float(y) for y in re.findall(r"M\d+ (\d+)h0", html)]
+        is_drawn = re.search(rf'class="[^"]*ep-{ending}"', html) is not None
+        assert is_drawn == (flags[:, k] & (is_dense | np.isfinite(sample.values))).any()
+    ranges = re.findall(r'class="ep-band"[^>]*d="([^"]*)"', html)[0] if is_dense else html
+    found = re.findall(r"M\d+ ([\d.]+)H\d+V([\d.]+)H", ranges) if is_dense else re.findall(r"M\d+ ((\d+))h0", html)
+    tops, bottoms = np.array(found, float).T
     if len(set(finite)) > 1:
-        assert (min(heights), max(heights)) == (6, 84)
+        assert (tops.min() + is_dense, bottoms.max() - is_dense) == (6, 84)
 
 
 @settings(max_examples=40)

@@ -401,18 +401,18 @@ def test_page_charts_of_many_episodes_keep_the_distribution(tmp_path: Path, tab:
     for fill, path in page.evaluate("""[...document.querySelectorAll("#overview .chart:first-child path.dense")].map(
         (path) => [path.getAttribute("fill"), path.getAttribute("d")])"""):
         for x, y, width in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", path):
-            cell = int((float(x) + 0.1 - 4) / 592 * 60), round((90 - float(y)) / 84 * 16) - 1
+            cell = int((float(x) + 0.1 - 4) / 592 * 40), round((90 - float(y)) / 84 * 12) - 1
             drawn.setdefault(cell, {})[fill[len("var(--") : -1]] = float(width)
     low, high = returns.min(), returns.max()
     expected: dict[tuple[int, int], dict[str, int]] = {}
     for row, value in enumerate(returns.tolist()):
-        cell = row * 60 // num, min(int((value - low) / (high - low) * 16), 15)
+        cell = row * 40 // num, min(int((value - low) / (high - low) * 12), 11)
         counts = expected.setdefault(cell, {})
         ending = "truncated" if truncated[row] else "terminated"
         counts[ending] = counts.get(ending, 0) + 1
     assert drawn.keys() == expected.keys()
     for cell, counts in expected.items():
-        shares = {ending: 592 / 60 * count / sum(counts.values()) for ending, count in counts.items()}
+        shares = {ending: 592 / 40 * count / sum(counts.values()) for ending, count in counts.items()}
         assert drawn[cell] == pytest.approx(shares, abs=0.01)
     dots = page.evaluate(
         "[...document.querySelectorAll('#overview .chart:first-child path.dots')].map((p) => p.getAttribute('d'))"
@@ -423,10 +423,17 @@ def test_page_charts_of_many_episodes_keep_the_distribution(tmp_path: Path, tab:
     }  # the lowest and the highest
     assert f"mean {returns.mean():.4g}"[:8] in tab.texts("#overview h2")[0]
     page.fill("#words", "return < 20")
+    chosen = returns[returns < 20]
+    assert tab.texts("#overview h2")[0].split("mean ")[1].startswith(f"{chosen.mean():.4g}")
+    assert tab.texts("#overview .bar b") == [
+        str((~truncated[returns < 20]).sum()),
+        str(truncated[returns < 20].sum()),
+        "0",
+    ]
     cells = page.evaluate(
         "[...document.querySelectorAll('#overview .chart:first-child path.dense')].map((p) => p.getAttribute('d'))"
     )
-    assert {y for path in cells for y in re.findall(r"M[\d.]+ ([\d.]+)h", path)} == {"84.8"}  # the lowest row of cells
+    assert {y for path in cells for y in re.findall(r"M[\d.]+ ([\d.]+)h", path)} == {"83.0"}  # the lowest row of cells
 
 
 @WITH_BROWSER

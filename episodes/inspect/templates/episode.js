@@ -372,7 +372,7 @@ function draw() {
   const empty = shown.lanes.length ? [] : [element("p", {}, "This episode has no steps and no numbers.")];
   const keys = element("details", { id: "keys" }, element("summary", {}, "keys"), element("p", {}, KEYS));
   const stage = element("div", { id: "stage" }, pictures, scrub, element("div", { id: "axis" }));
-  panel.replaceChildren(heading(shown), ...firstDifference(), stage, ...empty, element("div", { id: "lanes" }), picker(), keys, ...conversation(), ...turns());
+  panel.replaceChildren(heading(shown), ...firstDifference(), ...conversation(), stage, ...empty, element("div", { id: "lanes" }), picker(), keys, ...turns());
   drawLanes();
 }
 

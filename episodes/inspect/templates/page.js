@@ -225,6 +225,7 @@ async function open() {
 addEventListener("hashchange", async () => {
   load();
   arrange();
+  overview();
   drawHeads();
   if (state.episode) await chooseKey(state.episode);
 });

@@ -133,16 +133,16 @@ function reveal(row) {  // scroll so that a row is visible
 
 // --- charts of all episodes ---------------------------------------------------------------------------------------
 
-const MOST_DOTS = 2000, DENSE_X = 60, DENSE_Y = 16;  // of more episodes, a chart has cells that are as dark as they are full
+const MOST_DOTS = 2000, DENSE_X = 40, DENSE_Y = 12;  // of more episodes, a chart has cells that are as dark as they are full
 
 function chart(title, values) {  // returns or lengths in the order of the table
   const num = table.num, { ending } = table.columns, isChosen = new Uint8Array(num).fill(order.length === num ? 1 : 0);
   if (order.length < num) for (const row of order) isChosen[row] = 1;
-  let low = Infinity, high = -Infinity, odd = 0, sum = 0, lowest = -1, highest = -1;
+  let low = Infinity, high = -Infinity, least = Infinity, most = -Infinity, odd = 0, sum = 0, lowest = -1, highest = -1;  // low and high are of all episodes, the others of the chosen ones
   for (let row = 0; row < num; row++) {
     const value = values[row];
-    if (!Number.isFinite(value)) { odd++; continue; }
-    sum += value;
+    if (!Number.isFinite(value)) { odd += isChosen[row]; continue; }
+    if (isChosen[row]) [sum, least, most] = [sum + value, Math.min(least, value), Math.max(most, value)];
     if (value < low) [low, lowest] = [value, row];
     if (value > high) [high, highest] = [value, row];
   }
@@ -159,7 +159,7 @@ function chart(title, values) {  // returns or lengths in the order of the table
     const [kind, faint] = key.split(" ");
     svg.append(element("path", { d, class: `dots ${faint}`, stroke: `var(--${kind})`, "stroke-width": 5, "stroke-linecap": "round", fill: "none" }));
   }
-  if (num > 20) svg.append(element("path", { class: "mean", d: meanLine(values, xAt, yAt) }));
+  if (num > 20) svg.append(element("path", { class: "mean", d: meanLine(values, isChosen, xAt, yAt) }));
   svg.addEventListener("click", (event) => {
     const box = svg.getBoundingClientRect(), x = 600 * (event.clientX - box.left) / box.width, y = 96 * (event.clientY - box.top) / box.height;
     let best = -1, distance = Infinity;
@@ -170,7 +170,7 @@ function chart(title, values) {  // returns or lengths in the order of the table
     }
     if (best >= 0) { choose(best); reveal(best); }
   });
-  const mean = num > odd ? `mean ${show(sum / (num - odd))}, ` : "", range = low > high ? "none" : low === high ? show(low) : `${show(low)} … ${show(high)}`;
+  const count = order.length - odd, mean = count ? `mean ${show(sum / count)}, ` : "", range = least > most ? "none" : least === most ? show(least) : `${show(least)} … ${show(most)}`;
   const words = `${mean}${range}${odd ? `, ${odd.toLocaleString("en")} not finite` : ""}`;
   return element("div", { class: "chart" }, element("h2", {}, title, element("span", {}, words)), svg);
 }
@@ -201,13 +201,13 @@ function density(svg, values, isChosen, low, high) {  // how many of the chosen 
   for (const [key, d] of paths) svg.append(element("path", { d, class: "dense", fill: `var(--${key.split(" ")[0]})`, "fill-opacity": (0.1 + 0.9 * key.split(" ")[1] / 8).toFixed(2) }));
 }
 
-function meanLine(values, xAt, yAt) {  // the mean of each of 60 groups of neighbouring episodes
+function meanLine(values, isChosen, xAt, yAt) {  // the mean of the chosen ones of each of 60 groups of neighbouring episodes
   const num = table.num, every = Math.ceil(num / 60);
   let d = "";
   for (let begin = 0; begin < num; begin += every) {
     let sum = 0, count = 0;
     const end = Math.min(begin + every, num);
-    for (let row = begin; row < end; row++) if (Number.isFinite(values[row])) { sum += values[row]; count++; }
+    for (let row = begin; row < end; row++) if (isChosen[row] && Number.isFinite(values[row])) { sum += values[row]; count++; }
     if (count) d += `${d ? "L" : "M"}${xAt((begin + end - 1) / 2).toFixed(1)} ${yAt(sum / count).toFixed(1)}`;
   }
   return d;
@@ -215,11 +215,11 @@ function meanLine(values, xAt, yAt) {  // the mean of each of 60 groups of neigh
 
 function overview() {
   const { ending } = table.columns, counts = { terminated: 0, truncated: 0, both: 0, cut: 0 };
-  for (let row = 0; row < table.num; row++) counts[ending[row] === "terminated and truncated" ? "both" : kindOf(ending[row])] += 1;
+  for (const row of order) counts[ending[row] === "terminated and truncated" ? "both" : kindOf(ending[row])] += 1;
   const bars = element("div", { class: "chart" }, element("h2", {}, "endings"));
   for (const [name, count] of Object.entries(counts)) {
     if (!count && name === "both") continue;
-    const bar = element("i", { style: `width:${100 * count / Math.max(table.num, 1)}%;background:var(--${name === "both" ? "terminated" : name})` });
+    const bar = element("i", { style: `width:${100 * count / Math.max(order.length, 1)}%;background:var(--${name === "both" ? "terminated" : name})` });
     bars.append(element("div", { class: "bar" }, element("span", {}, name), element("span", {}, bar), element("b", {}, count.toLocaleString("en"))));
   }
   find("overview").replaceChildren(chart("returns", table.columns.return), chart("lengths", table.columns.length), bars);
