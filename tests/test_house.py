@@ -22,19 +22,13 @@ MOST_ATTRIBUTES = 20  # of a class, with those of its base classes
 LARGER = {
     "EpisodeSender": 34,
     "EpisodeReceiver": 33,
-    "OfflineTrainer": 32,
-    "OffPolicyTrainer": 30,
-    "OnPolicyTrainer": 29,
-    "Trainer": 28,
     "LinkedRing": 23,
     "RayRunnerGroup": 23,
     "RecordedRows": 23,
     "VectorRecorder": 23,
-    "ContinuousCQL": 21,
     "EnvToModulePipeline": 21,
     "PrioritizedEpisodeReplayBuffer": 21,
     "ProcessVectorEnv": 21,
-    "SAC": 21,
 }
 # Packages of `episodes`.
 LAZY = {"multi_agent", "recorder", "returns", "storage", "replay", "inspect", "converters", "tokens"}
