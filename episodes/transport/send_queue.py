@@ -60,6 +60,16 @@ class SendQueue:
         return bool(self._now)
 
     @property
+    def takes_episodes(self) -> bool:
+        """Whether small episodes are queued."""
+        return self._coalesce > 0
+
+    @property
+    def takes_packs(self) -> bool:
+        """Whether small packs are queued."""
+        return self._join > 0
+
+    @property
     def is_full(self) -> bool:
         """Whether the queue has reached its size limit, so that it must be sent before more is added."""
         now = self._now

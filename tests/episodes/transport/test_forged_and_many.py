@@ -72,7 +72,7 @@ def test_acknowledgement_of_messages_that_were_not_sent_takes_only_sent_ones(
         assert sender.stats.taken == 3
         false_receiver.acknowledge(4)
         sender.flush(SECONDS)
-        assert (sender.stats.sent, sender.stats.taken, sender._unacked_bytes) == (5, 5, 0)
+        assert (sender.stats.sent, sender.stats.taken, sender._unacked.nbytes) == (5, 5, 0)
     finally:
         sender.close(timeout=0)
 
