@@ -21,9 +21,6 @@ HEAVY = {"torch", "pandas", "ray", "pyarrow", "zmq", "matplotlib", "pettingzoo",
 MOST_ATTRIBUTES = 20  # of a class, with those of its base classes
 LARGER = {
     "LinkedRing": 23,
-    "RayRunnerGroup": 23,
-    "RecordedRows": 23,
-    "VectorRecorder": 23,
     "EnvToModulePipeline": 21,
     "PrioritizedEpisodeReplayBuffer": 21,
     "ProcessVectorEnv": 21,
