@@ -26,8 +26,8 @@ class Outgoing(NamedTuple):
     nbytes: int
 
 
-class SendWindow:
-    """Messages of a sender that the receiver has not acknowledged, by number, with limits of their count and bytes.
+class SendWindow(OrderedDict[int, Outgoing]):
+    """Dict of the messages that the receiver has not acknowledged by number, with limits of their count and bytes.
 
     A message is sent once it is in the window: an interrupt at any instruction leaves it in or out, and `mend` derives
     the rest from that.
@@ -37,47 +37,41 @@ class SendWindow:
         most: limit of their bytes. A message of more bytes is alone.
     """
 
-    __slots__ = ("_most", "_size", "first_unput", "messages", "nbytes", "next")
-
     def __init__(self, size: int, most: int) -> None:
+        super().__init__()
         self._size, self._most = size, most
-        self.messages: OrderedDict[int, Outgoing] = OrderedDict()
         self.nbytes = 0  # of all messages
         self.next = 0  # number of the next message
         self.first_unput = 0  # the first number that no socket was given yet
 
-    def __len__(self) -> int:
-        return len(self.messages)
-
     @property
     def first(self) -> int:
         """Number of the oldest message, or of the next one if all are acknowledged."""
-        return next(iter(self.messages), self.next)
+        return next(iter(self), self.next)
 
     @property
     def is_full(self) -> bool:
         """Whether no further message fits, however small it is."""
-        return len(self.messages) >= self._size
+        return len(self) >= self._size
 
     def add(self, outgoing: Outgoing) -> int | None:
         """Add a message, and return its number. Return None if it does not fit."""
-        messages, nbytes, number = self.messages, outgoing.nbytes, self.next
-        if messages and (len(messages) >= self._size or self.nbytes + nbytes > self._most):
+        nbytes, number = outgoing.nbytes, self.next
+        if self and (len(self) >= self._size or self.nbytes + nbytes > self._most):
             return None
-        messages[number] = outgoing  # from this instruction on it is sent
+        self[number] = outgoing  # from this instruction on it is sent
         self.next = number + 1
         self.nbytes += nbytes
         return number
 
     def acknowledge(self, number: int) -> None:
         """Remove all messages up to `number`."""
-        messages = self.messages
-        while messages and next(iter(messages)) <= number:
-            _, sent = messages.popitem(last=False)
+        while self and next(iter(self)) <= number:
+            _, sent = self.popitem(last=False)
             self.nbytes -= sent.nbytes
 
     def mend(self) -> None:
         """Complete what an interrupted call has begun with a message."""
-        if self.messages:
-            self.next = max(self.next, next(reversed(self.messages)) + 1)
-        self.nbytes = sum(sent.nbytes for sent in self.messages.values())
+        if self:
+            self.next = max(self.next, next(reversed(self)) + 1)
+        self.nbytes = sum(sent.nbytes for sent in self.values())

@@ -454,7 +454,7 @@ class EpisodeSender(Endpoint):
         self._link.schemas.clear()
         hello = Head(Kind.HELLO, 1, self._id, self._unacked.first, self._link.num_connections)
         self._put([hello.packed()])
-        for number, sent in list(self._unacked.messages.items()):
+        for number, sent in list(self._unacked.items()):
             self._post(number, sent, _ENCODED[sent.as_one](sent.packs, self._schemas))
 
     def _raise_refusals(self) -> None:

@@ -92,7 +92,7 @@ def state_of(sender: EpisodeSender, receiver: EpisodeReceiver) -> Any:
     """Return everything that decides what later calls do."""
     queue, window, taken = sender._queue, sender._unacked, receiver._taken
     return (
-        (sender.stats, window.next, list(window.messages), window.nbytes, bool(queue), queue._now.nbytes),
+        (sender.stats, window.next, list(window), window.nbytes, bool(queue), queue._now.nbytes),
         (receiver.stats, receiver._published and receiver._published[:2], len(receiver._queue), taken.num_steps),
     )
 
