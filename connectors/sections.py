@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -73,6 +74,11 @@ class Sections:
                     f"put {name} before {viewer}"
                 )
         return sections
+
+    @cached_property
+    def learning_views(self) -> list[NormalizeObservations]:
+        """Views that learn from observations."""
+        return [view for view in self.views.values() if isinstance(view, NormalizeObservations)]
 
     def in_order(self) -> Pieces:
         """Return all connectors by name, in the order in which they run: rewriters, views, others."""

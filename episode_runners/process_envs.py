@@ -75,7 +75,7 @@ class ProcessVectorEnv(VectorEnv):
         self.replaced: list[int] = []
         self.replacements: list[EnvReplacement] = []
         self._make, self._timeout_s, self._like = make, timeout_s, like
-        self._allocate()
+        self._newest = _NewestObservations(self.single_observation_space, num_envs)
         self._places = [EnvPlace(i, self._maker(i), self.replacements) for i in range(num_envs)]
         self._workers: list[EnvProcess] = []
         try:
@@ -86,21 +86,10 @@ class ProcessVectorEnv(VectorEnv):
             kill_processes(self._workers)
             raise
 
-    def _allocate(self) -> None:
-        """Allocate the memory of the observations, which the processes share if the space allows it."""
-        space, num_envs = self.single_observation_space, self.num_envs
-        self._items: list[Any] = [None] * num_envs  # the newest observations, if no memory is shared
-        try:
-            self._memory: Any = create_shared_memory(space, n=num_envs)
-            self._observations = read_from_shared_memory(space, self._memory, n=num_envs)
-        except CustomSpaceError:
-            self._memory = None
-            self._observations = create_empty_array(space, n=num_envs)
-
     def _start(self, index: int) -> EnvProcess:
         make = partial(_Served, self._make)
         label = f"environment {index} ({_kind_of(self._like)})"
-        return EnvProcess(make, label, self._timeout_s, (index, self.autoreset_mode, self._memory))
+        return EnvProcess(make, label, self._timeout_s, (index, self.autoreset_mode, self._newest.memory))
 
     def _maker(self, index: int) -> Callable[[], EnvProcess]:
         """Return a function that starts the process of an environment."""
@@ -147,7 +136,7 @@ class ProcessVectorEnv(VectorEnv):
         for i, (_, info) in results:
             infos = self._add_info(infos, info, i)
         self.replaced = []
-        return self._observed([(i, observation) for i, (observation, _) in results]), infos
+        return self._newest.after([(i, observation) for i, (observation, _) in results]), infos
 
     def step(self, actions: NestedArrays) -> Any:
         """Step all environments at the same time.
@@ -184,7 +173,7 @@ class ProcessVectorEnv(VectorEnv):
             observed.append((i, observation))
             if info:
                 infos = self._add_info(infos, info, i)
-        return self._observed(observed), rewards, flags[0], flags[1], infos
+        return self._newest.after(observed), rewards, flags[0], flags[1], infos
 
     def _received(self, i: int, process: EnvProcess, options: dict[str, Any] | None) -> Any:
         """Return the result of a call of environment `i`. If it has failed, return the reset of a new environment."""
@@ -196,14 +185,6 @@ class ProcessVectorEnv(VectorEnv):
             failure = error
         reset = lambda new, seed: new.call("reset", seed, options)  # noqa: E731
         return self._places[i].replace(failure, process.kill, reset)[1]
-
-    def _observed(self, observed: list[tuple[int, Any]]) -> Any:
-        """Return the newest observations [N, ...], after those outside of the shared memory were put in."""
-        if self._memory is None:
-            for i, observation in observed:
-                self._items[i] = observation
-            self._observations = concatenate(self.single_observation_space, self._items, self._observations)
-        return deepcopy(self._observations)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -264,6 +245,38 @@ class ProcessVectorEnv(VectorEnv):
 def _kind_of(env: gym.Env) -> str:
     """Return the id of an environment, or the name of its class."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+class _NewestObservations:
+    """Newest observations of all environments, in memory that their processes share if the space allows it.
+
+    Args:
+        space: space of one environment's observations.
+        num_envs: number of environments N.
+
+    Attributes:
+        memory: the shared memory, or None: the processes send observations with their results.
+    """
+
+    def __init__(self, space: gym.Space, num_envs: int) -> None:
+        self._space = space
+        self._items: list[Any] = [None] * num_envs  # the newest observations, if no memory is shared
+        try:
+            self.memory: Any = create_shared_memory(space, n=num_envs)
+            self._batch = read_from_shared_memory(space, self.memory, n=num_envs)
+        except CustomSpaceError:
+            self.memory = None
+            self._batch = create_empty_array(space, n=num_envs)
+
+    def after(self, observed: list[tuple[int, Any]]) -> Any:
+        """Return a copy [N, ...] of the newest observations, after those outside of the shared memory, given with the
+        index of their environment, were put in.
+        """
+        if self.memory is None:
+            for i, observation in observed:
+                self._items[i] = observation
+            self._batch = concatenate(self._space, self._items, self._batch)
+        return deepcopy(self._batch)
 
 
 class _Served:

@@ -19,7 +19,6 @@ from connectors.policy import module_of
 from connectors.rewriting.rewriter import check_rewritten
 from connectors.sections import SectionedPipeline, as_piece
 from connectors.tensors import NumpyToTensor
-from connectors.views.normalize_observations import NormalizeObservations
 from connectors.views.piece import newest_history
 from connectors.views.policy_check import check_reads_views
 from connectors.views.view import View
@@ -70,7 +69,7 @@ class EnvToModulePipeline(SectionedPipeline):
                 check_rewritten(rewriter, name, observations, original)
                 self._in_their_spaces.add(name)
         if update:
-            for view in self._learning_views:
+            for view in self._sections.learning_views:
                 view.learn(observations)
         return observations
 
@@ -107,10 +106,7 @@ class EnvToModulePipeline(SectionedPipeline):
 
     def _set_pieces(self, pieces: dict[str, Connector]) -> None:
         super()._set_pieces(pieces)
-        self._learning_views = [
-            view for view in self._sections.views.values() if isinstance(view, NormalizeObservations)
-        ]
-        self.rewrites = bool(self._sections.rewriters or self._learning_views)
+        self.rewrites = bool(self._sections.rewriters or self._sections.learning_views)
 
     def _set_stages(self, stages: dict[str, Connector]) -> None:
         super()._set_stages(

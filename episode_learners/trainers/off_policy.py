@@ -101,7 +101,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         if isinstance(self.algorithm, MultiAgentAlgorithm):
             episodes = self.runner.sample(**options)
             stats = self.runner.stats
-            self.num_steps += num_steps_of(stats)
+            self.counts.num_steps += num_steps_of(stats)
             self._call_hooks("on_collect", episodes)
             if learns:
                 metrics = self._update_on_policy(self.algorithm, episodes)
@@ -110,7 +110,7 @@ class OffPolicyTrainer(Trainer[OffPolicyConfig]):
         else:
             outputs = self.algorithm.stored_outputs
             stats = self.runner.sample_into(self.buffer, extra_model_outputs=outputs, **options)
-            self.num_steps += stats.num_steps
+            self.counts.num_steps += stats.num_steps
         if learns and stats.num_episodes:
             self._log_sample(stats)
         return metrics

@@ -94,11 +94,11 @@ class OfflineTrainer(Trainer[OfflineConfig]):
         learner: Any = self.algorithm
         steps = self.config.gradient_steps_per_update
         if self._learns_from_samples:
-            self.num_steps += steps
+            self.counts.num_steps += steps
             self._update(learner.update_from(self.data, steps), steps)
             return
         episodes = self.data.draw() if isinstance(self.data, Sampler) else self._next_with_steps()
-        self.num_steps += sum(len(episode) for episode in episodes)
+        self.counts.num_steps += sum(len(episode) for episode in episodes)
         self._update(learner.update(episodes))
 
     def _next_with_steps(self) -> Sequence[Any]:

@@ -62,7 +62,7 @@ class OnPolicyTrainer(Trainer[OnPolicyConfig]):
         whole = self.config.episodes_per_collect
         steps = self.config.steps_per_collect if whole is None else None
         episodes = self.runner.sample(num_timesteps=steps, num_episodes=whole)
-        self.num_steps += num_steps_of(self.runner.stats)
+        self.counts.num_steps += num_steps_of(self.runner.stats)
         self._log_sample(self.runner.stats)
         self._call_hooks("on_collect", episodes)
         self._update(self.algorithm.update(episodes))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -20,7 +18,7 @@ from episode_learners.algorithms.algorithm import Algorithm
 from episode_learners.loggers import Logger
 from episode_learners.multi_agent import MultiAgentAlgorithm, learners_of
 from episode_learners.policies.policy import Policy
-from episode_learners.trainers.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from episode_learners.trainers.checkpoint import load_checkpoint, newest_checkpoint
 from episode_learners.trainers.config import TrainerConfig, TrainResult
 from episode_learners.trainers.modules import (
     fingerprints_of,
@@ -30,28 +28,28 @@ from episode_learners.trainers.modules import (
     policies_of,
     restore_fingerprints,
 )
+from episode_learners.trainers.policy_tests import PolicyTests
 from episode_learners.trainers.progress import Progress
 from episode_learners.trainers.rllib_callbacks import as_trainer_hook
+from episode_learners.trainers.run_counts import RunCounts
+from episode_learners.trainers.run_folder import RunFolder
 from episode_learners.trainers.run_settings import FREE, changed_settings, settings_of
-from episode_runners import MultiAgentEnvRunner, evaluate
+from episode_runners import MultiAgentEnvRunner
 from episode_runners.evaluation import Evaluation
 from episode_runners.multi_agent_stats import MultiAgentCollectStats
 from episode_runners.seeds import independent_seed
 from episode_runners.stats import CollectStats
 from episodes.data_types import ModuleID
 from episodes.errors import InvalidArgument, StateMismatch
-from episodes.storage.files import local_path, remove_drafts
+from episodes.storage.files import local_path
 from episodes.storage.ledger import Ledger
-from episodes.storage.ownership import Owner
-from episodes.storage.runs import LOCK, STATUS, write_status
+from episodes.storage.runs import write_status
 
 if TYPE_CHECKING:
-    from episode_runners.remote.group_runner import GroupRunner
-    from episode_runners.single_agent import SingleAgentEnvRunner
+    pass
 
-__all__ = ["Trainer", "bytes_of", "check_acts", "evaluate_elsewhere"]
+__all__ = ["Trainer", "bytes_of", "check_acts"]
 
-_NUM_CHECKPOINTS = 2  # checkpoints: the newest, and the one before it
 WINDOW = 100  # episodes of the mean return that is logged as "mean_return_100"
 
 Config = TypeVar("Config", bound=TrainerConfig)
@@ -112,50 +110,88 @@ class Trainer(ABC, Generic[Config]):
             raise InvalidArgument("checkpoint_every is given, but no folder to write checkpoints to")
         if not config.num_test_episodes and (stop_fn is not None or save_best_fn is not None):
             raise InvalidArgument("stop_fn and save_best_fn are asked after tests, and num_test_episodes is 0")
-        if test_env is not None and evaluate_fn is not None:
-            raise InvalidArgument("test_env and evaluate_fn exclude each other: give one of them")
+        self.tests = PolicyTests(test_env, evaluate_fn)
         self.algorithm, self.config = algorithm, config
         self.stop_fn, self.save_best_fn = stop_fn, save_best_fn
-        self.test_env, self.evaluate_fn, self.module_fn = test_env, evaluate_fn, module_fn
+        self.module_fn = module_fn
         self.logger = logger or Logger()
         self.hooks = [as_trainer_hook(hook) for hook in hooks]
-        self.folder = None if folder is None else local_path(folder)
         self.ledger = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
-        self.num_epochs = self.num_steps = self.num_updates = self.num_tests = 0
-        self.best_score, self.best_epoch = float("-inf"), 0
-        self.last_score: float | None = None  # mean return of the last test of the whole run
-        self._best: dict[str, Any] | None = None  # state of the policies that had the best test
-        self.last_test: Evaluation | None = None
-        self.seconds = 0.0
-        self._began = time.perf_counter() - self.seconds  # the run, without pauses before it was resumed
+        self.counts = RunCounts()
+        self._folder = RunFolder(folder)
         self._newest_returns: deque[float] = deque(maxlen=WINDOW)
-        self.is_stopped = False
         self._has_started = False
-        self._owner = Owner(  # of the folder, during calls that write to it
-            f"the trainer of {folder}",
-            None if self.folder is None else self.folder / LOCK,
-            refusal=f"{folder}: another trainer writes checkpoints there; end its run, or give another folder",
-            remedy="make a trainer with another folder there",
-        )
         self._acting = policies_of(algorithm)  # the policies that the runner acts with
         self._progress = Progress(0, 0, is_shown=False)
 
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of the whole run so far."""
+        return self.counts.num_epochs
+
+    @property
+    def num_steps(self) -> int:
+        """Environment steps of the whole run so far. Offline: gradient steps, or steps of data."""
+        return self.counts.num_steps
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of the whole run so far."""
+        return self.counts.num_updates
+
+    @property
+    def num_tests(self) -> int:
+        """Tests of the whole run so far."""
+        return self.counts.num_tests
+
+    @property
+    def best_score(self) -> float:
+        """Highest mean return of a test; -inf without tests."""
+        return self.counts.best_score
+
+    @property
+    def best_epoch(self) -> int:
+        """Epoch of the best test."""
+        return self.counts.best_epoch
+
+    @property
+    def last_score(self) -> float | None:
+        """Mean return of the last test of the whole run; None without tests."""
+        return self.counts.last_score
+
+    @property
+    def last_test(self) -> Evaluation | None:
+        """Last test of this process, or None."""
+        return self.tests.last
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the whole run in seconds, without pauses before it was resumed."""
+        return self.counts.seconds
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run ends after the current update."""
+        return self.counts.is_stopped
+
+    @is_stopped.setter
+    def is_stopped(self, is_stopped: bool) -> None:
+        self.counts.is_stopped = is_stopped
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of checkpoints, or None."""
+        return self._folder.path
+
     @abstractmethod
     def _collect_and_update(self) -> None:
-        """Sample or load data once, add their steps to `num_steps`, and update the policy."""
+        """Sample or load data once, add their steps to `counts.num_steps`, and update the policy."""
 
     def test(self, seed: int) -> Evaluation | None:
         """Evaluate the policy on `num_test_episodes` complete episodes, and return their statistics. Return None if
         there is no environment.
         """
-        number, runner = self.config.num_test_episodes, self.runner
-        if self.evaluate_fn is not None:
-            return self.evaluate_fn(number, seed)
-        if runner is None:
-            return None
-        if self.test_env is not None:
-            return evaluate_elsewhere(runner, self.test_env, number, seed)
-        return evaluate(runner, num_episodes=number, seed=seed)
+        return self.tests.evaluate(self.runner, self.config.num_test_episodes, seed)
 
     @abstractmethod
     def _stateful_parts(self) -> dict[str, Any]:
@@ -173,16 +209,16 @@ class Trainer(ABC, Generic[Config]):
             InvalidArgument: a new run has a folder with checkpoints of another run, or another trainer, of this or
                 another process, trains in the folder now.
         """
-        with self._folder_owned():
+        with self._folder.owned():
             return self._run()
 
     def _run(self) -> TrainResult:
         """Train until the run ends, and return the result. The folder belongs to this trainer."""
-        if self.config.checkpoint_every is not None and not self.num_epochs and self._checkpoints():
+        if self.config.checkpoint_every is not None and not self.num_epochs and self._folder.checkpoints():
             raise InvalidArgument(
                 f"{self.folder} has checkpoints of an earlier run: call resume(), or give this trainer another folder"
             )
-        self._began = time.perf_counter() - self.seconds
+        self.counts.begin()
         stopped_by = "max_epochs"
         self._write_status(None)
         total = self.config.max_epochs * self.config.steps_per_epoch
@@ -190,7 +226,7 @@ class Trainer(ABC, Generic[Config]):
             with Progress(total, self.num_steps, self.config.shows_progress) as self._progress:
                 while self.num_epochs < self.config.max_epochs and not self.is_stopped:
                     self._run_epoch()
-                    self.seconds = self._elapsed()
+                    self.counts.read_clock()
                     self._write_status(None)
             if self.is_stopped:
                 stopped_by = "stop_fn"
@@ -200,7 +236,7 @@ class Trainer(ABC, Generic[Config]):
             stopped_by = f"{type(error).__name__}: {error}"
             raise
         finally:  # also where a hook raises
-            self.seconds = self._elapsed()
+            self.counts.read_clock()
             self.logger.flush()
             self.logger.release()
             if self.ledger is not None:
@@ -209,20 +245,16 @@ class Trainer(ABC, Generic[Config]):
         counts = (self.num_epochs, self.num_steps, self.num_updates)
         return TrainResult(*counts, self.best_score, self.best_epoch, self.last_test, self.seconds, stopped_by)
 
-    def _elapsed(self) -> float:
-        """Return the duration of the whole run in seconds, without pauses before it was resumed."""
-        return time.perf_counter() - self._began
-
     def _write_status(self, stopped_by: str | None) -> None:
         """Write the settings and results so far into the folder, for `episodes runs`."""
         if self.folder is not None:
             names = ("num_epochs", "num_steps", "num_updates", "best_score", "best_epoch", "last_score", "seconds")
-            numbers = {name: getattr(self, name) for name in names}
+            numbers = {name: getattr(self.counts, name) for name in names}
             write_status(self.folder, settings=self._run_signature(), stopped_by=stopped_by, **numbers)
 
     def stop(self) -> None:
         """End the run after the current update. Hooks call this method."""
-        self.is_stopped = True
+        self.counts.is_stopped = True
 
     def step(self) -> int:
         """Collect data and update the policy once (no update during warmup), test the policy if a test is due, and
@@ -268,20 +300,19 @@ class Trainer(ABC, Generic[Config]):
         self._progress.begin(self.num_epochs + 1, self.config.max_epochs)
         while self.num_steps < goal and not self.is_stopped:
             self._progress.add(self.step())
-        self.num_epochs += 1
+        self.counts.num_epochs += 1
         if self.config.test_every is None:
             self._test()
         self._call_hooks("on_epoch")
-        self.seconds = self._elapsed()  # of the checkpoint, so that a resumed run continues the time
+        self.counts.read_clock()  # of the checkpoint, so that a resumed run continues the time
         if self.config.checkpoint_every is not None and self.num_epochs % self.config.checkpoint_every == 0:
             self.save()
 
     def _update(self, metrics: dict[Any, Any], num_updates: int = 1) -> None:
         """Count `num_updates` completed updates, log their metrics, and call the `on_update` hooks."""
         metrics = flat_metrics(metrics)
-        self.num_updates += num_updates
-        self.seconds = self._elapsed()
-        counts = {"num_updates": self.num_updates, "run_seconds": self.seconds}
+        self.counts.num_updates += num_updates
+        counts = {"num_updates": self.num_updates, "run_seconds": self.counts.read_clock()}
         self.logger.log("update", {**counts, **metrics}, self.num_steps)
         self._progress.note(metrics)
         self._call_hooks("on_update", metrics)
@@ -322,17 +353,18 @@ class Trainer(ABC, Generic[Config]):
         evaluation = self.test(independent_seed(self.config.test_seed, self.num_tests))
         if evaluation is None:
             return
-        self.num_tests += 1
-        self.last_test, self.last_score = evaluation, evaluation.mean_return
+        counts, score = self.counts, evaluation.mean_return
+        counts.num_tests += 1
+        self.tests.last, counts.last_score = evaluation, score
         self.logger.log("test", evaluation.as_dict(), self.num_steps)
         self._progress.note(evaluation.as_dict(), "test")
         self._call_hooks("on_test", evaluation)
-        if evaluation.mean_return > self.best_score:
-            self._best = self._acting_state()
-            self.best_score, self.best_epoch = evaluation.mean_return, self.num_epochs
+        if score > counts.best_score:
+            self.tests.best = self._acting_state()
+            counts.best_score, counts.best_epoch = score, self.num_epochs
             if self.save_best_fn is not None:
                 self.save_best_fn(self.algorithm)
-        if self.stop_fn is not None and self.stop_fn(evaluation.mean_return):
+        if self.stop_fn is not None and self.stop_fn(score):
             self.stop()
 
     def _call_hooks(self, name: str, *arguments: object) -> None:
@@ -347,27 +379,6 @@ class Trainer(ABC, Generic[Config]):
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _folder_owned(self) -> Iterator[None]:
-        """Context manager in which no other trainer writes to the folder. Drafts of killed trainers are removed.
-
-        Raises:
-            InvalidArgument: another trainer, of this or another process, writes to the folder.
-            EpisodeStateError: this is a process that was forked from the one that trains.
-        """
-        if self.folder is None or self._owner.is_active:
-            yield
-            return
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._owner.claim()
-            remove_drafts(self.folder / STATUS)
-            for draft in self.folder.glob(".checkpoint-*.pt.*.*"):
-                remove_drafts(draft.with_name(draft.name[1:].rpartition(".pt.")[0] + ".pt"))
-            yield
-        finally:
-            self._owner.release()
-
     def save(self) -> Path:
         """Write a checkpoint of the whole run, and return its path. New episodes begin afterwards, as in a run that is
         resumed from it.
@@ -380,7 +391,7 @@ class Trainer(ABC, Generic[Config]):
         """
         if self.folder is None:
             raise InvalidArgument("save: this trainer has no folder; create it with folder=")
-        with self._folder_owned():
+        with self._folder.owned():
             return self._save()
 
     def _save(self) -> Path:
@@ -389,26 +400,14 @@ class Trainer(ABC, Generic[Config]):
         if self.ledger is not None:
             self.ledger.flush(fsync=True)  # as what comes after it is learned again
         state = self._state()
-        path = self._checkpoint_path()
-        save_checkpoint(path, state)
-        written = [checkpoint for checkpoint in self._checkpoints() if checkpoint.name <= path.name]
-        for old in written[:-_NUM_CHECKPOINTS]:
-            old.unlink()
+        path = self._folder.write_checkpoint(self.num_epochs, state)
         self._set_states(state)
         return path
 
-    def _checkpoint_path(self) -> Path:
-        """Return the path of the checkpoint of the current epoch."""
-        return Path(self.folder or "") / f"checkpoint-{self.num_epochs:06d}.pt"
-
     def save_epoch(self) -> None:
         """Write a checkpoint of the current epoch, unless there is one already."""
-        if not self._checkpoint_path().exists():
+        if not self._folder.checkpoint_of(self.num_epochs).exists():
             self.save()
-
-    def _checkpoints(self) -> list[Path]:
-        """Return the paths of all checkpoints in the folder, oldest first. The list is empty without a folder."""
-        return [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
 
     def resume(self, allow: Iterable[str] = ()) -> bool:
         """Continue a run from the newest readable checkpoint in the trainer's folder. Return False if the folder has no
@@ -439,8 +438,8 @@ class Trainer(ABC, Generic[Config]):
             UnreadableData: there are checkpoints, and all of them are damaged.
             InvalidArgument: another trainer writes to the folder now.
         """
-        with self._folder_owned():
-            newest = newest_checkpoint(self._checkpoints())
+        with self._folder.owned():
+            newest = newest_checkpoint(self._folder.checkpoints())
             if newest is not None:
                 self._continue_from(*newest, allow)
             elif self.config.checkpoint_every is not None:
@@ -481,9 +480,8 @@ class Trainer(ABC, Generic[Config]):
         if any("learning_rate" in name for name in changed):
             self.algorithm.set_learning_rates(rates)
         self._set_states(state)
-        for name, value in state["counts"].items():
-            setattr(self, name, value)
-        self._best = state.get("best")
+        self.counts.set_state(state["counts"])
+        self.tests.best = state.get("best")
         self._newest_returns = deque(state.get("newest_returns", ()), WINDOW)
         self.logger.resume(self.num_steps)
         self.logger.set_state(state.get("logger", {}))
@@ -498,10 +496,10 @@ class Trainer(ABC, Generic[Config]):
             InvalidArgument: there was no test yet, or the checkpoint is of a version that did not store them.
             StateMismatch: a module was removed since the test, and there is no `module_fn`.
         """
-        if self._best is None:
+        if self.tests.best is None:
             reason = "no test yet" if self.best_score == float("-inf") else "a checkpoint without the best policy"
             raise InvalidArgument(f"restore_best: this run has {reason}; train for at least one epoch with a test")
-        best = self._best
+        best = self.tests.best
         match_modules(self.algorithm, best["modules"], self.module_fn, self.folder or Path("the best test"))
         self._match_runner()
         policies = policies_of(self.algorithm)
@@ -527,14 +525,13 @@ class Trainer(ABC, Generic[Config]):
         """Return everything that a checkpoint stores: settings, weights, modules, counts, and the states of runner,
         buffer, hooks and logger.
         """
-        names = ("num_epochs", "num_steps", "num_updates", "num_tests", "best_score", "best_epoch", "last_score")
         return {
             "identity": self._run_signature(),
             "algorithm": dict(self.algorithm.state_dict()),
             "modules": modules_of(self.algorithm),
             "fingerprint": fingerprints_of(self.algorithm),
-            "counts": {name: getattr(self, name) for name in (*names, "seconds", "is_stopped")},
-            "best": self._best,
+            "counts": self.counts.get_state(),
+            "best": self.tests.best,
             "newest_returns": list(self._newest_returns),
             "parts": {name: part.get_state() for name, part in self._all_parts().items()},
             "torch": torch.get_rng_state(),
@@ -568,30 +565,6 @@ def bytes_of(values: object) -> np.ndarray:
     if not isinstance(values, torch.Tensor):
         return np.frombuffer(repr(values).encode(), np.uint8)
     return values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-def evaluate_elsewhere(
-    runner: SingleAgentEnvRunner | MultiAgentEnvRunner | GroupRunner,
-    env: Any,
-    num_episodes: int,
-    seed: int,
-    num_envs: int | None = None,
-) -> Evaluation:
-    """Evaluate the policies of a runner, with their pipelines, in another environment `env`, and return the statistics
-    of the episodes.
-
-    Args:
-        runner: the runner.
-        env: the environment, as `evaluate` takes it.
-        num_episodes: number of complete episodes.
-        seed: seed of the episodes.
-        num_envs: number of parallel environments; by default that of the runner.
-    """
-    options: Any = {"num_episodes": num_episodes, "seed": seed, "num_envs": num_envs or runner.num_envs}
-    if isinstance(runner, MultiAgentEnvRunner):
-        acting, mapping_fn = {**(runner.policies or {}), **runner.actors}, runner.agent_to_module_mapping_fn
-        return evaluate(env, acting, agent_to_module_mapping_fn=mapping_fn, **options)
-    return evaluate(env, runner.actor, **options)
 
 
 def check_acts(runner: Any, algorithm: Algorithm | MultiAgentAlgorithm) -> None:

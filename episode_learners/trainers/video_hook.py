@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from episode_learners.trainers.trainer import evaluate_elsewhere
+from episode_learners.trainers.policy_tests import evaluate_elsewhere
 from episode_runners.seeds import independent_seed
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import local_path

@@ -69,9 +69,9 @@ class _Worker:
     starting: Any = None  # Ray's reference to the start of a replacement, until it has started
     statistics: Any = None  # its newest statistics since the last merge
     needs_statistics: bool = False  # it is new or has failed: the next request restores its statistics
-    num_weights: int = 0  # the group's `_num_weights` when it was last sent weights
-    num_merges: int = 0  # the group's `_num_merges` when it was last sent merged statistics
-    num_restarts: int = 0  # the group's `_num_restarts` when it was last sent a number for new episodes
+    num_weights: int = 0  # number of the weights that it was sent last
+    num_merges: int = 0  # number of the merged statistics that it was sent last
+    num_restarts: int = 0  # number of the start of new episodes that it was sent last
     num_samples: int = 0  # since the last merge
     num_deaths: int = 0  # deaths of actors with this index since the last sample
     pending: deque[_Request] = field(default_factory=deque)
@@ -79,6 +79,23 @@ class _Worker:
     def send_all_again(self) -> None:
         """Send weights, statistics and the number for new episodes again with the next request."""
         self.needs_statistics, self.num_weights, self.num_merges, self.num_restarts = True, 0, 0, 0
+
+
+@dataclass(slots=True)
+class _Announcement:
+    """A value that each runner gets with its next request, unless it has it, and how often the value was replaced."""
+
+    value: Any = None
+    number: int = 0
+
+    def replace(self, value: object) -> None:
+        """Replace the value."""
+        self.value = value
+        self.number += 1
+
+    def since(self, number: int) -> Any:
+        """Return the value, or None for a runner that was sent the value of this number."""
+        return None if number == self.number else self.value
 
 
 class RayRunnerGroup(Closeable):
@@ -140,17 +157,14 @@ class RayRunnerGroup(Closeable):
         self.replacements: list[RunnerReplacement] = []
         self._workers: list[_Worker] = []
         self._ready_samples: list[RunnerSample] = []  # not returned yet
-        self._weights: Any = None  # Ray's reference to the weights
-        self._num_weights = 0
-        self._merged: Any = None  # Ray's reference to the statistics that all runners merge
-        self._num_merges = 0
-        self._episode_seed: int | None = None  # number of the last `restart_episodes`
-        self._num_restarts = 0
+        self._weights = _Announcement()  # Ray's reference to the weights
+        self._merged = _Announcement()  # Ray's reference to the statistics that all runners merge
+        self._episode_seed = _Announcement()  # number of the last `restart_episodes`
         self._removed_statistics: list[Any] = []  # of removed runners, until the next merge
         self._generations: dict[int, int] = {}
         self._session = RaySession(math.ceil(num_runners * num_cpus_each) + 1, address)
         self._ray = self._session.ray
-        self._finalizer = weakref.finalize(self, _release_dropped, self._session, self._workers)
+        weakref.finalize(self, _release_dropped, self._session, self._workers)
         each = 0 if self._session.is_for_groups_alone else num_cpus_each
         self._actor_class = self._ray.remote(num_cpus=each, max_restarts=0, max_task_retries=0)(RunnerActor)
         self._closed = False
@@ -268,17 +282,17 @@ class RayRunnerGroup(Closeable):
     def _send_request(self, worker: _Worker, request: SampleRequest) -> None:
         """Send a sample request to a worker, together with weights and statistics that are new to the worker."""
         restored = worker.statistics if worker.needs_statistics else None
-        has_weights, has_merged = worker.num_weights == self._num_weights, worker.num_merges == self._num_merges
+        weights, merged, seed = self._weights, self._merged, self._episode_seed
         ref = worker.actor.sample.remote(
             request,
-            None if has_weights else self._weights,
+            weights.since(worker.num_weights),
             self.policy_version,
-            None if has_merged or restored is not None else self._merged,
+            None if restored is not None else merged.since(worker.num_merges),
             restored,
-            None if worker.num_restarts == self._num_restarts else self._episode_seed,
+            seed.since(worker.num_restarts),
         )
-        worker.num_restarts = self._num_restarts
-        worker.num_weights, worker.num_merges, worker.needs_statistics = self._num_weights, self._num_merges, False
+        worker.num_restarts = seed.number
+        worker.num_weights, worker.num_merges, worker.needs_statistics = weights.number, merged.number, False
         worker.pending.append(_Request(ref, request, monotonic()))
 
     def _wait_for_first(self, workers: Sequence[_Worker], until: float) -> _Worker | None:
@@ -349,8 +363,7 @@ class RayRunnerGroup(Closeable):
             version: policy version of the samples; by default one more than the previous version.
         """
         self._check_open()
-        self._weights = self._ray.put(as_arrays(weights))
-        self._num_weights += 1
+        self._weights.replace(self._ray.put(as_arrays(weights)))
         if version is None:
             version = 0 if self.policy_version is None else self.policy_version + 1
         self.policy_version = version
@@ -369,7 +382,7 @@ class RayRunnerGroup(Closeable):
             if answered is not None:
                 self._fetch(answered)
         self._merge_if_idle(at_least=1)
-        return None if self._merged is None else self._merged_by(self._workers[0])
+        return None if self._merged.value is None else self._merged_by(self._workers[0])
 
     def _merged_by(self, worker: _Worker) -> Any:
         """Let a worker merge the statistics of all runners, and return the result.
@@ -378,7 +391,7 @@ class RayRunnerGroup(Closeable):
         errors = self._ray.exceptions
         while True:
             try:
-                return self._ray.get(worker.actor.merged.remote(self._merged), timeout=self.lost_after_s)
+                return self._ray.get(worker.actor.merged.remote(self._merged.value), timeout=self.lost_after_s)
             except (errors.RayActorError, errors.ObjectLostError, errors.GetTimeoutError) as error:
                 self._replace(worker, str(error), error)
 
@@ -393,14 +406,13 @@ class RayRunnerGroup(Closeable):
             statistics: statistics for all pipelines, as `statistics` returns them; None leaves them.
         """
         self._check_open()
-        has_learned = self._merged is not None or any(
+        has_learned = self._merged.value is not None or any(
             worker.pending or worker.statistics is not None for worker in self._workers
         )
         self._ready_samples = []
         for worker in self._workers:
             worker.pending.clear()
-        self._episode_seed = number
-        self._num_restarts += 1
+        self._episode_seed.replace(number)
         if statistics is not None and (has_learned or has_content(statistics)):
             self._schedule_merge([statistics])
 
@@ -422,8 +434,7 @@ class RayRunnerGroup(Closeable):
 
     def _schedule_merge(self, known: list[Any]) -> None:
         """Send the statistics `known` of all runners to every runner with its next request. Each runner merges them."""
-        self._merged = self._ray.put(known)
-        self._num_merges += 1
+        self._merged.replace(self._ray.put(known))
         self._removed_statistics = []
         for worker in self._workers:
             worker.statistics, worker.num_samples = None, 0
@@ -519,7 +530,7 @@ class RayRunnerGroup(Closeable):
         self._closed = True
         workers = self._workers[:]
         self._workers.clear()
-        self._weights = self._merged = None
+        self._weights.value = self._merged.value = None
         try:
             if self._session.is_there:
                 self._end(workers)

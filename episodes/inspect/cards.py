@@ -558,7 +558,7 @@ def replay_card(buffer: EpisodeReplayBuffer, name: object = "") -> Card:
 
 def _stored_steps(buffer: EpisodeReplayBuffer) -> list[Series]:
     """Return columns of a replay buffer's steps for display: all steps, or evenly spaced ones of a large buffer."""
-    ring, total = buffer.get_ring(), len(buffer)
+    ring, total = buffer.flush_ring(), len(buffer)
 
     def column(key: str, places: np.ndarray) -> dict[str, np.ndarray]:
         """Return the arrays of one column of the steps at `places`, by path. A ragged array is represented by its

@@ -56,7 +56,8 @@ class RecentRows:
         if self._kept is not None:
             at = self._kept.num_rows - 1
             self._kept.replace_observations(at, envs, observations)
-            self._kept.reset_infos.append(ResetInfo(at, envs, self._kept.infos.add(info)))
+            infos = self._kept.infos
+            infos.resets.append(ResetInfo(at, envs, infos.add(info)))
 
     def write(self, rows: tuple[Any, ...], extras: Mapping[str, Any]) -> None:
         """Write one vector step [N, ...], which becomes visible with the next `commit`."""
@@ -80,7 +81,7 @@ class RecentRows:
             return self._kept
         rows = RecordedRows(*self._kinds)
         rows.begin(self._observations, self._info)
-        rows.reset_infos += [ResetInfo(0, envs, rows.infos.add(info)) for envs, info in self._resets]
+        rows.infos.resets += [ResetInfo(0, envs, rows.infos.add(info)) for envs, info in self._resets]
         return rows
 
     def keep_earlier_rows(self) -> RecordedRows:

@@ -59,6 +59,36 @@ class ResetInfo:
     info_slot: int
 
 
+class RecordedInfos(InfoRows):
+    """Infos of recorded rows.
+
+    Attributes:
+        slots: slot of each row's infos.
+        resets: infos of resets that replaced observations of a row.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.slots: list[int] = []
+        self.resets: list[ResetInfo] = []
+
+    def prepare_trim_rows(self, first: int, stop: int) -> Callable[[], None]:
+        """Return a function that drops the infos of all rows except those from `first` to `stop`. Calling it twice is
+        harmless.
+        """
+        resets = [replace(entry, row=entry.row - first) for entry in self.resets if entry.row >= first]
+        slots = self.slots[first:stop]
+        move, moved = self.prepare_trim(np.array([*slots, *(entry.info_slot for entry in resets)]))
+        numbers = moved.tolist()
+        resets = [replace(entry, info_slot=at) for entry, at in zip(resets, numbers[len(slots) :], strict=True)]
+        return partial(self._put_rows_first, move, numbers[: len(slots)], resets)
+
+    def _put_rows_first(self, move: Callable[[], None], slots: list[int], resets: list[ResetInfo]) -> None:
+        """Move the infos with `move`, and adopt the slots of the rows that are kept."""
+        move()
+        self.slots, self.resets = slots, resets
+
+
 class _Started(NamedTuple):
     """Columns that begin with a vector step. `commit` adopts them."""
 
@@ -83,7 +113,7 @@ class RecordedRows:
         steps_from: the rows after this one have steps. It is 0 after a reset, and -1 if row 0 has a step too, because
             earlier rows were dropped.
         extras_from: the same for the present extra outputs.
-        info_slots: slot of each row's infos.
+        infos: infos of the rows.
         stand_ins: see `VectorRecorder.stand_ins`.
     """
 
@@ -94,9 +124,7 @@ class RecordedRows:
         self.num_rows = 0
         self.steps_from = 0
         self.extras_from = 0
-        self.infos = InfoRows(num_envs)
-        self.info_slots: list[int] = []
-        self.reset_infos: list[ResetInfo] = []
+        self.infos = RecordedInfos(num_envs)
         self.observations: Any = None
         self.actions: Any = None
         self.rewards: Any = None
@@ -111,8 +139,7 @@ class RecordedRows:
         self._started: _Started | None = None  # the columns that begin with the written row, before `commit`
         self.any_replaced = False
         self._capacity = _FIRST_CAPACITY
-        self._observation_dtypes, self._observation_space = dtypes_of(observation_space), observation_space
-        self._action_space = action_space
+        self._observation_space, self._action_space = observation_space, action_space
 
     # --- writing -----------------------------------------------------------------------------------------------
 
@@ -123,7 +150,7 @@ class RecordedRows:
             ShapeMismatch: observations have no array, or not one row per environment.
         """
         observations = self._regular("observations", observations, self._observation_space)
-        blocks = make_blocks("observations", observations, self.num_envs, self._capacity, self._observation_dtypes)
+        blocks = self._blocks("observations", observations, dtypes_of(self._observation_space))
         put_fitted(blocks, 0, fitted_row(blocks, observations))
         slot = self.infos.add(info)
         self.observations = blocks
@@ -169,7 +196,7 @@ class RecordedRows:
             self.actions, self.rewards, self.extras, self._in_order, self.steps_from, self.extras_from = self._started
             self._started = None
         at = self.num_rows
-        self.info_slots[at:] = (info_slot,)
+        self.infos.slots[at:] = (info_slot,)
         self.num_rows = at + 1
 
     def _new_columns(
@@ -274,15 +301,9 @@ class RecordedRows:
             "extras_from": max(self.extras_from - first, -1),
             "any_replaced": self.any_replaced and bool(self.replaced.data[first:stop].any()),
         }
-        resets = [replace(entry, row=entry.row - first) for entry in self.reset_infos if entry.row >= first]
-        row_slots = self.info_slots[first:stop]
-        move_infos, moved = self.infos.prepare_trim(np.array([*row_slots, *(entry.info_slot for entry in resets)]))
-        slots = moved.tolist()
-        numbers["info_slots"] = slots[: len(row_slots)]
-        numbers["reset_infos"] = [
-            replace(entry, info_slot=at) for entry, at in zip(resets, slots[len(row_slots) :], strict=True)
-        ]
-        return partial(self._put_first, stored, slice(stop - first, stop), numbers, move_infos)
+        return partial(
+            self._put_first, stored, slice(stop - first, stop), numbers, self.infos.prepare_trim_rows(first, stop)
+        )
 
     def _put_first(
         self,

@@ -8,7 +8,7 @@ them later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -95,14 +95,7 @@ class VectorRecorder:
         self._rows = RecordedRows(num_envs, observation_space, action_space)
         self.stand_ins = self._rows.stand_ins
         self._history = len_lookback_buffer  # number of rows before the base row that a take keeps
-        self._base = 0  # the newest row at the last take
-        self._base_ages = np.zeros(num_envs, np.int64)
-        self._ids = np.full(num_envs, "", "U32")  # ids of the episodes that continue at the base row
-        self._named: dict[tuple[int, int], str] = {}  # (first row, env) -> id that was read before the take
-        self._custom: dict[tuple[int, int], dict[str, Any]] = {}  # (first row, env) -> custom data that was read
-        self._last_observations: list[LastObservations] = []
-        self._steps_at_take = 0
-        self._versions = [(0, UNKNOWN)]  # (row, policy version from that row on)
+        self._since = _SinceTake(0, np.zeros(num_envs, np.int64), np.full(num_envs, "", "U32"))
         self.acting_pipeline: str | None = None
         self._classified = _Classified(1, boundaries)  # row 0 has no step
         self._carry_over: Callable[[], None] | None = None  # see `_finish_take`
@@ -110,15 +103,15 @@ class VectorRecorder:
     @property
     def policy_version(self) -> int | None:
         """Version number of the policy that takes the next steps, or None if it is unknown."""
-        version = self._versions[-1][1]
+        version = self._since.versions[-1][1]
         return None if version == UNKNOWN else version
 
     @policy_version.setter
     def policy_version(self, version: int | None) -> None:
         number = checked_version(version)
-        if number != self._versions[-1][1]:
+        if number != self._since.versions[-1][1]:
             self._finish_take()
-            self._versions.append((self._rows.num_rows, number))
+            self._since.versions.append((self._rows.num_rows, number))
 
     # --- recording ---------------------------------------------------------------------------------------------
 
@@ -161,26 +154,26 @@ class VectorRecorder:
 
         The order of the writes makes it safe to repeat a reset that was interrupted.
         """
-        boundaries, rows = self._classify().copy(), self._rows
+        boundaries, rows, since = self._classify().copy(), self._rows, self._since
         at, envs = rows.num_rows - 1, np.flatnonzero(mask)
         reset_rows = nested.take(rows.fitted_observations(observations, self.num_envs), envs)
         ended = envs[:0]
-        if at > self._base:
+        if at > since.base:
             ended = np.flatnonzero(mask & (boundaries.ages > 0) & ~rows.replaced.data[at])
-        slot, slot_before = rows.infos.add(info), rows.info_slots[at]
+        slot, slot_before = rows.infos.add(info), rows.infos.slots[at]
         if len(ended):
             last = gather(rows.observations, at * self.num_envs + ended)
-            self._last_observations.append(LastObservations(at, ended, last, slot_before))
+            since.last_observations.append(LastObservations(at, ended, last, slot_before))
         if slot or slot_before:
-            rows.reset_infos.append(ResetInfo(at, envs, slot))
+            rows.infos.resets.append(ResetInfo(at, envs, slot))
         rows.mark_replaced(at, envs)
         rows.put_observations(at, envs, reset_rows)
-        if at == self._base:
-            self._base_ages[envs] = 0
-            self._ids[envs] = ""
-        for env in envs.tolist() if self._named or self._custom else ():
-            self._named.pop((at, env), None)
-            self._custom.pop((at, env), None)
+        if at == since.base:
+            since.ages[envs] = 0
+            since.ids[envs] = ""
+        for env in envs.tolist() if since.named or since.custom else ():
+            since.named.pop((at, env), None)
+            since.custom.pop((at, env), None)
         boundaries.reset(mask)
         self._classified = self._classified._replace(boundaries=boundaries)
 
@@ -238,7 +231,7 @@ class VectorRecorder:
             outputs = checked_outputs(outputs)
         if self.autoreset_mode is AutoresetMode.DISABLED and np.count_nonzero(rows.done(at - 1)):
             self._classify().check_step_may_come()
-        rows.write(at, (observations, actions, rewards, terminateds, truncateds), outputs, self._base)
+        rows.write(at, (observations, actions, rewards, terminateds, truncateds), outputs, self._since.base)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             slot = self._put_last_observations_aside(at, infos, final_observations)
         else:
@@ -247,7 +240,7 @@ class VectorRecorder:
 
     def _put_last_observations_aside(self, at: int, infos: dict[str, Any], final_observations: Items | None) -> int:
         """Store the last observations of episodes that ended in row `at`. Return the slot of the row's infos."""
-        rows, last_observations = self._rows, self._last_observations
+        rows, last_observations = self._rows, self._since.last_observations
         while last_observations and last_observations[-1].row >= at:  # left by a step that was interrupted
             last_observations.pop()
         ended = rows.done(at)
@@ -343,8 +336,8 @@ class VectorRecorder:
         lookback.
         """
         ages, last = self.ages[envs], self._rows.num_rows - 1
-        lengths = np.minimum(ages, last - self._base)
-        lookbacks = np.minimum(ages - lengths, self._rows.lookback_at(self._base))
+        lengths = np.minimum(ages, last - self._since.base)
+        lookbacks = np.minimum(ages - lengths, self._rows.lookback_at(self._since.base))
         return self._as_named_episodes(Chunks(envs, np.full(len(envs), last), lengths, lookbacks))
 
     def ended(self) -> EpisodePack:
@@ -362,7 +355,7 @@ class VectorRecorder:
         """Return the `Chunks` (positions in the recording) of the episodes that ended in the newest vector step."""
         self._classify()
         last = self._rows.num_rows - 1
-        envs = self.newest.ended if last > self._base else _NONE
+        envs = self.newest.ended if last > self._since.base else _NONE
         chunks = self._find_chunks(envs)
         chunks = chunks.select(chunks.last_rows == last)
         return replace(chunks, envs=envs[chunks.envs])
@@ -371,12 +364,12 @@ class VectorRecorder:
         """Return the episodes of `chunks` as a list. The next `take` will give them the same ids and custom data."""
         episodes = list(self._pack(chunks, name=True))
         for episode, key in zip(episodes, chunks.places(), strict=True):
-            episode.with_custom_data(self._custom.setdefault(key, {}))
+            episode.with_custom_data(self._since.custom.setdefault(key, {}))
         return episodes
 
     def count_steps(self) -> int:
         """Return the number of steps recorded since the last `take`, over all environments."""
-        return self._classify().num_steps - self._steps_at_take
+        return self._classify().num_steps - self._since.num_steps
 
     # --- taking --------------------------------------------------------------------------------------------------
 
@@ -393,8 +386,8 @@ class VectorRecorder:
             raise EpisodeStateError("take before the reset; call reset(observations, infos) first")
         chunks = self._find_chunks(slice(None))
         pack = self._pack(chunks)
-        last_rows = chunks.last_rows - self._base
-        carry_over = self._prepare_carry_over(chunks, pack) if self._rows.num_rows - 1 > self._base else None
+        last_rows = chunks.last_rows - self._since.base
+        carry_over = self._prepare_carry_over(chunks, pack) if self._rows.num_rows - 1 > self._since.base else None
         self.taken_envs, self.taken_rows = chunks.envs, last_rows
         self._carry_over = carry_over
         return pack
@@ -425,27 +418,27 @@ class VectorRecorder:
             _carry_over=None,
             _rows=rows,
             _classified=_Classified(base + 1, boundaries),
-            _base=base,
-            _base_ages=boundaries.ages,
-            _ids=np.asarray(ids, "U32"),
-            _steps_at_take=boundaries.num_steps,
-            _named={},
-            _custom={(base, env): dict(data) for env, data in custom_data.items()},
-            _last_observations=[],
-            _versions=[(0, self._versions[-1][1])],
+            _since=_SinceTake(
+                base,
+                boundaries.ages,
+                np.asarray(ids, "U32"),
+                boundaries.num_steps,
+                custom={(base, env): dict(data) for env, data in custom_data.items()},
+                versions=[(0, self._since.versions[-1][1])],
+            ),
         )
 
     def _find_chunks(self, envs: slice | np.ndarray) -> Chunks:
         """Return the chunks, lookback included, that the environments `envs` have recorded since the last `take`."""
         self._classify()
-        span = slice(self._base, self._rows.num_rows)
-        room = np.minimum(self._base_ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._base)))
+        span = slice(self._since.base, self._rows.num_rows)
+        room = np.minimum(self._since.ages, min(self.len_lookback_buffer, self._rows.lookback_at(self._since.base)))
         return find_chunks(
             self._rows.done(span)[:, envs],
             self._rows.replaced.data[span, envs],
             self._rows.resets.data[span, envs],
             room[envs],
-            base=self._base,
+            base=self._since.base,
         )
 
     def _pack(self, chunks: Chunks, name: bool = False) -> EpisodePack:
@@ -463,17 +456,17 @@ class VectorRecorder:
         observations = gather(rows.observations, index)
         if len(moved):
             ends = (chunks.lengths + chunks.lookbacks + 1).cumsum()[moved] - 1
-            which_last, finals = last_observations_at(self._last_observations, last[moved], num_envs)
+            which_last, finals = last_observations_at(self._since.last_observations, last[moved], num_envs)
             nested.map_leaves(lambda leaf, values: leaf.__setitem__(ends, values), observations, finals)
         actions, rewards, extras = rows.steps(chunks.step_index(num_envs))
-        from_base = chunks.start_rows == self._base
+        from_base = chunks.start_rows == self._since.base
         rewards = rewards if self.reward_dtype is None else rewards.astype(self.reward_dtype, copy=False)
         columns = Tracks.finished(observations, self._infos_at(index, ends, which_last), actions, rewards, extras)
         terminated, truncated = (flags.gather(last) & stepped for flags in (rows.terminateds, rows.truncateds))
-        customs = [self._custom.get(key) for key in chunks.places()] if self._custom else None
+        customs = [self._since.custom.get(key) for key in chunks.places()] if self._since.custom else None
         facts = PackFacts(
             ids=nested.frozen(self._ids_of(chunks, from_base, name)),
-            t_started=nested.frozen(np.where(from_base, self._base_ages[chunks.envs], 0)),
+            t_started=nested.frozen(np.where(from_base, self._since.ages[chunks.envs], 0)),
             endings=nested.frozen(codes_of(terminated, truncated)),
             policy_versions=self._versions_of(chunks),
             acting_pipelines=objects([self.acting_pipeline] * len(chunks.envs)),
@@ -487,9 +480,9 @@ class VectorRecorder:
 
     def _versions_of(self, chunks: Chunks) -> VersionColumn | None:
         """Return the policy versions of the chunks' steps, or None if no version was ever set."""
-        if self._versions == [(0, UNKNOWN)]:
+        if self._since.versions == [(0, UNKNOWN)]:
             return None
-        changes, versions = np.array(self._versions).T
+        changes, versions = np.array(self._since.versions).T
         return VersionColumn.of_rows(changes, versions, chunks.start_rows + 1, chunks.lengths)
 
     def _infos_at(self, index: np.ndarray, ends: np.ndarray | None, which_last: np.ndarray | None) -> Infos:
@@ -500,22 +493,21 @@ class VectorRecorder:
             ends: places in `index` of last observations that the rows do not contain (same-step autoreset).
             which_last: for each of `ends`, its entry in the list of last observations.
         """
-        infos, slots = self._rows.infos, np.array(self._rows.info_slots)
+        infos, slots = self._rows.infos, np.array(self._rows.infos.slots)
         if infos.num_slots == 1:
             return Infos({}, len(index))
         num = self.num_envs
         shifts = (slots - np.arange(len(slots))) * num  # from row * N + env to slot * N + env
-        if self._rows.reset_infos:
+        if infos.resets:
             shifts = shifts.repeat(num)
-            for entry in self._rows.reset_infos:
+            for entry in infos.resets:
                 shifts[entry.row * num + entry.envs] = (entry.info_slot - entry.row) * num
             at = index + shifts[index]
         else:
             at = index + (shifts[0] if (shifts == shifts[0]).all() else shifts[index // num])
         if which_last is not None:
-            at[ends] = (
-                np.array([entry.info_slot for entry in self._last_observations])[which_last] * num + index[ends] % num
-            )
+            last_slots = np.array([entry.info_slot for entry in self._since.last_observations])
+            at[ends] = last_slots[which_last] * num + index[ends] % num
         return infos.gather(at)
 
     def _ids_of(self, chunks: Chunks, from_base: np.ndarray, name: bool) -> np.ndarray:
@@ -526,10 +518,10 @@ class VectorRecorder:
         """
         ids = random_ids(len(chunks.envs))
         at_base = from_base.nonzero()[0]
-        going_on = self._ids[chunks.envs[at_base]]
+        going_on = self._since.ids[chunks.envs[at_base]]
         known = going_on != ""
         ids[at_base[known]] = going_on[known]
-        if name or self._named:
+        if name or self._since.named:
             self._assign_ids(chunks, ids, set(at_base[known].tolist()), name)
         return ids
 
@@ -542,45 +534,54 @@ class VectorRecorder:
         """
         for i, key in enumerate(chunks.places()):
             if name and i not in known:
-                self._named.setdefault(key, random_ids(1).item())
-            ids[i] = self._named.get(key, ids[i])
+                self._since.named.setdefault(key, random_ids(1).item())
+            ids[i] = self._since.named.get(key, ids[i])
 
     def _prepare_carry_over(self, chunks: Chunks, pack: EpisodePack) -> Callable[[], None]:
         """Return a function that drops all vector steps except the newest and its lookback. It may be called twice."""
-        last = self._rows.num_rows - 1
+        since, last = self._since, self._rows.num_rows - 1
         is_open = chunks.last_rows == last
         if self._rows.any_replaced:
             is_open &= ~self._rows.replaced.data[last, chunks.envs]
         open_ = is_open.nonzero()[0]
         envs = chunks.envs[open_]
-        ids = np.zeros_like(self._ids)  # empty strings
+        ids = np.zeros_like(since.ids)  # empty strings
         ids[envs] = pack.ids[open_]
-        for (row, env), id_ in self._named.items():
+        for (row, env), id_ in since.named.items():
             if row == last:
                 ids[env] = id_
         boundaries = self._classified.boundaries
         ages, first = boundaries.ages, max(last - self._history, 0)
-        began, base = last - np.minimum(ages, last - self._base) if self._custom else ages, last - first
-        custom = {(base, e): dict(data) for (row, e), data in self._custom.items() if row == began[e]}
-        afterwards = {
-            "_base": base,
-            "_classified": self._classified._replace(num_rows=base + 1),
-            "_base_ages": ages,
-            "_ids": ids,
-            "_custom": custom,
-            "_steps_at_take": boundaries.num_steps,
-            "_named": {},
-            "_last_observations": [],
-            "_versions": [(0, self._versions[-1][1])],
-        }
+        began, base = last - np.minimum(ages, last - since.base) if since.custom else ages, last - first
+        custom = {(base, e): dict(data) for (row, e), data in since.custom.items() if row == began[e]}
+        classified = self._classified._replace(num_rows=base + 1)
+        versions = [(0, since.versions[-1][1])]
+        afterwards = _SinceTake(base, ages, ids, boundaries.num_steps, custom=custom, versions=versions)
         trim_rows = self._rows.prepare_trim(first)
 
         def carry_over() -> None:
             """Drop the rows that were taken, and keep the rows that ongoing episodes need."""
             trim_rows()
-            self.__dict__.update(afterwards)
+            self._classified, self._since = classified, afterwards
 
         return carry_over
+
+
+@dataclass(slots=True)
+class _SinceTake:
+    """What a recorder knows beside its rows since the last take. A take replaces it by one assignment.
+
+    A place is the first row of an episode, and its environment.
+    """
+
+    base: int  # the newest row at the last take
+    ages: np.ndarray  # of the episodes at that row, int [N]
+    ids: np.ndarray  # of the episodes that continue at that row, str [N]
+    num_steps: int = 0  # steps of all environments before the last take
+    named: dict[tuple[int, int], str] = field(default_factory=dict)  # ids that were read before the take, by place
+    custom: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)  # custom data that was read, by place
+    last_observations: list[LastObservations] = field(default_factory=list)
+    versions: list[tuple[int, int]] = field(default_factory=lambda: [(0, UNKNOWN)])  # (row, version from that row on)
 
 
 class _Classified(NamedTuple):

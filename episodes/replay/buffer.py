@@ -203,7 +203,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
     def __len__(self) -> int:
         """Return the number of stored steps."""
-        return len(self.get_ring())
+        return len(self.flush_ring())
 
     def __getitem__(self, index: object) -> NoReturn:
         """Raise `WrongType`: a step is sampled. torch's `DataLoader(buffer)` calls this method."""
@@ -219,8 +219,8 @@ class EpisodeReplayBuffer(SampleCounts):
             f"{self.nbytes} bytes; {self.counts})"
         )
 
-    def get_ring(self) -> LinkedRing:
-        """Return the ring that stores the buffer's steps, after writing steps that recorders still hold in memory."""
+    def flush_ring(self) -> LinkedRing:
+        """Write the steps that recorders still hold in memory into the ring of stored steps, and return the ring."""
         ring = self._ring
         if ring.work is not None or ring.staged is not None:
             with ring.lock:
@@ -230,12 +230,12 @@ class EpisodeReplayBuffer(SampleCounts):
     @property
     def num_episodes(self) -> int:
         """Number of episodes that have at least one stored step."""
-        return len(self.get_ring().table)
+        return len(self.flush_ring().table)
 
     @property
     def num_added(self) -> int:
         """Number of steps added since the buffer was created, evicted steps included."""
-        ring = self.get_ring()
+        ring = self.flush_ring()
         return ring.head - ring.skipped
 
     @property
@@ -249,7 +249,7 @@ class EpisodeReplayBuffer(SampleCounts):
 
         It has None if they are unknown for some episode.
         """
-        return self.get_ring().table.acting_pipelines()
+        return self.flush_ring().table.acting_pipelines()
 
     @property
     @locked
@@ -261,7 +261,7 @@ class EpisodeReplayBuffer(SampleCounts):
     @property
     def nbytes(self) -> int:
         """Memory size in bytes of the arrays of steps and observations, without infos and policy versions."""
-        return self.get_ring().nbytes
+        return self.flush_ring().nbytes
 
     @locked
     def add(
@@ -293,12 +293,12 @@ class EpisodeReplayBuffer(SampleCounts):
         if not len(episodes_to_add):
             return
         pack = EpisodePack.from_episodes(episodes_to_add)
-        if keys is None and (stored := self.get_ring().tracks):
+        if keys is None and (stored := self.flush_ring().tracks):
             keys = [name for name in pack.extra_model_outputs if name in stored]
         if keys is not None:
             pack = pack.replace(extra_model_outputs=chosen_outputs(pack.extra_model_outputs, keys))
         check_same_units(self._spaces[1], pack.action_space, "EpisodeReplayBuffer.add")
-        add_pack(self.get_ring(), pack)
+        add_pack(self.flush_ring(), pack)
         self._spaces = tuple(map(_known, self._spaces, (pack.observation_space, pack.action_space)))
 
     @locked
@@ -328,7 +328,9 @@ class EpisodeReplayBuffer(SampleCounts):
             TrackMismatch: the buffer's action space has other units than `action_space` (`PolicyBox`).
         """
         options: dict[str, Any] = {"len_lookback_buffer": len_lookback_buffer, "keys": keys}
-        recorder = ReplayRecorder(self.get_ring(), num_envs, autoreset_mode, observation_space, action_space, **options)
+        recorder = ReplayRecorder(
+            self.flush_ring(), num_envs, autoreset_mode, observation_space, action_space, **options
+        )
         check_same_units(self._spaces[1], action_space, "EpisodeReplayBuffer.recorder")
         self._spaces = tuple(map(_known, self._spaces, (observation_space, action_space)))
         return recorder
@@ -391,7 +393,7 @@ class EpisodeReplayBuffer(SampleCounts):
         """
         with self.lock:  # not by `@locked`: passing the arguments on takes longer than the lock itself
             check_sample(n, n_step, gamma, max_age)
-            keys = checked_keys(keys, include_infos, self.get_ring().tracks)
+            keys = checked_keys(keys, include_infos, self.flush_ring().tracks)
             slots, weights = self._sampled(n, reach_of(views, keys), max_age=max_age)
             batch = self._transitions(slots, weights, n_step, gamma, views, keys)
             self.num_sampled += n
@@ -412,7 +414,7 @@ class EpisodeReplayBuffer(SampleCounts):
             InvalidArgument, UnknownKey, WrongType: as in `sample`.
         """
         check_sample(n, n_step, gamma, max_age)
-        return checked_keys(keys, include_infos, self.get_ring().tracks)
+        return checked_keys(keys, include_infos, self.flush_ring().tracks)
 
     @locked
     def at(
@@ -616,7 +618,7 @@ class EpisodeReplayBuffer(SampleCounts):
         with self.lock:  # not by `@locked`, as in `sample`
             period = self.period if period is None else period
             check_sequences(batch_size, length, burn_in, lookback, boundary, period)
-            ring = self.get_ring()
+            ring = self.flush_ring()
             keys = checked_keys(keys, include_infos, ring.tracks)
             reach = reach_of(views, keys, lookback + burn_in)
             if Columns.STATE_OUT in ring.tracks and reach is not None:
@@ -646,7 +648,7 @@ class EpisodeReplayBuffer(SampleCounts):
         Only the stored steps of an episode are returned, and the lookback that was added with them.
         """
         check_counts(n=n)
-        order = self.get_ring().table.order
+        order = self.flush_ring().table.order
         if not len(order):
             raise self.empty_error()
         picked = (self.generator.random(n) * len(order)).astype(np.int64)
@@ -679,7 +681,7 @@ class EpisodeReplayBuffer(SampleCounts):
             check_counts(length=length)
         if lookback is not None:
             check_counts(0, lookback=lookback)
-        ring = self.get_ring()
+        ring = self.flush_ring()
         slots, weights = self._sampled(n, max_age=max_age)
         chunks = []
         for entry, t in zip(ring.links.entry[slots].tolist(), ring.links.t[slots].tolist(), strict=True):
@@ -705,7 +707,7 @@ class EpisodeReplayBuffer(SampleCounts):
             InvalidArgument: `n` is not an int of at least 1.
         """
         check_counts(n=n)
-        ring = self.get_ring()
+        ring = self.flush_ring()
         entries = ring.table.order
         if len(entries):  # without steps, there are no tracks
             entries = entries[ring.have_ended(entries)]
@@ -720,7 +722,7 @@ class EpisodeReplayBuffer(SampleCounts):
         Raises:
             EpisodeStateError: the buffer was cleared or restored during the iteration.
         """
-        yield from episodes_of(self.get_ring(), self._spaces)
+        yield from episodes_of(self.flush_ring(), self._spaces)
 
     def iter_packs(self, num_steps: int = _PACK_STEPS) -> Iterator[EpisodePack]:
         """Iterate over all stored episodes in packs of at most `num_steps` steps. A longer episode is its own pack.
@@ -733,7 +735,7 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeStateError: the buffer was cleared or restored during the iteration.
         """
         check_counts(num_steps=num_steps)
-        return packs_of(self.get_ring(), self._spaces, num_steps)
+        return packs_of(self.flush_ring(), self._spaces, num_steps)
 
     @locked
     def to_dataset(self, path: str | Path | EpisodeWriter) -> None:
@@ -753,14 +755,14 @@ class EpisodeReplayBuffer(SampleCounts):
         folder = path.path if isinstance(path, EpisodeWriter) else local_path(path)
         first = self._written.get(_place(folder), 0) if read_header(folder) is not None else 0
         with nullcontext(path) if isinstance(path, EpisodeWriter) else EpisodeWriter(path) as writer:
-            for pack in packs_of(self.get_ring(), self._spaces, _PACK_STEPS, first):
+            for pack in packs_of(self.flush_ring(), self._spaces, _PACK_STEPS, first):
                 try:
                     writer.add(pack)
                 except ChunkMismatch:  # a buffer that was restored from an earlier state writes steps again
                     writer.flush()
                     writer.add(without_stored(pack, EpisodeDataset(folder)))
             writer.flush()
-        self._written[_place(folder)] = self.get_ring().head
+        self._written[_place(folder)] = self.flush_ring().head
 
     @classmethod
     def from_dataset(
@@ -794,23 +796,23 @@ class EpisodeReplayBuffer(SampleCounts):
         buffer = cls(episodes.num_steps if capacity is None else capacity, seed=seed, **options)
         try:
             for pack in in_episode_order(episodes).packs():
-                for chunks in addable_packs(buffer.get_ring(), pack):
+                for chunks in addable_packs(buffer.flush_ring(), pack):
                     buffer.add(chunks)
         except BaseException:
             buffer.close()
             raise
-        buffer._written[_place(episodes.path)] = buffer.get_ring().head
+        buffer._written[_place(episodes.path)] = buffer.flush_ring().head
         return buffer
 
     def _episode(self, entry: int) -> SingleAgentEpisode:
-        return episode_at(self.get_ring(), entry, *self._spaces)
+        return episode_at(self.flush_ring(), entry, *self._spaces)
 
     # --- state -------------------------------------------------------------------------------------------------
 
     @locked
     def get_state(self) -> dict[str, Any]:
         """Return a checkpoint: all stored steps and the random generator's state, as a dict of copies."""
-        return {"format": REPLAY_STATE, "ring": ring_state(self.get_ring()), **self._rest_of_state()}
+        return {"format": REPLAY_STATE, "ring": ring_state(self.flush_ring()), **self._rest_of_state()}
 
     def _rest_of_state(self) -> dict[str, Any]:
         """Return the part of a checkpoint other than the stored steps, such as the random generator's state. Subclasses
@@ -894,7 +896,7 @@ class EpisodeReplayBuffer(SampleCounts):
             EpisodeStateError: the buffer has no path.
             WrongType: msgpack cannot hold an info or custom data. The message names it.
         """
-        ring = self.get_ring()
+        ring = self.flush_ring()
         if ring.resume_point is None:
             raise EpisodeStateError("this buffer has no files; give it a path, or use get_state or to_dataset")
         save(ring, ring.resume_point, self._rest_of_state())

@@ -146,7 +146,7 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                 "capacity, or add the agents' episodes to an EpisodeReplayBuffer, whose capacity is that of all agents "
                 "together"
             ) from None
-        rings = {module_id: buffer.get_ring() for module_id, buffer in buffers.items()}
+        rings = {module_id: buffer.flush_ring() for module_id, buffer in buffers.items()}
         writes = (partial(part.write, rings, contents.env_steps) for part in parts)
         self._work = (partial(contents.add_modules, buffers, agent_modules), *writes)
         self._finish()
@@ -185,8 +185,8 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
                         "store items of one shape; pad the items, or store each agent's episodes in an "
                         "EpisodeReplayBuffer"
                     )
-                check_pack(buffer.get_ring(), pack)
-                buffer.get_ring().create_missing(
+                check_pack(buffer.flush_ring(), pack)
+                buffer.flush_ring().create_missing(
                     pack.observations, step_tracks_of(pack), pack.facts.policy_versions is not None
                 )
                 assign_packs(module_id, pack, parts)
@@ -348,14 +348,14 @@ class MultiAgentEpisodeReplayBuffer(SampleCounts):
             EpisodeStateError: there is no such env step.
         """
         table, needed = self._env_steps, {key: reach for key, reach in reaches.items() if reach != 0}
-        tails = {agent_module: self.modules[agent_module[1]].get_ring().tail for agent_module in self._agent_modules}
+        tails = {agent_module: self.modules[agent_module[1]].flush_ring().tail for agent_module in self._agent_modules}
 
         def usable(rows: np.ndarray) -> np.ndarray:
             result = table.usable(rows, tails)
             for (agent_id, module_id), reach in needed.items():
                 numbers = table.numbers[agent_id, module_id][rows]
                 acted, buffer = result & (numbers != NONE), self.modules[module_id]
-                result[acted] = are_complete(buffer.get_ring(), numbers[acted] % buffer.capacity, reach)
+                result[acted] = are_complete(buffer.flush_ring(), numbers[acted] % buffer.capacity, reach)
             return result
 
         before = self.generator.bit_generator.state

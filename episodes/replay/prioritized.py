@@ -214,7 +214,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         smallest, largest = values.min(), values.max()
         if not (smallest >= 0 and largest < np.inf):  # also False for NaN
             raise InvalidArgument("priorities must be finite and >= 0; give for example absolute TD errors")
-        ring, newest = self.get_ring(), numbers.max()
+        ring, newest = self.flush_ring(), numbers.max()
         if newest >= ring.head:
             raise StepOutOfRange(f"step {int(newest)}: the steps that were added have numbers 0..{ring.head - 1}")
         if self.period is not None:
@@ -231,7 +231,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         `shares` are priority ** alpha. Priorities of evicted steps are ignored, and counted in `num_stale`.
         """
-        ring = self.get_ring()
+        ring = self.flush_ring()
         tail = ring.tail
         if numbers.size and numbers.min() < tail:
             is_stored = numbers >= tail
@@ -263,14 +263,14 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             WrongType: the indices are not ints.
         """
         numbers = checked_step_indices(indices)
-        ring = self.get_ring()
+        ring = self.flush_ring()
         self._prioritize_new_steps(ring)
         if numbers.size and (numbers.min() < ring.tail or numbers.max() >= ring.head):
             raise StepOutOfRange(f"the stored steps have numbers {ring.tail}..{ring.head - 1}")
         return self._tree.get(numbers % self.capacity)
 
     def _rest_of_state(self) -> dict[str, Any]:
-        self._prioritize_new_steps(self.get_ring())
+        self._prioritize_new_steps(self.flush_ring())
         state = {name: getattr(self, name) for name in _STATE}
         return super()._rest_of_state() | {
             "priorities": {**state, "tree": self._tree.get_state(), "given": self._given.get_state()}

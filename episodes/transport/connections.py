@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import zmq
 
 _INTERVAL_S = 0.02  # between two checks of up to a hundred connections
+_MOST_CONNECTIONS = 4096  # with an address
 PART_BYTES = 64  # what a part takes on the wire in addition to its content, at most
 _EVENT = struct.Struct("=HI")  # ZeroMQ's connection events: kind, descriptor
 _RECEIVED = struct.Struct("<128xQ")  # Linux: tcpi_bytes_received in the struct tcp_info
@@ -104,6 +106,8 @@ class ConnectionWatch:
         self.num_failed_handshakes = 0
         self.connections: dict[int, Connection] = {}
         """Open connections by descriptor."""
+        self.by_address: OrderedDict[bytes, Connection] = OrderedDict()
+        """Connections by the address of their senders. Only calls of the receiver use it, and not the thread."""
 
     def start(self, zmq: ModuleType, monitor: zmq.Socket[bytes], limit: int) -> Callable[[], None]:
         """Start the background thread. Return a function that waits until it has ended.
@@ -116,6 +120,20 @@ class ConnectionWatch:
         thread = threading.Thread(target=_watch, args=(self, zmq, monitor, limit), name="connections", daemon=True)
         thread.start()
         return thread.join
+
+    def connection_of(self, address: bytes, descriptor: int) -> Connection:
+        """Return the connection with a file descriptor, through which the sender at `address` has sent, and store it as
+        that of the address.
+        """
+        connection = self.connections.get(descriptor)
+        if connection is None:  # the thread has not seen it yet
+            return Connection()
+        if len(self.by_address) >= _MOST_CONNECTIONS:
+            closed = [key for key, value in self.by_address.items() if value.is_closed]
+            for key in closed or [next(iter(self.by_address))]:
+                del self.by_address[key]
+        self.by_address[address] = connection
+        return connection
 
 
 def _watch(watch: ConnectionWatch, zmq: ModuleType, monitor: zmq.Socket[bytes], limit: int) -> None:

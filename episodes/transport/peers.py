@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,7 @@ Received = EpisodePack | list[MultiAgentEpisode]
 
 _MOST_PEERS = 4096
 _MOST_PLACES = 1 << 16
+_ACKNOWLEDGE_S = 0.02
 
 
 @dataclass(slots=True)
@@ -103,3 +105,26 @@ class Peers(OrderedDict[bytes, Peer]):
         del self[sender]
         if len(self._archived) > _MOST_PLACES:
             self._archived.popitem(last=False)
+
+
+class Unacknowledged(dict[bytes, Peer]):
+    """Dict by id of the senders of messages that were taken, and not acknowledged.
+
+    Attributes:
+        since: Time in `time.monotonic()` at which the first of these messages was taken.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since = 0.0
+
+    def schedule(self, sender: bytes, peer: Peer) -> None:
+        """Note that one more message of `sender` must be acknowledged soon."""
+        if not self:
+            self.since = time.monotonic()
+        peer.num_unacknowledged += 1
+        self[sender] = peer
+
+    def is_late(self) -> bool:
+        """Return True if the first of these messages has waited for its acknowledgement long enough."""
+        return time.monotonic() - self.since > _ACKNOWLEDGE_S

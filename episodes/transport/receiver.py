@@ -23,85 +23,44 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from episodes.errors import (
-    EpisodeStateError,
-    InvalidArgument,
-    TrackMismatch,
-    TransportTimeout,
-    UnreadableData,
-)
+from episodes.errors import EpisodeStateError, InvalidArgument, TransportTimeout
 from episodes.facts.policy_versions import UNKNOWN, checked_version
 from episodes.multi_agent import unpack_agents
 from episodes.pack import EpisodePack
-from episodes.storage.track_schema import Fields, check_same
 from episodes.tracks.validation import checked_count, checked_place
 from episodes.transport import keys as curve
 from episodes.transport.connections import PART_BYTES, Connection, ConnectionWatch
 from episodes.transport.journal import Journal
+from episodes.transport.known_schemas import KnownSchemas
 from episodes.transport.messages import SIZE, Head, Kind, read_head
 from episodes.transport.parts import Buffer
 from episodes.transport.path_locks import lock_of_path
-from episodes.transport.peers import Arrived, Incoming, Peer, Peers, Received, Taken
+from episodes.transport.peers import Arrived, Incoming, Peer, Peers, Received, Taken, Unacknowledged
+from episodes.transport.receiver_stats import ReceivedCounts, ReceiverStats
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
+from episodes.transport.taken_messages import TakenMessages, steps_of
 from episodes.transport.weights import encoded_weights
-from episodes.transport.wire import DAMAGES, MOST_SPACE_ITEMS, PackLayout, decoded, expected_fields, id_of, layouts_of
+from episodes.transport.wire import DAMAGES, decoded
 
 if TYPE_CHECKING:
     import zmq
 
 _MOST_STRANGERS = 4096
 _MOST_AT_ALL = 1 << 30  # ZeroMQ's limit
-_MOST_SCHEMAS = 1024
-_MOST_SCHEMA_BYTES = 1 << 20
-_MOST_ITEMS = MOST_SPACE_ITEMS  # of the spaces of all schemas together
-_MOST_WORDS = 1000  # characters of the reason why a schema is rejected
 _MOST_SENT = 1 << 62  # messages of a sender
-_ACKNOWLEDGE = 16  # messages at once, or all if no other message is queued, or after `_ACKNOWLEDGE_S`
-_ACKNOWLEDGE_S = 0.02
+_ACKNOWLEDGE = 16  # messages at once, or all if no other message is queued, or some are late
 _MOST_AHEAD = 256
-_MOST_CONNECTIONS = 4096
 _NOBLOCK = 1  # ZeroMQ's flag
 _LINGER_MS = 5000  # limit of the time for the last acknowledgements and weights
 _DELIVERY_S = 0.001  # between two looks at whether they have arrived
 _UNANSWERED_MS = 30_000  # a sender whose machine does not confirm what was sent to it is gone
 _SLACK = 1 << 20  # bytes in the kernel and of small messages, in addition to the limit of a connection
 _BIND_S = 5.0  # the system frees the port of a killed receiver a moment later
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiverStats:
-    """Statistics of an `EpisodeReceiver`: counts of messages received, rejected and lost since it was created.
-
-    Attributes:
-        received: messages that `recv` and `sample` have returned.
-        episodes: episodes in these messages.
-        steps: steps of these episodes.
-        bytes: size of these messages.
-        refused: number of rejected messages and handshakes by reason.
-        duplicates: messages that were received again, and not returned again.
-        lost: messages that cannot be received any more, and messages that a process with the same journal had returned
-            before it died without another call.
-        senders: senders that are known now.
-        lag: seconds from `send` to `recv` of the newest message, by the clocks of both machines.
-        age: number of versions published since the oldest policy version of the newest message; None without versions.
-    """
-
-    received: int = 0
-    episodes: int = 0
-    steps: int = 0
-    bytes: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    duplicates: int = 0
-    lost: int = 0
-    senders: int = 0
-    lag: float | None = None
-    age: int | None = None
 
 
 class EpisodeReceiver(Endpoint):
@@ -157,33 +116,22 @@ class EpisodeReceiver(Endpoint):
         address = checked_address(address)
         limit = checked_count("max_message_bytes", max_message_bytes)
         max_queued_messages = checked_count("max_queued_messages", max_queued_messages)
-        self._like = expected_fields(like)
+        schemas = KnownSchemas(like)
         super().__init__()
         self._peers = Peers()
         self._most = limit
         self._requested: OrderedDict[bytes, None] = OrderedDict()  # addresses of unknown senders that were sent WHO
         self._watch = ConnectionWatch()
-        self._connections: OrderedDict[bytes, Connection] = OrderedDict()  # by address
-        self._layouts: OrderedDict[int, tuple[PackLayout, ...] | str] = OrderedDict()  # or why it is rejected
-        self._refused: Counter[str] = Counter()
-        self._counts = Counter[str]()
-        self._last: Head | None = None  # of the newest message
-        self._lag: float | None = None
-        self._in_use: dict[int, list[Taken]] = {}  # by thread: the messages that it was returned last
+        self._schemas, self._counts, self._taken = schemas, ReceivedCounts(), TakenMessages()
         self._queue: deque[Arrived] = deque()  # messages that came, and were not taken
-        self._taken: deque[Taken] = deque()  # messages that were taken, until a call returns them
-        self._unacknowledged: dict[bytes, Peer] = {}  # senders of messages that were taken, and not acknowledged
-        self._unacknowledged_since = 0.0  # time at which the first of these was taken
-        self._batch: list[Taken] = []  # messages of an incomplete sample
-        self._num_steps = 0  # of `_batch`
-        self._returned: list[Taken] | None = None  # messages that the current call returns, unless it is interrupted
+        self._unacknowledged = Unacknowledged()
         self._published: tuple[int, int, list[Buffer]] | None = None  # number, version, parts
         self._journal: Journal | None = None
         try:
             if journal is not None:
                 self._journal = Journal(journal)
                 self._sockets.closers.append(self._journal.close)
-                self._counts["lost"] = self._journal.num_in_use
+                self._counts.num_lost = self._journal.num_in_use
             self._listen(address, keys, limit, max_queued_messages)
         except BaseException:
             self.release()
@@ -246,10 +194,11 @@ class EpisodeReceiver(Endpoint):
         while True:
             with self.lock(), self.busy(), self.section():
                 self._release_returned()
-                if not self._taken and (self._queue or self._next(deadline)):
+                taken = self._taken
+                if not taken.waiting and (self._queue or self._next(deadline)):
                     self._decode_and_take(0)
-                if self._taken:
-                    return self._return([self._taken[0]])[0]
+                if taken.waiting:
+                    return taken.return_first()
             if time.monotonic() >= deadline:
                 raise TransportTimeout(
                     f"nothing came within {timeout} s from {len(self._peers)} senders; small episodes wait in their "
@@ -294,7 +243,7 @@ class EpisodeReceiver(Endpoint):
                 missing = self._collect(num_steps, newest - max_age, deadline)
                 if missing is None:
                     self._acknowledge_all()  # the caller learns from them now, and its next call comes late
-                    return self._return(self._batch)
+                    return self._taken.return_batch()
             if time.monotonic() >= deadline:
                 raise TransportTimeout(f"after {timeout} s: {missing}")
             self.pause()
@@ -321,7 +270,7 @@ class EpisodeReceiver(Endpoint):
         """
         while True:
             late = [peer for peer in self._peers.values() if UNKNOWN < peer.lowest_version <= oldest]
-            lacks_steps = self._num_steps < num_steps
+            lacks_steps = self._taken.num_steps < num_steps
             aging = next((left.peer for left in self._queue if left.head.lowest <= oldest), None)
             if not (late or lacks_steps or aging):
                 return None
@@ -330,9 +279,8 @@ class EpisodeReceiver(Endpoint):
                 if not self._next(deadline):
                     self._forget_gone(late)
                     versions = [peer.lowest_version for peer in late]
-                    return (
-                        f"{self._num_steps} of {num_steps} steps came; senders that are behind sent version {versions}"
-                    )
+                    steps = f"{self._taken.num_steps} of {num_steps} steps"
+                    return f"{steps} came; senders that are behind sent version {versions}"
                 continue
             lowest = self._queue[index].head.lowest
             if lowest == UNKNOWN:
@@ -340,7 +288,7 @@ class EpisodeReceiver(Endpoint):
                     "received steps without a policy version; set runner.policy_version in the worker before it samples"
                 )
             if lowest < oldest:
-                self._refuse("too old")  # sampled before the sender had any published weights
+                self._counts.refuse("too old")  # sampled before the sender had any published weights
                 self._take(index)
             else:
                 self._decode_and_take(index, into_batch=True)
@@ -386,7 +334,7 @@ class EpisodeReceiver(Endpoint):
             return None
         parts: list[Any] = []
         frame = self.recv_frame(parts)
-        connection = self._connections.get(address)
+        connection = self._watch.by_address.get(address)
         if connection is None or connection.is_closed:
             connection = self._connection_of(address, frame)
         while frame.more:
@@ -397,17 +345,10 @@ class EpisodeReceiver(Endpoint):
         """Return the TCP connection through which a message part (ZeroMQ frame) came, and store it as the connection of
         the sender's address."""
         try:
-            connection = self._watch.connections.get(frame.get(self.zmq.SRCFD))
+            descriptor = frame.get(self.zmq.SRCFD)
         except self.zmq.ZMQError:  # an empty part has no source
-            connection = None
-        if connection is None:  # the watching thread has not seen it yet
             return Connection()
-        if len(self._connections) >= _MOST_CONNECTIONS:
-            closed = [key for key, value in self._connections.items() if value.is_closed]
-            for key in closed or [next(iter(self._connections))]:
-                del self._connections[key]
-        self._connections[address] = connection
-        return connection
+        return self._watch.connection_of(address, descriptor)
 
     def _handle_message(self, message: Incoming) -> bool:
         """Process one message, and add its bytes to the connection's count unless it is queued for decoding.
@@ -423,30 +364,27 @@ class EpisodeReceiver(Endpoint):
         address, parts, *_ = message
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
-            self._refuse(head if isinstance(head, str) else "no header")
+            self._counts.refuse(head if isinstance(head, str) else "no header")
         elif head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
             return self._queue_if_next(message, head)
         elif head.kind == Kind.HELLO:
             self._register_sender(address, head)
         elif head.kind == Kind.SCHEMA:
-            self._register_schema(address, head, bytes(parts[0][SIZE:]))
+            if head.schema not in self._schemas and not self._schemas.register(head.schema, bytes(parts[0][SIZE:])):
+                self._counts.refuse("broken schema")
         elif head.kind == Kind.GOT and head.sender in self._peers:
             self._peers[head.sender].has_unconfirmed_weights = False
             self._share_weights(self._peers[head.sender])
         else:
-            self._refuse("unknown kind")
+            self._counts.refuse("unknown kind")
         return False
-
-    def _refuse(self, reason: str) -> None:
-        """Count a rejected message in the statistics of this receiver, by the reason of its rejection."""
-        self._refused[reason] += 1
 
     def _register_sender(self, address: bytes, head: Head) -> None:
         """Process the HELLO message of a sender: register the sender, acknowledge the messages taken from
         it, and send it the weights."""
         peer = self._peers.get(head.sender)
         if head.number > _MOST_SENT:
-            self._refuse("no header")
+            self._counts.refuse("no header")
             return
         if peer is None:
             progress = self._journal.progress_of(head.sender) if self._journal else None
@@ -459,7 +397,7 @@ class EpisodeReceiver(Endpoint):
         peer.address, peer.who_address, peer.has_unconfirmed_weights, peer.weights = address, b"", False, -1
         if head.number > peer.next:  # the messages between were never sent, or given up
             num_lost, peer.next = head.number - peer.next, head.number
-            self._counts["lost"] += num_lost
+            self._counts.num_lost += num_lost
         self._requested.pop(address, None)
         self._acknowledge(peer)
         self._share_weights(peer)
@@ -472,39 +410,6 @@ class EpisodeReceiver(Endpoint):
             self._unacknowledged.pop(sender, None)
             self._peers.archive(sender)
 
-    def _register_schema(self, address: bytes, head: Head, schema: bytes) -> None:
-        """Process a SCHEMA message: store the dtypes, shapes and spaces of a sender's packs,
-        or the reason why such packs are rejected."""
-        if head.schema in self._layouts:
-            return
-        if len(schema) > _MOST_SCHEMA_BYTES or id_of(schema) != head.schema:
-            self._refuse("broken schema")
-            return
-        try:
-            layouts = layouts_of(schema)
-            self._layouts[head.schema] = self._schema_mismatch(layouts) or layouts
-        except UnreadableData as error:
-            self._refuse("broken schema")
-            self._layouts[head.schema] = str(error)[:_MOST_WORDS]
-        while len(self._layouts) > _MOST_SCHEMAS or (len(self._layouts) > 1 and self._num_space_items() > _MOST_ITEMS):
-            self._layouts.popitem(last=False)
-
-    def _num_space_items(self) -> int:
-        """Return the total number of numbers in the arrays (such as bounds) of all stored spaces,
-        by which their memory is limited."""
-        return sum(
-            layout.num_space_items for known in self._layouts.values() if not isinstance(known, str) for layout in known
-        )
-
-    def _schema_mismatch(self, layouts: tuple[PackLayout, ...]) -> str:
-        """Return a text with the first difference between received packs and the expected packs
-        `like`, or "" if they match."""
-        for layout in layouts if self._like else ():
-            differences = [_difference(expected, layout.fields) for expected in self._like]
-            if all(differences):
-                return differences[0]
-        return ""
-
     def _queue_if_next(self, message: Incoming, head: Head) -> bool:
         """Queue a message with packs if it is the next one in its sender's order, and return True if it was queued."""
         address, parts, nbytes, connection = message
@@ -512,21 +417,21 @@ class EpisodeReceiver(Endpoint):
         if peer is not None and address != peer.address:
             self._request_hello(address, peer)  # its hello may be the message that an interrupted call has lost
         number = head.number - peer.num_waiting if peer is not None else 0
-        if peer is None or head.schema not in self._layouts or (number > peer.next and not peer.has_dropped):
+        if peer is None or head.schema not in self._schemas or (number > peer.next and not peer.has_dropped):
             self._request_hello(address, peer)
             return False
         if number < peer.next:
-            self._counts["duplicates"] += 1
-            self._schedule_acknowledgement(head.sender, peer)
+            self._counts.num_duplicates += 1
+            self._unacknowledged.schedule(head.sender, peer)
             return False
         if peer.has_dropped:
-            self._refuse("more than max_message_bytes unacknowledged")
+            self._counts.refuse("more than max_message_bytes unacknowledged")
             return False
         if nbytes > self._most:
-            self._refuse("larger than max_message_bytes")
+            self._counts.refuse("larger than max_message_bytes")
             parts, nbytes = [], 0  # taken in its turn without a result, so that it is not sent again
         elif connection.waiting + nbytes > self._most:
-            self._refuse("more than max_message_bytes unacknowledged")
+            self._counts.refuse("more than max_message_bytes unacknowledged")
             peer.has_dropped = True  # its sender is asked for it when all messages before it are taken
             return False
         self._peers.move_to_end(head.sender)
@@ -544,9 +449,9 @@ class EpisodeReceiver(Endpoint):
         With `into_batch`, the packs become part of the batch that `sample` collects.
         """
         peer, head, parts, nbytes, _ = self._queue[index]
-        layouts = self._layouts.get(head.schema, "the receiver dropped this schema for newer ones; send it again")
+        layouts = self._schemas.get(head.schema, "the receiver dropped this schema for newer ones; send it again")
         if isinstance(layouts, str):
-            self._refuse("schema")
+            self._counts.refuse("schema")
             self._reply(peer.address, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
             self._take(index)
             return
@@ -557,22 +462,11 @@ class EpisodeReceiver(Endpoint):
             packs = decoded(layouts, parts, SIZE)
             result = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
         except DAMAGES:
-            self._refuse("broken message")
+            self._counts.refuse("broken message")
             self._take(index)
             return
-        self._count(head, packs, nbytes - SIZE)
+        self._counts.add(head, packs, nbytes - SIZE)
         self._take(index, result, into_batch)
-
-    def _count(self, head: Head, packs: list[EpisodePack], nbytes: int) -> None:
-        """Count a received message, with its steps and episodes, for `stats`."""
-        self._last, self._lag = head, time.time() - head.time
-        counts = self._counts
-        counts["received"] += 1
-        counts["bytes"] += nbytes
-        for pack in packs:
-            lengths = pack.lengths.tolist()  # most packs have few episodes, for which numpy's sum is slower
-            counts["episodes"] += len(lengths)
-            counts["steps"] += sum(lengths)
 
     # --- taking and acknowledging --------------------------------------------------------------------------------
 
@@ -584,22 +478,22 @@ class EpisodeReceiver(Endpoint):
             into_batch: keep the result for `sample`, not for `recv`.
         """
         peer, head, parts, nbytes, connection = self._queue[index]
-        steps = _steps_of(result) if into_batch and result is not None else 0
+        steps = steps_of(result) if into_batch and result is not None else 0
         number = peer.next
         connection.done += nbytes + PART_BYTES * len(parts)  # a number that is too large is corrected
         del self._queue[index]
         if result is not None:
-            taken = Taken(peer, head.sender, number, result)
-            (self._batch if into_batch else self._taken).append(taken)  # from here on it is taken: see `mend`
-            self._num_steps += steps
+            taken, message = self._taken, Taken(peer, head.sender, number, result)
+            (taken.batch if into_batch else taken.waiting).append(message)  # from here on it is taken: see `mend`
+            taken.num_steps += steps
             peer.num_in_use += 1
         peer.next = number + 1
         peer.num_waiting -= 1
         connection.waiting -= nbytes
         self._journal_progress(head.sender, peer)
-        self._schedule_acknowledgement(head.sender, peer)
+        self._unacknowledged.schedule(head.sender, peer)
         self._peek()
-        if not self._queue or time.monotonic() - self._unacknowledged_since > _ACKNOWLEDGE_S:
+        if not self._queue or self._unacknowledged.is_late():
             self._acknowledge_all()
         elif peer.num_unacknowledged >= _ACKNOWLEDGE:
             self._acknowledge(peer)
@@ -607,43 +501,18 @@ class EpisodeReceiver(Endpoint):
             peer.has_dropped, peer.who_address = False, b""
             self._request_hello(peer.address, peer)
 
-    def _return(self, messages: list[Taken]) -> list[Received]:
-        """Return the results of messages from the current call. If the call is interrupted, the next one returns them.
-
-        Args:
-            messages: the first taken message, or the batch.
-        """
-        self._in_use[threading.get_ident()] = list(messages)
-        self._returned = messages
-        return [message.result for message in messages]
-
     def settle(self) -> None:
-        """Remove the messages that the last call has returned. An interrupted call of this is repeated."""
-        returned = self._returned
-        if returned is None:
-            return
-        if returned is self._batch:
-            self._num_steps = 0
-            self._batch = []
-        elif self._taken and self._taken[0] is returned[0]:
-            self._taken.popleft()
-        self._returned = None
+        """Remove the messages that the last call has returned."""
+        self._taken.settle()
 
     def _journal_progress(self, sender: bytes, peer: Peer) -> None:
         """Write the message counts of a sender to the receiver's journal file, if a journal is used."""
         if self._journal is not None:
             self._journal.note(sender, peer.next, peer.next - peer.num_in_use)
 
-    def _schedule_acknowledgement(self, sender: bytes, peer: Peer) -> None:
-        """Note that one more message of `sender` must be acknowledged soon."""
-        if not self._unacknowledged:
-            self._unacknowledged_since = time.monotonic()
-        peer.num_unacknowledged += 1
-        self._unacknowledged[sender] = peer
-
     def _release_returned(self) -> None:
         """Count the messages that this thread's previous call returned as finished, and write this to the journal."""
-        messages = self._in_use.get(threading.get_ident())
+        messages = self._taken.in_use.get(threading.get_ident())
         while messages:
             peer, sender, *_ = messages[-1]
             peer.num_in_use -= 1
@@ -664,7 +533,7 @@ class EpisodeReceiver(Endpoint):
     def _request_hello(self, address: bytes, peer: Peer | None) -> None:
         """Ask the sender at `address`, only once, to introduce itself and to send its unacknowledged messages again."""
         if peer is None:
-            self._refuse("unknown sender")
+            self._counts.refuse("unknown sender")
             if address in self._requested:
                 return
             self._requested[address] = None
@@ -689,7 +558,7 @@ class EpisodeReceiver(Endpoint):
             if error.errno != self.zmq.EHOSTUNREACH:
                 raise
             return False
-        if (connection := self._connections.get(address)) is not None:
+        if (connection := self._watch.by_address.get(address)) is not None:
             connection.sent += sum(map(len, parts))
         return True
 
@@ -745,13 +614,11 @@ class EpisodeReceiver(Endpoint):
     @property
     def stats(self) -> ReceiverStats:
         """Statistics of the messages since the receiver was created. They remain available after `close`."""
-        last, age = self._last, None
-        if last is not None and last.lowest != UNKNOWN and self._published is not None:
-            age = self._published[1] - last.lowest
-        refused = dict(self._refused)
-        if self._watch.num_failed_handshakes:
-            refused["handshake"] = self._watch.num_failed_handshakes
-        return ReceiverStats(**self._counts, refused=refused, senders=len(self._peers), lag=self._lag, age=age)
+        return self._counts.stats(
+            num_senders=len(self._peers),
+            num_failed_handshakes=self._watch.num_failed_handshakes,
+            newest_version=None if self._published is None else self._published[1],
+        )
 
     def close(self) -> None:
         """Acknowledge all taken messages, send the newest weights to the senders that lack them, and close the socket.
@@ -782,7 +649,7 @@ class EpisodeReceiver(Endpoint):
         bytes that nobody has read, and then drops what the other side has not taken from it yet.
         """
         deadline = time.monotonic() + _LINGER_MS / 1000
-        connections = list(self._connections.values())
+        connections = list(self._watch.by_address.values())
         while time.monotonic() < deadline and not all(connection.is_delivered() for connection in connections):
             for _ in range(_MOST_AHEAD):
                 if (message := self._recv_message()) is None:
@@ -796,20 +663,13 @@ class EpisodeReceiver(Endpoint):
         A message is taken once it is among the taken ones or in the batch. The counts follow from that.
         """
         self.end_parts()
-        self._returned = None
-        kept = [*self._taken, *self._batch]
-        for peer, _, number, _ in kept:
-            peer.next = max(peer.next, number + 1)
-        self._num_steps = sum(_steps_of(message.result) for message in self._batch)
-        identities = set(map(id, kept))
-        for messages in self._in_use.values():  # without those that the interrupted call did not return
-            messages[:] = [message for message in messages if id(message) not in identities]
+        self._taken.mend()
         for arrived in self._queue:
             arrived.connection.done += arrived.nbytes
-        for connection in self._connections.values():
+        for connection in self._watch.by_address.values():
             connection.waiting = 0
         self._queue.clear()
-        in_use = Counter(message.sender for messages in (kept, *self._in_use.values()) for message in messages)
+        in_use = self._taken.count_by_sender()
         for sender, peer in list(self._peers.items()):
             peer.num_waiting, peer.has_dropped, peer.who_address = 0, False, b""
             peer.num_in_use = in_use[sender]
@@ -823,18 +683,3 @@ class EpisodeReceiver(Endpoint):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _steps_of(result: Received) -> int:
-    """Return the number of steps in a received result: a pack, or a list of multi-agent episodes (env steps)."""
-    return result.num_steps if isinstance(result, EpisodePack) else sum(map(len, result))
-
-
-def _difference(expected: Fields, received: Fields) -> str:
-    """Return a text with the first difference between two schemas, dicts of dtypes and shapes by
-    path, or "" if they are equal."""
-    try:
-        check_same(expected, received, "receiver")
-    except TrackMismatch as error:
-        return str(error)
-    return ""

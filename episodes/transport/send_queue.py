@@ -48,10 +48,14 @@ class SendQueue:
         join: bytes of packs to send together; 0 queues no packs.
         max_delay: seconds after which the queue is sent even if it is not full, counted from its oldest item.
         schemas: the sender's schemas.
+
+    Attributes:
+        takes_episodes, takes_packs: Whether small episodes, or small packs, are queued.
     """
 
     def __init__(self, coalesce: int, join: int, max_delay: float, schemas: Schemas) -> None:
         self._coalesce, self._join, self._max_delay, self._schemas = coalesce, join, max_delay, schemas
+        self.takes_episodes, self.takes_packs = coalesce > 0, join > 0
         self._now = _Queued([], 0, [], 0, SmallEpisodes())
         self._since = 0.0  # time at which the oldest was added, or 0 if the queue is empty
 

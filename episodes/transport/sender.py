@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from episodes.errors import InvalidArgument, NotAdmitted, TrackMismatch, TransportTimeout, UnreadableData, WrongType
 from episodes.facts.policy_versions import UNKNOWN
@@ -18,16 +16,15 @@ from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.validation import checked_count, checked_number, checked_place
 from episodes.transport import keys as curve
 from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.receiver_link import ReceiverLink
 from episodes.transport.send_queue import SendQueue
+from episodes.transport.send_window import Outgoing, SendWindow
 from episodes.transport.sendable import Sendable, finished, packed
 from episodes.transport.sockets import MOST_BYTES, Endpoint, checked_address, deadline_of
 from episodes.transport.weights import Weights, decoded_weights
 from episodes.transport.wire import Message, Schemas, encoded, encoded_as_one
 
-_EVENTS, _POLLIN = 15, 1  # ZeroMQ's numbers of `zmq.EVENTS` and `zmq.POLLIN`
 _CONNECT_S = 5.0  # longest wait of the first message for a connection
-_POLL_S = 0.0002  # poll interval of `send`: each poll is a system call, which costs as much as encoding a small pack
-_RETRY_S = 0.02, 0.5  # shortest and longest time between two attempts to connect
 _CONNECT_MS = 10_000  # limit of one attempt, so that a lost packet does not delay it by the minutes of TCP
 _NEVER_MS = 1 << 29  # ZeroMQ itself does not connect again
 _ENCODED = {False: encoded, True: encoded_as_one}
@@ -54,20 +51,6 @@ class SenderStats:
     resent: int = 0
     refused: int = 0
     connections: int = 0
-
-
-class _Outgoing(NamedTuple):
-    """Message that is sent until it is acknowledged. Its packs are kept, so that it can be sent again.
-
-    It is encoded again if it has to be sent again. To keep its bytes would make each message use new memory, which
-    costs as much as all other work for a small message.
-    """
-
-    kind: Kind
-    packs: Sequence[EpisodePack]
-    as_one: bool  # they arrive as one pack
-    time: float
-    nbytes: int
 
 
 class EpisodeSender(Endpoint):
@@ -121,27 +104,18 @@ class EpisodeSender(Endpoint):
         max_delay: float = 0.2,
         max_message_bytes: int = MOST_BYTES,
     ) -> None:
-        self._window, limit = checked_count("window", window), checked_count("max_message_bytes", max_message_bytes)
+        window, limit = checked_count("window", window), checked_count("max_message_bytes", max_message_bytes)
         coalesce, join = checked_count("coalesce", coalesce, at_least=0), checked_count("join", join, at_least=0)
         max_delay = checked_number("max_delay", max_delay, low=0)
         self.address = checked_address(address)
         self._keys, self._most = checked_place("keys", keys), limit
         super().__init__()
         self._id = os.urandom(8)
-        self._next = self._never_put = 0  # message numbers: the next one, the first that no socket was given yet
-        self._unacked: OrderedDict[int, _Outgoing] = OrderedDict()
-        self._unacked_bytes = 0
-        self._sent_schemas: set[int] = set()  # ids of the schemas that were sent on this connection
+        self._unacked, self._link = SendWindow(window, limit), ReceiverLink()
         self._schemas = Schemas()
-        self._coalesce, self._join = coalesce, join
         self._queue = SendQueue(coalesce, min(join, limit // 4), max_delay, self._schemas)
         self._refusals: dict[int, str] = {}
         self._weights: Weights | None = None
-        self._is_connected = False  # HELLO was sent
-        self._retry_s = _RETRY_S[0]  # time to the next attempt to connect, after one has failed
-        self._retry_at = math.inf  # in `time.monotonic()`; infinite unless the last attempt or connection has ended
-        self._failed_handshakes = 0
-        self._next_poll = 0.0  # in `time.monotonic()`
         self._counts = Counter[str]()
         try:
             self._connect()
@@ -171,10 +145,10 @@ class EpisodeSender(Endpoint):
         """
         deadline = deadline_of(timeout)
         connect_by = min(deadline, time.monotonic() + _CONNECT_S)
-        may_queue = self._join > 0 and isinstance(episodes, EpisodePack)
-        if self._coalesce and isinstance(episodes, SingleAgentEpisode):
+        may_queue = self._queue.takes_packs and isinstance(episodes, EpisodePack)
+        if self._queue.takes_episodes and isinstance(episodes, SingleAgentEpisode):
             episodes, may_queue = finished(episodes), True
-        outgoing: tuple[_Outgoing, Message] | None = None
+        outgoing: tuple[Outgoing, Message] | None = None
         while True:
             now = time.monotonic()
             with self.lock(), self.busy(), self.section():
@@ -182,7 +156,7 @@ class EpisodeSender(Endpoint):
                 if self._refusals:
                     self._raise_refusals()
                 # Without a connection, the first message would stay here until the next call: there is no thread.
-                awaits_connection = now < connect_by and not self._is_connected and not self._unacked
+                awaits_connection = now < connect_by and not self._link.is_up and not self._unacked
                 if may_queue and self._enqueue(episodes, awaits_connection):
                     return
                 if outgoing is None:  # `episodes` are validated before the queue is sent
@@ -195,7 +169,7 @@ class EpisodeSender(Endpoint):
                     return
                 if now >= deadline:
                     raise self._too_late()
-                is_idle = not self.wait(min(deadline, self._retry_at))
+                is_idle = not self.wait(min(deadline, self._link.retry_at))
                 self._poll()
             if is_idle:
                 self.pause()
@@ -221,7 +195,7 @@ class EpisodeSender(Endpoint):
                     return
                 if now >= deadline:
                     raise self._too_late()
-                is_idle = not self.wait(min(deadline, self._retry_at))
+                is_idle = not self.wait(min(deadline, self._link.retry_at))
             if is_idle:
                 self.pause()
 
@@ -250,15 +224,16 @@ class EpisodeSender(Endpoint):
                 if self._weights is not None or now >= deadline:
                     weights, self._weights = self._weights, None
                     return weights
-                is_idle = not self.wait(min(deadline, self._retry_at))
+                is_idle = not self.wait(min(deadline, self._link.retry_at))
             if is_idle:
                 self.pause()
 
     @property
     def stats(self) -> SenderStats:
         """Statistics of the messages since the sender was created. They remain available after `close`."""
-        num_sent = self._next  # each message has the next number
-        return SenderStats(**self._counts, sent=num_sent, taken=num_sent - len(self._unacked))
+        num_sent = self._unacked.next  # each message has the next number
+        connections, num_taken = self._link.num_connections, num_sent - len(self._unacked)
+        return SenderStats(**self._counts, sent=num_sent, taken=num_taken, connections=connections)
 
     def _enqueue(self, episodes: Sendable, awaits_connection: bool = False) -> bool:
         """Add a small episode or pack to the queue, and send the queue if it is due. Return False if the item cannot be
@@ -282,9 +257,9 @@ class EpisodeSender(Endpoint):
         messages are unacknowledged."""
         queue = self._queue
         while queue:
-            if len(self._unacked) >= self._window:
+            if self._unacked.is_full:
                 return False
-            packs = queue.together(self._next)
+            packs = queue.together(self._unacked.next)
             try:
                 outgoing, message = self._encode(Kind.DATA, packs, as_one=len(packs) > 1)
             except (InvalidArgument, WrongType):
@@ -296,7 +271,7 @@ class EpisodeSender(Endpoint):
                 return False
         return True
 
-    def _encode(self, kind: Kind, packs: list[EpisodePack], *, as_one: bool) -> tuple[_Outgoing, Message]:
+    def _encode(self, kind: Kind, packs: list[EpisodePack], *, as_one: bool) -> tuple[Outgoing, Message]:
         """Encode packs as one message. Raise `InvalidArgument` if it is larger than `max_message_bytes`."""
         message = _ENCODED[as_one](packs, self._schemas)
         nbytes = SIZE + message.nbytes
@@ -304,53 +279,50 @@ class EpisodeSender(Endpoint):
             raise InvalidArgument(
                 f"a message of {nbytes} bytes; at most max_message_bytes={self._most}: send fewer steps"
             )
-        return _Outgoing(kind, packs, as_one, time.time(), nbytes), message
+        return Outgoing(kind, packs, as_one, time.time(), nbytes), message
 
-    def _commit(self, outgoing: _Outgoing, message: Message, queue: SendQueue | None = None) -> bool:
+    def _commit(self, outgoing: Outgoing, message: Message, queue: SendQueue | None = None) -> bool:
         """Send an encoded message, and remove its packs from `queue`. Return False if too many
         messages are unacknowledged."""
-        packs, nbytes, unacked, number = outgoing.packs, outgoing.nbytes, self._unacked, self._next
-        if unacked and (len(unacked) >= self._window or self._unacked_bytes + nbytes > self._most):
+        number = self._unacked.add(outgoing)  # from here on it is sent: see `mend`
+        if number is None:
             return False
-        unacked[number] = outgoing  # from this instruction on it is sent: see `mend`
-        self._next = number + 1
-        self._unacked_bytes += nbytes
         if queue is not None:
             queue.clear()
         self._post(number, outgoing, message)  # otherwise it is sent after the hello, as all that is unacknowledged
-        counts = self._counts
+        counts, packs = self._counts, outgoing.packs
         counts["episodes"] += len(packs[0]) if len(packs) == 1 else sum(map(len, packs))
-        counts["bytes"] += nbytes - SIZE
+        counts["bytes"] += outgoing.nbytes - SIZE
         return True
 
-    def _post(self, number: int, sent: _Outgoing, message: Message) -> None:
+    def _post(self, number: int, sent: Outgoing, message: Message) -> None:
         """Pass a message to the socket if there is a connection. Otherwise it is sent after the next connection."""
-        if not self._is_connected:
+        if not self._link.is_up:
             return
         schema, schema_id, _, large, _, versions = message
         low, high = versions or (UNKNOWN, UNKNOWN)
         head = Head(sent.kind, 1 + len(large), self._id, number, schema_id, sent.time, low, high)
         frames = message.parts(head.packed())
-        if schema_id not in self._sent_schemas:
+        if schema_id not in self._link.schemas:
             self._send_schema(schema, schema_id)
         if self._put(frames):
-            if number < self._never_put:
+            if number < self._unacked.first_unput:
                 self._counts["resent"] += 1
             else:
-                self._never_put = number + 1
+                self._unacked.first_unput = number + 1
 
     def _send_schema(self, schema: bytes, schema_id: int) -> None:
         """Send the schema (dtypes, shapes, spaces) of packs. If it was sent, record that this connection has it,
         because later messages refer to it by its id."""
         if self._put([Head(Kind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
-            self._sent_schemas.add(schema_id)
+            self._link.schemas.add(schema_id)
 
     def _put(self, frames: list[Any]) -> bool:
         """Pass the parts of a message to the socket. Return False if there is no connection.
 
         ZeroMQ drops what it has not sent when the connection ends, because the socket is closed then.
         """
-        if not self._is_connected:
+        if not self._link.is_up:
             return False
         try:
             self.put(None, frames)
@@ -380,48 +352,39 @@ class EpisodeSender(Endpoint):
             socket.curve_serverkey = curve.public_key(self._keys, curve.RECEIVER)
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         events |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_CONNECT_RETRIED
-        self._monitor = self.monitor(events)
-        self.set_polled(socket, self._monitor)
+        monitor = self.monitor(events)
+        self.set_polled(socket, monitor)
         try:
             socket.connect(self.address)
         except zmq.ZMQError as error:
             raise InvalidArgument(
                 f"address {self.address!r}: {error}; give one such as 'tcp://127.0.0.1:5555'"
             ) from None
-        self._sent_schemas.clear()
-        self._is_connected, self._retry_at = False, math.inf
+        self._link.begin(monitor)
 
     def mend(self) -> None:
         """Complete what an interrupted call has begun with a message, and connect again.
 
         A message is sent once it is among the unacknowledged ones. The rest follows from that.
         """
-        if self._unacked:
-            self._next = max(self._next, next(reversed(self._unacked)) + 1)
-        self._unacked_bytes = sum(sent.nbytes for sent in self._unacked.values())
-        self._queue.mend(self._next)
+        self._unacked.mend()
+        self._queue.mend(self._unacked.next)
         self._connect()
 
     def _too_late(self) -> Exception:
         """Return the error for a timeout: `NotAdmitted` if all handshakes failed, else `TransportTimeout`."""
         unsent = f"{len(self._unacked)} messages are not acknowledged by the receiver at {self.address}"
-        if self._counts["connections"]:
+        if self._link.num_connections:
             return TransportTimeout(f"{unsent}; it acknowledges messages when its recv() is called")
-        if self._failed_handshakes:
+        if self._link.num_failed:
             return NotAdmitted(f"{unsent}, which rejects every handshake; give both sides keys= of one make_keys")
         return TransportTimeout(f"{unsent}, which does not answer; start a receiver there")
 
     def _poll_if_due(self) -> None:
         """Process messages from the receiver if the poll interval has passed or there is no connection."""
-        now = time.monotonic()
-        if not self._is_connected or now >= self._next_poll:
-            self._next_poll = now + _POLL_S
-            if not self._is_connected or self.has_message() or self._has_event():
-                self._poll()
-
-    def _has_event(self) -> bool:
-        """Return True if the connection has changed."""
-        return bool(self._monitor.getsockopt(_EVENTS) & _POLLIN)
+        link = self._link
+        if link.is_poll_due() and (not link.is_up or self.has_message() or link.has_event()):
+            self._poll()
 
     def _poll(self) -> None:
         """Process connection events and all messages that the receiver has sent, such as acknowledgements.
@@ -437,7 +400,7 @@ class EpisodeSender(Endpoint):
             while self.recv_frame(parts).more:
                 pass
             self._handle_message(parts)
-        if time.monotonic() >= self._retry_at:
+        if time.monotonic() >= self._link.retry_at:
             self._connect()
         if error is not None:
             raise error
@@ -448,24 +411,18 @@ class EpisodeSender(Endpoint):
         Returns:
             Whether there is a new connection, and the error to raise if the receiver rejects the sender's key.
         """
-        zmq, is_new, error = self.zmq, False, None
-        while self._has_event():
-            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], "little")
-            is_new, self._is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED, False
+        zmq, link, is_new, error = self.zmq, self._link, False, None
+        while link.has_event():
+            event = link.next_event()
+            is_new = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if is_new:
-                self._is_connected = True
-                self._retry_s = _RETRY_S[0]
-                self._counts["connections"] += 1
+                link.note_connected()
                 continue
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 error = NotAdmitted(
                     f"the receiver at {self.address} does not admit this key; give keys= that its folder has"
                 )
-            if event != zmq.EVENT_CONNECT_RETRIED:
-                self._failed_handshakes += 1
-            if self._retry_at == math.inf:  # the first event of this end
-                self._retry_at = time.monotonic() + self._retry_s
-                self._retry_s = min(2 * self._retry_s, _RETRY_S[1])
+            link.note_ended(is_failure=event != zmq.EVENT_CONNECT_RETRIED)
         return is_new, error
 
     def _handle_message(self, parts: list[Any]) -> None:
@@ -476,9 +433,7 @@ class EpisodeSender(Endpoint):
         if isinstance(head, str):
             return
         if head.kind == Kind.TAKEN:
-            while self._unacked and next(iter(self._unacked)) <= head.number:
-                _, sent = self._unacked.popitem(last=False)
-                self._unacked_bytes -= sent.nbytes
+            self._unacked.acknowledge(head.number)
         elif head.kind == Kind.WHO:
             self._send_hello()
         elif head.kind == Kind.REFUSED:
@@ -496,9 +451,9 @@ class EpisodeSender(Endpoint):
 
     def _send_hello(self) -> None:
         """Introduce this sender to the receiver by a HELLO message, and send all unacknowledged messages again."""
-        self._sent_schemas.clear()
-        first, connection = next(iter(self._unacked), self._next), self._counts["connections"]
-        self._put([Head(Kind.HELLO, 1, self._id, first, connection).packed()])
+        self._link.schemas.clear()
+        hello = Head(Kind.HELLO, 1, self._id, self._unacked.first, self._link.num_connections)
+        self._put([hello.packed()])
         for number, sent in list(self._unacked.items()):
             self._post(number, sent, _ENCODED[sent.as_one](sent.packs, self._schemas))
 

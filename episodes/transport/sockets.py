@@ -77,6 +77,7 @@ class OpenSockets:
         self.context = context
         self.socket: Any = None
         self.monitor: Any = None
+        self.poller: Any = None  # of the sockets for which a call waits
         self.closers: list[Callable[[], object]] = []
         """Functions that close other resources. Each may be called twice."""
         self.process = os.getpid()  # a process that is forked from it must not close the sockets
@@ -130,11 +131,9 @@ class Endpoint:
         self.is_interrupted = False  # the last section was interrupted
         self.is_waiting = False  # the current section only waits for events
         self._lock = threading.RLock()  # of threads
-        self._busy = threading.Lock()  # taken while a section works
-        self._owner = 0  # the thread that took `_busy` last
-        self._poller: Any = None
+        self._turn = _Turn()
         self._sockets = OpenSockets(self.zmq.Context())
-        self._finalizer = weakref.finalize(self, _release_dropped, self._sockets, type(self).__name__)
+        weakref.finalize(self, _release_dropped, self._sockets, type(self).__name__)
 
     # --- locking ---------------------------------------------------------------------------------------------------
 
@@ -150,15 +149,16 @@ class Endpoint:
             raise EpisodeStateError(
                 f"this {type(self).__name__} is of the process that this one was forked from; make another one here"
             )
-        if self._busy.locked() and self._owner == threading.get_ident():
+        if self._turn.busy.locked() and self._turn.thread == threading.get_ident():
             raise EpisodeStateError(f"this {type(self).__name__} is called while it works, as by a signal handler")
         return self._lock
 
     def busy(self) -> threading.Lock:
         """Return the lock that is held while a call works, by which nested calls are detected.
         Take it only while holding `lock()`."""
-        self._owner = threading.get_ident()
-        return self._busy
+        turn = self._turn
+        turn.thread = threading.get_ident()
+        return turn.busy
 
     def section(self) -> _Section:
         """Return the context manager in which a call uses the socket. On entry it repairs what an
@@ -204,9 +204,9 @@ class Endpoint:
 
     def set_polled(self, *sockets: zmq.Socket[bytes]) -> None:
         """Set the sockets that `wait` polls for messages."""
-        self._poller = self.zmq.Poller()
+        poller = self._sockets.poller = self.zmq.Poller()
         for socket in sockets:
-            self._poller.register(socket, _POLLIN)
+            poller.register(socket, _POLLIN)
 
     def has_message(self) -> bool:
         """Return True if a message can be received without waiting."""
@@ -217,7 +217,7 @@ class Endpoint:
         Return True if there is one."""
         left = max(0.0, min(deadline - time.monotonic(), _SLICE_S))
         self.is_waiting = True
-        events = self._poller.poll(left * 1000)
+        events = self._sockets.poller.poll(left * 1000)
         self.is_waiting = False
         return bool(events)
 
@@ -265,6 +265,15 @@ class Endpoint:
         """Close all sockets and other resources. If a call is interrupted, the next call continues."""
         self.is_closed = True
         self._sockets.release()
+
+
+class _Turn:
+    """Lock that is held while a call works, and the thread that took it last. Both tell whether a call is nested."""
+
+    __slots__ = ("busy", "thread")
+
+    def __init__(self) -> None:
+        self.busy, self.thread = threading.Lock(), 0
 
 
 class _Section:

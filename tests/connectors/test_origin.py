@@ -124,7 +124,7 @@ def test_origin_of_sampled_row(episodes: list[SingleAgentEpisode], n: int, capac
         except EpisodeStateError:  # no stored step has a step before it
             continue
         assert assert_read_again(sequences) == int((sequences.origin.numbers >= 0).sum()) >= 4
-        assert buffer.at(np.array([-1, buffer.get_ring().head - 1])).origin[0] is None
+        assert buffer.at(np.array([-1, buffer.flush_ring().head - 1])).origin[0] is None
 
 
 @given(shapes, shapes)
@@ -301,9 +301,9 @@ def test_lineage_names_evicted_steps(
             buffer.clear()
     for batch, (were, _) in zip(drawn, times, strict=True):
         for row, (number, was) in enumerate(zip(batch.origin.numbers.tolist(), were, strict=True)):
-            is_known = number >= buffer.get_ring().head - lineage or number >= buffer.get_ring().tail
+            is_known = number >= buffer.flush_ring().head - lineage or number >= buffer.flush_ring().tail
             assert (batch.origin.ids[row], batch.origin.t[row]) == (was if is_known else (None, None))
-            if number < buffer.get_ring().tail:
+            if number < buffer.flush_ring().tail:
                 words = f"step t={was[1]} of episode {was[0]} is evicted" if is_known else f"step {number} is evicted"
                 with pytest.raises(EpisodeStateError, match=words):
                     batch.origin.episode(row)
@@ -331,10 +331,10 @@ def test_lineage_drops_names_beyond_its_size() -> None:
     buffer = EpisodeReplayBuffer(10, lineage=50)
     for n in range(1100):
         buffer.add([chunk(n, 1)])
-    first = buffer.at(buffer.get_ring().head - 1 - np.arange(3))
+    first = buffer.at(buffer.flush_ring().head - 1 - np.arange(3))
     buffer.add([chunk(-1, 10)])
     assert list(first.origin.ids) == [f"episode {n}" for n in (1099, 1098, 1097)]
-    assert len(pickle.dumps(buffer.get_ring().log)) < 20_000
+    assert len(pickle.dumps(buffer.flush_ring().log)) < 20_000
 
 
 # --- memories, views and agents in replay -----------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class Priorities(RuleBasedStateMachine):
 
     @rule(length=st.integers(1, 35))
     def add(self, length: int) -> None:
-        first = self.buffer.get_ring().head
+        first = self.buffer.flush_ring().head
         self.buffer.add([episode(length, str(self.num_added))])
         self.num_added += length
         oldest = first + length - self.buffer.capacity
@@ -155,7 +155,7 @@ class Priorities(RuleBasedStateMachine):
     @precondition(lambda self: self.num_added > 0)
     @rule(data=st.data())
     def update(self, data: st.DataObject) -> None:
-        head = self.buffer.get_ring().head
+        head = self.buffer.flush_ring().head
         steps = st.integers(max(head - 40, 0), head - 1)
         given = data.draw(st.lists(st.tuples(steps, st.sampled_from([0.0, 0.25, 3.0, 8.0])), max_size=8))
         self.buffer.update_priorities(np.array([step for step, _ in given], int), np.array([p for _, p in given]))
@@ -167,7 +167,7 @@ class Priorities(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         self.buffer.clear()
-        self.evict(self.buffer.get_ring().head)
+        self.evict(self.buffer.flush_ring().head)
 
     @rule(beta=st.sampled_from([0.0, 0.5, 1.0]))
     def set_beta(self, beta: float) -> None:

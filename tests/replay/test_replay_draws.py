@@ -221,7 +221,7 @@ def test_limit_keeps_samples_per_insert() -> None:
 def test_sampled_episode_is_read_only_copy() -> None:
     buffer = buffer_of(episode(5, terminated=True))
     (drawn,) = buffer.sample_episodes(1)
-    ring = buffer.get_ring()
+    ring = buffer.flush_ring()
     assert not np.shares_memory(drawn.get_observations(), ring.observations.data)
     assert not np.shares_memory(drawn.get_rewards(), ring.track("rewards"))
     assert not drawn.get_observations().flags.writeable
@@ -304,5 +304,5 @@ def test_short_episodes_need_one_more_row_each() -> None:
     assert buffer.num_episodes == 1000
     batch = buffer.sample(500)
     assert np.array_equal(batch.new_obs, batch.obs + 1)
-    rows = len(buffer.get_ring().observations.data)
+    rows = len(buffer.flush_ring().observations.data)
     assert rows < 2.1 * 1000

@@ -325,10 +325,10 @@ def test_links_that_contradict_each_other_raise(tmp_path: Path) -> None:
         buffer.add([chunk(1, 0, 8, kind="image")])
         buffer.flush()
         for array in (
-            buffer.get_ring().links.t,
-            buffer.get_ring().links.entry,
-            buffer.get_ring().links.row,
-            buffer.get_ring().links.next_row,
+            buffer.flush_ring().links.t,
+            buffer.flush_ring().links.entry,
+            buffer.flush_ring().links.row,
+            buffer.flush_ring().links.next_row,
         ):
             array[3] ^= 1 << 20
             (tmp_path / "lock").rename(tmp_path / "old lock")
@@ -501,7 +501,7 @@ def test_moved_observations_are_found_in_one_of_both_files(
         for number in range(15):
             buffer.add([chunk(number, 0, 1)])
         buffer.flush()
-        num_rows, put_rows = buffer.get_ring().num_rows, LinkedRing._put_rows
+        num_rows, put_rows = buffer.flush_ring().num_rows, LinkedRing._put_rows
 
         def torn(ring: LinkedRing, observations: Any, size: int, first: int, rows: Any) -> None:
             if interrupted == "while":
@@ -517,7 +517,7 @@ def test_moved_observations_are_found_in_one_of_both_files(
             buffer.add([chunk(number, 0, 1) for number in range(100, 115)])
     for _ in range(2):
         with EpisodeReplayBuffer(40, path=tmp_path, resume=True) as resumed:
-            assert resumed.get_ring().num_rows > num_rows
+            assert resumed.flush_ring().num_rows > num_rows
             assert [episode.id_ for episode in resumed.iter_episodes()] == [str(number) for number in range(15)]
             check_whole(resumed)
             resumed.flush()

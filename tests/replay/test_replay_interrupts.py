@@ -36,7 +36,7 @@ def stored(buffer: EpisodeReplayBuffer) -> tuple[Any, ...]:
     )
     if not len(buffer):
         return buffer.num_added, episodes
-    drawn = buffer.at(np.arange(buffer.get_ring().tail, buffer.get_ring().head), n_step=2)
+    drawn = buffer.at(np.arange(buffer.flush_ring().tail, buffer.flush_ring().head), n_step=2)
     columns = [drawn[name].tolist() for name in ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds")]
     return buffer.num_added, episodes, columns
 

@@ -158,7 +158,7 @@ def of_two_agents(buffer: MultiAgentEpisodeReplayBuffer) -> AddingThread:
 
 @contextmanager
 def without_lock(buffer: EpisodeReplayBuffer) -> Iterator[None]:
-    buffer.lock = buffer.get_ring().lock = nullcontext()  # type: ignore[assignment]
+    buffer.lock = buffer.flush_ring().lock = nullcontext()  # type: ignore[assignment]
     yield
 
 

@@ -175,7 +175,7 @@ def test_share_of_random_actions_is_epsilon(num_envs: int, keys: Any) -> None:
         buffer = EpisodeReplayBuffer(2000, seed=0)
         calls.clear()
         env_runner.sample_into(buffer, num_timesteps=2000, extra_model_outputs=keys)
-        drawn = [buffer.get_ring().track("actions")[:2000] == action for action in range(4)]
+        drawn = [buffer.flush_ring().track("actions")[:2000] == action for action in range(4)]
         assert [env_runner.mean() for env_runner in drawn] == pytest.approx([0.1, 0.1, 0.7, 0.1], abs=0.04)
         saves = num_envs == 1 and not keys
         assert len(calls) * num_envs == pytest.approx(1200 if saves else 2000, abs=120 if saves else 0)
@@ -183,7 +183,7 @@ def test_share_of_random_actions_is_epsilon(num_envs: int, keys: Any) -> None:
         assert len(pack.extra_model_outputs["action_logp"]) == len(pack.rewards)
         policy.epsilon = 0.0
         env_runner.sample_into(buffer, num_timesteps=100, extra_model_outputs=keys)
-        assert (buffer.get_ring().track("actions")[:100] == 2).all()
+        assert (buffer.flush_ring().track("actions")[:100] == 2).all()
 
 
 def test_policy_with_own_exploration_is_always_called() -> None:

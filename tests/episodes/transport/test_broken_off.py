@@ -210,7 +210,7 @@ def test_slow_sender_is_acknowledged_next_to_a_fast_one(receiver: EpisodeReceive
             pytest.fail("`little` was not heard")
         for _ in range(3):
             much.send(pack_of(0))
-        receiver._unacknowledged_since = 0.0  # as when its user takes its time with each pack
+        receiver._unacknowledged.since = 0.0  # as when its user takes its time with each pack
         receiver.recv(SECONDS)
         little.flush(SECONDS)
         much.close(timeout=0)

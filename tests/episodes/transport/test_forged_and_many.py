@@ -72,7 +72,7 @@ def test_acknowledgement_of_messages_that_were_not_sent_takes_only_sent_ones(
         assert sender.stats.taken == 3
         false_receiver.acknowledge(4)
         sender.flush(SECONDS)
-        assert (sender.stats.sent, sender.stats.taken, sender._unacked_bytes) == (5, 5, 0)
+        assert (sender.stats.sent, sender.stats.taken, sender._unacked.nbytes) == (5, 5, 0)
     finally:
         sender.close(timeout=0)
 
@@ -145,7 +145,7 @@ def test_many_senders_at_once_are_received_and_released(receiver: EpisodeReceive
     until(lambda: process.num_fds() <= before[0] + 4, lambda: drained(receiver, 0.01))
     assert while_connected - before[0] <= 4 * num + 16  # both ends of each connection are in this process
     assert threading.active_count() == before[1]
-    assert len(receiver._layouts) == 1
+    assert len(receiver._schemas) == 1
 
 
 def test_senders_that_come_and_go_hold_nothing(receiver: EpisodeReceiver) -> None:

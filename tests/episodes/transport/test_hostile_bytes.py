@@ -15,8 +15,7 @@ from episodes import EpisodePack, MultiAgentEpisode
 from episodes.errors import UnreadableData, WrongType
 from episodes.multi_agent import pack_agents
 from episodes.tracks.infos import msgpack_codec
-from episodes.transport import EpisodeReceiver, EpisodeSender
-from episodes.transport import receiver as receivers
+from episodes.transport import EpisodeReceiver, EpisodeSender, known_schemas
 from episodes.transport.messages import Head, Kind
 from episodes.transport.parts import PartsReader
 from episodes.transport.wire import Schemas, decoded, encoded, id_of, layouts_of
@@ -167,7 +166,7 @@ def test_receiver_rejects_malicious_messages(tmp_path: Path) -> None:
 
 
 def test_receiver_limits_space_items_of_all_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receivers, "_MOST_ITEMS", 100_000)
+    monkeypatch.setattr(known_schemas, "_MOST_ITEMS", 100_000)
     with EpisodeReceiver() as receiver, zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.connect(receiver.address)
@@ -177,4 +176,4 @@ def test_receiver_limits_space_items_of_all_schemas(monkeypatch: pytest.MonkeyPa
         with EpisodeSender(receiver.address) as sender:
             sender.send(pack_of(0))
             receiver.recv(SECONDS)
-            assert 1 <= len(receiver._layouts) <= 3
+            assert 1 <= len(receiver._schemas) <= 3

@@ -65,7 +65,7 @@ class Program:
             self.uncertain |= {self.num} if is_interrupted else set()
             self.num += 1
         elif name in ("recv", "sample") and is_interrupted and not result and not self.receiver.is_interrupted:
-            returned = self.receiver._in_use.get(threading.get_ident(), [])
+            returned = self.receiver._taken.in_use.get(threading.get_ident(), [])
             self.handed |= {number_of for message in returned for number_of in numbers_of(message.result)}
         self.received += [number for received in result for number in numbers_of(received)]
         return is_interrupted
@@ -79,7 +79,9 @@ class Program:
             with contextlib.suppress(TransportTimeout):
                 self.received += numbers_of(self.receiver.recv(0.01))
 
-        until(lambda: not self.sender._unacked and not self.sender._queue and not self.receiver._taken, exchange)
+        until(
+            lambda: not self.sender._unacked and not self.sender._queue and not self.receiver._taken.waiting, exchange
+        )
         with contextlib.suppress(TransportTimeout):
             for pack in self.receiver.sample(1, max_age=1, timeout=0.01):
                 self.received += numbers_of(pack)

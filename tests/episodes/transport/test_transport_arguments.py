@@ -90,10 +90,10 @@ def test_every_wrong_call_is_rejected() -> None:
 
 def state_of(sender: EpisodeSender, receiver: EpisodeReceiver) -> Any:
     """Return everything that decides what later calls do."""
-    queue = sender._queue
+    queue, window, taken = sender._queue, sender._unacked, receiver._taken
     return (
-        (sender.stats, sender._next, list(sender._unacked), sender._unacked_bytes, bool(queue), queue._now.nbytes),
-        (receiver.stats, receiver._published and receiver._published[:2], len(receiver._queue), receiver._num_steps),
+        (sender.stats, window.next, list(window), window.nbytes, bool(queue), queue._now.nbytes),
+        (receiver.stats, receiver._published and receiver._published[:2], len(receiver._queue), taken.num_steps),
     )
 
 
