@@ -15,7 +15,7 @@ from episodes.converters.bounded_packs import Given, each_of
 from episodes.converters.columns import nested_column
 from episodes.converters.feature_stats import RunningStats, Stats, frame_stats_of, stats_of
 from episodes.converters.lerobot_features import BASE, FLAGS, OURS, Feature
-from episodes.converters.loss_report import LossReport, having_steps, report_other_spaces
+from episodes.converters.loss_report import LossReport, dropped_facts, having_steps, report_other_spaces
 from episodes.converters.parquet_files import Parts, parquet
 from episodes.converters.step_tables import keep_documents
 from episodes.converters.videos import VideoWriter, pyav
@@ -26,6 +26,8 @@ from episodes.storage.arrow import pyarrow
 from episodes.storage.files import local_path, whole_directory
 from episodes.tracks.infos import msgpack_codec
 
+_IDS = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
+_FACTS = (*_IDS, "t_started", "policy_versions", "acting_pipeline")
 _FOLDER = 1000  # files per folder
 _DATA_MB, _VIDEO_MB = 100, 200  # size at which a new file is started
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
@@ -222,8 +224,9 @@ class _Writer:
 
     def _rest(self, episode: SingleAgentEpisode) -> bytes:
         """Encode the parts of an episode for which LeRobot has no columns, such as ids and infos, as msgpack bytes."""
-        names = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
-        ids = {name: getattr(episode, name) for name in names}
+        for name in dropped_facts(episode.facts, _FACTS):
+            self._report.add(name, "LeRobot has no place for it", episode.id_)
+        ids = {name: getattr(episode, name) for name in _IDS}
         arrays = episode.finalized_tracks().observations.arrays()
         facts = {
             "ids": keep_documents(ids, "", episode.id_, self._report),

@@ -8,8 +8,10 @@ from typing import Any
 
 from episodes.data_types import Space
 from episodes.errors import LostInConversion
-from episodes.facts.facts import FACTS, OPTIONAL
+from episodes.facts.facts import FACTS, EpisodeFacts, FactKind
 from episodes.single_agent import SingleAgentEpisode
+
+_NOTHING = EpisodeFacts(None)  # all other facts have their defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,26 @@ def is_known_pipeline(text: str | None) -> bool:
     return text not in (None, "{}")
 
 
+def dropped_facts(facts: EpisodeFacts, keeps: Collection[str]) -> list[str]:
+    """Return the names of the facts of an episode that a format without a place for them loses.
+
+    A fact with its default value is not lost. The ending is not among them: formats have flags for it.
+
+    Args:
+        facts: the episode's facts.
+        keeps: names of facts that the format stores.
+
+    >>> dropped_facts(EpisodeFacts("a", t_started=3, agent_id="left"), keeps=["id_", "agent_id"])
+    ['t_started']
+    """
+    lost = [
+        name
+        for name, kind in FACTS.items()
+        if kind is not FactKind.ENDING and name not in keeps and getattr(facts, name) != getattr(_NOTHING, name)
+    ]
+    return [name for name in lost if name != "acting_pipeline" or is_known_pipeline(facts.acting_pipeline)]
+
+
 def report_dropped_facts(
     report: LossReport, episode: SingleAgentEpisode, name: str, keeps: Collection[str] = ()
 ) -> None:
@@ -157,11 +179,8 @@ def report_dropped_facts(
             "observation_space" and "action_space".
     """
     reason = f"{name} has no place for it"
-    optional = [fact for fact, kind in FACTS.items() if kind in OPTIONAL and fact != "acting_pipeline"]
-    dropped = [fact for fact in optional if getattr(episode, fact) is not None]
-    dropped += ["acting_pipeline"] * is_known_pipeline(episode.acting_pipeline)
-    dropped += ["t_started"] * (episode.t_started > 0)
-    dropped += ["id_"] + ["lookback"] * bool(episode.lookback) + ["custom_data"] * bool(episode.custom_data)
+    dropped = dropped_facts(episode.facts, keeps)
+    dropped += ["lookback"] * bool(episode.lookback) + ["custom_data"] * bool(episode.custom_data)
     dropped += ["infos"] * any(map(bool, episode.get_infos())) if "infos" not in keeps else []
     dropped += ["both_endings"] * (episode.is_terminated and episode.is_truncated)
     dropped += [name for name in ("observation_space", "action_space") if getattr(episode, name) is not None]

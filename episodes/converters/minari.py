@@ -27,7 +27,6 @@ from episodes.converters.source_ids import checked_prefix, prefix_of_files, pref
 from episodes.data_types import NestedArrays
 from episodes.errors import InvalidArgument, UnreadableData, needing
 from episodes.facts import VersionRuns
-from episodes.facts.facts import FACTS
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.files import draft_beside, local_path
 from episodes.tracks import nested
@@ -38,13 +37,13 @@ if TYPE_CHECKING:
     from minari import MinariDataset
     from minari.dataset.episode_data import EpisodeData
 
-_IDS = tuple(fact for fact in FACTS if fact != "ending")
+_FACTS = ("id_", "t_started", "agent_id", "module_id", "multi_agent_episode_id", "policy_versions", "acting_pipeline")
 _OURS = "episodes"  # attribute of a Minari episode with our facts, as JSON
 _MOST_BYTES = 60_000  # limit of an HDF5 attribute, with some margin
 _LAYOUT = ("total_episodes", "total_steps", "data_format", "jpeg_encoding", "observation_space", "action_space")
 _LAYOUT += ("dataset_id", "minari_version", "dataset_size")
 _ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations")
-_KEPT = (*_IDS, "infos", "custom_data", "both_endings", "observation_space", "action_space")
+_KEPT = (*_FACTS, "infos", "custom_data", "both_endings", "observation_space", "action_space")
 
 
 def _minari() -> Any:
@@ -318,7 +317,7 @@ def _write(
                 made = minari.create_dataset_from_buffers(dataset_id, buffers, **arguments)
         else:
             made.update_dataset_from_buffer(buffers)
-        made.storage.update_episode_metadata([{_OURS: _ids_of(e, report)} for e in some], range(num, num + len(some)))
+        made.storage.update_episode_metadata([{_OURS: _facts_of(e, report)} for e in some], range(num, num + len(some)))
         report.check(strict)
         num += len(some)
     if made is None:
@@ -369,10 +368,10 @@ def _as_minari(data: NestedArrays) -> Any:
     return nested.map_leaves(lambda leaf: leaf.tolist() if leaf.dtype.kind in "UT" else leaf, data)
 
 
-def _ids_of(episode: SingleAgentEpisode, report: LossReport) -> str:
-    """Return ids, times and custom data of an episode as JSON text, and report values that JSON cannot store."""
-    facts = {name: getattr(episode, name) for name in _IDS} | {"policy_versions": episode.facts.policy_versions}
-    unsupported = [n for n in _IDS if n != "policy_versions" and not isinstance(facts[n], (str, int, type(None)))]
+def _facts_of(episode: SingleAgentEpisode, report: LossReport) -> str:
+    """Return facts and custom data of an episode as JSON text, and report values that JSON cannot store."""
+    facts = {name: getattr(episode.facts, name) for name in _FACTS}
+    unsupported = [n for n in _FACTS if n != "policy_versions" and not isinstance(facts[n], (str, int, type(None)))]
     for name in unsupported:
         report.add(name, "Minari keeps ids that are numbers or text", episode.id_)
         del facts[name]

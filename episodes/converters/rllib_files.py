@@ -77,7 +77,7 @@ def _packable(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]
     for name in ("observation_space", "action_space"):
         if getattr(episode, name) is not None and state[f"_{name}"] is None:
             lost(name, "RLlib has no form for it")
-    for name in ("id_", "agent_id", "module_id", "multi_agent_episode_id"):
+    for name in rllib_states.IDS:
         if not isinstance(state[name], (str, int, type(None))):
             lost(name)
             state[name] = str(state[name])

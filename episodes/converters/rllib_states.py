@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from episodes.converters import rllib_spaces
-from episodes.converters.loss_report import LossReport, is_known_pipeline
+from episodes.converters.loss_report import LossReport, dropped_facts
 from episodes.errors import UnreadableData
 from episodes.facts import Ending, EpisodeFacts
 from episodes.single_agent import SingleAgentEpisode
@@ -19,6 +19,8 @@ from episodes.tracks.infos.dicts import infos_of
 from episodes.tracks.spaces import as_items
 
 WHY = "RLlib's episodes have no place for it"
+IDS = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
+_FACTS = (*IDS, "t_started")
 
 
 class Stateful(Protocol):
@@ -32,16 +34,13 @@ def state_of(episode: SingleAgentEpisode, report: LossReport) -> dict[str, Any]:
 
     Policy versions and acting pipelines are lost.
     """
-    if episode.policy_versions is not None:
-        report.add("policy_versions", WHY, episode.id_)
-    if is_known_pipeline(episode.acting_pipeline):
-        report.add("acting_pipeline", WHY, episode.id_)
+    for name in dropped_facts(episode.facts, _FACTS):
+        report.add(name, WHY, episode.id_)
     observation_space, action_space = (
         rllib_spaces.to_dict(space) for space in (episode.observation_space, episode.env_action_space)
     )
-    facts = ("id_", "agent_id", "module_id", "multi_agent_episode_id", "is_terminated", "is_truncated", "t_started")
     return {
-        **{name: getattr(episode, name) for name in facts},
+        **{name: getattr(episode, name) for name in (*_FACTS, "is_terminated", "is_truncated")},
         "observations": _buffer(episode.observations, observation_space),
         "actions": _buffer(episode.actions, action_space),
         "rewards": _buffer(episode.rewards, None),
@@ -101,7 +100,7 @@ def _episode_of(state: Mapping[str, Any]) -> SingleAgentEpisode:
         rllib_spaces.from_dict(state.get(name)) for name in ("_observation_space", "_action_space")
     )
     ending = Ending.of(bool(state["is_terminated"]), bool(state["is_truncated"]))
-    identity = {name: state[name] for name in ("id_", "agent_id", "module_id", "multi_agent_episode_id")}
+    identity = {name: state[name] for name in IDS}
     facts = EpisodeFacts(
         **identity,
         t_started=int(state["t_started"]),

@@ -20,11 +20,10 @@ import numpy as np
 
 from episodes.converters.action_mapping import export_actions
 from episodes.converters.columns import array_of, column_of, has_column, rare_column, spread
-from episodes.converters.loss_report import LossReport, keep_supported
+from episodes.converters.loss_report import LossReport, dropped_facts, keep_supported
 from episodes.converters.step_order import codes_of
 from episodes.converters.table_infos import info_columns, kind_of_infos, read_infos, storable_infos
 from episodes.errors import UnreadableData, WrongType
-from episodes.facts.facts import FACTS, Kind
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage import space_json
@@ -39,9 +38,8 @@ KEY = b"rl-episodes-steps"  # key in the schema's metadata
 OTHER = "other"  # msgpack column, on the first row of a chunk: ids that are not text, custom data; a description
 DESCRIPTION, TYPES = "description", "types"  # keys of the first document in `OTHER`
 _NEEDED = {"episode_id", "t", "is_last", "terminated", "truncated", OTHER}
-_IDS = {
-    fact: "episode_id" if fact == "id_" else fact for fact, kind in FACTS.items() if kind in (Kind.ID, Kind.OPTIONAL_ID)
-}
+_IDS = {"id_": "episode_id", **{name: name for name in ("agent_id", "module_id", "multi_agent_episode_id")}}
+_FACTS = (*_IDS, "t_started", "policy_versions", "acting_pipeline")
 
 
 def table_of(pack: EpisodePack, report: LossReport) -> Any | None:
@@ -207,6 +205,8 @@ def fact_columns(pack: EpisodePack, report: LossReport) -> dict[str, Any]:
     for i, facts in enumerate(episodes_facts):
         if facts.acting_pipeline is not None:
             extra_facts[i]["acting_pipeline"] = facts.acting_pipeline
+        for name in dropped_facts(facts, _FACTS):
+            report.add(name, "a table has no place for it", facts.id_)
     if any(extra_facts):
         encoded = [_document(*pair, report) for pair in zip(extra_facts, pack.ids.tolist(), strict=True)]
         columns[OTHER] = spread(pa.array(encoded, pa.binary()), np.flatnonzero(within == 0), len(each))

@@ -30,7 +30,7 @@ _new: Any = tuple.__new__  # takes half the time of calling the class
 _CODE = attrgetter("code")
 
 
-class Kind(Enum):
+class FactKind(Enum):
     """Type of a metadata field, such as integer or optional id. It determines array dtypes and file columns."""
 
     ID = "id"  # a string, or any other hashable value
@@ -41,19 +41,19 @@ class Kind(Enum):
     TEXT = "text"  # a string, often the same for all episodes of a pack, or None
 
 
-OPTIONAL = (Kind.OPTIONAL_ID, Kind.VERSIONS, Kind.TEXT)
+OPTIONAL = (FactKind.OPTIONAL_ID, FactKind.VERSIONS, FactKind.TEXT)
 """Kinds of metadata fields whose values may be None. Their arrays may be None, too, and may be missing in files."""
 
 
 FACTS = {
-    "id_": Kind.ID,
-    "t_started": Kind.INTEGER,
-    "ending": Kind.ENDING,
-    "agent_id": Kind.OPTIONAL_ID,
-    "module_id": Kind.OPTIONAL_ID,
-    "multi_agent_episode_id": Kind.OPTIONAL_ID,
-    "policy_versions": Kind.VERSIONS,
-    "acting_pipeline": Kind.TEXT,
+    "id_": FactKind.ID,
+    "t_started": FactKind.INTEGER,
+    "ending": FactKind.ENDING,
+    "agent_id": FactKind.OPTIONAL_ID,
+    "module_id": FactKind.OPTIONAL_ID,
+    "multi_agent_episode_id": FactKind.OPTIONAL_ID,
+    "policy_versions": FactKind.VERSIONS,
+    "acting_pipeline": FactKind.TEXT,
 }
 """Metadata fields that may differ between episodes of a pack, in the order of `EpisodeFacts` and `PackFacts`.
 
@@ -61,8 +61,17 @@ Packs, replay, files, messages, pickles and loss reports carry all facts in this
 here, and with a default in `EpisodeFacts` (before the spaces) and in `PackFacts`, so that what was written without it
 can be read. If joined chunks may differ in it, it needs a rule in `EpisodeFacts.followed_by`. Then it needs a property
 in `single_agent/episode.py` and in `pack/pack.py`, there also an argument of the constructor if it is an id, and a line
-in docs/format.md. Converters that can store it list it in their own files: `step_tables.py`, `minari.py`, `lerobot.py`
-and `lerobot_reading.py`.
+in docs/format.md.
+
+A new kind of facts needs a form of its column in `_MAKE` below, in files (`storage/episode_rows.py`) and in messages
+(`transport/facts_codec.py`). These raise an error for a kind without one.
+
+Where runners set the fact, recorders need it: `recorder/vector_recorder.py`, and for steps that go right into replay
+`replay/ring/episode_table.py`. The record of a multi-agent episode has only its id, time and ending
+(`multi_agent/packing.py`); other facts are of its agents' episodes.
+
+A converter stores the facts that its file names, and reports all others as lost. Those that can store the new fact are
+`step_tables.py`, `minari.py`, `lerobot.py` and `lerobot_reading.py` in `converters`.
 """
 _T_STARTED, _ENDING, _VERSIONS = map(list(FACTS).index, ("t_started", "ending", "policy_versions"))
 
@@ -475,8 +484,8 @@ def is_utf8(value: object) -> bool:
         return False
 
 
-_MAKE = {Kind.ID: ids_of, Kind.INTEGER: integers, Kind.ENDING: codes, Kind.OPTIONAL_ID: objects}
-_MAKE |= {Kind.VERSIONS: VersionColumn.of, Kind.TEXT: texts}
+_MAKE = {FactKind.ID: ids_of, FactKind.INTEGER: integers, FactKind.ENDING: codes, FactKind.OPTIONAL_ID: objects}
+_MAKE |= {FactKind.VERSIONS: VersionColumn.of, FactKind.TEXT: texts}
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
     column: _MAKE[kind] for column, kind in zip(PackFacts._fields, FACTS.values(), strict=False)
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, assert_never, overload
 
 import numpy as np
 
 from episodes.data_types import Space
 from episodes.errors import UnreadableData, WrongType
 from episodes.facts.ending import codes_of
-from episodes.facts.facts import FACTS, OPTIONAL, Kind, PackFacts
+from episodes.facts.facts import FACTS, OPTIONAL, FactKind, PackFacts
 from episodes.facts.policy_versions import VersionColumn
 from episodes.pack import EpisodePack
 from episodes.storage.arrow import flags_of, numbers_of, pyarrow, text_column
@@ -32,7 +32,7 @@ UNKNOWN = -1
 SEED = "seed"  # key of `custom_data`, and a column
 OTHER_IDS = "other_ids"
 _VERSIONS, _BEGINS = "policy_versions", "policy_version_begins"  # lists: the runs, and the step at which each begins
-_NAMES = {Kind.ENDING: ("terminated", "truncated"), Kind.VERSIONS: (_VERSIONS, _BEGINS)}
+_NAMES = {FactKind.ENDING: ("terminated", "truncated"), FactKind.VERSIONS: (_VERSIONS, _BEGINS)}
 
 
 @cache
@@ -40,8 +40,13 @@ def row_fields() -> list[Any]:
     """Return the names and types (Arrow fields) of all metadata columns, such as ids,
     endings and lengths, in stored order."""
     pa = pyarrow()
-    types = {Kind.ID: pa.string(), Kind.OPTIONAL_ID: pa.string(), Kind.INTEGER: pa.int64(), Kind.ENDING: pa.bool_()}
-    types |= {Kind.VERSIONS: pa.large_list(pa.int64()), Kind.TEXT: pa.string()}
+    types = {
+        FactKind.ID: pa.string(),
+        FactKind.OPTIONAL_ID: pa.string(),
+        FactKind.INTEGER: pa.int64(),
+        FactKind.ENDING: pa.bool_(),
+    }
+    types |= {FactKind.VERSIONS: pa.large_list(pa.int64()), FactKind.TEXT: pa.string()}
     named = [
         *((name, types[kind]) for fact, kind in FACTS.items() for name in _column_names(fact, kind)),
         ("length", pa.int64()),
@@ -71,7 +76,7 @@ def _known_names() -> frozenset[str]:
     return frozenset(field.name for field in row_fields())
 
 
-def _column_names(fact: str, kind: Kind) -> tuple[str, ...]:
+def _column_names(fact: str, kind: FactKind) -> tuple[str, ...]:
     """Return the names of the Arrow columns that store one fact of an episode. An ending has two:
     `terminated` and `truncated`."""
     return _NAMES.get(kind, (fact.rstrip("_"),))
@@ -87,16 +92,18 @@ def row_columns(pack: EpisodePack) -> list[Any]:
     other_ids: dict[int, dict[str, Any]] = {}
     facts = []
     for (fact, kind), values in zip(FACTS.items(), pack.facts.columns, strict=True):
-        if kind is Kind.ENDING:
+        if kind is FactKind.ENDING:
             facts += [pa.array(pack.terminated), pa.array(pack.truncated)]
-        elif kind is Kind.VERSIONS:
+        elif kind is FactKind.VERSIONS:
             facts += _version_columns(values, len(pack))
-        elif kind is Kind.INTEGER:
+        elif kind is FactKind.INTEGER:
             facts.append(pa.array(values))
-        elif kind is Kind.TEXT:
+        elif kind is FactKind.TEXT:
             facts.append(_nulls(len(pack), pa.string()) if values is None else text_column(values))
-        else:
+        elif kind is FactKind.ID or kind is FactKind.OPTIONAL_ID:
             facts.append(_id_column(fact.rstrip("_"), values, len(pack), other_ids))
+        else:
+            assert_never(kind)
     custom = pack.facts.custom_data
     seeds = _nulls(len(pack), pa.int64()) if custom is None else pa.array([_seed(data) for data in custom], pa.int64())
     return [
@@ -212,17 +219,19 @@ class EpisodeRows:
         values: list[Any] = []
         for fact, kind in FACTS.items():
             name = fact.rstrip("_")
-            if kind is Kind.INTEGER:
+            if kind is FactKind.INTEGER:
                 values.append(numbers_of(self._required(name), _INT64, self._num, name))
-            elif kind is Kind.ENDING:
+            elif kind is FactKind.ENDING:
                 values.append(codes_of(*self._flags.values()))
-            elif kind is Kind.VERSIONS:
+            elif kind is FactKind.VERSIONS:
                 values.append(self._versions)
-            else:
+            elif kind is FactKind.ID or kind is FactKind.OPTIONAL_ID or kind is FactKind.TEXT:
                 texts = self._texts(name)
-                if texts is None and kind is Kind.ID:
+                if texts is None and kind is FactKind.ID:
                     texts = np.full(self._num, None)
                 values.append(texts if texts is None else read_only(texts))
+            else:
+                assert_never(kind)
         custom = self._custom_data
         return PackFacts._make(
             (*values, observation_space, action_space, custom if custom is not None and any(custom) else None)
@@ -238,13 +247,17 @@ class EpisodeRows:
         columns: dict[str, np.ndarray] = {}
         for fact, kind in FACTS.items():
             name = fact.rstrip("_")
-            if kind is Kind.INTEGER:
+            if kind is FactKind.INTEGER:
                 columns[name] = numbers_of(self._required(name), _INT64, self._num, name)
-            elif kind is Kind.ENDING:
+            elif kind is FactKind.ENDING:
                 columns |= self._flags
-            elif kind is not Kind.VERSIONS:
+            elif kind is FactKind.VERSIONS:
+                continue  # the last of these columns
+            elif kind is FactKind.ID or kind is FactKind.OPTIONAL_ID or kind is FactKind.TEXT:
                 texts = self._texts(name)
                 columns[name] = np.full(self._num, None) if texts is None else texts
+            else:
+                assert_never(kind)
         columns |= dict(zip(_BOUNDS, _lowest_and_highest(self._versions, self._num), strict=True))
         columns |= {"length": self.lengths, "lookback": self.lookbacks}
         columns["return"] = numbers_of(self._required("return"), _FLOAT64, self._num, "return")
@@ -271,7 +284,7 @@ class EpisodeRows:
     @cached_property
     def _versions(self) -> VersionColumn | None:
         """Policy versions of all chunks, or None if no policy version is stored."""
-        versions, begins = map(self._known, _NAMES[Kind.VERSIONS])
+        versions, begins = map(self._known, _NAMES[FactKind.VERSIONS])
         if versions is None or begins is None:
             return None
         (values, bounds), (since, _) = _values_and_bounds(versions), _values_and_bounds(begins)
@@ -307,7 +320,7 @@ class EpisodeRows:
     @property
     def _flags(self) -> dict[str, np.ndarray]:
         """Whether each chunk terminated and was truncated, bool [n], by the names of the columns."""
-        return {name: flags_of(self._required(name), self._num, name) for name in _NAMES[Kind.ENDING]}
+        return {name: flags_of(self._required(name), self._num, name) for name in _NAMES[FactKind.ENDING]}
 
     def _required(self, name: str) -> Any:
         """Return an Arrow column. Raise `UnreadableData` if a value is null or missing."""

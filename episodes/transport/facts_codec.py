@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from episodes.errors import UnreadableData
-from episodes.facts.facts import FACTS, OPTIONAL, Kind, objects
+from episodes.facts.facts import FACTS, OPTIONAL, FactKind, objects
 from episodes.facts.policy_versions import UNKNOWN, VersionColumn
 from episodes.pack import EpisodePack
 from episodes.tracks.infos import msgpack_codec
@@ -166,21 +166,21 @@ def _read_texts(data: str | bytes, num: int) -> np.ndarray | None:
     return objects(values)
 
 
-_TO_WIRE: dict[Kind, Any] = {
-    Kind.ID: _encode_ids,
-    Kind.INTEGER: integers_of,
-    Kind.ENDING: lambda codes: codes.tobytes(),
-    Kind.OPTIONAL_ID: _document,
-    Kind.VERSIONS: _encode_versions,
-    Kind.TEXT: _encode_texts,
+_TO_WIRE: dict[FactKind, Any] = {
+    FactKind.ID: _encode_ids,
+    FactKind.INTEGER: integers_of,
+    FactKind.ENDING: lambda codes: codes.tobytes(),
+    FactKind.OPTIONAL_ID: _document,
+    FactKind.VERSIONS: _encode_versions,
+    FactKind.TEXT: _encode_texts,
 }
-_FROM_WIRE: dict[Kind, Any] = {
-    Kind.ID: _read_ids,
-    Kind.INTEGER: _read_integers,
-    Kind.ENDING: _read_endings,
-    Kind.OPTIONAL_ID: _read_document,
-    Kind.VERSIONS: _read_versions,
-    Kind.TEXT: _read_texts,
+_FROM_WIRE: dict[FactKind, Any] = {
+    FactKind.ID: _read_ids,
+    FactKind.INTEGER: _read_integers,
+    FactKind.ENDING: _read_endings,
+    FactKind.OPTIONAL_ID: _read_document,
+    FactKind.VERSIONS: _read_versions,
+    FactKind.TEXT: _read_texts,
 }
 WRITERS = [_TO_WIRE[kind] for kind in FACTS.values()]
 READERS = [_FROM_WIRE[kind] for kind in FACTS.values()]

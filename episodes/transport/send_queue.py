@@ -6,7 +6,7 @@ import time
 from operator import itemgetter
 from typing import Any
 
-from episodes.facts.facts import FACTS, Kind
+from episodes.facts.facts import FACTS, FactKind
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.storage.small_episodes import SmallEpisodes
@@ -15,7 +15,7 @@ from episodes.tracks.infos.infos import Infos
 from episodes.transport.facts_codec import version_bounds
 from episodes.transport.wire import Schemas, arrays_of, schema_key
 
-_ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind in (Kind.ID, Kind.OPTIONAL_ID)])
+_ids_of: Any = itemgetter(*[i for i, kind in enumerate(FACTS.values()) if kind in (FactKind.ID, FactKind.OPTIONAL_ID)])
 """Function that returns the metadata columns of a pack that may have dtype object: the id columns."""
 
 

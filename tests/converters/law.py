@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from episodes import SingleAgentEpisode
 from episodes.converters.loss_report import LossReport
 from episodes.facts import VersionRuns
-from episodes.facts.facts import FACTS, Kind
+from episodes.facts.facts import FACTS, FactKind
 from episodes.testing.strategies import episodes
 from episodes.tracks import nested
 from episodes.tracks.infos.infos import same_info
@@ -31,7 +31,7 @@ def episode_lists(draw: st.DrawFn, observations: Any, actions: Any, **options: A
         ids = {
             name: draw(st.sampled_from([None, "p", 3, ("p", 1)]))
             for name, kind in FACTS.items()
-            if kind is Kind.OPTIONAL_ID
+            if kind is FactKind.OPTIONAL_ID
         }
         ids["acting_pipeline"] = draw(st.sampled_from([None, "{}", '{"views": [["Frames", {}]]}']))
         versions = draw(st.sampled_from([None, 4, np.arange(len(episode)) // 2]))
