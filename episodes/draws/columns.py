@@ -1,20 +1,21 @@
 """Columns of batches of sampled steps, the same for replay buffers and data sets on disk.
 
-A new column of samples is one line in `DERIVED`.
+A new column of samples is one line in `DERIVED`, which says to which step of an n-step transition it belongs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from episodes.batch.sampling_checks import INDICES
 from episodes.columns import TRANSITION_KEYS, Columns
-from episodes.draws.draw import Draw, StepsDraw, WindowsDraw
+from episodes.draws.draw import Draw, Step, StepsDraw, WindowsDraw
 from episodes.draws.n_step import n_step_sums
 from episodes.errors import InvalidArgument, UnknownKey, WrongType
+from episodes.facts.policy_versions import UNKNOWN
 from episodes.history import BoundViews
 from episodes.tracks import nested
 from episodes.tracks.filling import ones
@@ -22,8 +23,8 @@ from episodes.tracks.filling import ones
 INFO_COLUMNS = "infos/columns"
 """Key for the infos as separate columns instead of the column "infos"."""
 OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
-OF_LAST = frozenset((Columns.NEXT_OBS, Columns.TERMINATEDS, Columns.TRUNCATEDS))
-"""Stored columns that are of the last step of an n-step transition. All others are of the first."""
+_OF_LAST = frozenset((Columns.NEXT_OBS, Columns.TERMINATEDS, Columns.TRUNCATEDS, INFO_COLUMNS))
+"""Columns that are not in `DERIVED`, and are of the last step of an n-step transition. All others are of the first."""
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
@@ -33,16 +34,37 @@ def _eps_ids(draw: Draw) -> np.ndarray:
     return np.array([id_ or "" for id_ in ids.ravel().tolist()], str).reshape(ids.shape)
 
 
-DERIVED: dict[str, Callable[[Draw], Any]] = {
-    Columns.INFOS: lambda draw: draw.infos(),
-    Columns.T: lambda draw: draw.times(),
-    Columns.POLICY_VERSION: lambda draw: draw.versions(),
-    Columns.IS_FIRST: lambda draw: draw.is_first(),
-    Columns.EPS_ID: _eps_ids,
-    Columns.AGENT_ID: lambda draw: draw.facts(Columns.AGENT_ID),
-    Columns.MODULE_ID: lambda draw: draw.facts(Columns.MODULE_ID),
+class Derived(NamedTuple):
+    """A column that is computed from a draw.
+
+    Attributes:
+        step: to which step of an n-step transition it belongs.
+        read: computes it from a draw of these steps.
+        padding: its value where a row has no step. None: 0, "", None or {}.
+    """
+
+    step: Step
+    read: Callable[[Draw], Any]
+    padding: int | None = None
+
+
+DERIVED = {
+    Columns.INFOS: Derived(Step.LAST, lambda draw: draw.infos()),
+    Columns.T: Derived(Step.SAMPLED, lambda draw: draw.times()),
+    Columns.POLICY_VERSION: Derived(Step.SAMPLED, lambda draw: draw.versions(), padding=UNKNOWN),
+    Columns.IS_FIRST: Derived(Step.SAMPLED, lambda draw: draw.is_first()),
+    Columns.EPS_ID: Derived(Step.SAMPLED, _eps_ids),
+    Columns.AGENT_ID: Derived(Step.SAMPLED, lambda draw: draw.facts(Columns.AGENT_ID)),
+    Columns.MODULE_ID: Derived(Step.SAMPLED, lambda draw: draw.facts(Columns.MODULE_ID)),
 }
-"""Columns that can be sampled in addition to stored ones, by name: functions that compute them from a draw."""
+"""Columns that can be sampled in addition to stored ones, by name."""
+
+
+def _step_of(key: str) -> Step:
+    """Return to which step of an n-step transition a column belongs."""
+    if key in DERIVED:
+        return DERIVED[key].step
+    return Step.LAST if key in _OF_LAST else Step.SAMPLED
 
 
 def columns_of(draw: Draw, keys: Sequence[str], views: BoundViews | None = None) -> dict[str, Any]:
@@ -56,13 +78,23 @@ def columns_of(draw: Draw, keys: Sequence[str], views: BoundViews | None = None)
     if views is not None:
         viewed = _view_columns(draw, keys, views)
         return columns_of(draw, [key for key in keys if key not in OBSERVED]) | viewed
+    if not draw.is_n_step:
+        return _read(draw, keys)
+    columns: dict[str, Any] = {}
+    for step in Step:
+        columns |= _read(draw.at_step(step), [key for key in keys if _step_of(key) is step])
+    return columns
+
+
+def _read(draw: Draw, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the columns `keys` of the steps of a draw."""
     columns = draw.stored(keys)
     if len(columns) < len(keys):
         for key in keys:
             if key == INFO_COLUMNS:
                 columns[Columns.INFOS] = draw.info_columns()
             elif key not in columns:
-                columns[key] = DERIVED[key](draw)
+                columns[key] = DERIVED[key].read(draw)
     return columns
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,33 @@ from episodes.draws.windows import WindowLayout
 from episodes.history import History, HistorySpaces
 
 
+class Step(Enum):
+    """One of the two steps of an n-step transition to which columns belong.
+
+    steps              0  1  2  3  4  5       with n_step=3, from the sampled step 1
+    SAMPLED               ^                   "obs", "actions" and most other columns
+    LAST                        ^             "new_obs", "terminateds", "truncateds" and infos
+    """
+
+    SAMPLED = "sampled"
+    LAST = "last"
+
+
 class Draw(ABC):
     """Sampled steps of a store: single steps [n], n-step transitions [n], or windows [B, W] of which some are padding.
 
-    `shape` below is [n] or [B, W]. Padding is 0, "" or None in every column.
+    `shape` below is [n] or [B, W]. Padding is 0, "" or None in every column. All columns of a draw of n-step
+    transitions are of the sampled steps; `at_step` returns a draw of the last ones.
 
-        steps              0  1  2  3  4  5       with n_step=3, from the sampled step 1
-        sampled step          ^                   "obs", "actions" and most other columns
-        last step                   ^             "new_obs", "terminateds", "truncateds" and infos
+    Attributes:
+        is_n_step: whether the last steps of the transitions are not the sampled ones.
     """
+
+    is_n_step = False
+
+    def at_step(self, step: Step) -> Draw:
+        """Return the sampled steps, or the last steps of n-step transitions, as a draw of single steps."""
+        return self
 
     @abstractmethod
     def stored(self, keys: Sequence[str]) -> dict[str, Any]:
@@ -44,7 +63,7 @@ class Draw(ABC):
 
     @abstractmethod
     def infos(self) -> np.ndarray:
-        """Return the info dicts that came with the next observations, objects [*shape]. Padding is {}."""
+        """Return the info dicts that came with the observations after the steps, objects [*shape]. Padding is {}."""
 
     @abstractmethod
     def info_columns(self) -> dict[str, np.ndarray]:
@@ -73,6 +92,17 @@ class StepsDraw(Draw):
 
     slots: np.ndarray
     last: np.ndarray
+
+    @property
+    def is_n_step(self) -> bool:  # type: ignore[reportIncompatibleVariableOverride]
+        return self.last is not self.slots
+
+    def at_step(self, step: Step) -> Draw:
+        return self.at_positions(self.slots if step is Step.SAMPLED else self.last)
+
+    @abstractmethod
+    def at_positions(self, positions: np.ndarray) -> Draw:
+        """Return the steps at `positions` [n], each in the episode of a sampled step, as a draw of single steps."""
 
     @property
     @abstractmethod

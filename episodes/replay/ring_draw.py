@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from episodes.columns import Columns
-from episodes.draws.columns import OF_LAST, blank
+from episodes.draws.columns import blank
 from episodes.draws.draw import StepsDraw, WindowsDraw
 from episodes.draws.windows import WindowLayout
 from episodes.history import HistorySpaces
@@ -36,16 +36,18 @@ class RingSteps(StepsDraw):
         return self.ring.rewards_are_finite
 
     def stored(self, keys: Sequence[str]) -> dict[str, Any]:
-        ring, slots, last = self.ring, self.slots, self.last
+        ring, slots = self.ring, self.slots
         gathered = ring.columns
         columns = {}
         for key in keys:
-            at = last if key in OF_LAST else slots
             if key in gathered:
-                columns[key] = gathered[key](at)
+                columns[key] = gathered[key](slots)
             elif key in OBSERVED:
-                columns[key] = _observations(ring, key, at)
+                columns[key] = _observations(ring, key, slots)
         return columns
+
+    def at_positions(self, positions: np.ndarray) -> RingSteps:
+        return RingSteps(self.ring, positions)
 
     def times(self) -> np.ndarray:
         return self.ring.links.t[self.slots]
@@ -66,10 +68,10 @@ class RingSteps(StepsDraw):
         return result.reshape(self.slots.shape)
 
     def infos(self) -> np.ndarray:
-        return _infos(self.ring, self.last)
+        return _infos(self.ring, self.slots)
 
     def info_columns(self) -> dict[str, np.ndarray]:
-        return _info_columns(self.ring, self.last)
+        return _info_columns(self.ring, self.slots)
 
     def history(
         self, before: bool, after: bool, spaces: HistorySpaces, lookback: int | None

@@ -42,7 +42,7 @@ class _Draw(LocatedItems, Draw):
 
     @abstractmethod
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return two masks: whether the episode is terminated, and whether it is truncated, at the last steps."""
+        """Return two masks: whether the episode is terminated, and whether it is truncated, at each step."""
 
     @abstractmethod
     def step_indices(self) -> np.ndarray:
@@ -80,15 +80,15 @@ class _Draw(LocatedItems, Draw):
         return self.of_episodes(self.tracks.facts(_FACTS[name]))
 
     def infos(self) -> np.ndarray:
-        _, last, episodes = self.places()
-        result = self.arrange(as_object_array(StoredInfos.of(self.tracks).dicts(last + 1, episodes)))
+        numbers, _, episodes = self.places()
+        result = self.arrange(as_object_array(StoredInfos.of(self.tracks).dicts(numbers + 1, episodes)))
         flat = result.reshape(-1)
         flat[:] = [{} if info is None else info for info in flat.tolist()]
         return result
 
     def info_columns(self) -> dict[str, np.ndarray]:
-        _, last, episodes = self.places()
-        columns = StoredInfos.of(self.tracks).columns(last + 1, episodes)
+        numbers, _, episodes = self.places()
+        columns = StoredInfos.of(self.tracks).columns(numbers + 1, episodes)
         return {path: self.arrange(values) for path, values in columns.items()}
 
     def history(
@@ -101,8 +101,7 @@ class _Draw(LocatedItems, Draw):
 
 
 class StepDraw(_Draw, StepsDraw):
-    """Sampled steps [n], at which items can be read. For n-step returns, next observations and endings are those
-    of the last of the n steps."""
+    """Sampled steps [n], at which items can be read."""
 
     def __init__(self, tracks: StoredTracks, steps: LocatedSteps) -> None:
         super().__init__(tracks, steps)
@@ -112,15 +111,9 @@ class StepDraw(_Draw, StepsDraw):
     def rewards_are_finite(self) -> bool:
         return False  # files do not say
 
-    def items(self, track: int, *, after: bool = False) -> np.ndarray:
-        """Return the sampled steps' items [n, ...] of the array with the index `track`, or with
-        `after` the items that follow.
-
-        With `after`, return the items after the last of the n steps of each return.
-        """
-        if after and self.last is not self.numbers:
-            return self.at(track, self.last + 1)
-        return super().items(track, after=after)
+    def at_positions(self, positions: np.ndarray) -> StepDraw:
+        steps = self.steps if positions is self.slots else self.steps.moved_to(positions)
+        return StepDraw(self.tracks, steps)
 
     def path(self, num_steps: int) -> list[np.ndarray]:
         last = self.ends - 1
@@ -135,10 +128,7 @@ class StepDraw(_Draw, StepsDraw):
         return lambda positions: as_summable(self.at(track, positions))
 
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return two masks, bool [n]: whether the episode is terminated, and whether it is truncated,
-        at the last of the n steps."""
-        if self.last is not self.numbers:
-            return self.steps.endings_at(self.last)
+        """Return two masks, bool [n]: whether the episode is terminated, and whether it is truncated, at each step."""
         terminated, truncated = self.steps.endings()
         return terminated.copy(), truncated.copy()
 

@@ -23,7 +23,7 @@ from episodes.batch.sampling_checks import (
 )
 from episodes.columns import Columns, check_extra_output_names
 from episodes.data_types import Indices
-from episodes.draws.columns import checked_keys, transition_columns, window_columns
+from episodes.draws.columns import DERIVED, checked_keys, transition_columns, window_columns
 from episodes.errors import (
     EpisodeStateError,
     InvalidArgument,
@@ -32,7 +32,6 @@ from episodes.errors import (
     UnreadableData,
     WrongType,
 )
-from episodes.facts.policy_versions import UNKNOWN
 from episodes.history import BoundViews
 from episodes.pack import EpisodePack
 from episodes.storage.files import local_path
@@ -381,13 +380,10 @@ class Sampler:
         """Return a batch in which the rows selected by the mask `padded`, bool [n], are padding:
         zeros, empty infos and index -1."""
         columns = batch.to_dict()
+        fills: dict[str, Any] = {key: derived.padding for key, derived in DERIVED.items()}
+        fills |= {Columns.N_STEP: 1, Columns.WEIGHTS: 1.0, INDICES: PADDING}
         for key, column in columns.items():
-            fill: Any = {
-                Columns.N_STEP: 1,
-                Columns.WEIGHTS: 1.0,
-                Columns.POLICY_VERSION: UNKNOWN,
-                INDICES: PADDING,
-            }.get(key)
+            fill = fills.get(key)
             for leaf in nested.leaves(column):
                 if key == Columns.INFOS and leaf is column:
                     leaf[padded] = [{} for _ in range(int(padded.sum()))]
@@ -423,7 +419,7 @@ class Sampler:
             self._check_complete(LocatedItems(self._tracks, steps), reach, start)
         if boundary == "stop":
             earliest = LocatedItems(self._tracks, steps).earliest_complete(reach)
-            steps = shift_back(steps, self._tracks.table, length, earliest)
+            steps = shift_back(steps, length, earliest)
         draw = WindowDraw(self._tracks, steps, lookback + burn_in, length)
         columns = window_columns(draw, names, views, lookback, Columns.STATE_OUT in self._tracks.structure)
         with self._lock:

@@ -143,13 +143,12 @@ class StepIndex:
         return units + same if same else units
 
 
-def shift_back(steps: LocatedSteps, table: StepIndex, length: int, earliest: np.ndarray) -> LocatedSteps:
+def shift_back(steps: LocatedSteps, length: int, earliest: np.ndarray) -> LocatedSteps:
     """Move sampled steps back within their episodes, but not before the positions `earliest` [n], so that at least
     `length` steps begin there if possible."""
     ends, lengths = steps.known(END), steps.known(LENGTH)
     positions = np.minimum(steps.numbers, np.maximum(np.maximum(ends - length, ends - lengths), earliest))
-    chunks = table.owners(positions, steps.episodes)
-    return LocatedSteps(table, positions, chunks, positions - table.shifts[chunks])
+    return steps.moved_to(positions)
 
 
 class LocatedSteps:
@@ -185,6 +184,11 @@ class LocatedSteps:
         part._whole, part._own = self, index
         return part
 
+    def moved_to(self, positions: np.ndarray) -> LocatedSteps:
+        """Return the steps at `positions` [n], each in the episode of one of these steps."""
+        chunks = self._table.owners(positions, self.episodes)
+        return LocatedSteps(self._table, positions, chunks, positions - self._table.shifts[chunks])
+
     def known(self, fact: int) -> np.ndarray:
         """Return one property of each step's chunk, int64 [n]. `fact` is the property's
         index, such as END or LENGTH."""
@@ -216,14 +220,9 @@ class LocatedSteps:
             terminated, truncated = self._whole.endings()
             return terminated[self._own], truncated[self._own]
         if self._endings is None:
-            self._endings = self.endings_at(self.numbers)
+            endings = np.zeros((2, len(self.numbers)), bool)
+            ended = (self.known(END) == self.numbers + 1).nonzero()[0]
+            flags = self._table.known[FLAGS].take(self.episodes[ended])
+            endings[0, ended], endings[1, ended] = flags & 1, flags > 1
+            self._endings = endings[0], endings[1]
         return self._endings
-
-    def endings_at(self, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two masks, bool [n]: whether each step's episode is terminated, and whether it is truncated,
-        at the position in `last` [n]."""
-        endings = np.zeros((2, len(last)), bool)
-        ended = (self.known(END) == last + 1).nonzero()[0]
-        flags = self._table.known[FLAGS].take(self.episodes[ended])
-        endings[0, ended], endings[1, ended] = flags & 1, flags > 1
-        return endings[0], endings[1]
