@@ -29,17 +29,8 @@ class Draw(ABC):
     """Sampled steps of a store: single steps [n], n-step transitions [n], or windows [B, W] of which some are padding.
 
     `shape` below is [n] or [B, W]. Padding is 0, "" or None in every column. All columns of a draw of n-step
-    transitions are of the sampled steps; `at_step` returns a draw of the last ones.
-
-    Attributes:
-        is_n_step: whether the last steps of the transitions are not the sampled ones.
+    transitions are of the sampled steps; `StepsDraw.at_last` returns a draw of the last ones.
     """
-
-    is_n_step = False
-
-    def at_step(self, step: Step) -> Draw:
-        """Return the sampled steps, or the last steps of n-step transitions, as a draw of single steps."""
-        return self
 
     @abstractmethod
     def stored(self, keys: Sequence[str]) -> dict[str, Any]:
@@ -93,16 +84,9 @@ class StepsDraw(Draw):
     slots: np.ndarray
     last: np.ndarray
 
-    @property
-    def is_n_step(self) -> bool:  # type: ignore[reportIncompatibleVariableOverride]
-        return self.last is not self.slots
-
-    def at_step(self, step: Step) -> Draw:
-        return self.at_positions(self.slots if step is Step.SAMPLED else self.last)
-
     @abstractmethod
-    def at_positions(self, positions: np.ndarray) -> Draw:
-        """Return the steps at `positions` [n], each in the episode of a sampled step, as a draw of single steps."""
+    def at_last(self) -> StepsDraw:
+        """Return the steps at the positions `last` as a draw of single steps."""
 
     @property
     @abstractmethod

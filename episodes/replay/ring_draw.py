@@ -46,8 +46,8 @@ class RingSteps(StepsDraw):
                 columns[key] = _observations(ring, key, slots)
         return columns
 
-    def at_positions(self, positions: np.ndarray) -> RingSteps:
-        return RingSteps(self.ring, positions)
+    def at_last(self) -> RingSteps:
+        return RingSteps(self.ring, self.last)
 
     def times(self) -> np.ndarray:
         return self.ring.links.t[self.slots]

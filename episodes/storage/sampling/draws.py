@@ -111,9 +111,8 @@ class StepDraw(_Draw, StepsDraw):
     def rewards_are_finite(self) -> bool:
         return False  # files do not say
 
-    def at_positions(self, positions: np.ndarray) -> StepDraw:
-        steps = self.steps if positions is self.slots else self.steps.moved_to(positions)
-        return StepDraw(self.tracks, steps)
+    def at_last(self) -> StepDraw:
+        return StepDraw(self.tracks, self.steps.moved_to(self.last))
 
     def path(self, num_steps: int) -> list[np.ndarray]:
         last = self.ends - 1

@@ -186,8 +186,11 @@ class LocatedSteps:
 
     def moved_to(self, positions: np.ndarray) -> LocatedSteps:
         """Return the steps at `positions` [n], each in the episode of one of these steps."""
-        chunks = self._table.owners(positions, self.episodes)
-        return LocatedSteps(self._table, positions, chunks, positions - self._table.shifts[chunks])
+        table = self._table
+        if not table.is_joined:
+            return LocatedSteps(table, positions, self.episodes, positions, {END: self.known(END)})
+        chunks = table.owners(positions, self.episodes)
+        return LocatedSteps(table, positions, chunks, positions - table.shifts[chunks])
 
     def known(self, fact: int) -> np.ndarray:
         """Return one property of each step's chunk, int64 [n]. `fact` is the property's
