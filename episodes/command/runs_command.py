@@ -27,7 +27,7 @@ def runs(
     json: Json = False,
 ) -> None:
     """List training runs, the best test first: results, status, and the settings that differ between the runs."""
-    from episodes.storage.runs import differing, find_runs
+    from episodes.storage.runs import differing, find_runs, rank
 
     found = sorted(find_runs(directory), key=rank)
     if not found:
@@ -59,6 +59,8 @@ def print_comparison(a: StoredRun, b: StoredRun) -> None:
 
 def comparison(a: StoredRun, b: StoredRun) -> dict[str, Any]:
     """Return a comparison of two runs as JSON values."""
+    from episodes.storage.runs import better
+
     settings = _differing_settings(a, b)
     differs = bool(settings) or results_differ(a, b)
     return {"a": a.as_dict(), "b": b.as_dict(), "better": better(a, b), "settings": settings, "differs": differs}
@@ -72,15 +74,6 @@ def _differing_settings(a: StoredRun, b: StoredRun) -> dict[str, list[Any]]:
     return {name: [table.get(name) for table in tables] for name in differing(tables)}
 
 
-def better(a: StoredRun, b: StoredRun) -> str | None:
-    """Return "a" or "b", the run with the higher best test. Return None if they are equal, a run has no test, or the
-    environments differ.
-    """
-    if a.best_score is None or b.best_score is None or a.best_score == b.best_score or not _same_environment(a, b):
-        return None
-    return "a" if a.best_score > b.best_score else "b"
-
-
 def results_differ(a: StoredRun, b: StoredRun) -> bool:
     """Return True if two runs have different counts or scores. Durations are not compared."""
     names = ("num_epochs", "num_steps", "num_updates", "best_score", "best_epoch", "last_score")
@@ -89,10 +82,12 @@ def results_differ(a: StoredRun, b: StoredRun) -> bool:
 
 def verdict(a: StoredRun, b: StoredRun) -> str:
     """Return one line that says which run was better, or why this is not known."""
+    from episodes.storage.runs import better, same_environment
+
     for run in (a, b):
         if run.best_score is None:
             return f"{run.folder} has no test, so the runs cannot be compared"
-    if not _same_environment(a, b):
+    if not same_environment(a, b):
         return "the environments differ, so the tests cannot be compared"
     name = better(a, b)
     if name is None:
@@ -102,19 +97,6 @@ def verdict(a: StoredRun, b: StoredRun) -> str:
         f"{best.folder} was better: best test {text(best.best_score)} in epoch {best.best_epoch}, against "
         f"{text(other.best_score)} in epoch {other.best_epoch}"
     )
-
-
-def _same_environment(a: StoredRun, b: StoredRun) -> bool:
-    """Return True if no setting of the environment differs, as far as both runs have it."""
-    names = [name for name in a.settings.keys() & b.settings.keys() if name in ("env", "environment")]
-    names += [name for name in a.settings.keys() | b.settings.keys() if name.startswith("env_kwargs.")]
-    return all(a.settings.get(name) == b.settings.get(name) for name in names)
-
-
-def rank(run: StoredRun) -> tuple[Any, ...]:
-    """Return the sort key of a run: the environment, then the best test, highest first, then the folder."""
-    environment = str(run.settings.get("env", run.settings.get("environment", "")))
-    return environment, run.best_score is None, -(run.best_score or 0.0), str(run.folder)
 
 
 def _cells(run: StoredRun, parent: Path | None) -> list[str]:

@@ -166,6 +166,15 @@ class RunFiles:
         }
         return True
 
+    def _best_test(self) -> float | None:
+        """Return the highest mean return of a test, as `episodes runs` prints it, or None without tests.
+
+        Without a status, it is that of the CSV file.
+        """
+        if self.stored is not None and self.stored.best_score is not None:
+            return self.stored.best_score
+        return max(filter(math.isfinite, self.files["test"].columns.get("mean_return", ())), default=None)
+
     def message(self) -> dict[str, Any]:
         """Return the run's description and its curves as data for the page."""
         stored = self.stored
@@ -185,6 +194,7 @@ class RunFiles:
             "environment": clipped(settings.get("env", ""), 60),
             "seed": clipped(settings.get("seed", ""), 20),
             "status": "" if stored is None else clipped(stored.status, 200),
+            "best": self._best_test(),
             "steps": int(max(filter(math.isfinite, last_steps), default=0)),
             "age": max(time.time() - max(times), 0.0) if times else None,
             "problem": "; ".join(file.problem for file in self.files.values() if file.problem),

@@ -14,7 +14,20 @@ from episodes.errors import InvalidArgument, UnreadableData
 from episodes.storage.files import put, read_file
 from episodes.storage.locks import try_lock
 
-__all__ = ["DESCRIPTION", "LOCK", "STATUS", "StoredRun", "differing", "find_runs", "is_run", "read_run", "write_status"]
+__all__ = [
+    "DESCRIPTION",
+    "LOCK",
+    "STATUS",
+    "StoredRun",
+    "better",
+    "differing",
+    "find_runs",
+    "is_run",
+    "rank",
+    "read_run",
+    "same_environment",
+    "write_status",
+]
 
 DESCRIPTION = "run.json"  # configuration, command, versions and commit, which loggers write
 STATUS = "status.json"  # settings and results, which trainers write
@@ -119,6 +132,28 @@ def read_run(folder: Path) -> StoredRun:
         return StoredRun.read(folder)
     except (UnreadableData, OSError, RecursionError) as error:
         return StoredRun(folder=folder, status=f"unreadable: {error}")
+
+
+def rank(run: StoredRun) -> tuple[Any, ...]:
+    """Return the sort key of a run: the environment, then the best test, highest first, then the folder."""
+    environment = str(run.settings.get("env", run.settings.get("environment", "")))
+    return environment, run.best_score is None, -(run.best_score or 0.0), str(run.folder)
+
+
+def better(a: StoredRun, b: StoredRun) -> str | None:
+    """Return "a" or "b", the run with the higher best test. Return None if they are equal, a run has no test, or the
+    environments differ.
+    """
+    if a.best_score is None or b.best_score is None or a.best_score == b.best_score or not same_environment(a, b):
+        return None
+    return "a" if a.best_score > b.best_score else "b"
+
+
+def same_environment(a: StoredRun, b: StoredRun) -> bool:
+    """Return True if no setting of the environment differs, as far as both runs have it."""
+    names = [name for name in a.settings.keys() & b.settings.keys() if name in ("env", "environment")]
+    names += [name for name in a.settings.keys() | b.settings.keys() if name.startswith("env_kwargs.")]
+    return all(a.settings.get(name) == b.settings.get(name) for name in names)
 
 
 def differing(tables: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import assert_fails, output, printed, run
 
-from episodes.command.runs_command import comparison, rank, verdict
+from episodes.command.runs_command import comparison, verdict
 from episodes.errors import UnreadableData
-from episodes.storage.runs import DESCRIPTION, STATUS, StoredRun, differing, write_status
+from episodes.storage.runs import DESCRIPTION, STATUS, StoredRun, differing, rank, write_status
 
 SCORES = st.none() | st.integers(-3, 3).map(float)
 SETTINGS = st.dictionaries(st.sampled_from(["env", "algorithm.gamma", "trainer.gamma"]), st.integers(0, 2))

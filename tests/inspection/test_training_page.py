@@ -366,3 +366,16 @@ def test_points_of_a_long_curve_have_mean_and_extremes_of_their_rows(
         expected = [np.mean(known / scale) * scale, known.min(), known.max()] if len(known) else [np.nan] * 3
         assert np.allclose(np.array([mean, low, high]) / scale, np.array(expected) / scale, equal_nan=True)
     assert begin == num_rows
+
+
+@pytest.mark.parametrize(("status", "best"), [(21.5, 21.5), (None, 9.0)])
+def test_best_test_is_that_of_the_status_or_else_of_the_csv_file(
+    tmp_path: Path, status: float | None, best: float
+) -> None:
+    (tmp_path / "test.csv").write_text("step,mean_return\n1,nan\n2,9.0\n3,4.0\n")
+    run = RunFiles(tmp_path)
+    run.read()
+    assert run.message()["best"] == 9.0
+    write_status(tmp_path, settings={}, stopped_by=None, best_score=status)
+    run.read()
+    assert run.message()["best"] == best

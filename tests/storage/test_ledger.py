@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from connectors import learner_pipeline
 from episodes import Batch, SingleAgentEpisode
 from episodes.errors import InvalidArgument, UnreadableData, WrongType
+from episodes.format_versions import LEDGER
 from episodes.replay import EpisodeReplayBuffer
 from episodes.storage.ledger import Ledger, difference
 from episodes.storage.ledger.ledger_reader import LedgerReader
-from episodes.storage.ledger.row_hashes import row_hashes
+from episodes.storage.ledger.row_hashes import hash_of_arrays, hash_of_values, row_hashes
 
 
 def rows(*numbers: int) -> dict[str, Any]:
@@ -304,3 +305,28 @@ def test_measurements_and_agents_come_back(tmp_path_factory: pytest.TempPathFact
         assert list(update.measured) == list(wanted)
         assert all(np.array_equal(update.measured[name], column) for name, column in wanted.items())
         assert update.agents is None
+
+
+HASHES = {2: ([0xD5F1669CB22951BC, 0xF636D56F7CABAD82], 0x7F1AC0E839955602, 0xAFB12348739E1894)}
+"""Hashes of fixed rows, weights and settings, by version of the ledger's format.
+
+If they change, equal runs of two versions of the library would seem to differ: then the new hashes are an entry of the
+next version. Entries of older versions stay.
+"""
+
+
+def test_hashes_change_only_with_the_version_of_the_format() -> None:
+    columns = {
+        "obs": {
+            "camera": np.arange(2 * 400, dtype=np.uint8).reshape(2, 400),
+            "pair": (np.arange(4, dtype=np.float32).reshape(2, 2), np.array([True, False])),
+        },
+        "actions": np.array([3, -1]),
+        "rewards": np.array([0.5, -2.0]),
+        "indices": np.array([7, 8]),
+        "infos": np.array([{"a": 1}, {}]),
+        "state": np.zeros((2, 0)),
+    }
+    weights = hash_of_arrays([np.arange(3.0), np.ones((2, 2), np.float32)])
+    settings = hash_of_values({"b": 1, "a": [0.5, None, "x"]})
+    assert HASHES[LEDGER] == (row_hashes(columns).tolist(), weights, settings)

@@ -236,7 +236,6 @@ function table(heads, rows) {
 }
 
 function runTable() {
-  const best = (run, name) => { const metric = run.metrics[name]; return metric ? metric.high.reduce((a, b) => (b > a || Number.isNaN(a) ? b : a), NaN) : NaN; };
   const number = (value) => (Number.isNaN(value) ? "" : show(value));
   const varying = ["algorithm", "environment", "seed"].filter((name) => runs.some((run) => run[name] !== runs[0][name]));
   find("about").textContent = ["algorithm", "environment", "seed"].filter((name) => !varying.includes(name) && runs[0][name]).map((name) => `${name} ${runs[0][name]}`).join(", ");
@@ -248,7 +247,7 @@ function runTable() {
       draw();
     });
     const status = element("td", { class: `text status${run.status === "running" ? " running" : isBad(run.status) ? " bad" : ""}` }, run.status);
-    const cells = [number(newest(run, "train/mean_return_100", "train/mean_return")), number(best(run, "test/mean_return")), run.steps.toLocaleString("en"), ...varying.map((name) => run[name])];
+    const cells = [number(newest(run, "train/mean_return_100", "train/mean_return")), number(run.best ?? NaN), run.steps.toLocaleString("en"), ...varying.map((name) => run[name])];
     const name = element("td", { class: "text" }, element("label", { style: `color:${colourOf(i)}` }, box, ` ${run.name}${run.problem ? ` (${run.problem})` : ""}`));
     return element("tr", {}, name, status, ...cells.map((cell) => element("td", {}, String(cell ?? ""))), element("td", { class: "age" }));
   });
