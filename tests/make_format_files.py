@@ -168,11 +168,11 @@ def write_journal(folder: Path) -> None:
 
 
 def write_message(folder: Path) -> None:
-    from episodes.transport.messages import Head, Kind
+    from episodes.transport.messages import Head, MessageKind
     from episodes.transport.wire import Schemas, encoded
 
     message = encoded([pack()], Schemas())
-    head = Head(Kind.DATA, 1 + len(message.large), b"sender01", 3, message.schema_id).packed()
+    head = Head(MessageKind.DATA, 1 + len(message.large), b"sender01", 3, message.schema_id).packed()
     parts = [bytes(part) for part in message.parts(head)]
     (folder / "message.msgpack").write_bytes(msgpack.packb([message.schema, parts]) or b"")
 

@@ -31,7 +31,7 @@ _HEAD = struct.Struct("<4sBBH8sQQdqq8x")
 SIZE = _HEAD.size  # a multiple of 8, so that arrays after it are aligned
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kind of a message between a sender and a receiver of episodes. Senders send the first five
     kinds, receivers the last four."""
 

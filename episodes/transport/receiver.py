@@ -37,7 +37,7 @@ from episodes.transport import keys as curve
 from episodes.transport.connections import PART_BYTES, Connection, ConnectionWatch
 from episodes.transport.journal import Journal
 from episodes.transport.known_schemas import KnownSchemas
-from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.messages import SIZE, Head, MessageKind, read_head
 from episodes.transport.parts import Buffer
 from episodes.transport.path_locks import lock_of_path
 from episodes.transport.peers import Arrived, Incoming, Peer, Peers, Received, Taken, Unacknowledged
@@ -301,7 +301,7 @@ class EpisodeReceiver(Endpoint):
     def _forget_gone(self, peers: list[Peer]) -> None:
         """Stop waiting, in `sample`, for newer policy versions from those senders in `peers` that have disconnected."""
         for peer in peers:
-            if not self._reply(peer.address, Head(Kind.HELLO, 1).packed()):  # senders ignore it
+            if not self._reply(peer.address, Head(MessageKind.HELLO, 1).packed()):  # senders ignore it
                 peer.lowest_version = UNKNOWN
 
     def _next(self, deadline: float) -> bool:
@@ -365,14 +365,14 @@ class EpisodeReceiver(Endpoint):
         head = read_head(parts[0]) if parts else "no header"
         if isinstance(head, str) or head.num_parts != len(parts):
             self._counts.refuse(head if isinstance(head, str) else "no header")
-        elif head.kind == Kind.DATA or head.kind == Kind.MULTI_AGENT:
+        elif head.kind == MessageKind.DATA or head.kind == MessageKind.MULTI_AGENT:
             return self._queue_if_next(message, head)
-        elif head.kind == Kind.HELLO:
+        elif head.kind == MessageKind.HELLO:
             self._register_sender(address, head)
-        elif head.kind == Kind.SCHEMA:
+        elif head.kind == MessageKind.SCHEMA:
             if head.schema not in self._schemas and not self._schemas.register(head.schema, bytes(parts[0][SIZE:])):
                 self._counts.refuse("broken schema")
-        elif head.kind == Kind.GOT and head.sender in self._peers:
+        elif head.kind == MessageKind.GOT and head.sender in self._peers:
             self._peers[head.sender].has_unconfirmed_weights = False
             self._share_weights(self._peers[head.sender])
         else:
@@ -452,7 +452,7 @@ class EpisodeReceiver(Endpoint):
         layouts = self._schemas.get(head.schema, "the receiver dropped this schema for newer ones; send it again")
         if isinstance(layouts, str):
             self._counts.refuse("schema")
-            self._reply(peer.address, Head(Kind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
+            self._reply(peer.address, Head(MessageKind.REFUSED, 1, schema=head.schema).packed() + layouts.encode())
             self._take(index)
             return
         if not parts:
@@ -460,7 +460,7 @@ class EpisodeReceiver(Endpoint):
             return
         try:
             packs = decoded(layouts, parts, SIZE)
-            result = unpack_agents(packs) if head.kind == Kind.MULTI_AGENT else packs[0]
+            result = unpack_agents(packs) if head.kind == MessageKind.MULTI_AGENT else packs[0]
         except DAMAGES:
             self._counts.refuse("broken message")
             self._take(index)
@@ -522,7 +522,7 @@ class EpisodeReceiver(Endpoint):
     def _acknowledge(self, peer: Peer) -> None:
         peer.num_unacknowledged = 0
         if peer.next:
-            self._reply(peer.address, Head(Kind.TAKEN, 1, number=peer.next - 1).packed())
+            self._reply(peer.address, Head(MessageKind.TAKEN, 1, number=peer.next - 1).packed())
 
     def _acknowledge_all(self) -> None:
         for peer in self._unacknowledged.values():
@@ -543,7 +543,7 @@ class EpisodeReceiver(Endpoint):
         elif peer.who_address == address:
             return
         peer.who_address = address
-        self._reply(address, Head(Kind.WHO, 1).packed())
+        self._reply(address, Head(MessageKind.WHO, 1).packed())
 
     def _reply(self, address: bytes, *parts: Buffer) -> bool:
         """Send a message to the sender at `address`. Return False if that sender is not connected.
@@ -606,7 +606,7 @@ class EpisodeReceiver(Endpoint):
         if peer.lowest_version == UNKNOWN:
             peer.lowest_version = version  # the sender acts with these weights next
         peer.weights, peer.has_unconfirmed_weights = number, True
-        head = Head(Kind.WEIGHTS, len(parts), number=number, lowest=version)
+        head = Head(MessageKind.WEIGHTS, len(parts), number=number, lowest=version)
         self._reply(peer.address, head.packed() + parts[0], *parts[1:])
 
     # --- statistics and closing ----------------------------------------------------------------------------------

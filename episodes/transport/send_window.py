@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from episodes.pack import EpisodePack
-from episodes.transport.messages import Kind
+from episodes.transport.messages import MessageKind
 
 __all__ = ["Outgoing", "SendWindow"]
 
@@ -19,7 +19,7 @@ class Outgoing(NamedTuple):
     costs as much as all other work for a small message.
     """
 
-    kind: Kind
+    kind: MessageKind
     packs: Sequence[EpisodePack]
     as_one: bool  # they arrive as one pack
     time: float

@@ -9,7 +9,7 @@ from episodes.errors import WrongType, rejected_type
 from episodes.multi_agent import MultiAgentEpisode, pack_agents
 from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
-from episodes.transport.messages import Kind
+from episodes.transport.messages import MessageKind
 
 Sendable = (
     EpisodePack | SingleAgentEpisode | MultiAgentEpisode | Sequence[SingleAgentEpisode] | Sequence[MultiAgentEpisode]
@@ -28,7 +28,7 @@ def finished(episode: SingleAgentEpisode) -> SingleAgentEpisode:
     return SingleAgentEpisode.of(episode.facts, episode.finalized_tracks(), dict(episode.custom_data))
 
 
-def packed(episodes: object) -> tuple[Kind, list[list[EpisodePack]]]:
+def packed(episodes: object) -> tuple[MessageKind, list[list[EpisodePack]]]:
     """Convert the argument of `send` to packs. Return the message kind (single-agent or multi-agent) and a list of
     packs per message, which is empty if there are no episodes.
 
@@ -36,17 +36,17 @@ def packed(episodes: object) -> tuple[Kind, list[list[EpisodePack]]]:
         WrongType: `episodes` are not a pack, an episode or an iterable of episodes.
     """
     if isinstance(episodes, EpisodePack):
-        return Kind.DATA, [[episodes]]
+        return MessageKind.DATA, [[episodes]]
     if isinstance(episodes, SingleAgentEpisode):
-        return Kind.DATA, [[EpisodePack.from_episodes([episodes])]]
+        return MessageKind.DATA, [[EpisodePack.from_episodes([episodes])]]
     iterable = [episodes] if isinstance(episodes, MultiAgentEpisode) else episodes
     if not isinstance(iterable, Iterable):
         kind = rejected_type(episodes, EpisodePack, SingleAgentEpisode, MultiAgentEpisode)
         raise WrongType(f"send({kind}); give a pack, an episode, or a list of episodes")
     items: list[Any] = list(iterable)
     if not items:
-        return Kind.DATA, []
+        return MessageKind.DATA, []
     several = [episode for episode in items if isinstance(episode, MultiAgentEpisode)]
     if len(several) == len(items):
-        return Kind.MULTI_AGENT, [pack_agents(several)]
-    return Kind.DATA, [[EpisodePack.from_episodes(items)]]
+        return MessageKind.MULTI_AGENT, [pack_agents(several)]
+    return MessageKind.DATA, [[EpisodePack.from_episodes(items)]]

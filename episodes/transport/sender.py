@@ -15,7 +15,7 @@ from episodes.pack import EpisodePack
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks.validation import checked_count, checked_number, checked_place
 from episodes.transport import keys as curve
-from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.messages import SIZE, Head, MessageKind, read_head
 from episodes.transport.receiver_link import ReceiverLink
 from episodes.transport.send_queue import SendQueue
 from episodes.transport.send_window import Outgoing, SendWindow
@@ -261,7 +261,7 @@ class EpisodeSender(Endpoint):
                 return False
             packs = queue.together(self._unacked.next)
             try:
-                outgoing, message = self._encode(Kind.DATA, packs, as_one=len(packs) > 1)
+                outgoing, message = self._encode(MessageKind.DATA, packs, as_one=len(packs) > 1)
             except (InvalidArgument, WrongType):
                 if queue.halve():
                     continue  # send what cannot be one message as several
@@ -271,7 +271,7 @@ class EpisodeSender(Endpoint):
                 return False
         return True
 
-    def _encode(self, kind: Kind, packs: list[EpisodePack], *, as_one: bool) -> tuple[Outgoing, Message]:
+    def _encode(self, kind: MessageKind, packs: list[EpisodePack], *, as_one: bool) -> tuple[Outgoing, Message]:
         """Encode packs as one message. Raise `InvalidArgument` if it is larger than `max_message_bytes`."""
         message = _ENCODED[as_one](packs, self._schemas)
         nbytes = SIZE + message.nbytes
@@ -314,7 +314,7 @@ class EpisodeSender(Endpoint):
     def _send_schema(self, schema: bytes, schema_id: int) -> None:
         """Send the schema (dtypes, shapes, spaces) of packs. If it was sent, record that this connection has it,
         because later messages refer to it by its id."""
-        if self._put([Head(Kind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
+        if self._put([Head(MessageKind.SCHEMA, 1, self._id, 0, schema_id).packed() + schema]):
             self._link.schemas.add(schema_id)
 
     def _put(self, frames: list[Any]) -> bool:
@@ -432,14 +432,14 @@ class EpisodeSender(Endpoint):
         head = read_head(parts[0])
         if isinstance(head, str):
             return
-        if head.kind == Kind.TAKEN:
+        if head.kind == MessageKind.TAKEN:
             self._unacked.acknowledge(head.number)
-        elif head.kind == Kind.WHO:
+        elif head.kind == MessageKind.WHO:
             self._send_hello()
-        elif head.kind == Kind.REFUSED:
+        elif head.kind == MessageKind.REFUSED:
             self._refusals[head.schema] = bytes(parts[0][SIZE:]).decode(errors="replace")
             self._counts["refused"] += 1
-        elif head.kind == Kind.WEIGHTS:
+        elif head.kind == MessageKind.WEIGHTS:
             self._take_weights(head, parts)
 
     def _take_weights(self, head: Head, parts: list[Any]) -> None:
@@ -447,12 +447,12 @@ class EpisodeSender(Endpoint):
             self._weights = decoded_weights(head.lowest, parts, SIZE)
         except UnreadableData:
             return
-        self._put([Head(Kind.GOT, 1, self._id, head.number).packed()])
+        self._put([Head(MessageKind.GOT, 1, self._id, head.number).packed()])
 
     def _send_hello(self) -> None:
         """Introduce this sender to the receiver by a HELLO message, and send all unacknowledged messages again."""
         self._link.schemas.clear()
-        hello = Head(Kind.HELLO, 1, self._id, self._unacked.first, self._link.num_connections)
+        hello = Head(MessageKind.HELLO, 1, self._id, self._unacked.first, self._link.num_connections)
         self._put([hello.packed()])
         for number, sent in list(self._unacked.items()):
             self._post(number, sent, _ENCODED[sent.as_one](sent.packs, self._schemas))

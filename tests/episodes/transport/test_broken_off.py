@@ -14,7 +14,7 @@ import zmq
 
 from episodes.errors import EpisodeStateError, TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender, peers
-from episodes.transport.messages import SIZE, Head, Kind, read_head
+from episodes.transport.messages import SIZE, Head, MessageKind, read_head
 from episodes.transport.wire import Schemas, encoded
 from tests.episodes.transport.traffic import PATIENCE_S, SECONDS, drained, number_of, pack_of, until
 from tests.interrupts import Breaking
@@ -230,12 +230,12 @@ class Stranger:
         self.socket.connect(receiver.address)
 
     def hello(self, sender: bytes, number: int, connection: int = 0) -> None:
-        self.socket.send(Head(Kind.HELLO, 1, sender, number, connection).packed())
+        self.socket.send(Head(MessageKind.HELLO, 1, sender, number, connection).packed())
 
     def send(self, sender: bytes, number: int) -> None:
         message = encoded([pack_of(number)], Schemas())
-        head = Head(Kind.DATA, 1, sender, number, message.schema_id)
-        self.socket.send(head._replace(kind=Kind.SCHEMA).packed() + message.schema)
+        head = Head(MessageKind.DATA, 1, sender, number, message.schema_id)
+        self.socket.send(head._replace(kind=MessageKind.SCHEMA).packed() + message.schema)
         self.socket.send_multipart(message.parts(head.packed()))
 
     def metadata(self) -> Head:
@@ -260,7 +260,7 @@ def test_late_hello_of_an_old_connection_is_ignored(
         assert number_of(receiver.recv(SECONDS)) == 0
         now.hello(b"a sender", 1, 2)
         until(lambda: now.socket.poll(10), lambda: drained(receiver, 0.01))
-        assert now.metadata().kind == Kind.TAKEN
+        assert now.metadata().kind == MessageKind.TAKEN
         before.hello(b"a sender", 0, 1)
         before.send(b"a sender", 1)
         assert number_of(receiver.recv(SECONDS)) == 1

@@ -17,7 +17,7 @@ from episodes.errors import UnreadableData
 from episodes.transport import EpisodeReceiver, EpisodeSender
 from episodes.transport import journal as journals
 from episodes.transport.journal import Journal, Progress
-from episodes.transport.messages import Head, Kind, read_head
+from episodes.transport.messages import Head, MessageKind, read_head
 from episodes.transport.wire import Schemas, encoded
 from tests.episodes.transport.traffic import SECONDS, drained, number_of, pack_of, until
 
@@ -38,10 +38,10 @@ class FalseReceiver:
         while self.socket.poll(10):
             self.address, first, *_ = self.socket.recv_multipart()
             head = read_head(first)
-            self.num_data += not isinstance(head, str) and head.kind == Kind.DATA
+            self.num_data += not isinstance(head, str) and head.kind == MessageKind.DATA
 
     def acknowledge(self, number: int) -> None:
-        self.socket.send_multipart([self.address, Head(Kind.TAKEN, 1, number=number).packed()])
+        self.socket.send_multipart([self.address, Head(MessageKind.TAKEN, 1, number=number).packed()])
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def test_acknowledgement_of_messages_that_were_not_sent_takes_only_sent_ones(
         sender.close(timeout=0)
 
 
-@pytest.mark.parametrize("kind", [Kind.TAKEN, Kind.WHO, Kind.REFUSED, Kind.WEIGHTS])
-def test_receiver_ignores_the_messages_of_a_receiver(receiver: EpisodeReceiver, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [MessageKind.TAKEN, MessageKind.WHO, MessageKind.REFUSED, MessageKind.WEIGHTS])
+def test_receiver_ignores_the_messages_of_a_receiver(receiver: EpisodeReceiver, kind: MessageKind) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket, EpisodeSender(receiver.address) as sender:
         socket.linger = 0
         socket.connect(receiver.address)
@@ -102,8 +102,8 @@ def test_stranger_confirms_no_weights_of_another_sender(receiver: EpisodeReceive
         versions = list[int]()
         for version in range(10):
             receiver.publish([], version)
-            socket.send(Head(Kind.GOT, 1, sender._id, version).packed())
-            socket.send(Head(Kind.GOT, 1, b"stranger", version).packed())
+            socket.send(Head(MessageKind.GOT, 1, sender._id, version).packed())
+            socket.send(Head(MessageKind.GOT, 1, b"stranger", version).packed())
             drained(receiver, 0.01)
             if (weights := sender.latest_weights()) is not None:
                 versions.append(weights.version)
@@ -133,10 +133,10 @@ def test_many_senders_at_once_are_received_and_released(receiver: EpisodeReceive
                 socket, sender = stack.enter_context(context.socket(zmq.DEALER)), i.to_bytes(8, "little")
                 socket.linger = 0
                 socket.connect(receiver.address)
-                socket.send(Head(Kind.HELLO, 1, sender, 0, 1).packed())
-                socket.send(Head(Kind.SCHEMA, 1, sender, 0, message.schema_id).packed() + message.schema)
+                socket.send(Head(MessageKind.HELLO, 1, sender, 0, 1).packed())
+                socket.send(Head(MessageKind.SCHEMA, 1, sender, 0, message.schema_id).packed() + message.schema)
                 for number in range(2):
-                    socket.send(Head(Kind.DATA, 1, sender, number, message.schema_id).packed() + body)
+                    socket.send(Head(MessageKind.DATA, 1, sender, number, message.schema_id).packed() + body)
             received = [receiver.recv(SECONDS) for _ in range(2 * num)]
             assert all(pack == pack_of(0) for pack in received)
             assert receiver.stats.senders == num

@@ -16,7 +16,7 @@ from episodes.errors import UnreadableData, WrongType
 from episodes.multi_agent import pack_agents
 from episodes.tracks.infos import msgpack_codec
 from episodes.transport import EpisodeReceiver, EpisodeSender, known_schemas
-from episodes.transport.messages import Head, Kind
+from episodes.transport.messages import Head, MessageKind
 from episodes.transport.parts import PartsReader
 from episodes.transport.wire import Schemas, decoded, encoded, id_of, layouts_of
 from tests.episodes.transport.traffic import SECONDS, drained, pack_of, until
@@ -144,17 +144,17 @@ def test_receiver_rejects_malicious_messages(tmp_path: Path) -> None:
     packs, context = agents(), zmq.Context()
     schema = encoded(packs, Schemas()).schema
     body = body_with(packs, lambda facts: facts.__setitem__(5, unfit(facts[5])))
-    head = Head(Kind.MULTI_AGENT, 1, STRANGER, 0, id_of(schema))
+    head = Head(MessageKind.MULTI_AGENT, 1, STRANGER, 0, id_of(schema))
     bad = schema_with(
         lambda metadata: metadata.__setitem__(2, {"type": "Discrete", "n": -1, "start": 0, "dtype": "<i8"})
     )
     with EpisodeReceiver(journal=tmp_path / "journal") as receiver, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.connect(receiver.address)
-        socket.send(Head(Kind.SCHEMA, 1, STRANGER, 0, id_of(bad)).packed() + bad)
-        socket.send(Head(Kind.HELLO, 1, STRANGER, (1 << 64) - 1).packed())
-        socket.send(Head(Kind.HELLO, 1, STRANGER).packed())
-        socket.send(Head(Kind.SCHEMA, 1, STRANGER, 0, id_of(schema)).packed() + schema)
+        socket.send(Head(MessageKind.SCHEMA, 1, STRANGER, 0, id_of(bad)).packed() + bad)
+        socket.send(Head(MessageKind.HELLO, 1, STRANGER, (1 << 64) - 1).packed())
+        socket.send(Head(MessageKind.HELLO, 1, STRANGER).packed())
+        socket.send(Head(MessageKind.SCHEMA, 1, STRANGER, 0, id_of(schema)).packed() + schema)
         socket.send(head.packed() + body)
         with EpisodeSender(receiver.address) as sender:
             sender.send(pack_of(0))
@@ -172,7 +172,7 @@ def test_receiver_limits_space_items_of_all_schemas(monkeypatch: pytest.MonkeyPa
         socket.connect(receiver.address)
         for size in range(40_000, 40_010):
             schema = schema_with(lambda metadata, size=size: metadata.__setitem__(2, box(size)))
-            socket.send(Head(Kind.SCHEMA, 1, STRANGER, 0, id_of(schema)).packed() + schema)
+            socket.send(Head(MessageKind.SCHEMA, 1, STRANGER, 0, id_of(schema)).packed() + schema)
         with EpisodeSender(receiver.address) as sender:
             sender.send(pack_of(0))
             receiver.recv(SECONDS)

@@ -18,7 +18,7 @@ import pytest
 from episodes import EpisodePack
 from episodes.errors import TransportTimeout
 from episodes.transport import EpisodeReceiver, EpisodeSender
-from episodes.transport.messages import Head, Kind
+from episodes.transport.messages import Head, MessageKind
 from episodes.transport.wire import Schemas, encoded
 from tests.episodes.transport import traffic
 from tests.episodes.transport.traffic import SECONDS, drained, number_of, until
@@ -80,9 +80,9 @@ def messages_of_many_senders() -> Iterator[bytes]:
     """Yield valid messages of many senders, which stay queued while `sample` needs messages of another sender."""
     message = encoded([pack_of(0, 1 << 20, version=0)], Schemas())
     for number in range(10**6):
-        head = Head(Kind.DATA, 1, number.to_bytes(8, "little"), 0, message.schema_id, 0.0, 0, 0)
-        yield part(head._replace(kind=Kind.HELLO).packed(), has_more=False)
-        yield part(head._replace(kind=Kind.SCHEMA).packed() + message.schema, has_more=False)
+        head = Head(MessageKind.DATA, 1, number.to_bytes(8, "little"), 0, message.schema_id, 0.0, 0, 0)
+        yield part(head._replace(kind=MessageKind.HELLO).packed(), has_more=False)
+        yield part(head._replace(kind=MessageKind.SCHEMA).packed() + message.schema, has_more=False)
         parts = message.parts(head._replace(num_parts=1 + len(message.large)).packed())
         for i, data in enumerate(parts):
             yield part(bytes(data), has_more=i + 1 < len(parts))

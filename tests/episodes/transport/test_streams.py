@@ -28,7 +28,7 @@ from episodes.errors import (
 )
 from episodes.facts import VersionRuns
 from episodes.transport import EpisodeReceiver, EpisodeSender, make_keys
-from episodes.transport.messages import Head, Kind
+from episodes.transport.messages import Head, MessageKind
 from episodes.transport.wire import Schemas, encoded
 from tests.episodes.transport.test_processes import unused_address
 from tests.episodes.transport.traffic import SECONDS, drained, number_of, pack_of, received, until
@@ -265,16 +265,16 @@ def noise(receiver: EpisodeReceiver, num: int, all_came: threading.Event) -> Non
     stranger.connect(receiver.address)
     message = encoded([pack_of(0)], Schemas())
     body = bytes(message.parts()[0])
-    head = Head(Kind.DATA, 1, b"stranger", 0, message.schema_id)
-    stranger.send(head._replace(kind=Kind.HELLO).packed())
-    stranger.send(head._replace(kind=Kind.SCHEMA).packed() + message.schema)
+    head = Head(MessageKind.DATA, 1, b"stranger", 0, message.schema_id)
+    stranger.send(head._replace(kind=MessageKind.HELLO).packed())
+    stranger.send(head._replace(kind=MessageKind.SCHEMA).packed() + message.schema)
     for i in range(num):
         flipped = bytearray(body)
         flipped[int(rng.integers(0, 8))] ^= 255
         kinds: list[list[bytes]] = [
             [rng.bytes(int(rng.integers(0, 200))) for _ in range(int(rng.integers(1, 5)))],
             [head._replace(sender=b"attacker").packed() + rng.bytes(100)],
-            [head._replace(kind=Kind.SCHEMA, schema=i).packed() + rng.bytes(30)],
+            [head._replace(kind=MessageKind.SCHEMA, schema=i).packed() + rng.bytes(30)],
             [head._replace(number=i // 6).packed() + bytes(flipped)],
             [head._replace(number=i // 6, num_parts=9).packed() + body],
             [head._replace(kind=77).packed()],

@@ -20,7 +20,7 @@ from episodes.facts import VersionRuns
 from episodes.facts.facts import FACTS
 from episodes.testing import strategies
 from episodes.transport.facts_codec import READERS, decode_lengths
-from episodes.transport.messages import Head, Kind, read_head
+from episodes.transport.messages import Head, MessageKind, read_head
 from episodes.transport.parts import SMALL, PartsWriter
 from episodes.transport.weights import decoded_weights, encoded_weights
 from episodes.transport.wire import Message, Schemas, decoded, encoded, encoded_as_one, layouts_of
@@ -271,7 +271,7 @@ def test_decode_wrong_sizes_allocates_nothing() -> None:
 
 
 def test_read_head_returns_the_packed_head() -> None:
-    head = Head(Kind.DATA, 2, b"12345678", 5, 2**63, 1.5, -3, 7)
+    head = Head(MessageKind.DATA, 2, b"12345678", 5, 2**63, 1.5, -3, 7)
     assert read_head(head.packed()) == head
     assert read_head(b"REps" + bytes([99]) + head.packed()[5:]) == "protocol 99, not 1"
 
