@@ -1,4 +1,4 @@
-"""Benchmarks of measuring the rows of an update, for `explain_update`, beside the same update without it."""
+"""Benchmarks of updates whose rows are measured for `explain_update`, and of the same updates without measurements."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def recording(size: Size, make: Callable[[Size], Any], measures: bool) -> Timed:
 
 
 def both(name: str, make: Callable[[Size], Any], most: float, work: Callable[..., Timed] = updating) -> Figure:
-    """Return the benchmark of an update with measurements beside the same without."""
+    """Return the benchmark of an update with measurements and of the same update without them."""
     sides = [partial(work, make=make, measures=measures) for measures in (True, False)]
     return Figure(f"measuring rows/{name}", Side("ours", sides[0]), Side("without", sides[1]), at_most(most), "us")
 

@@ -389,7 +389,7 @@ class SingleAgentEnvRunner(EnvRunner):
         """
         self._begin_call(explore, random_actions)
         recordings = self._recordings
-        continues = recordings.continues_in(buffer, keys)
+        continues = recordings.continue_in(buffer, keys)
         recordings.was_greedy[...] = not explore
         if not continues:
             self._store_interrupted()

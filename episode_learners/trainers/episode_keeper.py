@@ -190,7 +190,7 @@ def check_keeps(trainer: Trainer[Any]) -> None:
 
 
 class _SampledEpisodes:
-    """Hook of a runner that tells a keeper about samples into a replay buffer.
+    """Hook of a runner that passes samples into a replay buffer on to a keeper.
 
     Args:
         keeper: the keeper.
@@ -201,7 +201,7 @@ class _SampledEpisodes:
         self._keeper, self._trainer = keeper, trainer
 
     def on_sample_end(self, runner: object, sampled: object) -> None:
-        """Tell the keeper about a sample. Samples that are not in the buffer are ignored."""
+        """Pass a sample on to the keeper, unless it is not in the buffer."""
         buffer = self._trainer.buffer
         if isinstance(sampled, CollectStats) and isinstance(buffer, EpisodeReplayBuffer):
             self._keeper.consider_sample(sampled, buffer, self._trainer.num_steps + sampled.num_steps)

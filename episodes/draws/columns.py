@@ -23,7 +23,7 @@ INFO_COLUMNS = "infos/columns"
 """Key for the infos as separate columns instead of the column "infos"."""
 OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
 OF_LAST = frozenset((Columns.NEXT_OBS, Columns.TERMINATEDS, Columns.TRUNCATEDS))
-"""Stored columns that are of the last step of an n-step transition. All others are of the first."""
+"""Stored columns that are read at the last step of an n-step transition. All others are read at the first one."""
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 
@@ -91,7 +91,7 @@ def transition_columns(
     """Return the columns of a batch of n-step transitions, without weights and indices.
 
     Args:
-        draw: the sampled steps, [n]. It gets the last steps of the transitions.
+        draw: the sampled steps, [n]. Its `last` is set to the last steps of the transitions.
         keys: names of the columns.
         n_step: number of steps: one int, or int [n].
         gamma: discount factor.

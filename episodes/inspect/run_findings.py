@@ -32,7 +32,7 @@ from episodes.tokens.names import LOGP, TRAINER_LOGP
 __all__ = ["RunFinding", "RunFindings", "examine_run"]
 
 MOST_UPDATES, MOST_ROWS = 256, 200_000  # the newest ones of a module
-MOST_EPISODES = 200  # of a data set, whose log-probabilities are compared, and of a run, whose values are
+MOST_EPISODES = 200  # of a data set, whose log-probabilities of tokens are compared
 MOST_NAMES = 3  # in a text
 FAR_OF_TOKENS = 0.1  # of a language model, whose sampler rounds otherwise than its trainer
 FAR_OF_CORRECTED = 0.5  # the same if the loss corrects for the difference, as with older weights by design
@@ -55,7 +55,7 @@ Columns = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class RunFinding:
-    """Something in a training run that runs without defects do not show.
+    """Sign of a defect in a training run, which runs without defects do not show.
 
     Attributes:
         kind: "acting_differs", "old_policy", "advantage_sign", "value_at_limit", "loss_at_start", "token_logp", or a
@@ -88,13 +88,13 @@ class RunFinding:
 
 @dataclass(frozen=True, slots=True)
 class RunFindings(Sequence[RunFinding]):
-    """Sequence of what stands out in a training run.
+    """Findings of a training run, as a sequence, with texts on what was examined.
 
     Attributes:
         findings: the findings.
-        missing: what the run did not record, and how to record it, as texts.
-        extent: what was examined, as text.
-        updates: number and module of the measured updates, in their order.
+        missing: texts on what the run did not record, and how to record it.
+        extent: text on what was examined.
+        updates: (number, module) of each measured update, in order.
     """
 
     findings: Sequence[RunFinding]
@@ -191,8 +191,9 @@ def has_ledger(run: Path) -> bool:
 
 
 def _pools(path: Path) -> dict[str, tuple[list[int], dict[str, np.ndarray]]]:
-    """Return by module the numbers of the newest measured updates, and the columns of all their steps. The column
-    "update" has the number of each step's update. Without a ledger there are none.
+    """Return the numbers of the newest measured updates, and the columns of all their steps, by module.
+
+    The column "update" has the number of each step's update. Without a ledger the dict is empty.
     """
     if not has_ledger(path):
         return {}
@@ -305,7 +306,7 @@ def _course(updates: np.ndarray, values: np.ndarray) -> list[tuple[int, float]]:
 
 
 def _stored(ids: Sequence[str], data: Mapping[str, EpisodeDataset]) -> tuple[str, str]:
-    """Return the first of the episodes that a data set has, and its name; otherwise the first one, and ""."""
+    """Return the first of the episode ids that a data set has, and the data set's name, or else the first id and ""."""
     for name, dataset in data.items():
         known = set(map(str, dataset.metadata["id"].tolist()))
         for id_ in ids:
@@ -324,7 +325,7 @@ def _since(times: np.ndarray, distances: np.ndarray) -> str:
 
 
 def _workers(columns: Columns, rows: np.ndarray, is_far: np.ndarray, data: Mapping[str, EpisodeDataset]) -> str:
-    """Return which workers sampled the episodes of the far rows, as text, if the ledger or a data set knows it.
+    """Return which workers sampled the episodes of the far rows, as text, or "" if that was not recorded.
 
     Args:
         columns: columns of the updates.
