@@ -131,7 +131,7 @@ def examine_run(run: str | Path) -> RunFindings:
     """
     path = local_path(run)
     if not path.is_dir():
-        raise InvalidArgument(f"examine_run: {path} is no folder; give the folder of a run (train --logdir)")
+        raise InvalidArgument(f"examine_run: {path} is not a folder; give the folder of a run (train --logdir)")
     stored = read_run(path) if is_run(path) else StoredRun(folder=path, status="")
     algorithm = str(stored.settings.get("algo", ""))
     data = stored_episodes(path)

@@ -21,7 +21,7 @@ def position_of(index: object, size: int, name: str, takes_arrays: str, things: 
         things: what the episodes are, for errors.
 
     Raises:
-        WrongType: the index is no int.
+        WrongType: the index is not an int.
         StepOutOfRange: there is no such episode.
     """
     if not isinstance(index, (int, np.integer)):
