@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from episodes.errors import InvalidArgument, ShapeMismatch
-from episodes.tracks.space_kinds import Kind, choices_of, joined_parts, kind_of, parts_of, rejected_space
+from episodes.tracks.space_kinds import SpaceKind, choices_of, joined_parts, kind_of, parts_of, rejected_space
 
 __all__ = [
     "ActionDistribution",
@@ -331,17 +331,17 @@ def distribution_for(space: spaces.Space, *, squashed: bool = False) -> ActionDi
         InvalidArgument: the space has no distribution.
     """
     match kind_of(space):
-        case Kind.DISCRETE:
+        case SpaceKind.DISCRETE:
             first, count = map(int, choices_of(space))
             return Categorical(count, first)
-        case Kind.MULTI_DISCRETE:
+        case SpaceKind.MULTI_DISCRETE:
             firsts, counts = choices_of(space)
             return MultiCategorical(counts, firsts)
-        case Kind.MULTI_BINARY:
+        case SpaceKind.MULTI_BINARY:
             return Bernoulli(space.shape or ())
-        case Kind.BOX if np.issubdtype(space.dtype, np.floating):
+        case SpaceKind.BOX if np.issubdtype(space.dtype, np.floating):
             return (SquashedGaussian if squashed else DiagonalGaussian)(space.shape or ())
-        case Kind.DICT | Kind.TUPLE if parts := parts_of(space):
+        case SpaceKind.DICT | SpaceKind.TUPLE if parts := parts_of(space):
             joined = (distribution_for(part, squashed=squashed) for part in parts.values())
             return JointDistribution(joined_parts(space, joined))
     allowed = "a Discrete, MultiDiscrete, MultiBinary, Box of floats, or non-empty Dict or Tuple of these"

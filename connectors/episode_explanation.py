@@ -26,7 +26,7 @@ from episodes.errors import InvalidArgument
 from episodes.pack import EpisodePack
 from episodes.returns import discounted_returns, gae
 from episodes.single_agent import SingleAgentEpisode
-from episodes.tracks.space_kinds import Kind, choices_of, kind_of
+from episodes.tracks.space_kinds import SpaceKind, choices_of, kind_of
 
 if TYPE_CHECKING:
     from connectors.policy import Policy
@@ -177,7 +177,7 @@ def _outputs(batch: Mapping[str, Any], policy: Policy, action_space: gym.Space |
         if Columns.ACTION_LOGP in batch:
             columns["logp_difference"] = batch[Columns.ACTION_LOGP] - columns["action_prob"].log()
         if (
-            kind_of(action_space) is Kind.DISCRETE
+            kind_of(action_space) is SpaceKind.DISCRETE
             and inputs.shape[-1] == choices_of(action_space).counts <= MOST_PROBABILITIES
         ):
             columns["action_probs"] = inputs.softmax(-1)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from episodes.tracks import nested
-from episodes.tracks.space_kinds import Kind, kind_of, parts_of
+from episodes.tracks.space_kinds import SpaceKind, kind_of, parts_of
 
 
 def describe_mismatch(rows: object, space: gym.Space | None, num_rows: int) -> str | None:
@@ -24,9 +24,9 @@ def describe_mismatch(rows: object, space: gym.Space | None, num_rows: int) -> s
         text, or None if the batch fits the space or the space cannot be checked.
     """
     kind, spaces = kind_of(space), parts_of(space)
-    if kind is Kind.DICT and isinstance(rows, Mapping):
+    if kind is SpaceKind.DICT and isinstance(rows, Mapping):
         parts = (describe_mismatch(rows.get(key), part, num_rows) for key, part in spaces.items())
-    elif kind is Kind.TUPLE and isinstance(rows, tuple) and len(rows) == len(spaces):
+    elif kind is SpaceKind.TUPLE and isinstance(rows, tuple) and len(rows) == len(spaces):
         parts = (describe_mismatch(row, part, num_rows) for row, part in zip(rows, spaces.values(), strict=True))
     elif kind.is_nested and not isinstance(rows, list):
         return f"are {nested.describe(rows)}"
@@ -38,5 +38,5 @@ def describe_mismatch(rows: object, space: gym.Space | None, num_rows: int) -> s
         array = np.asarray(rows)
         if array.shape != (num_rows, *(space.shape or ())):
             return f"have shape {list(array.shape)}"
-        return f"are {array.dtype}" if array.dtype.kind == "f" and kind is not Kind.BOX else None
+        return f"are {array.dtype}" if array.dtype.kind == "f" and kind is not SpaceKind.BOX else None
     return next((part for part in parts if part), None)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from episodes.tracks import nested
 from episodes.tracks.policy_box import without_huge_bounds
-from episodes.tracks.space_kinds import Kind, choices_of, is_dict, kind_of, parts_of
+from episodes.tracks.space_kinds import SpaceKind, choices_of, is_dict, kind_of, parts_of
 from episodes.tracks.spaces import stacked
 
 MASK = "action_mask"  # key of the mask in `Dict` observations
@@ -28,7 +28,7 @@ def sample_random_actions(env: VectorEnv, observations: Any) -> Any:
     if not (is_dict(space) and MASK in space.spaces):
         return without_huge_bounds(env.action_space).sample()
     masks, single = observations[MASK], env.single_action_space
-    if kind_of(single) is Kind.DISCRETE:
+    if kind_of(single) is SpaceKind.DISCRETE:
         return env.action_space.sample(mask=tuple(map(_legal, np.asarray(masks))))
     single = deepcopy(single)  # the batched space takes no masks
     single.seed(int(env.action_space.np_random.integers(2**31)))
@@ -54,14 +54,14 @@ def _mask_of(space: gym.Space, mask: Any) -> Any:
             `Dict` and `Tuple` spaces a mask for each part: the masks that the policies of this library take.
     """
     match kind_of(space):
-        case Kind.DISCRETE:
+        case SpaceKind.DISCRETE:
             return _legal(mask)
-        case Kind.MULTI_DISCRETE:
+        case SpaceKind.MULTI_DISCRETE:
             counts = choices_of(space).counts
             return _nested(list(map(_legal, np.split(np.asarray(mask), counts.cumsum()[:-1]))), counts.shape)
-        case Kind.DICT:
+        case SpaceKind.DICT:
             return {key: _mask_of(part, mask[key]) if key in mask else None for key, part in parts_of(space).items()}
-        case Kind.TUPLE:
+        case SpaceKind.TUPLE:
             return tuple(map(_mask_of, parts_of(space).values(), mask))
     return None
 

@@ -17,7 +17,7 @@ from episodes.errors import EpisodeStateError, TrackMismatch, WrongType
 from episodes.tracks.casting import REAL_TYPES, checked_reward
 from episodes.tracks.copies import copied
 from episodes.tracks.fitting import check_fits
-from episodes.tracks.space_kinds import Kind, exact_kind_of, kind_of
+from episodes.tracks.space_kinds import SpaceKind, exact_kind_of, kind_of
 
 _BOOLS = (bool, np.bool_)
 _STEP = "(observation, a number, bool, bool, dict)"
@@ -108,7 +108,7 @@ class SerialVectorEnv(SyncVectorEnv):
             places = [EnvPlace(i, make, self.replacements) for i, make in enumerate(env_fns)]
             env_fns = [partial(RestartedEnv, make, place) for make, place in zip(env_fns, places, strict=True)]
         super().__init__(env_fns, **kwargs)
-        self._is_plain = exact_kind_of(self.single_observation_space) is Kind.BOX and self.copy
+        self._is_plain = exact_kind_of(self.single_observation_space) is SpaceKind.BOX and self.copy
         self._acts_plain = kind_of(self.single_action_space).is_array
 
     def step(self, actions: Any) -> Any:

@@ -15,7 +15,15 @@ from connectors.distributions import ActionDistribution, distribution_for
 from episode_learners.networks.encoders import encoder_for
 from episode_learners.networks.heads import action_head
 from episode_learners.networks.layers import HIDDEN_GAIN, in_full_precision, linear
-from episodes.tracks.space_kinds import Kind, choices_of, is_nested, joined_parts, kind_of, parts_of, rejected_space
+from episodes.tracks.space_kinds import (
+    SpaceKind,
+    choices_of,
+    is_nested,
+    joined_parts,
+    kind_of,
+    parts_of,
+    rejected_space,
+)
 
 __all__ = ["Autoregressive"]
 
@@ -113,9 +121,9 @@ def _part_spaces(space: gym.Space) -> Iterator[gym.Space]:
         InvalidArgument: the space has no parts.
     """
     match kind_of(space):
-        case Kind.DICT | Kind.TUPLE if parts := parts_of(space):
+        case SpaceKind.DICT | SpaceKind.TUPLE if parts := parts_of(space):
             yield from parts.values()
-        case Kind.MULTI_DISCRETE:
+        case SpaceKind.MULTI_DISCRETE:
             for first, count in zip(*map(np.ravel, choices_of(space)), strict=True):
                 yield spaces.Discrete(int(count), start=int(first))
         case _:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from episode_learners.networks.heads import ACTION_MASK
 from episode_learners.networks.layers import HIDDEN_GAIN, flat, hidden_layers
 from episodes.errors import InvalidArgument
-from episodes.tracks.space_kinds import Kind, choices_of, is_box, kind_of, parts_of, rejected_space
+from episodes.tracks.space_kinds import SpaceKind, choices_of, is_box, kind_of, parts_of, rejected_space
 
 __all__ = ["ChoiceEncoder", "FlatEncoder", "ImageEncoder", "LeafEncoders", "encoder_for", "is_image"]
 
@@ -180,13 +180,13 @@ def encoder_for(
     """
     known: Any = space
     match kind_of(space):
-        case Kind.DICT | Kind.TUPLE:
+        case SpaceKind.DICT | SpaceKind.TUPLE:
             return LeafEncoders(known, hidden_sizes, activation, generator)
-        case Kind.DISCRETE | Kind.MULTI_DISCRETE:
+        case SpaceKind.DISCRETE | SpaceKind.MULTI_DISCRETE:
             return ChoiceEncoder(known, hidden_sizes, activation, generator)
-        case Kind.BOX if is_image(space):
+        case SpaceKind.BOX if is_image(space):
             return ImageEncoder(known, hidden_sizes, activation, generator)
-        case Kind.BOX | Kind.MULTI_BINARY:
+        case SpaceKind.BOX | SpaceKind.MULTI_BINARY:
             return FlatEncoder(space, hidden_sizes, activation, generator)
     allowed = "a Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of these"
     advice = "put an ObservationPreprocessor into the env-to-module pipeline that makes one of them"

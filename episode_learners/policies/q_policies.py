@@ -17,7 +17,7 @@ from episode_learners.networks.recurrent_encoders import LSTMMemory
 from episode_learners.policies.policy import Policy
 from episodes.columns import Columns
 from episodes.tracks.nested import first_leaf, map_leaves
-from episodes.tracks.space_kinds import Kind, choices_of, is_dict, kind_of, rejected_space
+from episodes.tracks.space_kinds import SpaceKind, choices_of, is_dict, kind_of, rejected_space
 
 __all__ = ["LSTMQPolicy", "QPolicy"]
 
@@ -61,7 +61,7 @@ class QPolicy(Policy):
         body: nn.Module | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if kind_of(action_space) is not Kind.DISCRETE:
+        if kind_of(action_space) is not SpaceKind.DISCRETE:
             name = type(self).__name__
             raise rejected_space(name, action_space, "a Discrete action space", "take a policy that has other actions")
         super().__init__(observation_space, action_space)

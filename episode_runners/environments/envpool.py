@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from episodes.errors import EpisodeStateError, InvalidArgument, MissingExtra, ShapeMismatch, UnknownKey, needing
 from episodes.tracks import nested
-from episodes.tracks.space_kinds import Kind, is_box, is_nested, kind_of, map_space
+from episodes.tracks.space_kinds import SpaceKind, is_box, is_nested, kind_of, map_space
 from episodes.tracks.validation import checked_count, checked_items, checked_mapping, checked_seed
 
 __all__ = ["EnvPoolVectorEnv"]
@@ -86,7 +86,7 @@ class EnvPoolVectorEnv(VectorEnv):
             self.single_action_space = _with_true_bounds(spec.gymnasium_action_space)
             self.observation_space = batch_space(self.single_observation_space, num_envs)
             self.action_space = batch_space(self.single_action_space, num_envs)
-        self._is_discrete = kind_of(self.single_observation_space) is Kind.DISCRETE
+        self._is_discrete = kind_of(self.single_observation_space) is SpaceKind.DISCRETE
         self._action_shape = (num_envs, *(self.single_action_space.shape or ()))
         self._info_keys = tuple(checked_items("info_keys", info_keys, "names of EnvPool's infos"))
         self._late: np.ndarray | None = None  # bool [N]: stopped only by the time limit in the newest row

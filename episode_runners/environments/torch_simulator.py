@@ -16,7 +16,7 @@ from torch import Tensor
 
 from episodes.errors import EpisodeStateError, InvalidArgument, ShapeMismatch, TrackMismatch, UnknownKey, WrongType
 from episodes.tracks import nested
-from episodes.tracks.space_kinds import Kind, kind_of
+from episodes.tracks.space_kinds import SpaceKind, kind_of
 from episodes.tracks.validation import checked_choice, checked_count, checked_items, checked_key, checked_space
 
 __all__ = ["TorchVectorEnv"]
@@ -142,7 +142,7 @@ class TorchVectorEnv(VectorEnv):
         if not isinstance(answer, tuple):
             return answer
         is_pair = len(answer) == 2 and isinstance(answer[0], (tuple, list))
-        if kind_of(self.single_observation_space) is Kind.TUPLE and not is_pair:
+        if kind_of(self.single_observation_space) is SpaceKind.TUPLE and not is_pair:
             raise WrongType(
                 f"reset of {type(self.simulator).__name__} returned {_brief(answer)}; with observations of a Tuple "
                 "space return (observations, extras)"

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from episodes.errors import UnreadableData
-from episodes.tracks.space_kinds import Kind, kind_of
+from episodes.tracks.space_kinds import SpaceKind, kind_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -29,26 +29,26 @@ def to_dict(space: spaces.Space | None) -> dict[str, Any] | None:
 def _to_dict(space: Any) -> dict[str, Any] | None:
     """Return a space as RLlib's dict, or None if RLlib has no form for the space or a part of it."""
     match kind_of(space):
-        case Kind.BOX:
+        case SpaceKind.BOX:
             bounds = {"low": _packed(space.low), "high": _packed(space.high)}
             return {"space": "box", **bounds, "shape": space.shape, "dtype": space.dtype.str}
-        case Kind.DISCRETE:
+        case SpaceKind.DISCRETE:
             return {"space": "discrete", "n": int(space.n), "start": int(space.start)}
-        case Kind.MULTI_DISCRETE:
+        case SpaceKind.MULTI_DISCRETE:
             return {"space": "multi-discrete", "nvec": _packed(space.nvec), "dtype": space.dtype.str}
-        case Kind.MULTI_BINARY:
+        case SpaceKind.MULTI_BINARY:
             return {"space": "multi-binary", "n": space.n if isinstance(space.n, int) else tuple(space.shape)}
-        case Kind.TEXT:
+        case SpaceKind.TEXT:
             fields = {
                 "min_length": space.min_length,
                 "max_length": space.max_length,
                 "charset": "".join(sorted(space.character_set)),
             }
             return {"space": "text", **fields}
-        case Kind.TUPLE:
+        case SpaceKind.TUPLE:
             parts = [_to_dict(part) for part in space.spaces]
             return None if None in parts else {"space": "tuple", "spaces": parts}
-        case Kind.DICT:
+        case SpaceKind.DICT:
             named = {key: _to_dict(part) for key, part in space.spaces.items()}
             return None if None in named.values() else {"space": "dict", "spaces": named}
     return None

@@ -18,7 +18,7 @@ from episodes.data_types import NestedArrays, Space
 from episodes.errors import InvalidArgument, MissingExtra
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
-from episodes.tracks.space_kinds import Kind, is_dict, kind_of, rejected_space
+from episodes.tracks.space_kinds import SpaceKind, is_dict, kind_of, rejected_space
 
 if TYPE_CHECKING:
     from stable_baselines3.common.buffers import ReplayBuffer
@@ -102,7 +102,7 @@ def _check_spaces(observation_space: Space | None, action_space: Space | None) -
     for part in (*observed, action_space):
         kind = kind_of(part)
         shape = getattr(part, "shape", None) or ()
-        if kind.is_nested or kind is Kind.TEXT or (kind is Kind.MULTI_DISCRETE and len(shape) > 1):
+        if kind.is_nested or kind is SpaceKind.TEXT or (kind is SpaceKind.MULTI_DISCRETE and len(shape) > 1):
             raise rejected_space("to_sb3", part, "an array, or Dict of arrays,", "SB3 has no buffer for it: flatten it")
 
 

@@ -12,7 +12,7 @@ from episodes.inspect.series import Series, of_tracks
 from episodes.multi_agent import MultiAgentEpisode
 from episodes.pack import EpisodePack
 from episodes.tracks import nested
-from episodes.tracks.space_kinds import Kind, exact_kind_of
+from episodes.tracks.space_kinds import SpaceKind, exact_kind_of
 
 if TYPE_CHECKING:
     from episodes.storage.dataset import EpisodeDataset
@@ -112,7 +112,7 @@ def _spaces(path: str, space: object) -> Iterator[tuple[str, str]]:
 
 def _space_text(space: Any) -> str:
     """Return a space as short text. A `Box` is its bounds, since its shape and dtype are in other columns."""
-    if exact_kind_of(space) is Kind.BOX:
+    if exact_kind_of(space) is SpaceKind.BOX:
         low, high = float(np.min(space.low)), float(np.max(space.high))
         same = bool((space.low == low).all() and (space.high == high).all())
         return f"Box {low:.4g} … {high:.4g}{'' if same else ' (of all numbers)'}"

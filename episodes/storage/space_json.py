@@ -11,7 +11,7 @@ from gymnasium import spaces
 from episodes.errors import UnreadableData, WrongType
 from episodes.format_versions import checked_integer, checked_shape
 from episodes.tracks.policy_box import PolicyBox
-from episodes.tracks.space_kinds import Kind, exact_kind_of, parts_of
+from episodes.tracks.space_kinds import SpaceKind, exact_kind_of, parts_of
 
 Json = dict[str, Any]
 
@@ -28,12 +28,12 @@ def to_json(space: spaces.Space | None, name: str) -> Json | None:
     kind = exact_kind_of(space)
     if kind.is_nested:
         parts = [[key, to_json(part, f"{name}[{key!r}]")] for key, part in parts_of(space).items()]
-        if kind is Kind.TUPLE:
+        if kind is SpaceKind.TUPLE:
             return {"type": "Tuple", "spaces": [part for _, part in parts]}
         if not all(isinstance(key, (str, int)) for key, _ in parts):
             raise WrongType(f"{name}: keys of a Dict space are strings or ints on disk; there are {list(parts)}")
         return {"type": "Dict", "spaces": parts}
-    if kind is Kind.SEQUENCE:
+    if kind is SpaceKind.SEQUENCE:
         item: Any = space
         return {"type": "Sequence", "space": to_json(item.feature_space, f"{name}[...]"), "stack": bool(item.stack)}
     label = "PolicyBox" if type(space) is PolicyBox else kind.label

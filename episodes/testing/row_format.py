@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from episodes.testing.contract import brief
-from episodes.tracks.space_kinds import Kind, bounds_of, kind_of, map_items, parts_of
+from episodes.tracks.space_kinds import SpaceKind, bounds_of, kind_of, map_items, parts_of
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -64,9 +64,9 @@ def _check_leaves(space: gym.Space, rows: Any, num_envs: int, name: str, broken:
         broken: function from what was expected and what was given to an error.
     """
     kind, parts = kind_of(space), parts_of(space)
-    if kind is Kind.DICT and (not isinstance(rows, dict) or rows.keys() != parts.keys()):
+    if kind is SpaceKind.DICT and (not isinstance(rows, dict) or rows.keys() != parts.keys()):
         raise broken(f"{name} to be a dict with the keys {list(parts)}", brief(rows))
-    if kind is Kind.TUPLE and (not isinstance(rows, tuple) or len(rows) != len(parts)):
+    if kind is SpaceKind.TUPLE and (not isinstance(rows, tuple) or len(rows) != len(parts)):
         raise broken(f"{name} to be a tuple of {len(parts)}", brief(rows))
     if kind.is_nested:
         for key, part in parts.items():

@@ -13,12 +13,16 @@ from episodes.tracks import nested
 from episodes.tracks.casting import try_cast
 from episodes.tracks.policy_box import PolicyBox
 from episodes.tracks.ragged import Ragged
-from episodes.tracks.space_kinds import KIND_OF_CLASS, Kind, kind_of, parts_of
+from episodes.tracks.space_kinds import KIND_OF_CLASS, SpaceKind, kind_of, parts_of
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
 
-_DICT, _TUPLE, _DISCRETE = Kind.DICT, Kind.TUPLE, Kind.DISCRETE  # attributes of an `Enum` take 100 ns more per step
+_DICT, _TUPLE, _DISCRETE = (
+    SpaceKind.DICT,
+    SpaceKind.TUPLE,
+    SpaceKind.DISCRETE,
+)  # attributes of an `Enum` take 100 ns more per step
 
 
 def check_fits(

@@ -1,7 +1,7 @@
 """The table of the kinds of Gymnasium spaces, and what the items of each kind are.
 
 No other module tests the class of a space. A layer that treats kinds differently, for example by their distributions,
-has a dictionary or a `match` by `Kind`.
+has a dictionary or a `match` by `SpaceKind`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gymnasium import spaces
 from episodes.errors import InvalidArgument
 
 
-class Kind(Enum):
+class SpaceKind(Enum):
     """Kind of a space. A class that a user derives from a space of Gymnasium is of the same kind.
 
     Attributes:
@@ -49,32 +49,32 @@ class Kind(Enum):
         self.is_irregular = items == "irregular"
 
 
-KIND_OF_CLASS: dict[type, Kind] = {
-    type(None): Kind.OTHER,
-    **{getattr(spaces, kind.label): kind for kind in Kind if kind is not Kind.OTHER},
+KIND_OF_CLASS: dict[type, SpaceKind] = {
+    type(None): SpaceKind.OTHER,
+    **{getattr(spaces, kind.label): kind for kind in SpaceKind if kind is not SpaceKind.OTHER},
 }
 """Kinds of Gymnasium's own classes, for code that runs at each step. All other code calls `kind_of`."""
-_BOX, _DICT = Kind.BOX, Kind.DICT  # attributes of an `Enum` take 100 ns more
+_BOX, _DICT = SpaceKind.BOX, SpaceKind.DICT  # attributes of an `Enum` take 100 ns more
 
 
-def kind_of(space: gym.Space | None) -> Kind:
+def kind_of(space: gym.Space | None) -> SpaceKind:
     """Return the kind of a space. It is `OTHER` for None, and for a class that derives from `Space` itself.
 
     >>> kind_of(spaces.Discrete(3))
-    <Kind.DISCRETE: ('Discrete', 'array', True)>
+    <SpaceKind.DISCRETE: ('Discrete', 'array', True)>
     """
     known = KIND_OF_CLASS.get(type(space))
     if known is not None:
         return known
-    return next((KIND_OF_CLASS[base] for base in type(space).__mro__ if base in KIND_OF_CLASS), Kind.OTHER)
+    return next((KIND_OF_CLASS[base] for base in type(space).__mro__ if base in KIND_OF_CLASS), SpaceKind.OTHER)
 
 
-def exact_kind_of(space: gym.Space | None) -> Kind:
+def exact_kind_of(space: gym.Space | None) -> SpaceKind:
     """Return the kind of a space, or `OTHER` unless its class is one of Gymnasium's own.
 
     The class of a user can have attributes that the library does not know.
     """
-    return KIND_OF_CLASS.get(type(space), Kind.OTHER)
+    return KIND_OF_CLASS.get(type(space), SpaceKind.OTHER)
 
 
 def rejected_space(where: str, space: gym.Space | None, allowed: str, advice: str) -> InvalidArgument:
@@ -186,12 +186,12 @@ def bounds_of(space: gym.Space | None) -> Bounds | None:
     """
     known: Any = space
     match kind_of(space):
-        case Kind.BOX:
+        case SpaceKind.BOX:
             return Bounds(known.low, known.high)
-        case Kind.DISCRETE | Kind.MULTI_DISCRETE:
+        case SpaceKind.DISCRETE | SpaceKind.MULTI_DISCRETE:
             firsts, counts = choices_of(known)
             return Bounds(firsts, firsts + (counts - 1))
-        case Kind.MULTI_BINARY:
+        case SpaceKind.MULTI_BINARY:
             return Bounds(np.zeros(known.shape, known.dtype), np.ones(known.shape, known.dtype))
     return None
 
@@ -215,5 +215,5 @@ def choices_of(space: gym.Space | None) -> Choices:
     Choices(firsts=array(5), counts=array(3))
     """
     known: Any = space
-    counts = known.n if kind_of(space) is Kind.DISCRETE else known.nvec
+    counts = known.n if kind_of(space) is SpaceKind.DISCRETE else known.nvec
     return Choices(np.asarray(known.start, np.int64), np.asarray(counts, np.int64))

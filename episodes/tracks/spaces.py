@@ -11,7 +11,16 @@ from gymnasium import spaces
 
 from episodes.errors import InvalidArgument, ShapeMismatch
 from episodes.tracks import nested
-from episodes.tracks.space_kinds import Kind, choices_of, is_dict, is_nested, joined_parts, kind_of, map_items, parts_of
+from episodes.tracks.space_kinds import (
+    SpaceKind,
+    choices_of,
+    is_dict,
+    is_nested,
+    joined_parts,
+    kind_of,
+    map_items,
+    parts_of,
+)
 from episodes.tracks.stacking import check_strings, object_array
 
 if TYPE_CHECKING:
@@ -90,7 +99,7 @@ def as_rows(rows: Any, space: spaces.Space | None) -> Any:
     if is_nested(space):
         known: Any = space.spaces
         return tuple(map(as_rows, rows, known)) if len(rows) == len(known) else rows
-    if kind is Kind.TEXT:
+    if kind is SpaceKind.TEXT:
         check_strings(rows, "a row of Text")
         return np.array(rows)
     return object_array(rows) if kind.is_irregular else rows
@@ -123,7 +132,7 @@ def varying_shapes_error(name: str, part: tuple[str, spaces.Space]) -> ShapeMism
     """
     path, space = part
     advice = "an ObservationPreprocessor of yours make arrays of one shape of them first: pad them, say"
-    if kind_of(space) is Kind.ONE_OF:
+    if kind_of(space) is SpaceKind.ONE_OF:
         advice = "FlattenObservations, before all views, make vectors of them"
     return ShapeMismatch(
         f"{name}{path}: items of a {type(space).__name__} space have no shape in common, and no array holds them; let "
@@ -141,7 +150,7 @@ def dtypes_of(space: spaces.Space | None) -> Any:
         dtypes = [dtypes_of(part) for part in parts_of(space).values()]
         return None if any(dtype is None for dtype in dtypes) else joined_parts(space, dtypes)
     dtype = getattr(space, "dtype", None)
-    return np.dtype(dtype) if dtype is not None and kind is not Kind.TEXT else None
+    return np.dtype(dtype) if dtype is not None and kind is not SpaceKind.TEXT else None
 
 
 def empty_items(space: spaces.Space | None, num_items: int = 0) -> Any:

@@ -16,7 +16,7 @@ from episodes.inspect.doctor.finding import Finding, Place, gather_findings
 from episodes.inspect.doctor.trial import Trial, array_of, digest, exceeds_bounds
 from episodes.tracks import nested
 from episodes.tracks.ragged import RaggedKind
-from episodes.tracks.space_kinds import Kind, bounds_of, kind_of, parts_of
+from episodes.tracks.space_kinds import SpaceKind, bounds_of, kind_of, parts_of
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
@@ -93,9 +93,9 @@ def _space_mismatches(space: Any, item: Any, path: str) -> Iterator[tuple[str, s
             return
         for key, part in parts.items():
             yield from _space_mismatches(part, item[key], f"{path}/{key}")
-    elif kind is Kind.BOX:
+    elif kind is SpaceKind.BOX:
         yield from _box_mismatches(space, item, path)
-    elif kind is Kind.SEQUENCE and isinstance(item, np.ndarray):  # an item of a ragged track
+    elif kind is SpaceKind.SEQUENCE and isinstance(item, np.ndarray):  # an item of a ragged track
         for value in item:
             yield from _space_mismatches(space.feature_space, value, path)
     elif type(space) is not spaces.Space and not space.contains(item):

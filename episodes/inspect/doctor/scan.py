@@ -16,7 +16,7 @@ from episodes.multi_agent import MultiAgentEpisode
 from episodes.single_agent import SingleAgentEpisode
 from episodes.tracks import nested
 from episodes.tracks.ragged import Ragged
-from episodes.tracks.space_kinds import Kind, bounds_of, kind_of, parts_of
+from episodes.tracks.space_kinds import SpaceKind, bounds_of, kind_of, parts_of
 
 if TYPE_CHECKING:
     from episodes.data_types import Space
@@ -183,9 +183,9 @@ def _varies(observations: object) -> bool:
 def _leaves_with_spaces(space: Space | None, items: object, path: str) -> list[tuple[str, Any, Any]]:
     """Return the arrays in nested items as a list of (key path, space of the array, array)."""
     kind, parts = kind_of(space), parts_of(space)
-    if kind is Kind.DICT and isinstance(items, Mapping):
+    if kind is SpaceKind.DICT and isinstance(items, Mapping):
         pairs = [(key, part, items[key]) for key, part in parts.items() if key in items]
-    elif kind is Kind.TUPLE and isinstance(items, tuple):
+    elif kind is SpaceKind.TUPLE and isinstance(items, tuple):
         pairs = [(k, part, item) for (k, part), item in zip(parts.items(), items, strict=False)]
     else:
         return [] if isinstance(items, (Mapping, tuple)) else [(path, space, items)]
