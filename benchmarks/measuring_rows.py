@@ -1,4 +1,4 @@
-"""Benchmarks of updates whose rows are measured for `explain_update`, and of the same updates without measurements."""
+"""Benchmarks of measuring the rows of an update, for `explain_update`, beside the same update without it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ INFO_COLUMNS = "infos/columns"
 """Key for the infos as separate columns instead of the column "infos"."""
 OBSERVED = (Columns.OBS, Columns.NEXT_OBS)
 OF_LAST = frozenset((Columns.NEXT_OBS, Columns.TERMINATEDS, Columns.TRUNCATEDS))
-"""Stored columns that are read at the last step of an n-step transition. All others are read at the first one."""
+"""Stored columns that are of the last step of an n-step transition. All others are of the first."""
 _ALWAYS = (Columns.N_STEP, Columns.WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN, INDICES)
 
 

@@ -92,9 +92,9 @@ class RunFindings(Sequence[RunFinding]):
 
     Attributes:
         findings: the findings.
-        missing: texts on what the run did not record, and how to record it.
-        extent: text on what was examined.
-        updates: (number, module) of each measured update, in order.
+        missing: what the run did not record, and how to record it, as texts.
+        extent: what was examined, as text.
+        updates: number and module of the measured updates, in their order.
     """
 
     findings: Sequence[RunFinding]

@@ -37,12 +37,12 @@ _FLAGS = (Columns.TERMINATEDS, Columns.TRUNCATEDS)
 _FACTS = {Columns.EPS_ID: "ids", Columns.AGENT_ID: "agent_ids", Columns.MODULE_ID: "module_ids"}
 
 
-class _FileDraw(LocatedItems, Draw):
+class _Draw(LocatedItems, Draw):
     """Base class of sampled steps and sampled windows, with what a `Draw` reads for both."""
 
     @abstractmethod
     def endings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the episode is terminated, and whether it is truncated, at the last steps, bool [*shape]."""
+        """Return two masks: whether the episode is terminated, and whether it is truncated, at the last steps."""
 
     @abstractmethod
     def step_indices(self) -> np.ndarray:
@@ -100,7 +100,7 @@ class _FileDraw(LocatedItems, Draw):
         return StoredHistory(self.tracks, numbers, owners, spaces, lookback), len(steps) if before else 0
 
 
-class FileSteps(_FileDraw, StepsDraw):
+class StepDraw(_Draw, StepsDraw):
     """Sampled steps [n], at which items can be read. For n-step returns, next observations and endings are those
     of the last of the n steps."""
 
@@ -165,11 +165,11 @@ class FileSteps(_FileDraw, StepsDraw):
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
         """Return `values` [n, ...] unchanged, because they already have the form of a batch column.
-        `FileWindows.arrange` forms windows."""
+        `WindowDraw.arrange` forms windows."""
         return values
 
 
-class FileWindows(_FileDraw, WindowsDraw):
+class WindowDraw(_Draw, WindowsDraw):
     """Sampled windows of W steps [B, W]: each has `left` steps as context, then the sampled
     step, then the steps after it."""
 
@@ -267,7 +267,7 @@ class FileWindows(_FileDraw, WindowsDraw):
     def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return position, last position and chunk of each of the k window steps that are not padding, int64 [k] each.
 
-        The last positions, which `FileSteps.places` returns for n-step returns, are equal to the positions.
+        The last positions, which `StepDraw.places` returns for n-step returns, are equal to the positions.
         """
         numbers = self._positions[self.layout.exists]
         return numbers, numbers, np.repeat(self.episodes, self.layout.exists.sum(1))
